@@ -1,0 +1,87 @@
+"""Guess a number; the reply says higher or lower. Needs no server.
+
+The smallest real environment: copy this folder to begin your own.
+"""
+
+import re
+from collections.abc import Sequence
+
+from verl_agent.envs.actions import last_action
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.errors import ConfigError
+from verl_agent.types import Message, StepResult, TaskItem
+
+SYSTEM = "Guess a whole number from 1 to {high}. Answer with one line: Action: <number>"
+
+
+class GuessNumber(EnvAdapter):
+    """Reward 1.0 for the right number, else 0.0. Terminates only when it is found."""
+
+    splits = ("train", "test", "small_train", "small_test")
+
+    def __init__(self, tolerant: bool = False) -> None:
+        """Choose how replies are read.
+
+        Args:
+            tolerant: take the first whole number anywhere in the reply, instead of the text after `Action:`.
+        """
+        if not isinstance(tolerant, bool):
+            raise ConfigError(f"env.options.tolerant={tolerant!r} is not allowed. Allowed: true, false.")
+        self.tolerant = tolerant
+
+    @classmethod
+    def tasks(cls, split: str) -> Sequence[TaskItem]:
+        """Numbers from 1 to 100; in the small splits from 1 to `high`, for each `high` from 5 to 12."""
+        size, part = split.split("_") if "_" in split else ("full", split)
+        ranges = range(5, 13) if size == "small" else [100]
+        every = 3 if size == "small" else 10  # one target in `every` is for testing
+        return [
+            TaskItem("guess_number", f"{high}:{target}", {"high": high, "target": target}, f"1 to {high}")
+            for high in ranges
+            for target in range(1, high + 1)
+            if ((high + target) % every == 2) == (part == "test")
+        ]
+
+    async def reset(self, item: TaskItem) -> list[Message]:
+        """Begin with a number that nobody has guessed at."""
+        self.high: int = item.data["high"]
+        self.target: int = item.data["target"]
+        self.ended = False
+        return [
+            {"role": "system", "content": SYSTEM.format(high=self.high)},
+            {"role": "user", "content": "Your first guess?"},
+        ]
+
+    async def step(self, action: str) -> StepResult:
+        """Compare one guess with the number."""
+        if self.ended:
+            return StepResult("You have found it already.", terminated=True)
+        guess = self.read_guess(action)
+        if guess is None:
+            return StepResult("I could not read that. Answer with: Action: <number>", info={"invalid_action": 1.0})
+        if not 1 <= guess <= self.high:
+            return StepResult(f"Out of range: guess from 1 to {self.high}.", info={"invalid_action": 1.0})
+        if guess == self.target:
+            self.ended = True
+            return StepResult("Right.", reward=1.0, terminated=True)
+        return StepResult("Higher." if guess < self.target else "Lower.")
+
+    def read_guess(self, reply: str) -> int | None:
+        """The number that `reply` guesses, or None if it names none."""
+        if self.tolerant:
+            found = re.search(r"-?[0-9]+", reply)
+        else:
+            found = re.fullmatch(r"(-?[0-9]+)\.?", last_action(reply) or "")
+        # Twelve characters tell that a number is out of range; Python refuses to read thousands.
+        return int(found[0].rstrip(".")[:12]) if found else None
+
+    def demonstration(self, item: TaskItem) -> Sequence[str]:
+        """Binary search."""
+        low, high = 1, item.data["high"]
+        replies = []
+        while True:
+            guess = (low + high) // 2
+            replies.append(f"Action: {guess}")
+            if guess == item.data["target"]:
+                return replies
+            low, high = (guess + 1, high) if guess < item.data["target"] else (low, guess - 1)

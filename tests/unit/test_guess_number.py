@@ -1,0 +1,87 @@
+"""GuessNumber reads what its options allow, and can be solved throughout."""
+
+import asyncio
+
+import pytest
+
+from env_adapters.guess_number.adapter import GuessNumber
+from verl_agent.envs.check import check_adapter
+from verl_agent.errors import ConfigError
+from verl_agent.types import StepResult, TaskItem
+
+ITEM = TaskItem("guess_number", "100:37", {"high": 100, "target": 37})
+
+
+def answers(*replies: str, tolerant: bool = False) -> list[StepResult]:
+    env = GuessNumber(tolerant)
+    asyncio.run(env.reset(ITEM))
+    return [asyncio.run(env.step(reply)) for reply in replies]
+
+
+@pytest.mark.parametrize(
+    ("reply", "tolerant", "observation"),
+    [
+        ("Action: 36", False, "Higher."),
+        ("I think it is high.\naction: 38.", False, "Lower."),
+        ("Action: 37", False, "Right."),
+        ("37", False, "I could not read that. Answer with: Action: <number>"),
+        ("Action: 37 or 38", False, "I could not read that. Answer with: Action: <number>"),
+        ("37", True, "Right."),
+        ("Maybe 37 or 38?", True, "Right."),
+        ("no number", True, "I could not read that. Answer with: Action: <number>"),
+        ("Action: 0", False, "Out of range: guess from 1 to 100."),
+        ("Action: -37", False, "Out of range: guess from 1 to 100."),
+        ("-37", True, "Out of range: guess from 1 to 100."),
+        ("Action: " + "9" * 10_000, False, "Out of range: guess from 1 to 100."),
+    ],
+)
+def test_how_replies_are_read(reply, tolerant, observation):
+    assert answers(reply, tolerant=tolerant)[0].observation == observation
+
+
+def test_the_number_is_rewarded_once():
+    steps = answers("Action: 37", "Action: 37")
+    assert [(step.reward, step.terminated) for step in steps] == [(1.0, True), (0.0, True)]
+
+
+def test_unreadable_replies_are_counted():
+    assert [step.info for step in answers("what?", "Action: 101", "Action: 5")] == [
+        {"invalid_action": 1.0},
+        {"invalid_action": 1.0},
+        {},
+    ]
+
+
+def test_counts_of_the_splits():
+    assert {split: len(GuessNumber.tasks(split)) for split in GuessNumber.splits} == {
+        "train": 90,
+        "test": 10,
+        "small_train": 46,
+        "small_test": 22,
+    }
+
+
+def test_small_splits_hold_distinct_small_numbers():
+    items = [*GuessNumber.tasks("small_train"), *GuessNumber.tasks("small_test")]
+    assert len({item.id for item in items}) == len(items)
+    assert all(1 <= item.data["target"] <= item.data["high"] <= 12 for item in items)
+
+
+@pytest.mark.parametrize("split", GuessNumber.splits)
+def test_binary_search_solves_every_item(split):
+    for item in GuessNumber.tasks(split):
+        env = GuessNumber()
+        asyncio.run(env.reset(item))
+        steps = [asyncio.run(env.step(reply)) for reply in env.demonstration(item)]
+        assert (steps[-1].reward, len(steps) <= 7) == (1.0, True)
+
+
+def test_an_option_of_the_wrong_type_is_refused_by_name():
+    with pytest.raises(ConfigError, match=r"env\.options\.tolerant='yes' is not allowed\. Allowed: true, false\."):
+        GuessNumber("yes")
+
+
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_it_keeps_the_contract(tolerant):
+    report = check_adapter(GuessNumber, {"tolerant": tolerant})
+    assert not report.findings, str(report)

@@ -1,0 +1,61 @@
+"""The rules of the house that no linter knows."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYTHON_FILES = [
+    path
+    for folder in ("verl_agent", "env_adapters", "tests", "examples")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+LIBRARY_FILES = [path for path in PYTHON_FILES if path.relative_to(ROOT).parts[0] in ("verl_agent", "env_adapters")]
+MAX_LINES = 300
+
+
+@pytest.mark.parametrize("name", ["train.sh", "eval.sh"])
+def test_a_recipe_script_is_the_same_in_every_folder(name):
+    folders = [path for path in sorted((ROOT / "recipes").iterdir()) if path.is_dir()]
+    assert folders, "recipes/ holds no recipe folder"
+    without = [str(folder.relative_to(ROOT)) for folder in folders if not (folder / name).is_file()]
+    assert not without, f"no {name} in {without}"
+    assert len({(folder / name).read_bytes() for folder in folders}) == 1, f"recipes/*/{name} are not the same bytes"
+
+
+def test_every_python_file_opens_by_saying_what_it_does():
+    def silent(path: Path) -> bool:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        return bool(tree.body) and not ast.get_docstring(tree)  # an empty __init__.py has nothing to say
+
+    assert [str(path.relative_to(ROOT)) for path in [ROOT / "setup.py", *PYTHON_FILES] if silent(path)] == []
+
+
+def test_no_file_of_the_library_is_too_long():
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in LIBRARY_FILES
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_the_changelog_has_the_version_of_the_package():
+    found = re.search(r'^    version="([^"]+)"', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, "setup.py states no version"
+    assert f"## [{found[1]}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_every_environment_has_its_recipes_and_its_data_sheet():
+    names = re.findall(r'"(\w+) = env_adapters\.', (ROOT / "setup.py").read_text(encoding="utf-8"))
+    assert names
+    wanted = [f"{folder}/{name}/{file}" for name in names for folder, file in _FILES_OF_AN_ENVIRONMENT]
+    assert [path for path in wanted if not (ROOT / path).is_file()] == []
+
+
+_FILES_OF_AN_ENVIRONMENT = [
+    ("env_adapters", "adapter.py"),
+    ("env_adapters", "README.md"),
+    ("recipes", "train.sh"),
+    ("recipes", "eval.sh"),
+]

@@ -1,0 +1,112 @@
+"""Metrics are defined once, and a failed environment never looks like a failed policy."""
+
+import pickle
+
+import pytest
+
+from verl_agent.trace.metrics import METRICS, EpisodeSummary, episode_metrics, metric_for, summarize
+from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
+
+
+def summary(reward: float = 1.0, stop: StopReason = StopReason.TERMINATED, **others) -> EpisodeSummary:
+    return EpisodeSummary(
+        **{"reward": reward, "success": reward >= 1, "turns": 4, "max_turns": 10, "stop": stop} | others
+    )
+
+
+FAULT = summary(0.0, StopReason.ENV_ERROR, turns=9, attempts=3, info={"invalid_action": 9.0}, category="hard")
+
+
+def test_names_are_unique_and_have_an_area():
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    assert all(len(name.split("/")) == 2 for name in names)
+
+
+def test_every_metric_produced_is_in_the_table():
+    batch = [summary(info={"invalid_action": 1.0}, category="depth 2"), FAULT]
+    undefined = [name for name in episode_metrics(batch) if metric_for(name) is None]
+    assert undefined == []
+
+
+def test_every_metric_in_the_table_is_produced():
+    produced = episode_metrics([summary(info={"invalid_action": 1.0}, category="depth 2"), FAULT])
+    families = [metric.name.partition("<")[0] for metric in METRICS]
+    assert [family for family in families if not any(name.startswith(family) for name in produced)] == []
+
+
+def test_an_unknown_name_has_no_definition():
+    assert metric_for("episode/reward") is None
+
+
+def test_a_failed_environment_counts_as_a_fault_and_nowhere_else():
+    alone = episode_metrics([summary(1.0), summary(0.0)])
+    with_fault = episode_metrics([summary(1.0), summary(0.0), FAULT])
+    for name in ("episode/reward_mean", "episode/success_rate", "episode/turns_mean", "episode/turns_max"):
+        assert with_fault[name] == alone[name]
+    assert "action/invalid_action" not in with_fault
+    assert "success/hard" not in with_fault
+    assert with_fault["env/faults"] == 1
+    assert with_fault["env/fault_share"] == pytest.approx(1 / 3)
+    assert with_fault["env/retries"] == 2
+
+
+def test_stop_reasons_are_shares_of_all_episodes():
+    metrics = episode_metrics([summary(), summary(0.0, StopReason.TURN_LIMIT), FAULT, summary()])
+    assert metrics["stop/terminated"] == 0.5
+    assert sum(metrics[f"stop/{reason}"] for reason in StopReason) == pytest.approx(1)
+
+
+def test_measurements_are_averaged_over_turns_not_episodes():
+    metrics = episode_metrics([summary(turns=1, info={"invalid_action": 1.0}), summary(turns=9)])
+    assert metrics["action/invalid_action"] == pytest.approx(0.1)
+
+
+def test_success_is_reported_by_category():
+    metrics = episode_metrics([summary(category="a"), summary(0.0, category="a"), summary(category="b"), summary()])
+    assert {name: value for name, value in metrics.items() if name.startswith("success/")} == {
+        "success/a": 0.5,
+        "success/b": 1.0,
+    }
+
+
+def test_solving_the_task_in_the_last_turn_hits_the_horizon_too():
+    metrics = episode_metrics([summary(turns=10), summary(0.0, StopReason.TURN_LIMIT, turns=10), summary(), summary()])
+    assert metrics["episode/hit_horizon"] == 0.5
+    assert metrics["episode/horizon"] == 10
+
+
+def test_a_batch_without_a_sound_episode_has_no_reward():
+    metrics = episode_metrics([FAULT], groups_dropped=1)
+    assert "episode/reward_mean" not in metrics
+    assert metrics["env/groups_dropped"] == 1
+    assert episode_metrics([], groups_dropped=2) == {"env/groups_dropped": 2}
+
+
+def test_a_summary_holds_sums_over_turns():
+    turns = [
+        Turn(Reply("a", tokens=3), StepResult("x", 0.5, info={"invalid_action": 1.0}), generate_s=1.0, env_s=0.5),
+        Turn(Reply("b", tokens=4), StepResult("y", 0.5, True, {"invalid_action": 1.0}), generate_s=2.0, env_s=0.5),
+        Turn(Reply("c", tokens=1), None, generate_s=1.0, env_s=0.0),
+    ]
+    played = Episode(TaskItem("env", "1", category="low"), 5, turns=turns, stop=StopReason.TERMINATED)
+    assert summarize(played, attempts=2) == EpisodeSummary(
+        reward=1.0,
+        success=True,
+        turns=3,
+        max_turns=5,
+        stop=StopReason.TERMINATED,
+        tokens=8,
+        attempts=2,
+        generate_s=4.0,
+        env_s=1.0,
+        category="low",
+        info={"invalid_action": 2.0},
+    )
+
+
+def test_a_summary_travels_as_plain_values_and_by_pickle():
+    fields = FAULT.to_fields()
+    assert {type(value) for value in fields.values()} <= {float, int, str, bool}
+    assert EpisodeSummary.from_fields(fields | {"other": 1}) == FAULT
+    assert pickle.loads(pickle.dumps(FAULT)) == FAULT

@@ -1,0 +1,276 @@
+"""TextCraft answers as the reference does, can be solved throughout, and is the same everywhere."""
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from env_adapters.textcraft.adapter import PROMPTS, TextCraft
+from env_adapters.textcraft.game import MAX_QUANTITY, Game
+from env_adapters.textcraft.recipes import build_book, recipe_book
+from env_adapters.textcraft.tasks import EASY_TURNS, task_item
+from verl_agent.envs.check import check_adapter
+from verl_agent.errors import ConfigError, EnvError
+from verl_agent.types import Message, StepResult, TaskItem
+
+GOLDEN = json.loads(Path(__file__).parents[1].joinpath("data/textcraft_golden.json").read_text())
+ALL_ITEMS = [*TextCraft.tasks("train"), *TextCraft.tasks("test")]
+
+FULLER = {"minecraft:coarse_dirt", "minecraft:crimson_trapdoor"}
+"""Goals for which the reference shows fewer distractors than exist: it draws before it drops those that are needed."""
+
+
+def start(goal: str, prompt: str = "react", distractors: int = 10) -> tuple[TextCraft, list[Message]]:
+    env = TextCraft(prompt, distractors)
+    return env, asyncio.run(env.reset(task_item(goal)))
+
+
+def answers(goal: str, *replies: str) -> list[StepResult]:
+    env, _ = start(goal)
+    return [asyncio.run(env.step(reply)) for reply in replies]
+
+
+def answer(reply: str) -> StepResult:
+    return answers("minecraft:birch_wood", reply)[0]
+
+
+def command_lines(messages: list[Message]) -> list[str]:
+    first, *lines, blank, goal = messages[-1]["content"].split("\n")
+    assert (first, blank, goal[:12]) == ("Crafting commands:", "", "Goal: craft ")
+    return lines
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["goal_item"])
+def test_observations_and_rewards_are_those_of_the_reference(golden):
+    env, messages = start(golden["goal_item"])
+    assert messages[-1]["content"].endswith(golden["goal_line"])
+    for expected in golden["steps"]:
+        got = asyncio.run(env.step(f"Action: {expected['action']}"))
+        assert (got.observation, got.reward, got.terminated) == (
+            expected["observation"],
+            expected["reward"],
+            expected["done"],
+        )
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["goal_item"])
+def test_the_commands_shown_are_those_of_the_reference(golden):
+    needed = {recipe.line for recipe in recipe_book().needed(golden["goal_item"])}
+    shown = command_lines(start(golden["goal_item"])[1])
+    assert needed <= set(golden["recipes_and_distractors"])
+    assert needed <= set(shown)
+    if golden["goal_item"] in FULLER:
+        assert len(shown) > len(golden["recipes_and_distractors"])
+    else:
+        assert len(shown) == len(golden["recipes_and_distractors"])
+    assert task_item(golden["goal_item"]).category == f"depth {golden['depth']}"
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_oracle_solves_every_goal_through_the_text(prompt):
+    solved = 0
+    for item in ALL_ITEMS:
+        env = TextCraft(prompt)
+        asyncio.run(env.reset(item))
+        steps = [asyncio.run(env.step(reply)) for reply in env.demonstration(item)]
+        assert len(steps) == item.data["turns"]
+        solved += sum(step.reward for step in steps) == 1.0 and steps[-1].terminated
+    assert solved == 544
+
+
+def test_counts_of_the_splits():
+    splits = {split: TextCraft.tasks(split) for split in TextCraft.splits}
+    assert {split: len(items) for split, items in splits.items()} == {
+        "train": 444,
+        "test": 100,
+        "easy_train": 232,
+        "easy_test": 154,
+    }
+    assert Counter(item.category for item in splits["test"]) == {
+        "depth 1": 22,
+        "depth 2": 54,
+        "depth 3": 21,
+        "depth 4": 3,
+    }
+    assert all(item.data["turns"] <= EASY_TURNS for split in ("easy_train", "easy_test") for item in splits[split])
+    assert sum(item.data["turns"] >= 4 for item in splits["easy_test"]) == 93
+
+
+def test_how_many_goals_need_a_long_horizon():
+    assert [sum(item.data["turns"] > horizon for item in ALL_ITEMS) for horizon in (20, 30)] == [13, 2]
+
+
+EVERYTHING_SHOWN = """
+import asyncio, hashlib, random
+from env_adapters.textcraft.adapter import TextCraft
+random.seed()
+env, digest = TextCraft(), hashlib.sha256()
+for split in TextCraft.splits:
+    for item in TextCraft.tasks(split):
+        digest.update(repr((item, asyncio.run(env.reset(item)))).encode())
+print(digest.hexdigest())
+"""
+
+
+def test_splits_and_prompts_do_not_depend_on_the_hash_seed():
+    digest = hashlib.sha256()
+    for split in TextCraft.splits:
+        for item in TextCraft.tasks(split):
+            digest.update(repr((item, asyncio.run(TextCraft().reset(item)))).encode())
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", EVERYTHING_SHOWN]
+    other = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == digest.hexdigest()
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 10])
+def test_as_many_distractors_as_asked_for(count):
+    goal = "minecraft:hopper_minecart"
+    needed = {recipe.line for recipe in recipe_book().needed(goal)}
+    shown = command_lines(start(goal, distractors=count)[1])
+    assert len(shown) == len(set(shown)) == len(needed) + count
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Action: get 4 birch log",
+        "Thought: wood.\nAction: get 4 birch log.",
+        "Action: get 1 oak log? No.\nAction:   GET  4  Birch Log  ",
+        "Action:\n```\nget 4 birch log\n```",
+        "Action: ```get 4 birch log```",
+        "```text\nAction: get 4 birch log\n```",
+        "**Action:** `get 4 birch log`",
+        "action: get 4 birch log\nObservation: Got 4 birch log",
+    ],
+)
+def test_the_last_action_is_read_however_it_is_dressed(reply):
+    assert answer(reply) == StepResult("Got 4 birch log")
+
+
+@pytest.mark.parametrize(
+    ("reply", "observation", "measure"),
+    [
+        ("get 4 birch log", "No action found. Answer with: Action: <action>", "invalid_action"),
+        ("Action:", "No action found. Answer with: Action: <action>", "invalid_action"),
+        ("Action: dance", "Could not execute dance", "invalid_action"),
+        ("Action: get -1 birch log", "Could not execute get -1 birch log", "invalid_action"),
+        ("Action: get 4 birch wood", "Could not find birch wood", "failed_action"),
+        ("Action: get 1 planks", "Could not find planks", "failed_action"),
+        ("Action: craft 1 stick using wood", "Wrong item format: wood", "failed_action"),
+        ("Action: get 0 birch log", "Could not get that many birch log: ask for 1 to 1000", "failed_action"),
+        ("Action: get 1000000000 birch log", "Could not get that many birch log: ask for 1 to 1000", "failed_action"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_counted(reply, observation, measure):
+    assert answer(reply) == StepResult(observation, info={measure: 1.0})
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["x" * 1_000_000, "get " + "9" * 1_000_000 + " birch log", "get 1 " + "y" * 400, "craft 1 x using " + "1 x, " * 90],
+)
+def test_long_actions_are_answered_briefly(action):
+    assert len(answer(f"Action: {action}").observation) < 200
+
+
+def test_a_wrong_recipe_costs_nothing():
+    steps = answers(
+        "minecraft:birch_wood",
+        f"Action: get {MAX_QUANTITY} birch log",
+        "Action: craft 3 birch wood using 5 birch log",
+        "Action: inventory",
+    )
+    assert [step.observation for step in steps[1:]] == [
+        "Could not find a valid recipe for birch wood",
+        "Inventory: [birch log] (1000)",
+    ]
+
+
+def test_an_ingredient_offered_twice_is_taken_twice():
+    steps = answers(
+        "minecraft:birch_wood", "Action: get 2 birch log", "Action: craft 3 birch wood using 2 birch log, 2 birch log"
+    )
+    assert steps[-1].observation == "Could not find enough items to craft minecraft:birch_wood"
+
+
+def test_crafting_takes_the_ingredients_and_leaves_the_rest():
+    game = Game(recipe_book(), "minecraft:chest")
+    for command in ("get 2 oak logs", "craft 4 oak planks using 1 oak logs"):
+        game.play(command)
+    assert game.play("inventory").observation == "Inventory: [oak logs] (1) [oak planks] (4)"
+
+
+def test_a_kind_of_item_is_not_an_item_but_one_of_it_will_do():
+    plank = ["Action: get 2 oak logs", *["Action: craft 4 oak planks using 1 oak logs"] * 2]
+    tag, member = "Action: craft 1 chest using 8 planks", "Action: craft 1 chest using 8 oak planks"
+    steps = answers("minecraft:chest", *plank, tag, member)
+    assert steps[-2].observation == "Could not find enough items to craft minecraft:chest"
+    assert steps[-1] == StepResult("Crafted 1 minecraft:chest", 1.0, True)
+
+
+def test_the_goal_is_rewarded_once():
+    craft = "Action: craft 3 birch wood using 4 birch log"
+    steps = answers("minecraft:birch_wood", "Action: get 8 birch log", craft, craft)
+    assert [(step.reward, step.terminated) for step in steps] == [(0.0, False), (1.0, True), (0.0, True)]
+
+
+def test_of_two_recipes_that_form_a_cycle_the_first_stays():
+    ingot = {
+        "type": "minecraft:crafting_shapeless",
+        "ingredients": [{"item": "minecraft:nugget"}],
+        "result": "minecraft:ingot",
+    }
+    nugget = {
+        "type": "minecraft:crafting_shapeless",
+        "ingredients": [{"item": "minecraft:ingot"}],
+        "result": "minecraft:nugget",
+    }
+    assert list(build_book(iter([ingot, nugget])).recipes) == ["minecraft:ingot"]
+
+
+def test_the_form_of_demonstrations_follows_the_prompt():
+    item = task_item("minecraft:birch_wood")
+    assert TextCraft("short").demonstration(item)[0] == "Action: get 4 birch log"
+    assert TextCraft("react").demonstration(item)[0].startswith("Thought: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: react, short."),
+        ({"distractors": -1}, "env.options.distractors=-1 is not allowed. Allowed: a whole number >= 0."),
+        ({"distractors": "10"}, "env.options.distractors='10' is not allowed. Allowed: a whole number >= 0."),
+    ],
+)
+def test_unknown_options_are_refused_by_name(options, message):
+    with pytest.raises(ConfigError) as error:
+        TextCraft(**options)
+    assert str(error.value) == message
+
+
+def test_a_goal_that_does_not_exist_is_an_error_of_the_episode():
+    with pytest.raises(EnvError, match="minecraft:bedrock"):
+        asyncio.run(TextCraft().reset(TaskItem("textcraft", "minecraft:bedrock", {"goal": "minecraft:bedrock"})))
+
+
+def test_without_the_recipes_the_message_says_what_to_install():
+    code = "from env_adapters.textcraft.adapter import TextCraft; TextCraft.tasks('train')"
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-S", "-c", code]  # -S leaves installed packages out
+    run = subprocess.run(command, cwd=root, env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False)
+    assert "ConfigError" in run.stderr
+    assert "pip install 'verl-agent[textcraft]'" in run.stderr
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_it_keeps_the_contract(prompt):
+    report = check_adapter(TextCraft, {"prompt": prompt})
+    assert not report.findings, str(report)

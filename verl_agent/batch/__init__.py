@@ -1,0 +1,1 @@
+"""From played episodes to the rows that verl trains on."""

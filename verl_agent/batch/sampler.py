@@ -1,0 +1,83 @@
+"""Which episodes of a step are trained on, and what is measured of them.
+
+verl's sampler hands over all rows of a prompt's group. Here a group that has lost so many episodes to
+failing environments that its statistics mean nothing is dropped whole; the others keep their survivors,
+whose advantages are those of the smaller group, since a failed episode leaves no row behind.
+"""
+
+from collections import Counter
+from typing import Any
+
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+from verl_agent.errors import ConfigError, FaultLimitError
+from verl_agent.trace.metrics import EpisodeSummary, episode_metrics
+from verl_agent.types import StopReason
+
+
+class EpisodeSampler(ReplayBuffer):  # type: ignore[misc]  # verl is untyped
+    """verl's synchronous replay buffer (trainer/ppo/v1/replay_buffer.py) with groups checked for survivors.
+
+    verl creates it through `trainer.v1.sampler.custom_sampler`; `sampler_kwargs` holds `group_size`
+    (rollout.n), `min_group_size` (survivors that a group needs, 1 to `group_size`) and `max_fault_share`.
+    """
+
+    def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
+        super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)
+        self.group_size = int(sampler_kwargs["group_size"])
+        self.min_group_size = min(int(sampler_kwargs["min_group_size"]), self.group_size)
+        self.max_fault_share = float(sampler_kwargs["max_fault_share"])
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, float]]:
+        """See `ReplayBuffer.sample`; the metrics gain those of the episodes.
+
+        Raises:
+            FaultLimitError: too many episodes were left out, or no group has enough survivors.
+        """
+        batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        if partition_id == "val":
+            return batch, metrics
+        lost = batch_size * self.group_size - len(batch.keys)
+        self._check_faults(lost, batch_size * self.group_size)
+        kept, dropped = self._split(batch.keys)
+        summaries = self._summaries(batch)
+        if dropped:
+            tq.kv_clear(partition_id=partition_id, keys=dropped)
+            tags = dict(zip(batch.keys, batch.tags, strict=True))
+            batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
+        if not kept:
+            raise FaultLimitError(
+                f"step {global_steps}: no group has {self.min_group_size} episodes whose environment worked. "
+                "The episode records say what failed (see episode.record_dir)."
+            )
+        groups = {key.split("_")[0] for key in kept}
+        failed = [_failed(summaries[0])] * lost
+        return batch, metrics | episode_metrics([*summaries, *failed], groups_dropped=batch_size - len(groups))
+
+    def _check_faults(self, lost: int, total: int) -> None:
+        if lost / total > self.max_fault_share:
+            raise FaultLimitError(
+                f"{lost} of {total} episodes of this step failed in their environment after all retries; "
+                f"env.max_fault_share allows {self.max_fault_share:.0%}. The episode records say what failed "
+                "(see episode.record_dir): mend the environment, or raise env.timeout_s or env.retries."
+            )
+
+    def _split(self, keys: list[str]) -> tuple[list[str], list[str]]:
+        """Keys of groups with enough survivors, and the others."""
+        sizes = Counter(key.split("_")[0] for key in keys)
+        kept = [key for key in keys if sizes[key.split("_")[0]] >= self.min_group_size]
+        return kept, [key for key in keys if sizes[key.split("_")[0]] < self.min_group_size]
+
+    def _summaries(self, batch: KVBatchMeta) -> list[EpisodeSummary]:
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
+        if not all("episode" in field for field in fields):
+            raise ConfigError("rows without an episode: data.custom_cls and the agent loop of verl_agent belong together.")
+        return [EpisodeSummary.from_fields(field["episode"]) for field in fields]
+
+
+def _failed(sibling: EpisodeSummary) -> EpisodeSummary:
+    """Stands for an episode that left no row; only its stop reason counts."""
+    return EpisodeSummary(0.0, False, 0, sibling.max_turns, StopReason.ENV_ERROR)

@@ -1,0 +1,1 @@
+"""Task items and episodes as data sets of verl."""

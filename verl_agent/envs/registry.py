@@ -1,0 +1,53 @@
+"""Find environments by name, in this package and in every other one that registers them.
+
+A package registers an adapter with an entry point:
+
+    entry_points={"verl_agent.envs": ["my_env = my_package.adapter:MyEnv"]}
+"""
+
+from importlib.metadata import entry_points
+
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.types import TaskItem
+
+ENTRY_POINT_GROUP = "verl_agent.envs"
+
+
+def load_adapter(name: str) -> type[EnvAdapter]:
+    """The adapter class registered as `name`.
+
+    Raises:
+        ConfigError: no such name, its package does not import, or it is not an adapter.
+    """
+    known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in known:
+        raise ConfigError(f"env.name={name!r} is not registered. {did_you_mean(name, known)}")
+    try:
+        adapter = known[name].load()
+    except ImportError as error:
+        raise ConfigError(
+            f"env.name={name!r} ({known[name].value}) does not import: {error}. "
+            f"Install what it needs: pip install 'verl-agent[{name}]', or see its README."
+        ) from error
+    if not (isinstance(adapter, type) and issubclass(adapter, EnvAdapter)):
+        raise ConfigError(f"env.name={name!r} points to {known[name].value}, which is not a subclass of EnvAdapter.")
+    return adapter
+
+
+def list_tasks(name: str, split: str) -> dict[str, TaskItem]:
+    """Items of one split by id, checked.
+
+    Raises:
+        ConfigError: unknown environment or split, no items, or an id that occurs twice.
+    """
+    adapter = load_adapter(name)
+    if split not in adapter.splits:
+        raise ConfigError(f"env {name!r} has no split {split!r}. {did_you_mean(split, adapter.splits)}")
+    items = adapter.tasks(split)
+    by_id = {item.id: item for item in items}
+    if not by_id:
+        raise ConfigError(f"env {name!r} lists no tasks for split {split!r}.")
+    if len(by_id) != len(items):
+        raise ConfigError(f"env {name!r} lists {len(items) - len(by_id)} task ids twice in split {split!r}.")
+    return by_id

@@ -1,0 +1,40 @@
+"""The errors that are raised on purpose.
+
+    AgentError
+    ├── ConfigError          the run must not start, or cannot go on: a person has to change something
+    │   └── FaultLimitError  too many episodes failed in their environment
+    └── EnvError             ends one episode and is recorded in it
+        └── EnvTimeoutError
+
+Anything else that escapes is a bug of ours and propagates.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class AgentError(Exception):
+    """Base of everything raised on purpose."""
+
+
+class ConfigError(AgentError):
+    """A setting, a file or the machine does not allow this run; the message says what to change."""
+
+
+class FaultLimitError(ConfigError):
+    """A larger share of episodes failed in their environment than `env.max_fault_share` allows."""
+
+
+class EnvError(AgentError):
+    """A call into an environment failed; the episode ends with `StopReason.ENV_ERROR`."""
+
+
+class EnvTimeoutError(EnvError):
+    """A call into an environment took longer than `env.timeout_s`."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint for a name that is not among `known`."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names) or 'none'}."

@@ -1,0 +1,66 @@
+"""The changes to upstream code that no hook allows, each with the line that it works around.
+
+All three are active on the CPU device only; `verl_agent.platform.versions` refuses unknown versions,
+and tests/verl/test_patches.py fails when upstream no longer has the line.
+"""
+
+from functools import partial
+from typing import Any
+
+GLOO = "cpu:gloo"
+
+
+def one_backend_per_device() -> None:
+    """Let verl's process groups name the CPU once.
+
+    verl 0.9.1, utils/distributed.py:63 and :89 build `cpu:gloo,{device}:{backend}`; on the CPU device that is
+    `cpu:gloo,cpu:gloo`, which torch.distributed refuses as a duplicate.
+    """
+    import torch.distributed
+    from verl.utils import distributed
+
+    upstream = torch.distributed.init_process_group
+
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        upstream(GLOO if backend == f"{GLOO},{GLOO}" else backend, *args, **kwargs)
+
+    torch.distributed.init_process_group = init_process_group
+    distributed.initialize_global_process_group_ray = partial(
+        distributed.initialize_global_process_group_ray, backend=GLOO
+    )
+
+
+def value_model_without_flash_attention() -> None:
+    """Load the critic's model with SDPA.
+
+    verl 0.9.1, utils/model.py:649 writes `attn_implementation="flash_attention_2"` into the call.
+    """
+    import verl.utils.model
+    from transformers import AutoModelForTokenClassification
+
+    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path,
+            dtype=torch_dtype,
+            config=model_config,
+            attn_implementation="sdpa",
+            trust_remote_code=trust_remote_code,
+        )
+
+    verl.utils.model.load_valuehead_model = load_valuehead_model
+
+
+def keep_unpacked_weights() -> None:
+    """Keep the weights that vLLM packs, so that a later weight update finds them.
+
+    vLLM 0.28.0, model_executor/layers/linear.py:202 calls `dispatch_cpu_unquantized_gemm(layer,
+    remove_weight=True)`, which replaces `layer.weight` by an empty tensor.
+    """
+    from vllm.model_executor.layers import utils
+
+    upstream = utils.dispatch_cpu_unquantized_gemm
+
+    def dispatch(layer: Any, remove_weight: bool) -> None:
+        upstream(layer, remove_weight=False)
+
+    utils.dispatch_cpu_unquantized_gemm = dispatch

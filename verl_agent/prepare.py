@@ -1,0 +1,157 @@
+"""Turn a composed recipe into a config that verl can run, or refuse it before anything starts."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+
+import psutil
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+import verl_agent.config
+from verl_agent.config.schema import AgentSettings, agent_settings
+from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.errors import ConfigError
+from verl_agent.models import resolve_model
+from verl_agent.platform.detect import use_cpu_device
+
+CPU_MEMORY_GB = 6
+"""What trainer, engine and Ray of a 135M model hold together, measured, with room for a checkpoint."""
+DISK_GB = 3
+"""Two checkpoints of a 135M model with its optimizer in float32."""
+
+
+def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
+    """Resolve, check and complete a config.
+
+    Args:
+        config: a recipe with its overrides, as Hydra composed it.
+
+    Returns:
+        The config that verl gets, resolved, and the sections of this package.
+
+    Raises:
+        ConfigError: anything that would make the run fail later, named by key.
+    """
+    try:
+        OmegaConf.resolve(config)
+        missing = OmegaConf.missing_keys(config)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    missing = {key for key in missing if not key.startswith("reward.")}  # verl's reward model, which is not used
+    if missing:
+        raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
+    settings = agent_settings(OmegaConf.to_container(config))  # type: ignore[arg-type]  # a mapping
+    check_environment(settings)
+    check_budgets(config, settings)
+    with open_dict(config):
+        _complete(config)
+    check_machine(Path(config.trainer.default_local_dir))
+    return config, settings
+
+
+def check_environment(settings: AgentSettings) -> None:
+    """The environment exists, accepts its options, and knows the tasks.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    adapter = load_adapter(settings.env.name)
+    try:
+        adapter(**settings.env.options)
+    except TypeError as error:
+        raise ConfigError(f"env.options of {settings.env.name!r}: {error}") from error
+    select_tasks(settings.env.name, settings.env.train_tasks)
+    check_disjoint(settings.env.name, settings.env.train_tasks, settings.env.eval_tasks)
+
+
+def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
+    """Token budgets fit into each other and into the engine's context; batches divide.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
+    context, turn = config.actor_rollout_ref.rollout.max_model_len, settings.episode.max_tokens_per_turn
+    if context is not None and prompt + response > int(context):
+        raise ConfigError(
+            f"data.max_prompt_length={prompt} and data.max_response_length={response} exceed "
+            f"actor_rollout_ref.rollout.max_model_len={context} tokens. Lower them, or raise it."
+        )
+    if turn > response:
+        raise ConfigError(
+            f"episode.max_tokens_per_turn={turn} exceeds data.max_response_length={response}, the tokens of the whole "
+            "episode after its prompt."
+        )
+    batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
+    if batch % mini:
+        raise ConfigError(
+            f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
+        )
+    tasks = len(select_tasks(settings.env.name, settings.env.train_tasks))
+    if tasks < batch:
+        raise ConfigError(
+            f"env.train_tasks={settings.env.train_tasks!r} has {tasks} tasks, fewer than data.train_batch_size={batch}."
+        )
+
+
+def check_machine(run_dir: Path, memory_gb: float = CPU_MEMORY_GB, disk_gb: float = DISK_GB) -> None:
+    """The machine has the memory and the disk that even the smallest run needs.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if use_cpu_device() and psutil.virtual_memory().available < memory_gb * 1e9:
+        free = psutil.virtual_memory().available / 1e9
+        raise ConfigError(f"{free:.1f} GB of memory are free, training on the CPU takes {memory_gb:g} GB. Close other programs.")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(run_dir).free / 1e9
+    if free < disk_gb:
+        raise ConfigError(f"{free:.1f} GB are free below {run_dir}, two checkpoints take {disk_gb:g} GB or more. Make room.")
+
+
+def _complete(config: DictConfig) -> None:
+    """Fill in what only this machine knows: paths, environment variables of workers."""
+    run_dir = Path(config.trainer.default_local_dir).resolve()
+    config.trainer.default_local_dir = str(run_dir)
+    if config.episode.record_dir is not None:
+        config.episode.record_dir = str(Path(config.episode.record_dir).resolve())
+    config.actor_rollout_ref.model.path = resolve_model(config.actor_rollout_ref.model.path)
+    config.critic.model.path = resolve_model(config.critic.model.path) if config.critic.enable else config.critic.model.path
+    loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")
+    config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(loop_config)
+    init = config.ray_kwargs.ray_init
+    init.runtime_env.env_vars = {**worker_environment(run_dir), **(init.runtime_env.get("env_vars") or {})}
+    if "_temp_dir" not in init and not os.environ.get("RAY_ADDRESS"):
+        init._temp_dir = str(ray_dir())
+
+
+def worker_environment(run_dir: Path) -> Mapping[str, str]:
+    """Environment variables that every process of the run gets."""
+    variables = {
+        "TENSORBOARD_DIR": str(run_dir / "tensorboard"),
+        "HYDRA_FULL_ERROR": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONWARNINGS": "ignore",
+    }
+    if use_cpu_device():
+        cores = str(len(os.sched_getaffinity(0)))
+        variables |= {
+            "VERL_PLATFORM": "cpu",
+            "OMP_NUM_THREADS": cores,  # Ray would set 1
+            "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),  # GiB
+            "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # trainer and engine take turns
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        }
+    return variables
+
+
+def ray_dir() -> Path:
+    """Where Ray keeps its session and logs; a short path, since its sockets' names must fit 107 characters."""
+    return Path(tempfile.gettempdir()) / f"ray-{os.getuid()}"
+
+

@@ -1,0 +1,1 @@
+"""Play episodes: how long, how, and with which tokens."""

@@ -1,0 +1,171 @@
+"""The glue to verl: one row of a batch in, one played episode as verl's sample out."""
+
+import os
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+
+from verl_agent.config.schema import AgentSettings, agent_settings
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.session import ThreadedEnv
+from verl_agent.envs.tasks import select_tasks
+from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
+from verl_agent.rollout.policy import EnginePolicy, TokenBudget
+from verl_agent.rollout.tokens import EpisodeTokens, choose_builder
+from verl_agent.trace.metrics import summarize
+from verl_agent.trace.record import EpisodeWriter, Origin, Purpose, to_record
+from verl_agent.types import Episode, TaskItem
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Columns of `TaskDataset` and what verl adds to them.
+
+    Attributes:
+        purpose: train or validation.
+        tasks: selection that the task belongs to.
+        task_id: its id.
+        step: global training step.
+        group: uid of the prompt, shared by the samples of a group.
+        sample: number of this sample in its group.
+    """
+
+    purpose: Purpose
+    tasks: str
+    task_id: str
+    step: int
+    group: str
+    sample: int
+
+
+class Shared:
+    """What all episodes of a worker process share: settings, tasks, builder, record file."""
+
+    def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
+        config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)  # type: ignore[assignment]
+        self.settings: AgentSettings = agent_settings(config)
+        self.adapter: type[EnvAdapter] = load_adapter(self.settings.env.name)
+        self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
+        self.budget = TokenBudget(
+            prompt=loop.rollout_config.prompt_length,
+            episode=loop.rollout_config.response_length,
+            turn=self.settings.episode.max_tokens_per_turn,
+            play_cut_turns=self.settings.episode.cut_turn == "play",
+        )
+        self.end_of_turn: int = loop.tokenizer.eos_token_id
+        self._tasks: dict[str, dict[str, TaskItem]] = {}
+
+    def item(self, tasks: str, task_id: str) -> TaskItem:
+        """One task of a selection."""
+        if tasks not in self._tasks:
+            self._tasks[tasks] = {item.id: item for item in select_tasks(self.settings.env.name, tasks)}
+        return self._tasks[tasks][task_id]
+
+    @cached_property
+    def writer(self) -> EpisodeWriter | None:
+        """The record file of this process."""
+        folder = self.settings.episode.record_dir
+        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.jsonl"
+        return EpisodeWriter(Path(folder) / name) if folder else None
+
+
+class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped
+    """Plays a task through `play_until_sound()` with the policy that verl serves.
+
+    An episode whose environment failed to the end is recorded and left out of the batch: `run` then
+    returns no output, and `EpisodeSampler` counts it.
+    """
+
+    _shared: ClassVar[Shared | None] = None
+
+    def __init__(self, *args: Any, hf_model_type: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, hf_model_type=hf_model_type, **kwargs)
+        if EpisodeLoop._shared is None:
+            EpisodeLoop._shared = Shared(self, hf_model_type)
+        self.shared = EpisodeLoop._shared
+
+    async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
+        """Play one row; see `TaskDataset` for its columns."""
+        row = Row(
+            purpose=columns["purpose"],
+            tasks=columns["tasks"],
+            task_id=columns["task_id"],
+            step=int(columns["global_steps"]),
+            group=str(columns["uid"]),
+            sample=int(columns["session_id"]),
+        )
+        shared, policies = self.shared, []
+        limits = self._limits(row)
+
+        def new_policy() -> EnginePolicy:
+            policies.append(self._policy(sampling_params))
+            return policies[-1]
+
+        def new_env() -> EnvAdapter:
+            return ThreadedEnv(shared.adapter, shared.settings.env.options)
+
+        started = time.monotonic()
+        tries = await play_until_sound(shared.item(row.tasks, row.task_id), new_env, new_policy, limits)
+        self._record(row, tries, time.monotonic() - started)
+        return self._output(tries, policies[-1]) if tries[-1].sound else []
+
+    def _limits(self, row: Row) -> EpisodeLimits:
+        horizon, env = self.shared.settings.horizon, self.shared.settings.env
+        turns = horizon.turns_at(row.step) if row.purpose == "train" else horizon.turns_for_evaluation()
+        return EpisodeLimits(turns, env.timeout_s, env.retries)
+
+    def _policy(self, sampling_params: dict[str, Any]) -> EnginePolicy:
+        return EnginePolicy(
+            self.server_manager,
+            self.tokenizer,
+            EpisodeTokens(self.shared.builder, self.shared.end_of_turn),
+            self.shared.budget,
+            sampling_params,
+            frozenset({self.shared.end_of_turn}),
+        )
+
+    def _record(self, row: Row, tries: list[Episode], seconds: float) -> None:
+        if self.shared.writer is None:
+            return
+        for attempt, episode in enumerate(tries, start=1):
+            origin = Origin(
+                purpose=row.purpose,
+                split=row.tasks,
+                step=row.step,
+                group=row.group,
+                sample=row.sample,
+                started_at=datetime.now(UTC),
+                seconds=seconds,
+                attempt=attempt,
+            )
+            self.shared.writer.write(to_record(episode, origin))
+
+    def _output(self, tries: list[Episode], policy: EnginePolicy) -> AgentLoopOutput | list[AgentLoopOutput]:
+        episode, sample = tries[-1], policy.tokens.sample()
+        if sample is None:
+            return []
+        summary = summarize(episode, attempts=len(tries))
+        return AgentLoopOutput(
+            prompt_ids=sample.prompt_ids,
+            response_ids=sample.response_ids,
+            response_mask=sample.response_mask,
+            response_logprobs=sample.response_log_probs,
+            reward_score=episode.reward,
+            num_turns=len(episode.messages),
+            metrics=AgentLoopMetrics(generate_sequences=summary.generate_s, tool_calls=summary.env_s),
+            extra_fields={
+                "turn_scores": [turn.step.reward if turn.step else 0.0 for turn in episode.turns],
+                "tool_rewards": [],
+                "min_global_steps": min(policy.steps),
+                "max_global_steps": max(policy.steps),
+                "episode": summary.to_fields(),
+                "reward_extra_info": {"acc": float(episode.success), "turns": float(len(episode.turns))},
+            },
+        )

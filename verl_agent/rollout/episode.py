@@ -1,0 +1,129 @@
+"""Play one episode: the only loop, and the only place where an environment's failure is caught.
+
+Knows messages, not tokens. The same loop serves training, validation, evaluation and tests.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.errors import AgentError, ConfigError, EnvError, EnvTimeoutError
+from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
+
+
+class Policy(Protocol):
+    """What plays: a model behind an engine, an endpoint, or a script."""
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        """The next assistant message; without tokens and with `cut` set if the budget leaves no room for one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeLimits:
+    """Bounds of one episode.
+
+    Attributes:
+        max_turns: assistant messages allowed, >= 1.
+        timeout_s: seconds that one call into the environment may take.
+        retries: further tries, each from the first turn, after the environment failed.
+    """
+
+    max_turns: int
+    timeout_s: float = 60.0
+    retries: int = 0
+
+
+@asynccontextmanager
+async def env_call(what: str, timeout_s: float) -> AsyncIterator[None]:
+    """Bound one call into an adapter in time, and turn whatever escapes it into an EnvError."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise EnvTimeoutError(f"{what} took more than {timeout_s:g} s") from error
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise EnvError(f"{what} failed: {type(error).__name__}: {error}") from error
+
+
+async def play(item: TaskItem, env: EnvAdapter, policy: Policy, limits: EpisodeLimits) -> Episode:
+    """Play `item` once, from reset to its end, and close `env`.
+
+    A failing environment ends this episode with `StopReason.ENV_ERROR`; it never raises, so the
+    other episodes of the group go on. A failing policy does raise: that is our bug.
+
+    Args:
+        item: the task.
+        env: a fresh session.
+        policy: what is trained or evaluated, fresh for this episode.
+        limits: turns and seconds.
+    """
+    episode = Episode(item, limits.max_turns, success_reward=env.success_reward)
+    try:
+        async with env_call("reset", limits.timeout_s):
+            episode.messages += await env.reset(item)
+        for _ in range(limits.max_turns):
+            if await _turn(episode, env, policy, limits.timeout_s):
+                break
+        else:
+            episode.stop = StopReason.TURN_LIMIT
+    except EnvError as error:
+        episode.stop, episode.error = StopReason.ENV_ERROR, str(error)
+    finally:
+        with suppress(AgentError):  # an environment that cannot close is its host's to clean up
+            async with env_call("close", limits.timeout_s):
+                await env.close()
+    return episode
+
+
+async def _turn(episode: Episode, env: EnvAdapter, policy: Policy, timeout_s: float) -> bool:
+    """Play one turn; returns whether the episode has ended, with its reason set."""
+    asked = time.monotonic()
+    reply = await policy.reply(episode.messages)
+    answered = time.monotonic()
+    if reply.cut and not reply.tokens:
+        episode.stop = reply.cut
+        return True
+    episode.messages.append({"role": "assistant", "content": reply.text})
+    step: StepResult | None = None
+    try:
+        if reply.cut:
+            episode.stop = reply.cut
+            return True
+        async with env_call("step", timeout_s):
+            step = await env.step(reply.text)
+    finally:
+        episode.turns.append(Turn(reply, step, answered - asked, time.monotonic() - answered))
+    episode.messages.append({"role": "user", "content": step.observation})
+    if step.terminated:
+        episode.stop = StopReason.TERMINATED
+    return step.terminated
+
+
+async def play_until_sound(
+    item: TaskItem,
+    new_env: Callable[[], EnvAdapter],
+    new_policy: Callable[[], Policy],
+    limits: EpisodeLimits,
+) -> list[Episode]:
+    """Play `item` until the environment does its part, at most `1 + limits.retries` times.
+
+    Every try starts from the first turn with a fresh environment and a fresh policy.
+
+    Returns:
+        All tries; only the last one can be sound.
+    """
+    tries: list[Episode] = []
+    while len(tries) <= limits.retries:
+        tries.append(await play(item, new_env(), new_policy(), limits))
+        if tries[-1].sound:
+            break
+    return tries
+
+

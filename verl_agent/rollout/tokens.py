@@ -1,0 +1,168 @@
+"""The tokens of one episode: ids, mask and log-probs, in the order in which the engine saw them.
+
+Every id comes either from the chat template, rendered by verl's continuous-token builder, or from the
+engine; nothing is decoded and encoded again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, MergeResult, QwenContinuousTokenBuilder
+from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+from verl_agent.errors import ConfigError
+from verl_agent.types import Message
+
+EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
+"""What templates of thinking models add to a generation prompt, and drop from earlier turns."""
+
+PROBE: list[Message] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "One?"},
+    {"role": "assistant", "content": "Action: one"},
+    {"role": "user", "content": "Two?"},
+    {"role": "assistant", "content": "Action: two"},
+    {"role": "user", "content": "Three?"},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One episode as verl trains on it.
+
+    Attributes:
+        prompt_ids: tokens before the first reply.
+        response_ids: replies and observations, T tokens, the last one written by the model.
+        response_mask: T values, 1 where the model wrote the token.
+        response_log_probs: T values, 0.0 where the mask is 0; None if the engine gave none.
+    """
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    response_mask: list[int]
+    response_log_probs: list[float] | None
+
+
+@dataclass(slots=True)
+class EpisodeTokens:
+    """Grows one episode's tokens, message by message.
+
+    Attributes:
+        builder: renders messages; see `choose_builder`.
+        end_of_turn: id that closes a reply.
+        ids: all tokens so far, prompt first: what the engine is given for the next reply.
+    """
+
+    builder: ContinuousTokenBuilder
+    end_of_turn: int
+    ids: list[int] = field(default_factory=list)
+    _messages: list[Message] = field(default_factory=list)
+    _mask: list[int] = field(default_factory=list)
+    _log_probs: list[float] = field(default_factory=list)
+    _has_log_probs: bool = True
+
+    @property
+    def response_length(self) -> int:
+        """Tokens after the prompt."""
+        return len(self._mask)
+
+    def read(self, messages: Sequence[Message]) -> None:
+        """Append what was said since the last call: the prompt first, later one observation at a time."""
+        if not self.ids:
+            self.ids = self.builder.build_initial_tokens(list(messages))
+        else:
+            merged = self.builder.merge_context_tokens(self._messages, list(messages), self.ids)
+            self._append(merged, None)
+        self._messages = list(messages)
+
+    def write(self, text: str, token_ids: Sequence[int], log_probs: Sequence[float] | None = None) -> None:
+        """Append a reply.
+
+        Args:
+            text: the reply as it stands in the conversation.
+            token_ids: the very ids that the engine returned, at least one.
+            log_probs: one for each of them.
+        """
+        self._has_log_probs &= log_probs is not None
+        self._append(
+            self.builder.merge_assistant_tokens(self.ids, list(token_ids)),
+            list(log_probs) if log_probs is not None else [0.0] * len(token_ids),
+        )
+        self._messages = [*self._messages, {"role": "assistant", "content": text}]
+
+    def close_reply(self) -> None:
+        """End a reply that was cut with an end-of-turn token which the model did not write."""
+        if self.ids[-1] != self.end_of_turn:
+            self._append(MergeResult(token_ids=[*self.ids, self.end_of_turn], appended_token_count=1, kind="context"), None)
+
+    def sample(self) -> Sample | None:
+        """The episode up to the last token that the model wrote, or None if it wrote nothing."""
+        if 1 not in self._mask:
+            return None
+        end = len(self._mask) - self._mask[::-1].index(1)
+        start = len(self.ids) - len(self._mask)
+        return Sample(
+            prompt_ids=self.ids[:start],
+            response_ids=self.ids[start : start + end],
+            response_mask=self._mask[:end],
+            response_log_probs=self._log_probs[:end] if self._has_log_probs else None,
+        )
+
+    def _append(self, merged: MergeResult, log_probs: list[float] | None) -> None:
+        self.ids = merged.token_ids
+        self._mask, self._log_probs = self.builder.align_response_metadata(
+            merged, self._mask, self._log_probs, assistant_logprobs=log_probs
+        )
+
+
+def encode_reply(tokenizer: Any, text: str, end_of_turn: int) -> list[int]:
+    """Ids of a reply that a person or an oracle wrote, closed as a model would close it."""
+    return [*tokenizer.encode(text, add_special_tokens=False), end_of_turn]
+
+
+def choose_builder(tokenizer: Any, model_type: str | None, template_options: Mapping[str, Any]) -> ContinuousTokenBuilder:
+    """The continuous-token builder that agrees with the model's chat template.
+
+    verl picks one by the config's `model_type`, and a default one for types that it does not list; for
+    ChatML templates of unlisted types (SmolLM2 is a `llama`) that default drops the newline after
+    the end-of-turn token. So a short conversation is built and compared with the template's rendering.
+
+    Raises:
+        ConfigError: no builder agrees.
+    """
+    options = dict(template_options)
+    candidates = [create_continuous_token_builder(tokenizer, hf_model_type=model_type, chat_template_kwargs=options)]
+    if "<|im_end|>" in tokenizer.get_vocab():
+        candidates.append(QwenContinuousTokenBuilder(tokenizer, chat_template_kwargs=options))
+    expected = without_empty_thoughts(
+        tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True, **options)
+    )
+    found = []
+    for builder in candidates:
+        built = without_empty_thoughts(tokenizer.decode(render(builder, tokenizer, PROBE).ids))
+        if built == expected:
+            return builder
+        found.append(f"{type(builder).__name__}: {built!r}")
+    raise ConfigError(
+        f"no token builder of verl agrees with the chat template of this model (model_type={model_type!r}). "
+        f"The template renders {expected!r}; {'; '.join(found)}. Use a model with a ChatML template, or register a "
+        "builder for it."
+    )
+
+
+def without_empty_thoughts(text: str) -> str:
+    """The text without empty thinking blocks."""
+    return text.replace(EMPTY_THOUGHT, "")
+
+
+def render(builder: ContinuousTokenBuilder, tokenizer: Any, messages: Sequence[Message]) -> EpisodeTokens:
+    """A whole conversation as tokens, its assistant messages encoded as replies."""
+    tokens = EpisodeTokens(builder, tokenizer.eos_token_id)
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            tokens.read(messages[:index])
+            tokens.write(message["content"], encode_reply(tokenizer, message["content"], tokens.end_of_turn))
+    if messages[-1]["role"] != "assistant":
+        tokens.read(messages)
+    return tokens

@@ -1,0 +1,1 @@
+"""Records, metrics, statistics and pictures of what a run did; knows neither tokens nor verl."""
