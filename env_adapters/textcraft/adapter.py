@@ -66,10 +66,8 @@ class TextCraft(EnvAdapter):
     def demonstration(self, item: TaskItem) -> Sequence[str]:
         """The oracle's plan, in the form that the prompt asks for."""
         goal = item.data["goal"]
-        actions = [f"Action: {action.command}" for action in plan(goal)]
-        if self.prompt == "short":
-            return actions
-        return [f"Thought: {thought(step, goal)}\n{action}" for step, action in zip(plan(goal), actions, strict=True)]
+        lead = "" if self.prompt == "short" else "Thought: {thought}\n"
+        return [lead.format(thought=thought(action, goal)) + f"Action: {action.command}" for action in plan(goal)]
 
 
 def describe_task(book: RecipeBook, goal: str, distractors: int) -> str:

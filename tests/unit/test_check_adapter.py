@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
+import pytest
+
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.check import BAD_ACTIONS, Report, check_adapter
 from verl_agent.envs.trial import MAX_MESSAGE
@@ -65,31 +67,24 @@ def test_a_split_that_raises():
     assert "raised FileNotFoundError: tasks.json" in finding(check_adapter(Missing), "tasks are listed")
 
 
-def test_an_item_that_is_no_task_item():
-    class Bare(Sound):
+LISTED = [
+    (["first"], "tasks are listed", "listed 'first'"),
+    ([TaskItem("t", "1"), TaskItem("t", "1")], "ids are unique and splits apart", "tasks('train') listed 1 ids twice"),
+    ([TaskItem("t", "1")], "ids are unique and splits apart", "shares 1 ids with 'test', such as '1'"),
+    ([TaskItem("t", "1", {"word": {"a", "set"}})], "items are JSON", "raised TypeError"),
+    ([TaskItem("t", "1", {"word": float("inf")})], "items are JSON", "raised ValueError"),
+    ([TaskItem("t", "1", {"word": ("a", "tuple")})], "items are JSON", "has data that JSON changes in item '1'"),
+]
+
+
+@pytest.mark.parametrize(("items", "check", "words"), LISTED)
+def test_items_that_break_the_contract(items, check, words):
+    class Listing(Sound):
         @classmethod
         def tasks(cls, split):
-            return ["first"]
+            return items
 
-    assert "listed 'first'" in finding(check_adapter(Bare), "tasks are listed")
-
-
-def test_ids_that_occur_twice():
-    class Twice(Sound):
-        @classmethod
-        def tasks(cls, split):
-            return [*super().tasks(split), super().tasks(split)[0]]
-
-    assert "tasks('train') listed 1 ids twice" in finding(check_adapter(Twice), "ids are unique and splits apart")
-
-
-def test_training_on_the_test_items():
-    class Leaky(Sound):
-        @classmethod
-        def tasks(cls, split):
-            return super().tasks("train")
-
-    assert "shares 3 ids with 'test'" in finding(check_adapter(Leaky), "ids are unique and splits apart")
+    assert words in finding(check_adapter(Listing), check)
 
 
 def test_an_id_that_means_two_items():
@@ -101,24 +96,6 @@ def test_an_id_that_means_two_items():
             return [TaskItem("vague", "0", {"word": split})]
 
     assert "reuses the id '0'" in finding(check_adapter(Vague), "ids are unique and splits apart")
-
-
-def test_data_that_is_not_json():
-    class Sets(Sound):
-        @classmethod
-        def tasks(cls, split):
-            return [TaskItem("sets", split, {"word": split, "words": {split}})]
-
-    assert "raised TypeError" in finding(check_adapter(Sets), "items are JSON")
-
-
-def test_data_that_json_changes():
-    class Tuples(Sound):
-        @classmethod
-        def tasks(cls, split):
-            return [TaskItem("tuples", split, {"word": split, "size": (1, 2)})]
-
-    assert "JSON changes" in finding(check_adapter(Tuples), "items are JSON")
 
 
 def test_tasks_that_come_in_another_order():
@@ -138,28 +115,24 @@ def test_options_that_the_constructor_refuses():
     assert "Sound(**{'colour': 'red'}) raised TypeError" in found
 
 
-def test_a_prompt_that_does_not_end_with_the_user():
-    class Backwards(Sound):
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ([], "reset('train-0') returned []"),
+        ("Say it.", "reset('train-0') returned 'Say it.'"),
+        ([{"role": "user"}], "raised KeyError: 'content'"),
+        ([{"role": "narrator", "content": "Once."}], "gave the role 'narrator'"),
+        ([{"role": "assistant", "content": "OK."}], "ended with a message of 'assistant'"),
+        ([{"role": "user", "content": ""}], "gave the text ''"),
+        ([{"role": "user", "content": "x" * (MAX_MESSAGE + 1)}], "gave 20,001 characters"),
+    ],
+)
+def test_prompts_that_break_the_contract(prompt, words):
+    class Prompting(Sound):
         async def reset(self, item):
-            return [*await super().reset(item), {"role": "assistant", "content": "OK."}]
+            return prompt
 
-    assert "ended with a message of 'assistant'" in finding(check_adapter(Backwards), "sessions begin and close")
-
-
-def test_a_role_that_does_not_exist():
-    class Narrated(Sound):
-        async def reset(self, item):
-            return [{"role": "narrator", "content": "Once."}, *await super().reset(item)]
-
-    assert "gave the role 'narrator'" in finding(check_adapter(Narrated), "sessions begin and close")
-
-
-def test_an_empty_prompt():
-    class Silent(Sound):
-        async def reset(self, item):
-            return []
-
-    assert "reset('train-0') returned []" in finding(check_adapter(Silent), "sessions begin and close")
+    assert words in finding(check_adapter(Prompting), "sessions begin and close")
 
 
 def test_close_without_a_reset():
@@ -198,44 +171,23 @@ def test_an_answer_that_grows_with_the_action():
     assert "Cut texts to at most 20,000 characters" in finding(check_adapter(Echo), "bad actions are answered")
 
 
-def test_an_answer_that_is_empty():
-    class Mute(Sound):
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (("No.", 0.0, False, False, {}), "Return a StepResult"),
+        (StepResult(""), "gave the text ''"),
+        (StepResult("No.", float("nan")), "gave reward=nan"),
+        (StepResult("No.", info={"why": "wrong"}), "gave why='wrong'"),
+        (StepResult("No.", terminated=0), "gave terminated=0"),
+        (StepResult("Yes.", 1.0), "earned 1.0. Reward only what solves the task."),
+    ],
+)
+def test_answers_that_break_the_contract(answer, words):
+    class Answering(Sound):
         async def step(self, action):
-            return StepResult("")
+            return answer
 
-    assert "gave the text ''" in finding(check_adapter(Mute), "bad actions are answered")
-
-
-def test_an_answer_that_is_no_step_result():
-    class Gym(Sound):
-        async def step(self, action):
-            return "observation", 0.0, False, False, {}
-
-    assert "Return a StepResult" in finding(check_adapter(Gym), "bad actions are answered")
-
-
-def test_a_reward_that_is_no_number():
-    class Infinite(Sound):
-        async def step(self, action):
-            return StepResult("No.", float("nan"))
-
-    assert "gave reward=nan" in finding(check_adapter(Infinite), "bad actions are answered")
-
-
-def test_a_measurement_that_is_no_number():
-    class Chatty(Sound):
-        async def step(self, action):
-            return StepResult("No.", info={"why": "wrong"})
-
-    assert "gave why='wrong'" in finding(check_adapter(Chatty), "bad actions are answered")
-
-
-def test_a_reward_for_nonsense():
-    class Generous(Sound):
-        async def step(self, action):
-            return StepResult("Yes.", 1.0)
-
-    assert "earned 1.0" in finding(check_adapter(Generous), "bad actions are answered")
+    assert words in finding(check_adapter(Answering), "bad actions are answered")
 
 
 def test_answers_that_differ_from_play_to_play():
