@@ -1,32 +1,161 @@
 """Train an agent with verl: `python -m verl_agent.train --config-dir recipes/<env> --config-name <recipe> [overrides]`."""
 
+import logging
 import os
+import sys
+import threading
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
 
 from verl_agent.config.search_path import register_config
+from verl_agent.errors import AgentError, ConfigError
 from verl_agent.plugin import require_plugin
 from verl_agent.prepare import prepare
+from verl_agent.processes import ending_all_children
+from verl_agent.run_folder import RunFolder
+from verl_agent.terminal import last_lines, quiet
+from verl_agent.trace.curves import draw_curves
+from verl_agent.trace.progress import ProgressView
+
+PHASES = (
+    ("Started a local Ray instance", "starting Ray"),
+    ("create worker group", "loading the model into the trainer"),
+    ("actor and ref model engine initialized", "starting the rollout engine"),
+    ("all initialize finished", "handing the weights to the rollout engine"),
+    ("Creating file logger", "playing the first episodes"),
+)
+"""What a line in the log says about where start-up is."""
+POLL_S = 1.0
 
 
 def run(config: DictConfig) -> None:
-    """Train to the end of a composed recipe."""
-    config, _ = prepare(config)
-    os.environ["VERL_FILE_LOGGER_PATH"] = os.path.join(config.trainer.default_local_dir, "metrics.jsonl")
+    """Train to the end of a composed recipe, or go on from its last checkpoint.
+
+    Raises:
+        ConfigError: the run must not start, or cannot go on.
+    """
+    try:
+        folder = RunFolder.at(config.trainer.default_local_dir)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    with quiet(folder.log) as console:
+        console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
+        config, _ = prepare(config)
+        folder.check_identity(OmegaConf.to_container(config), config.trainer.resume_mode != "disable")  # type: ignore[arg-type]
+        if folder.last_step >= config.trainer.total_training_steps and config.trainer.resume_mode != "disable":
+            console.print(f"All {folder.last_step} steps are done already: {folder.root}")
+            return
+        try:
+            with ending_all_children(), watching(folder, config.trainer.total_training_steps, console):
+                train(config, folder)
+        except KeyboardInterrupt:
+            console.print(f"\nStopped. Run the same command again to go on after step {folder.last_step}.")
+            raise
+        except Exception as error:
+            raise_cause(error, folder, console)
+        finally:
+            finish(folder, console)
+
+
+def train(config: DictConfig, folder: RunFolder) -> None:
+    """Hand the config to verl, in this process and the Ray processes that it starts."""
+    folder.metrics.parent.mkdir(parents=True, exist_ok=True)
+    environment = config.ray_kwargs.ray_init.runtime_env.env_vars
+    OmegaConf.set_struct(environment, False)
+    environment.VERL_FILE_LOGGER_PATH = str(folder.metrics)
+    os.environ.update(environment)
     require_plugin()
+    import ray
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    validate_config(config, need_reference_policy(config), need_critic(config))
-    run_ppo(config, TaskRunnerV1)
+    try:
+        validate_config(config, need_reference_policy(config), need_critic(config))
+    except (AssertionError, ValueError) as error:
+        raise ConfigError(f"verl refuses the config: {error}") from error
+    try:
+        run_ppo(config, TaskRunnerV1)
+    finally:
+        ray.shutdown()
+
+
+class watching:  # noqa: N801 - reads as a block
+    """Shows progress while its block runs.
+
+    Args:
+        folder: of the run.
+        total_steps: of the whole run.
+        console: where to show it.
+    """
+
+    def __init__(self, folder: RunFolder, total_steps: int, console: Console) -> None:
+        self._folder = folder
+        self._view = ProgressView(folder.metrics, total_steps, console)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._view.__enter__()
+        self._view.phase("loading verl, Ray and torch")
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._view.__exit__(None, None, None)
+
+    def _watch(self) -> None:
+        shown, position = -1, 0
+        while not self._stop.wait(POLL_S):
+            if shown < len(PHASES) - 1:
+                with self._folder.log.open(errors="replace") as log:
+                    log.seek(position)
+                    text = log.read()
+                    position = log.tell()
+                reached = [i for i, (line, _) in enumerate(PHASES) if line in text and i > shown]
+                if reached:
+                    shown = reached[-1]
+                    self._view.phase(PHASES[shown][1])
+            self._view.update()
+
+
+def raise_cause(error: Exception, folder: RunFolder, console: Console) -> None:
+    """Raise the error that a Ray worker raised on purpose, else show where the log is and raise this one."""
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, AgentError):
+        raise ConfigError(str(cause)) from error
+    console.print(f"[red]The run failed: {type(cause).__name__}[/]. The end of {folder.log}:")
+    console.print(last_lines(folder.log), markup=False, highlight=False)
+    raise error
+
+
+def finish(folder: RunFolder, console: Console) -> None:
+    """Draw the curves and say where everything is."""
+    if any(path.stat().st_size for path in folder.all_metrics):
+        logging.getLogger("matplotlib").setLevel(logging.WARNING)
+        try:
+            draw_curves(folder.all_metrics, folder.curves, title=folder.root.name)
+        except ConfigError as nothing_to_draw:
+            console.print(str(nothing_to_draw))
+        else:
+            console.print(f"curves: {folder.curves}")
+        console.print(f"episodes: {folder.root / 'episodes'}   log: {folder.log}   last checkpoint: step {folder.last_step}")
 
 
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
     """Entry point of `python -m verl_agent.train`."""
-    run(config)
+    try:
+        run(config)
+    except ConfigError as error:
+        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The 544 goals of TextCraft and how they are split, the same on every machine.
 
 `train` and `test` share out all goals. `easy_train` and `easy_test` share out the goals that take few
-turns, whatever their part in the first pair: the pairs overlap and must not be mixed.
+turns and a short prompt, whatever their part in the first pair: the pairs overlap and must not be mixed.
 """
 
 import hashlib
@@ -15,14 +15,21 @@ from verl_agent.types import TaskItem
 TEST_GOALS = 100
 EASY_TURNS = 6
 """Most turns of the oracle for a goal of the easy splits."""
+EASY_COMMANDS = 5
+"""Most crafting commands that a goal of the easy splits needs to be shown."""
 
 
 @cache
 def split_goals() -> Mapping[str, list[str]]:
     """The goals of each split, sorted by name."""
-    depths = recipe_book().depths
+    book = recipe_book()
+    depths = book.depths
     turns = {goal: turns_needed(goal) for goal in depths}
-    easy = {goal: count for goal, count in turns.items() if count <= EASY_TURNS}
+    easy = {
+        goal: count
+        for goal, count in turns.items()
+        if count <= EASY_TURNS and len({recipe.line for recipe in book.needed(goal)}) <= EASY_COMMANDS
+    }
     test = held_out(depths, TEST_GOALS)
     easy_test = held_out(easy, len(easy) * 2 // 5)
     return {

@@ -89,8 +89,8 @@ def test_counts_of_the_splits():
     assert {split: len(items) for split, items in splits.items()} == {
         "train": 444,
         "test": 100,
-        "easy_train": 232,
-        "easy_test": 154,
+        "easy_train": 165,
+        "easy_test": 110,
     }
     assert Counter(item.category for item in splits["test"]) == {
         "depth 1": 22,
@@ -99,7 +99,7 @@ def test_counts_of_the_splits():
         "depth 4": 3,
     }
     assert all(item.data["turns"] <= EASY_TURNS for split in ("easy_train", "easy_test") for item in splits[split])
-    assert sum(item.data["turns"] >= 4 for item in splits["easy_test"]) == 93
+    assert sum(item.data["turns"] >= 4 for item in splits["easy_test"]) == 52
 
 
 def test_how_many_goals_need_a_long_horizon():

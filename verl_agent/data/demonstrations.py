@@ -1,6 +1,7 @@
 """Supervised data for verl's SFT trainer: what an oracle says, played and rendered as RL renders it."""
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,11 @@ def demonstrate(item: TaskItem, env: EnvAdapter) -> Episode:
     return episode
 
 
+def draw(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:
+    """`count` of the tasks, the same ones on every machine and for every order of the list."""
+    return sorted(tasks, key=lambda item: hashlib.sha256(item.id.encode()).hexdigest())[:count]
+
+
 class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
     """One oracle episode a task; verl's SFT trainer creates it through `data.custom_cls`.
 
@@ -55,7 +61,7 @@ class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
         tokenizer: of the model that learns.
         config: section `data`, with `env_name`, `env_options`, `max_length` and `model_type`.
         processor: not used.
-        max_samples: keep the first so many tasks, -1 for all.
+        max_samples: keep so many tasks, drawn by a stable hash of their ids; -1 for all.
     """
 
     def __init__(
@@ -66,7 +72,7 @@ class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
         options = OmegaConf.to_container(config.env_options)
         builder = choose_builder(tokenizer, config.model_type, config.get("apply_chat_template_kwargs", {}))
         self.rows: list[dict[str, torch.Tensor]] = []
-        for item in tasks[:max_samples] if max_samples > 0 else tasks:
+        for item in draw(tasks, max_samples) if max_samples > 0 else tasks:
             messages = demonstrate(item, adapter(**options)).messages
             while messages[-1]["role"] != "assistant":
                 messages.pop()

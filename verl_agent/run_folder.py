@@ -1,0 +1,108 @@
+"""The folder of a run: what lies where, and whether a checkpoint in it belongs to the recipe at hand."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from verl_agent.errors import ConfigError
+
+IDENTITY = (
+    "env.name",
+    "env.options",
+    "env.train_tasks",
+    "horizon.max_turns",
+    "horizon.steps_per_stage",
+    "episode.max_tokens_per_turn",
+    "episode.cut_turn",
+    "data.train_batch_size",
+    "data.seed",
+    "data.shuffle",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "algorithm.adv_estimator",
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.actor.strategy",
+    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.rollout.n",
+)
+"""Settings that a run keeps from its first step to its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of one run; each start writes files of its own, so that nothing is overwritten.
+
+    Attributes:
+        root: `trainer.default_local_dir`.
+        started: name of this start.
+    """
+
+    root: Path
+    started: str
+
+    @classmethod
+    def at(cls, root: str | Path) -> "RunFolder":
+        """The folder for a start now."""
+        return cls(Path(root).resolve(), f"{datetime.now(UTC):%Y%m%dT%H%M%S}")
+
+    @property
+    def log(self) -> Path:
+        """What Ray, verl and the engine print."""
+        return self.root / "logs" / f"{self.started}.log"
+
+    @property
+    def metrics(self) -> Path:
+        """Metrics of this start, a line a step."""
+        return self.root / "metrics" / f"{self.started}.jsonl"
+
+    @property
+    def all_metrics(self) -> list[Path]:
+        """Metrics of all starts, oldest first."""
+        return sorted((self.root / "metrics").glob("*.jsonl"))
+
+    @property
+    def curves(self) -> Path:
+        """The learning curves."""
+        return self.root / "curves.png"
+
+    @property
+    def last_step(self) -> int:
+        """Step of the last complete checkpoint, 0 if there is none."""
+        tracker = self.root / "latest_checkpointed_iteration.txt"
+        return int(tracker.read_text()) if tracker.is_file() else 0
+
+    def check_identity(self, config: Mapping[str, Any], resume: bool) -> None:
+        """Note what the run is; on resuming, refuse a recipe that is another one.
+
+        Args:
+            config: the whole, resolved config.
+            resume: whether checkpoints in the folder are continued.
+
+        Raises:
+            ConfigError: the folder holds a checkpoint of another recipe.
+        """
+        note = self.root / "run.json"
+        now = {key: select(config, key) for key in IDENTITY}
+        if resume and self.last_step and note.is_file():
+            before = json.loads(note.read_text(encoding="utf-8"))
+            changed = [key for key in IDENTITY if before.get(key) != now[key]]
+            if changed:
+                key = changed[0]
+                raise ConfigError(
+                    f"{self.root} holds step {self.last_step} of another recipe: {', '.join(changed)} changed "
+                    f"({key} was {before.get(key)!r}, is {now[key]!r}). Choose another trainer.default_local_dir, or "
+                    "delete the folder."
+                )
+        self.root.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+
+
+def select(config: Mapping[str, Any], key: str) -> Any:
+    """A value by its dotted key, None where a section is missing."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,39 @@
+"""Keep the terminal for people: what libraries print goes to a log file, ours goes to the terminal."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+
+@contextmanager
+def quiet(log: Path) -> Iterator[Console]:
+    """Send everything that this process and its children print to `log`; yields a console on the terminal.
+
+    File descriptors are redirected, so output of C code and of subprocesses is caught too.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    terminal, errors = os.dup(1), os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        with os.fdopen(terminal, "w", closefd=False) as stream:
+            yield Console(file=stream)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(terminal, 1)
+        os.dup2(errors, 2)
+        os.close(terminal)
+        os.close(errors)
+
+
+def last_lines(log: Path, count: int = 15) -> str:
+    """The end of a log, for an error that is a bug."""
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
