@@ -22,7 +22,9 @@ app = typer.Typer(
 )
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-Recipe = Annotated[Path, typer.Argument(help="A recipe's YAML file, such as recipes/textcraft/grpo_cpu.yaml.", metavar="RECIPE")]
+Recipe = Annotated[
+    Path, typer.Argument(help="A recipe's YAML file, such as recipes/textcraft/grpo_cpu.yaml.", metavar="RECIPE")
+]
 
 
 @app.command(context_settings=PASS_ON)

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 SMOLLM2 = "smollm2-135m"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+"""Files that hold the weights of a model folder."""
 
 
 def cache_dir() -> Path:
@@ -27,11 +29,12 @@ def cache_dir() -> Path:
     return Path(chosen) if chosen else root / "verl_agent"
 
 
-def resolve_model(path: str) -> str:
-    """What verl shall load for `actor_rollout_ref.model.path`.
+def resolve_model(path: str, key: str = "actor_rollout_ref.model.path") -> str:
+    """What trainer and engine shall load for a model path.
 
     Args:
-        path: a folder, a hub id `owner/name`, or `smollm2-135m`.
+        path: a folder (see `resolve_checkpoint`), a hub id `owner/name`, or `smollm2-135m`.
+        key: setting that holds it, for messages.
 
     Raises:
         ConfigError: a folder that does not exist or holds no model.
@@ -40,15 +43,66 @@ def resolve_model(path: str) -> str:
         return str(prepare_smollm2())
     folder = Path(path).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"actor_rollout_ref.model.path={path!r} has no config.json: it is not a model folder.")
-        return str(folder.resolve())
-    if path.count("/") == 1 and not path.startswith((".", "/", "~")):
+        try:
+            return str(resolve_checkpoint(folder).resolve())
+        except ConfigError as error:
+            raise ConfigError(f"{key}={path!r}: {error}") from error
+    if path.count("/") == 1 and not path.startswith((".", "/", "~", "runs/")):
         return path
     raise ConfigError(
-        f"actor_rollout_ref.model.path={path!r} does not exist. Give a folder, a hub id such as "
+        f"{key}={path!r} does not exist. Give a folder of a model, a checkpoint or a run, a hub id such as "
         f"Qwen/Qwen2.5-3B-Instruct, or {SMOLLM2!r}."
     )
+
+
+def resolve_checkpoint(path: Path | str) -> Path:
+    """The folder of Hugging Face weights that a local folder stands for.
+
+    Args:
+        path: a model folder; a checkpoint `global_step_<n>` of RL (weights in `actor/huggingface`) or of supervised
+            training (in `huggingface`); or a run, which stands for its latest checkpoint.
+
+    Raises:
+        ConfigError: it is none of these, or the checkpoint has no Hugging Face weights.
+    """
+    folder = Path(path)
+    if (folder / "config.json").is_file():
+        return _with_weights(folder)
+    for inside in ("actor/huggingface", "huggingface"):
+        if (folder / inside).is_dir():
+            return _with_weights(folder / inside)
+    latest = latest_checkpoint(folder)
+    if latest is not None:
+        return resolve_checkpoint(latest)
+    raise ConfigError(
+        f"{folder} is no model folder (config.json), no checkpoint (huggingface/) and no run (global_step_*/)."
+    )
+
+
+def latest_checkpoint(run: Path) -> Path | None:
+    """The checkpoint of a run that its tracker file names, else the one of the highest step; None without any."""
+    tracker = run / "latest_checkpointed_iteration.txt"
+    if tracker.is_file():
+        named = run / f"global_step_{tracker.read_text(encoding='utf-8').strip()}"
+        if named.is_dir():
+            return named
+    steps = {int(number): folder for folder in run.glob("global_step_*") if (number := folder.name[12:]).isdecimal()}
+    return steps[max(steps)] if steps else None
+
+
+def _with_weights(folder: Path) -> Path:
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} has no config.json: it is not a model folder.")
+    if any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
+        return folder
+    hint = ""
+    if folder.name == "huggingface":
+        hint = (
+            " The run saved only shards of its trainer: add `hf_model` to"
+            " actor_rollout_ref.actor.checkpoint.save_contents (checkpoint.save_contents of supervised training) and"
+            " save again, or merge them with `python -m verl.model_merger merge`."
+        )
+    raise ConfigError(f"{folder} has no weights ({' or '.join(WEIGHTS)}).{hint}")
 
 
 def prepare_smollm2() -> Path:

@@ -1,11 +1,11 @@
 """Turn a composed recipe into a config that verl can run, or refuse it before anything starts."""
 
+import asyncio
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-
 
 import psutil
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -13,14 +13,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
 from verl_agent.config.schema import AgentSettings, agent_settings
+from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter
-from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models import resolve_model
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.types import Message, TaskItem
 
 CPU_MEMORY_GB = 6
 """What trainer, engine and Ray of a 135M model hold together, measured, with room for a checkpoint."""
+PROMPTS_CHECKED = 32
 DISK_GB = 3
 """Two checkpoints of a 135M model with its optimizer in float32."""
 
@@ -45,11 +48,12 @@ def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
     missing = {key for key in missing if not key.startswith("reward.")}  # verl's reward model, which is not used
     if missing:
         raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
-    settings = agent_settings(OmegaConf.to_container(config))  # type: ignore[arg-type]  # a mapping
+    settings = agent_settings(OmegaConf.to_container(config))
     check_environment(settings)
     check_budgets(config, settings)
     with open_dict(config):
         _complete(config)
+    check_prompts(config, settings)
     check_machine(Path(config.trainer.default_local_dir))
     return config, settings
 
@@ -99,6 +103,43 @@ def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
         )
 
 
+def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
+    """The model can be asked as the environment asks: its chat template is understood, prompts fit the budget.
+
+    Looks at `PROMPTS_CHECKED` tasks of each selection; a longer prompt of another task stops the run when it
+    is met.
+
+    Raises:
+        ConfigError: no token builder agrees with the template, or a prompt is too long.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    from verl_agent.rollout.tokens import choose_builder
+
+    model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
+    tokenizer = AutoTokenizer.from_pretrained(model.tokenizer_path or model.path)
+    template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
+    builder = choose_builder(tokenizer, AutoConfig.from_pretrained(model.path).model_type, template_options)
+    adapter = load_adapter(settings.env.name)
+    for key in ("train_tasks", "eval_tasks"):
+        for item in draw(select_tasks(settings.env.name, getattr(settings.env, key)), PROMPTS_CHECKED):
+            prompt = asyncio.run(first_messages(adapter(**settings.env.options), item))
+            length = len(builder.build_initial_tokens(prompt))
+            if length > budget:
+                raise ConfigError(
+                    f"the prompt of task {item.id!r} has {length} tokens, more than data.max_prompt_length={budget}. "
+                    "Raise it, or choose a shorter prompt in env.options."
+                )
+
+
+async def first_messages(session: EnvAdapter, item: TaskItem) -> list[Message]:
+    """The prompt of one task, from a session that is closed afterwards."""
+    try:
+        return await session.reset(item)
+    finally:
+        await session.close()
+
+
 def check_machine(run_dir: Path, memory_gb: float = CPU_MEMORY_GB, disk_gb: float = DISK_GB) -> None:
     """The machine has the memory and the disk that even the smallest run needs.
 
@@ -107,11 +148,15 @@ def check_machine(run_dir: Path, memory_gb: float = CPU_MEMORY_GB, disk_gb: floa
     """
     if use_cpu_device() and psutil.virtual_memory().available < memory_gb * 1e9:
         free = psutil.virtual_memory().available / 1e9
-        raise ConfigError(f"{free:.1f} GB of memory are free, training on the CPU takes {memory_gb:g} GB. Close other programs.")
+        raise ConfigError(
+            f"{free:.1f} GB of memory are free, training on the CPU takes {memory_gb:g} GB. Close other programs."
+        )
     run_dir.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(run_dir).free / 1e9
     if free < disk_gb:
-        raise ConfigError(f"{free:.1f} GB are free below {run_dir}, two checkpoints take {disk_gb:g} GB or more. Make room.")
+        raise ConfigError(
+            f"{free:.1f} GB are free below {run_dir}, two checkpoints take {disk_gb:g} GB or more. Make room."
+        )
 
 
 def _complete(config: DictConfig) -> None:
@@ -121,7 +166,8 @@ def _complete(config: DictConfig) -> None:
     if config.episode.record_dir is not None:
         config.episode.record_dir = str(Path(config.episode.record_dir).resolve())
     config.actor_rollout_ref.model.path = resolve_model(config.actor_rollout_ref.model.path)
-    config.critic.model.path = resolve_model(config.critic.model.path) if config.critic.enable else config.critic.model.path
+    if config.algorithm.adv_estimator == "gae":
+        config.critic.model.path = resolve_model(config.critic.model.path)
     loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")
     config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(loop_config)
     init = config.ray_kwargs.ray_init
@@ -153,5 +199,3 @@ def worker_environment(run_dir: Path) -> Mapping[str, str]:
 def ray_dir() -> Path:
     """Where Ray keeps its session and logs; a short path, since its sockets' names must fit 107 characters."""
     return Path(tempfile.gettempdir()) / f"ray-{os.getuid()}"
-
-

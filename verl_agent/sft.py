@@ -1,27 +1,104 @@
-"""Warm-start a model on an oracle's episodes: `python -m verl_agent.sft --config-dir recipes/<env> --config-name sft`."""
+"""Warm-start a model on an oracle's episodes: `python -m verl_agent.sft --config-dir DIR --config-name RECIPE`."""
 
 import os
 import socket
-from pathlib import Path
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
-from transformers import AutoConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from verl_agent.config.search_path import register_config
+from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.errors import ConfigError
 from verl_agent.models import resolve_model
 from verl_agent.plugin import require_plugin
+from verl_agent.prepare import check_machine
+from verl_agent.run_folder import RunFolder
+from verl_agent.terminal import last_errors, quiet
+from verl_agent.trace.metrics_log import MetricsTail
+
+POLL_S = 0.5
 
 
 def run(config: DictConfig) -> None:
-    """Train to the end of a composed recipe."""
-    OmegaConf.resolve(config)
+    """Train to the end of a composed recipe, or go on from its last checkpoint.
+
+    Raises:
+        ConfigError: the run must not start.
+    """
+    try:
+        OmegaConf.resolve(config)
+        folder = RunFolder.at(config.trainer.default_local_dir)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    with quiet(folder.log) as console:
+        prepare(config, folder)
+        steps = total_steps(config)
+        if folder.last_step >= steps and config.trainer.resume_mode != "disable":
+            console.print(f"All {steps} steps are done already: {folder.root}")
+            return
+        try:
+            with showing(folder, steps, console):
+                train(config, folder)
+        except KeyboardInterrupt:
+            console.print(f"\nStopped. Run the same command again to go on after step {folder.last_step}.")
+            raise
+        except ConfigError:
+            raise
+        except Exception as error:
+            console.print(f"[red]The run failed: {type(error).__name__}[/]. Errors in {folder.log}:")
+            console.print(last_errors(folder.log), markup=False, highlight=False)
+            raise
+        console.print(f"warm start: {folder.root}   log: {folder.log}")
+
+
+def prepare(config: DictConfig, folder: RunFolder) -> None:
+    """Check the config and fill in what only this machine knows.
+
+    Raises:
+        ConfigError: see `run`.
+    """
+    from transformers import AutoConfig
+
+    tasks = select_tasks(config.env.name, config.env.train_tasks)
+    check_disjoint(config.env.name, config.env.train_tasks, config.env.eval_tasks)
+    try:
+        load_adapter(config.env.name)(**config.env.options)
+    except TypeError as error:
+        raise ConfigError(f"env.options of {config.env.name!r}: {error}") from error
+    if len(tasks) < config.data.train_batch_size:
+        raise ConfigError(
+            f"env.train_tasks={config.env.train_tasks!r} has {len(tasks)} tasks, fewer than "
+            f"data.train_batch_size={config.data.train_batch_size}."
+        )
+    check_machine(folder.root)
     with open_dict(config):
-        config.trainer.default_local_dir = str(Path(config.trainer.default_local_dir).resolve())
+        config.trainer.default_local_dir = str(folder.root)
         config.model.path = resolve_model(config.model.path)
         config.data.model_type = AutoConfig.from_pretrained(config.model.path).model_type
-    Path(config.trainer.default_local_dir).mkdir(parents=True, exist_ok=True)
-    os.environ["VERL_FILE_LOGGER_PATH"] = os.path.join(config.trainer.default_local_dir, "metrics.jsonl")
+
+
+def total_steps(config: DictConfig) -> int:
+    """Optimizer steps of the whole run."""
+    if config.trainer.total_training_steps is not None:
+        return int(config.trainer.total_training_steps)
+    tasks = len(select_tasks(config.env.name, config.env.train_tasks))
+    if config.data.train_max_samples > 0:
+        tasks = min(tasks, config.data.train_max_samples)
+    return tasks // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
+
+
+def train(config: DictConfig, folder: RunFolder) -> None:
+    """Hand the config to verl's SFT trainer, in this process."""
+    folder.metrics.parent.mkdir(parents=True, exist_ok=True)
+    os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     single_process()
     require_plugin()
@@ -47,10 +124,47 @@ def single_process() -> None:
     }
 
 
+@contextmanager
+def showing(folder: RunFolder, steps: int, console: Console) -> Iterator[None]:
+    """A progress bar with the loss, while the block runs."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    stop, tail = threading.Event(), MetricsTail(folder.metrics)
+    with Progress(*columns, console=console, disable=os.environ.get("RANK", "0") != "0") as progress:
+        bar = progress.add_task("warm start", total=steps, completed=folder.last_step, loss="loading the model")
+
+        def follow() -> None:
+            while not stop.wait(POLL_S):
+                for logged in tail.read():
+                    loss = f"loss {logged.values.get('train/loss', 0.0):.3f}"
+                    progress.update(bar, completed=logged.step, loss=loss)
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            progress.update(bar, completed=folder.last_step)
+
+
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
     """Entry point of `python -m verl_agent.sft`."""
-    run(config)
+    try:
+        run(config)
+    except ConfigError as error:
+        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """Keep the terminal for people: what libraries print goes to a log file, ours goes to the terminal."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+
+ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
+"""How Python prints the last line of a traceback."""
 
 
 @contextmanager
@@ -34,6 +38,8 @@ def quiet(log: Path) -> Iterator[Console]:
         os.close(errors)
 
 
-def last_lines(log: Path, count: int = 15) -> str:
-    """The end of a log, for an error that is a bug."""
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
+def last_errors(log: Path, count: int = 8) -> str:
+    """The last lines of a log that name an error, for a person who asks why a run failed."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line for line in lines if ERROR.search(line)]
+    return "\n".join((errors or lines)[-count:])

@@ -1,4 +1,4 @@
-"""Train an agent with verl: `python -m verl_agent.train --config-dir recipes/<env> --config-name <recipe> [overrides]`."""
+"""Train an agent with verl: `python -m verl_agent.train --config-dir recipes/<env> --config-name <recipe>`."""
 
 import logging
 import os
@@ -16,9 +16,11 @@ from verl_agent.plugin import require_plugin
 from verl_agent.prepare import prepare
 from verl_agent.processes import ending_all_children
 from verl_agent.run_folder import RunFolder
-from verl_agent.terminal import last_lines, quiet
+from verl_agent.terminal import last_errors, quiet
 from verl_agent.trace.curves import draw_curves
+from verl_agent.trace.evaluation import compare
 from verl_agent.trace.progress import ProgressView
+from verl_agent.trace.record import EpisodeRecord, read_records
 
 PHASES = (
     ("Started a local Ray instance", "starting Ray"),
@@ -44,10 +46,12 @@ def run(config: DictConfig) -> None:
     with quiet(folder.log) as console:
         console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
         config, _ = prepare(config)
-        folder.check_identity(OmegaConf.to_container(config), config.trainer.resume_mode != "disable")  # type: ignore[arg-type]
+        folder.check_identity(OmegaConf.to_container(config), config.trainer.resume_mode != "disable")
         if folder.last_step >= config.trainer.total_training_steps and config.trainer.resume_mode != "disable":
             console.print(f"All {folder.last_step} steps are done already: {folder.root}")
             return
+        if folder.last_step and config.trainer.resume_mode != "disable":
+            config.trainer.val_before_train = False  # it was done at the first start
         try:
             with ending_all_children(), watching(folder, config.trainer.total_training_steps, console):
                 train(config, folder)
@@ -83,7 +87,7 @@ def train(config: DictConfig, folder: RunFolder) -> None:
         ray.shutdown()
 
 
-class watching:  # noqa: N801 - reads as a block
+class watching:
     """Shows progress while its block runs.
 
     Args:
@@ -128,8 +132,8 @@ def raise_cause(error: Exception, folder: RunFolder, console: Console) -> None:
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, AgentError):
         raise ConfigError(str(cause)) from error
-    console.print(f"[red]The run failed: {type(cause).__name__}[/]. The end of {folder.log}:")
-    console.print(last_lines(folder.log), markup=False, highlight=False)
+    console.print(f"[red]The run failed: {type(cause).__name__}[/]. Errors in {folder.log}:")
+    console.print(last_errors(folder.log), markup=False, highlight=False)
     raise error
 
 
@@ -143,7 +147,26 @@ def finish(folder: RunFolder, console: Console) -> None:
             console.print(str(nothing_to_draw))
         else:
             console.print(f"curves: {folder.curves}")
-        console.print(f"episodes: {folder.root / 'episodes'}   log: {folder.log}   last checkpoint: step {folder.last_step}")
+        show_gain(folder, console)
+        console.print(f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}")
+
+
+def show_gain(folder: RunFolder, console: Console) -> None:
+    """Compare the first and the last validation, task by task."""
+    if not (folder.root / "episodes").is_dir():
+        return
+    played: dict[int, list[EpisodeRecord]] = {}
+    for record in read_records(folder.root / "episodes"):
+        if record["purpose"] == "validation":
+            played.setdefault(record["step"], []).append(record)
+    if len(played) < 2:
+        return
+    first, last = min(played), max(played)
+    everything = compare(played[first], played[last])[-1]
+    console.print(
+        f"success on {everything.difference.items} held-out tasks: step {first} {everything.before.mean:.1%}, "
+        f"step {last} {everything.after.mean:.1%}; difference {everything.difference}"
+    )
 
 
 @hydra.main(version_base=None, config_path=None, config_name=None)

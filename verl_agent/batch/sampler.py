@@ -16,8 +16,14 @@ from verl_agent.errors import ConfigError, FaultLimitError
 from verl_agent.trace.metrics import EpisodeSummary, episode_metrics
 from verl_agent.types import StopReason
 
+WHERE = "The episode records (episode.record_dir) say what failed: mend it, or raise env.timeout_s or env.retries."
 
-class EpisodeSampler(ReplayBuffer):  # type: ignore[misc]  # verl is untyped
+
+class EpisodeCrashError(Exception):
+    """An agent loop raised: a bug, or a setting that could only be found wrong while playing."""
+
+
+class EpisodeSampler(ReplayBuffer):
     """verl's synchronous replay buffer (trainer/ppo/v1/replay_buffer.py) with groups checked for survivors.
 
     verl creates it through `trainer.v1.sampler.custom_sampler`; `sampler_kwargs` holds `group_size`
@@ -36,7 +42,10 @@ class EpisodeSampler(ReplayBuffer):  # type: ignore[misc]  # verl is untyped
         Raises:
             FaultLimitError: too many episodes were left out, or no group has enough survivors.
         """
-        batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        try:
+            batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        except RuntimeError as error:  # raised where no group left a row
+            raise FaultLimitError(f"step {global_steps}: no episode is left to train on. {WHERE}") from error
         if partition_id == "val":
             return batch, metrics
         lost = batch_size * self.group_size - len(batch.keys)
@@ -49,19 +58,32 @@ class EpisodeSampler(ReplayBuffer):  # type: ignore[misc]  # verl is untyped
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
         if not kept:
             raise FaultLimitError(
-                f"step {global_steps}: no group has {self.min_group_size} episodes whose environment worked. "
-                "The episode records say what failed (see episode.record_dir)."
+                f"step {global_steps}: no group has {self.min_group_size} episodes whose environment worked. {WHERE}"
             )
         groups = {key.split("_")[0] for key in kept}
         failed = [_failed(summaries[0])] * lost
         return batch, metrics | episode_metrics([*summaries, *failed], groups_dropped=batch_size - len(groups))
 
+    def _materialize_batch(
+        self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]
+    ) -> KVBatchMeta:
+        """See `ReplayBuffer`; verl would train on what a crashed agent loop left, and say nothing.
+
+        Raises:
+            EpisodeCrashError: an episode raised; its environment is not the cause, since that is caught.
+        """
+        crashed = self.failure_keys[partition_id] & set(selected_prompt_uids)
+        if crashed:
+            raise EpisodeCrashError(
+                f"{len(crashed)} of {len(selected_prompt_uids)} groups have an episode that raised."
+            )
+        return super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)
+
     def _check_faults(self, lost: int, total: int) -> None:
         if lost / total > self.max_fault_share:
             raise FaultLimitError(
                 f"{lost} of {total} episodes of this step failed in their environment after all retries; "
-                f"env.max_fault_share allows {self.max_fault_share:.0%}. The episode records say what failed "
-                "(see episode.record_dir): mend the environment, or raise env.timeout_s or env.retries."
+                f"env.max_fault_share allows {self.max_fault_share:.0%}. {WHERE}"
             )
 
     def _split(self, keys: list[str]) -> tuple[list[str], list[str]]:
@@ -74,7 +96,9 @@ class EpisodeSampler(ReplayBuffer):  # type: ignore[misc]  # verl is untyped
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         fields = [getattr(value, "data", value) for value in data["extra_fields"]]
         if not all("episode" in field for field in fields):
-            raise ConfigError("rows without an episode: data.custom_cls and the agent loop of verl_agent belong together.")
+            raise ConfigError(
+                "rows without an episode: data.custom_cls and the agent loop of verl_agent belong together."
+            )
         return [EpisodeSummary.from_fields(field["episode"]) for field in fields]
 
 

@@ -1,7 +1,6 @@
 """Supervised data for verl's SFT trainer: what an oracle says, played and rendered as RL renders it."""
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch.utils.data import Dataset
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter
-from verl_agent.envs.tasks import select_tasks
+from verl_agent.envs.tasks import draw, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.tokens import choose_builder, render
@@ -45,11 +44,6 @@ def demonstrate(item: TaskItem, env: EnvAdapter) -> Episode:
     return episode
 
 
-def draw(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:
-    """`count` of the tasks, the same ones on every machine and for every order of the list."""
-    return sorted(tasks, key=lambda item: hashlib.sha256(item.id.encode()).hexdigest())[:count]
-
-
 class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
     """One oracle episode a task; verl's SFT trainer creates it through `data.custom_cls`.
 
@@ -81,7 +75,8 @@ class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
             ids = torch.tensor(sample.prompt_ids + sample.response_ids)
             if len(ids) > config.max_length:
                 raise ConfigError(
-                    f"the demonstration of {item.id!r} has {len(ids)} tokens, data.max_length allows {config.max_length}."
+                    f"the demonstration of {item.id!r} has {len(ids)} tokens, "
+                    f"data.max_length allows {config.max_length}."
                 )
             self.rows.append(
                 {

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from verl_agent.envs.tasks import select_tasks
+from verl_agent.envs.tasks import draw, select_tasks
 from verl_agent.errors import ConfigError
 
 PURPOSES = ("train", "validation")
@@ -21,7 +21,7 @@ class TaskDataset(Dataset[dict[str, Any]]):
         tokenizer: not used; part of verl's call.
         config: verl's section `data`, with `env_name`.
         processor: not used.
-        max_samples: keep the first so many items, -1 for all.
+        max_samples: keep so many items of each source, drawn by a stable hash of their ids; -1 for all.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class TaskDataset(Dataset[dict[str, Any]]):
             purpose, _, tasks = source.partition(":")
             if purpose not in PURPOSES or not tasks:
                 raise ConfigError(f"data files must read `train:<tasks>` or `validation:<tasks>`, got {source!r}.")
-            self.rows += [(purpose, tasks, item.id) for item in select_tasks(self.env, tasks)]
-        if max_samples > 0:
-            self.rows = self.rows[:max_samples]
+            items = select_tasks(self.env, tasks)
+            chosen = draw(items, max_samples) if max_samples > 0 else items
+            self.rows += [(purpose, tasks, item.id) for item in chosen]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -1,5 +1,7 @@
 """Choose task items by split or by a file of ids, and check them against the environment."""
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from verl_agent.envs.registry import list_tasks, load_adapter
@@ -34,6 +36,11 @@ def select_tasks(env: str, source: str) -> list[TaskItem]:
     if len(set(ids)) != len(ids):
         raise ConfigError(f"{source}: {len(ids) - len(set(ids))} task ids occur twice.")
     return [known[task_id] for task_id in ids]
+
+
+def draw(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:
+    """`count` of the tasks, the same ones on every machine and for every order of the list."""
+    return sorted(tasks, key=lambda item: hashlib.sha256(item.id.encode()).hexdigest())[:count]
 
 
 def check_disjoint(env: str, train: str, held_out: str) -> None:

@@ -78,7 +78,7 @@ class CpuDevice(ModuleType):
 
 
 @PlatformRegistry.register(platform="cpu")
-class PlatformCPU(PlatformBase):  # type: ignore[misc]  # verl is untyped
+class PlatformCPU(PlatformBase):
     """The CPU, one rank a process, gloo between ranks, weights handed over in shared memory."""
 
     _device = CpuDevice()

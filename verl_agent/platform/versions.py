@@ -25,7 +25,9 @@ def check_versions(tested: Mapping[str, str] = TESTED) -> None:
     """
     wrong = {name: (installed(name), wanted) for name, wanted in tested.items() if installed(name) != wanted}
     if wrong:
-        found = "; ".join(f"{name} is {have or 'not installed'}, tested is {want}" for name, (have, want) in wrong.items())
+        found = "; ".join(
+            f"{name} is {have or 'not installed'}, tested is {want}" for name, (have, want) in wrong.items()
+        )
         raise ConfigError(
             f"The CPU device of verl_agent does not know these versions: {found}. "
             "Run `make setup`, or install requirements/cpu.txt and requirements/cpu-nodeps.txt."

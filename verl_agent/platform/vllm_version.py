@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError, distribution
 from os import PathLike
+from pathlib import Path
 
 
 class VllmCpuDistribution(Distribution):
@@ -25,9 +26,9 @@ class VllmCpuDistribution(Distribution):
             text = text.replace(f"Version: {self._wheel.version}", f"Version: {self._wheel.version}+cpu", 1)
         return text
 
-    def locate_file(self, path: str | PathLike[str]) -> PathLike[str]:
+    def locate_file(self, path: str | PathLike[str]) -> Path:
         """Where a file of the wheel lies."""
-        return self._wheel.locate_file(path)  # type: ignore[return-value]  # differs between typeshed versions
+        return Path(str(self._wheel.locate_file(path)))
 
 
 class VllmCpuFinder(DistributionFinder):

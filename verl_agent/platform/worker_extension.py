@@ -10,7 +10,7 @@ from verl_agent.platform.patches import keep_unpacked_weights
 keep_unpacked_weights()
 
 
-class CpuWorkerExtension(vLLMColocateWorkerExtension):  # type: ignore[misc]  # verl is untyped
+class CpuWorkerExtension(vLLMColocateWorkerExtension):
     """verl's worker extension on the CPU."""
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> Any:

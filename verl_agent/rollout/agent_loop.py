@@ -49,7 +49,7 @@ class Shared:
     """What all episodes of a worker process share: settings, tasks, builder, record file."""
 
     def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
-        config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)  # type: ignore[assignment]
+        config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)
         self.settings: AgentSettings = agent_settings(config)
         self.adapter: type[EnvAdapter] = load_adapter(self.settings.env.name)
         self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
@@ -76,7 +76,7 @@ class Shared:
         return EpisodeWriter(Path(folder) / name) if folder else None
 
 
-class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped
+class EpisodeLoop(AgentLoopBase):
     """Plays a task through `play_until_sound()` with the policy that verl serves.
 
     An episode whose environment failed to the end is recorded and left out of the batch: `run` then

@@ -125,5 +125,3 @@ async def play_until_sound(
         if tries[-1].sound:
             break
     return tries
-
-

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jinja2 import TemplateError
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, MergeResult, QwenContinuousTokenBuilder
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
@@ -94,7 +95,8 @@ class EpisodeTokens:
     def close_reply(self) -> None:
         """End a reply that was cut with an end-of-turn token which the model did not write."""
         if self.ids[-1] != self.end_of_turn:
-            self._append(MergeResult(token_ids=[*self.ids, self.end_of_turn], appended_token_count=1, kind="context"), None)
+            closed = [*self.ids, self.end_of_turn]
+            self._append(MergeResult(token_ids=closed, appended_token_count=1, kind="context"), None)
 
     def sample(self) -> Sample | None:
         """The episode up to the last token that the model wrote, or None if it wrote nothing."""
@@ -121,7 +123,9 @@ def encode_reply(tokenizer: Any, text: str, end_of_turn: int) -> list[int]:
     return [*tokenizer.encode(text, add_special_tokens=False), end_of_turn]
 
 
-def choose_builder(tokenizer: Any, model_type: str | None, template_options: Mapping[str, Any]) -> ContinuousTokenBuilder:
+def choose_builder(
+    tokenizer: Any, model_type: str | None, template_options: Mapping[str, Any]
+) -> ContinuousTokenBuilder:
     """The continuous-token builder that agrees with the model's chat template.
 
     verl picks one by the config's `model_type`, and a default one for types that it does not list; for
@@ -129,18 +133,27 @@ def choose_builder(tokenizer: Any, model_type: str | None, template_options: Map
     the end-of-turn token. So a short conversation is built and compared with the template's rendering.
 
     Raises:
-        ConfigError: no builder agrees.
+        ConfigError: no builder agrees, or the template refuses a plain conversation.
     """
     options = dict(template_options)
     candidates = [create_continuous_token_builder(tokenizer, hf_model_type=model_type, chat_template_kwargs=options)]
     if "<|im_end|>" in tokenizer.get_vocab():
         candidates.append(QwenContinuousTokenBuilder(tokenizer, chat_template_kwargs=options))
-    expected = without_empty_thoughts(
-        tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True, **options)
-    )
     found = []
+    try:
+        expected = without_empty_thoughts(
+            tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True, **options)
+        )
+    except TemplateError as error:  # such as `System role not supported`
+        raise ConfigError(
+            f"the chat template of this model (model_type={model_type!r}) does not render a system message and turns "
+            f"of user and assistant: {error}. Use a model with a ChatML template."
+        ) from error
     for builder in candidates:
-        built = without_empty_thoughts(tokenizer.decode(render(builder, tokenizer, PROBE).ids))
+        try:
+            built = without_empty_thoughts(tokenizer.decode(render(builder, tokenizer, PROBE).ids))
+        except ValueError as error:  # a template that renders earlier messages anew after a later one
+            built = str(error)
         if built == expected:
             return builder
         found.append(f"{type(builder).__name__}: {built!r}")

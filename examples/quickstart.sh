@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Train a language-model agent on this machine, without a GPU, and see what it learnt. `make quickstart` installs
+# what it needs first. Interrupt it whenever you like: run again, it goes on from where it was.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=${VIRTUAL_ENV:-.venv}/bin/python
+[[ -x $python ]] || python=python
+
+echo "1/2  SmolLM2-135M-Instruct sees 48 solved crafting goals, to learn the format (about two minutes)"
+"$python" -m verl_agent.sft --config-dir "$PWD/recipes/textcraft" --config-name sft_cpu
+echo
+echo "2/2  Reinforcement learning: verl, Ray, FSDP2 and vLLM; the horizon grows from 5 to 8 turns (about ten minutes)"
+"$python" -m verl_agent.train --config-dir "$PWD/recipes/textcraft" --config-name quickstart
+cat <<'TEXT'
+
+Where to look next:
+  runs/textcraft_quickstart/curves.png     the curves; episodes/ beside it holds every conversation
+  recipes/README.md                        the whole run of which these were the first steps, and its results
+  recipes/textcraft/train.sh --config-name scaling_inter_cpu        that run, 30 steps
+  recipes/textcraft/eval.sh --config-name eval_cpu model.path=runs/textcraft_quickstart
+  CONTRIBUTING.md                          your own environment in an afternoon
+TEXT

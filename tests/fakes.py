@@ -1,0 +1,151 @@
+"""Small real stand-ins for what tests cannot have: a model, an engine, an environment that fails on demand."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.types import Message, Reply, StepResult, TaskItem
+
+ITEM = TaskItem("talk", "1")
+
+
+class ScriptedPolicy:
+    """Says what it is given, in order; an exception in the script is raised.
+
+    Args:
+        script: texts, whole replies (to set `cut` and `tokens`), or exceptions.
+    """
+
+    def __init__(self, script: Iterable[str | Reply | Exception]) -> None:
+        self._script = iter(script)
+        self.heard: list[list[Message]] = []
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        self.heard.append(list(messages))
+        line = next(self._script, None)
+        assert line is not None, f"the script has {len(self.heard) - 1} replies and another one was asked for"
+        if isinstance(line, Exception):
+            raise line
+        return line if isinstance(line, Reply) else Reply(line, tokens=len(line.split()))
+
+
+class Talk(EnvAdapter):
+    """Answers `heard <n>`, and ends at the `turns`-th reply with reward 1 and an observation.
+
+    Args:
+        turns: replies that it takes.
+        fault: `raise`, `hang` (awaits) or `block` (keeps its thread), or none.
+        where: the call with the fault: `init`, `reset`, `step` or `close`.
+        seconds: how long a hang or a block lasts.
+    """
+
+    made: list["Talk"]
+    """Every session of this class, oldest first; `talk_class()` gives a class with a list of its own."""
+
+    def __init__(self, turns: int = 100, fault: str = "", where: str = "step", seconds: float = 30.0) -> None:
+        type(self).made.append(self)
+        self.turns, self.fault, self.where, self.seconds = turns, fault, where, seconds
+        self.heard = self.resets = self.closed = 0
+        self.threads = {threading.current_thread().name}
+        if where == "init" and fault == "raise":
+            raise ValueError("no display")
+        if where == "init" and fault == "block":
+            time.sleep(seconds)
+
+    @classmethod
+    def tasks(cls, split: str) -> Sequence[TaskItem]:
+        return [ITEM]
+
+    async def reset(self, item: TaskItem) -> list[Message]:
+        self.resets += 1
+        await self._call("reset")
+        return [{"role": "system", "content": "Talk."}, {"role": "user", "content": "Begin."}]
+
+    async def step(self, action: str) -> StepResult:
+        self.heard += 1
+        await self._call("step")
+        done = self.heard == self.turns
+        return StepResult(f"heard {self.heard}", reward=float(done), terminated=done, info={"words": 1.0})
+
+    async def close(self) -> None:
+        self.closed += 1
+        await self._call("close")
+
+    async def _call(self, name: str) -> None:
+        self.threads.add(threading.current_thread().name)
+        if name != self.where:
+            return
+        if self.fault == "raise":
+            raise KeyError("observation")
+        if self.fault == "hang":
+            await asyncio.sleep(self.seconds)
+        if self.fault == "block":
+            time.sleep(self.seconds)
+
+
+def talk_class() -> type[Talk]:
+    """A fresh `Talk`, with an empty list of sessions."""
+    return type("Talk", (Talk,), {"made": []})
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOutput:
+    """What is read of verl's `TokenOutput`."""
+
+    token_ids: list[int]
+    log_probs: list[float] | None
+    stop_reason: str = "completed"
+    extra_fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ScriptedEngine:
+    """A `TokenEngine` that writes given texts as real token ids, and stops as an engine does.
+
+    Every text is written character by character as far as the tokenizer allows: ids that decode to the
+    text and that its own `encode` would not give. A line longer than `max_tokens` is cut there.
+
+    Args:
+        tokenizer: of the model it stands for.
+        replies: texts, each closed with the end-of-turn token; or ids, which are returned as they are.
+        log_probs: whether to return any; they are all different and negative.
+        steps: versions of the weights, one for each reply; the last one stays.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        replies: Iterable[str | Sequence[int]],
+        log_probs: bool = True,
+        steps: Sequence[int | None] = (7,),
+    ) -> None:
+        self.tokenizer, self.steps = tokenizer, steps
+        self._replies, self._log_probs = iter(replies), log_probs
+        self.prompts: list[list[int]] = []
+        self.written: list[list[int]] = []
+        self.log_probs: list[list[float]] = []
+        self.sampling: list[dict[str, Any]] = []
+        self.requests: list[str] = []
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
+    ) -> EngineOutput:
+        line = next(self._replies)
+        ids = split_ids(self.tokenizer, line) + [self.tokenizer.eos_token_id] if isinstance(line, str) else list(line)
+        ids = ids[: sampling_params["max_tokens"]]
+        log_probs = [-(1 + place) / 128 - len(self.prompts) for place in range(len(ids))]
+        self.requests.append(request_id)
+        self.prompts.append(prompt_ids)
+        self.sampling.append(sampling_params)
+        self.written.append(ids)
+        self.log_probs.append(log_probs)
+        step = self.steps[min(len(self.prompts), len(self.steps)) - 1]
+        return EngineOutput(ids, log_probs if self._log_probs else None, extra_fields={"global_steps": step})
+
+
+def split_ids(tokenizer: Any, text: str) -> list[int]:
+    """Ids that decode to `text`, one character at a time: the longest way to write it."""
+    return [token for character in text for token in tokenizer.encode(character, add_special_tokens=False)]

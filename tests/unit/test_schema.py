@@ -1,0 +1,79 @@
+"""A setting that does not exist or cannot be meant is refused by name, before anything starts."""
+
+import pytest
+
+from verl_agent.config.schema import EnvSettings, EpisodeSettings, agent_settings, section
+from verl_agent.errors import ConfigError
+from verl_agent.rollout.horizon import Horizon
+
+
+def config(**changes) -> dict:
+    """A whole config; `env__name="x"` changes `env.name`."""
+    sections = {
+        "env": {"name": "guess_number"},
+        "horizon": {"max_turns": [3, 6], "steps_per_stage": 10},
+        "episode": {"max_tokens_per_turn": 64},
+        "trainer": {"anything": "of verl's"},
+    }
+    for key, value in changes.items():
+        name, setting = key.split("__")
+        sections[name][setting] = value
+    return sections
+
+
+def test_sections_become_typed_settings():
+    settings = agent_settings(config(env__retries=0, episode__cut_turn="play"))
+    assert settings.env == EnvSettings("guess_number", retries=0)
+    assert settings.horizon == Horizon([3, 6], 10)
+    assert settings.episode == EpisodeSettings(64, "play")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env__nam": "x"}, "env.nam is not a setting. Did you mean 'name'?"),
+        ({"env__timeout": 5}, "env.timeout is not a setting. Did you mean 'timeout_s'?"),
+        ({"horizon__max_turn": [3]}, "horizon.max_turn is not a setting. Did you mean 'max_turns'?"),
+        (
+            {"episode__zzz": 1},
+            "episode.zzz is not a setting. Known: cut_turn, max_tokens_per_turn, record_dir.",
+        ),
+        ({"env__timeout_s": 0}, "env.timeout_s must be > 0 seconds, got 0."),
+        ({"env__timeout_s": float("nan")}, "env.timeout_s must be > 0 seconds, got nan."),
+        ({"env__retries": -1}, "env.retries must be >= 0, got -1."),
+        ({"env__max_fault_share": 50}, "env.max_fault_share must be between 0 and 1, got 50."),
+        ({"horizon__max_turns": [6, 3]}, "horizon.max_turns must not shrink, got [6, 3]."),
+        ({"episode__max_tokens_per_turn": 0}, "episode.max_tokens_per_turn must be >= 1 token, got 0."),
+        ({"episode__cut_turn": "pley"}, "episode.cut_turn='pley' is not known. Did you mean 'play'?"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(changes, message):
+    with pytest.raises(ConfigError) as error:
+        agent_settings(config(**changes))
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"env__retries": "two"}, "env"),
+        ({"env__timeout_s": None}, "env"),
+        ({"horizon__max_turns": 5}, "horizon"),
+        ({"horizon__max_turns": ["5", 8]}, "horizon"),
+        ({"episode__max_tokens_per_turn": None}, "episode"),
+    ],
+)
+def test_a_value_of_a_wrong_type_names_its_section(changes, name):
+    with pytest.raises(ConfigError, match=f"section '{name}'.* wrong type"):
+        agent_settings(config(**changes))
+
+
+def test_a_missing_value_is_named():
+    with pytest.raises(ConfigError, match=r"section 'horizon' is not complete.*max_turns"):
+        section("horizon", Horizon, {})
+
+
+@pytest.mark.parametrize("name", ["env", "horizon", "episode"])
+def test_a_config_without_our_sections_is_not_a_recipe(name):
+    with pytest.raises(ConfigError, match=f"no section '{name}'. Start from a recipe"):
+        agent_settings({key: values for key, values in config().items() if key != name})

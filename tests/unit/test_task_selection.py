@@ -1,0 +1,82 @@
+"""Tasks are chosen by split or by a file of ids, and never both trained on and held out."""
+
+from pathlib import Path
+
+import pytest
+
+from verl_agent.envs.registry import list_tasks
+from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.errors import ConfigError
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """Write a file of ids and return its path."""
+
+    def write(text: str, name: str = "ids.txt") -> str:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def ids(source: str) -> list[str]:
+    return [item.id for item in select_tasks("guess_number", source)]
+
+
+def test_a_split_in_the_order_of_its_environment():
+    assert ids("small_test") == list(list_tasks("guess_number", "small_test"))
+    assert len(ids("small_test")) == 22
+
+
+def test_a_file_keeps_its_order_and_may_mix_splits(write):
+    test, train = ids("test")[0], ids("train")[0]
+    assert ids(write(f"# held out and not\n{test}  # first\n\n  {train}\r\n")) == [test, train]
+
+
+def test_a_file_needs_no_suffix(write):
+    assert ids(write("100:1", name="chosen")) == ["100:1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no task ids."),
+        ("# nothing\n \n", "holds no task ids."),
+        ("100:1\n100:1\n100:2\n100:1\n", "2 task ids occur twice."),
+        ("100:1\n100:101\n", "env 'guess_number' has no task '100:101'. Did you mean '100:"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused(write, text, message):
+    with pytest.raises(ConfigError) as error:
+        ids(write(text))
+    assert message in str(error.value)
+    assert "ids.txt" in str(error.value)
+
+
+def test_a_missing_file_is_answered_with_the_splits():
+    with pytest.raises(ConfigError, match=r"'no/such\.txt' does not exist.*train, test, small_train, small_test\."):
+        ids("no/such.txt")
+
+
+def test_an_unknown_split_is_answered_with_the_nearest_one():
+    with pytest.raises(ConfigError, match="no split 'smal_train'. Did you mean 'small_train'?"):
+        ids("smal_train")
+
+
+def test_an_unknown_environment_is_answered_with_the_nearest_one():
+    with pytest.raises(ConfigError, match="env.name='gess_number' is not registered. Did you mean 'guess_number'?"):
+        select_tasks("gess_number", "train")
+
+
+def test_splits_that_do_not_overlap_pass():
+    check_disjoint("guess_number", "train", "test")
+
+
+def test_training_on_what_is_held_out_is_refused(write):
+    """61 test items of the reference's SciWorld come from its training set (fault 9)."""
+    leak = write(f"{ids('test')[3]}\n{ids('train')[0]}\n")
+    with pytest.raises(ConfigError) as error:
+        check_disjoint("guess_number", leak, "test")
+    assert f"share 1 tasks, such as '{ids('test')[3]}'. Choose splits that do not overlap." in str(error.value)

@@ -1,0 +1,172 @@
+"""The outcome of an episode reaches what the model wrote, under every estimator that we offer.
+
+The reference's PPO and REINFORCE++ see no outcome at all (fault 1): it lies on an observation, which is masked.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+from verl.protocol import DataProto
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, MergeResult
+
+from verl_agent.rollout.tokens import EpisodeTokens, Sample
+from verl_agent.types import Message
+
+ESTIMATORS = ("gae", "grpo", "rloo", "reinforce_plus_plus")
+END = 2
+
+
+class LetterBuilder(ContinuousTokenBuilder):
+    """Renders a message as one id for each letter: enough to grow an episode's tokens without a tokenizer."""
+
+    def __init__(self) -> None:
+        super().__init__(tokenizer=None)
+
+    def build_initial_tokens(self, messages: list[Message], **_: object) -> list[int]:
+        return [ord(letter) for message in messages for letter in message["content"]]
+
+    def merge_context_tokens(self, previous: list[Message], updated: list[Message], ids: list[int], **_: object):
+        new = self.build_initial_tokens(updated[len(previous) :])
+        return MergeResult(token_ids=ids + new, appended_token_count=len(new), kind="context")
+
+
+def episode(replies: list[str], observations: list[str]) -> Sample:
+    """The sample of an episode that ends with an observation."""
+    tokens = EpisodeTokens(LetterBuilder(), END)
+    messages: list[Message] = [{"role": "user", "content": "begin"}]
+    for reply, observation in zip(replies, observations, strict=True):
+        tokens.read(messages)
+        tokens.write(reply, [ord(letter) for letter in reply] + [END])
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation}]
+    tokens.read(messages)
+    sample = tokens.sample()
+    assert sample is not None
+    assert len(sample.response_ids) < len(tokens.ids) - len(sample.prompt_ids)  # the last observation is left out
+    return sample
+
+
+WON = episode(["go", "up"], ["stone", "you won"])
+LOST = episode(["left", "no", "x"], ["wall", "wall", "too late"])
+SHORT = episode(["stay"], ["a wolf"])
+
+
+def with_the_last_observation(sample: Sample) -> Sample:
+    """As the reference builds it: the reward falls on a token that the model did not write."""
+    return Sample(sample.prompt_ids, [*sample.response_ids, 9, 9], [*sample.response_mask, 0, 0], None)
+
+
+def advantages(
+    estimator: str,
+    rows: list[tuple[str, Sample, float]],
+    values_BT: Tensor | None = None,
+    gamma: float = 1.0,
+    lam: float = 1.0,
+) -> DataProto:
+    """Batch of `(group, sample, reward)` through the function that verl's V1 trainer calls, on tensors as it builds them.
+
+    Args:
+        estimator: `algorithm.adv_estimator`.
+        rows: one for each episode.
+        values_BT: float `(B, T)`, the critic's values; zero if left out.
+        gamma: discount a token.
+        lam: of GAE.
+    """
+    outputs = [
+        AgentLoopOutput(
+            prompt_ids=sample.prompt_ids,
+            response_ids=sample.response_ids,
+            response_mask=sample.response_mask,
+            reward_score=reward,
+            metrics=AgentLoopMetrics(),
+        ).as_dict()
+        for _, sample, reward in rows
+    ]
+    mask_BT, rewards_BT = (
+        pad_sequence([output[name] for output in outputs], batch_first=True) for name in ("response_mask", "rm_scores")
+    )
+    data = DataProto.from_dict(
+        {
+            "response_mask": mask_BT,
+            "token_level_rewards": rewards_BT,
+            "values": torch.zeros_like(rewards_BT) if values_BT is None else values_BT,
+        },
+        non_tensors={"uid": np.array([group for group, _, _ in rows], dtype=object)},
+    )
+    keys = [f"{group}_{place}_0" for place, (group, _, _) in enumerate(rows)]
+    config = AlgoConfig(adv_estimator=estimator, gamma=gamma, lam=lam)
+    return compute_advantage_for_multi_trajectories(data, keys, estimator, gamma, lam, config=config)
+
+
+def on_written_tokens(data: DataProto) -> list[Tensor]:
+    """Advantages of each episode where the loss looks."""
+    return [row[mask.bool()] for row, mask in zip(data.batch["advantages"], data.batch["response_mask"], strict=True)]
+
+
+GROUP = [("a", WON, 1.0), ("a", LOST, 0.0), ("a", SHORT, 0.0)]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_outcome_moves_every_token_that_the_model_wrote(estimator):
+    won, lost, short = on_written_tokens(advantages(estimator, GROUP))
+    assert [len(row) for row in (won, lost, short)] == [6, 10, 5]
+    assert (won > 0).all()
+    assert (lost < 0).all()
+    assert (short < 0).all()
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus"])
+def test_nothing_falls_on_observations_and_padding(estimator):
+    """GAE is not among them: verl whitens every position, and leaves it to the loss to look at the mask."""
+    data = advantages(estimator, GROUP)
+    assert (data.batch["response_mask"] == 0).sum() > 0
+    assert (data.batch["advantages"][data.batch["response_mask"] == 0] == 0).all()
+
+
+def test_gae_returns_are_the_outcome_discounted_over_written_tokens():
+    """With values of 0 and lambda 1 a return is gamma to the number of written tokens that follow, and no others."""
+    data = advantages("gae", GROUP, gamma=0.5)
+    mask_BT, returns_BT = data.batch["response_mask"], data.batch["returns"]
+    assert returns_BT[0][mask_BT[0].bool()].tolist() == [0.5**5, 0.5**4, 0.5**3, 0.5**2, 0.5, 1.0]
+    assert (returns_BT[1:][mask_BT[1:].bool()] == 0).all()
+
+
+def test_gae_skips_what_the_critic_says_of_observations():
+    """Returns by hand for 2 written tokens, 3 of an observation, 2 written: values 0.4, 0.2, then 0.6, 0.8."""
+    sample = Sample([1], [5, END, 7, 7, 7, 6, END], [1, 1, 0, 0, 0, 1, 1], None)
+    values_BT = torch.tensor([[0.4, 0.2, 50.0, 60.0, 70.0, 0.6, 0.8]])
+    data = advantages("gae", [("a", sample, 1.0)], values_BT, gamma=1.0, lam=0.5)
+    last = 1.0 - 0.8  # reward minus value; before it: the next written value minus this one, plus half of what follows
+    third = 0.8 - 0.6 + 0.5 * last
+    second = 0.6 - 0.2 + 0.5 * third
+    first = 0.2 - 0.4 + 0.5 * second
+    mask_BT = data.batch["response_mask"].bool()
+    unwhitened = (data.batch["returns"] - values_BT)[mask_BT].tolist()
+    assert unwhitened == pytest.approx([first, second, third, last])
+
+
+@pytest.mark.parametrize(("estimator", "lost"), [("gae", True), ("reinforce_plus_plus", True), ("grpo", False), ("rloo", False)])
+def test_a_reward_on_an_observation_is_lost(estimator, lost):
+    """verl 0.9.1, trainer/ppo/core_algos.py: the trap that `EpisodeTokens.sample` avoids. Not wished for, but so."""
+    rows = [(group, with_the_last_observation(sample), reward) for group, sample, reward in GROUP]
+    assert all((row == 0).all() for row in on_written_tokens(advantages(estimator, rows))) is lost
+
+
+@pytest.mark.parametrize(("estimator", "by_hand"), [("grpo", [1.1547, -0.5774, -0.5774]), ("rloo", [1.0, -0.5, -0.5])])
+def test_an_episode_that_is_left_out_leaves_the_statistics_of_the_smaller_group(estimator, by_hand):
+    """Of a group of four, whose fourth failed; another group in the batch does not matter."""
+    survivors = on_written_tokens(advantages(estimator, [*GROUP, ("b", SHORT, 1.0), ("b", LOST, 0.5)]))[:3]
+    assert [row[0].item() for row in survivors] == pytest.approx(by_hand, abs=1e-4)
+    assert all((row == row[0]).all() for row in survivors)
+
+
+@pytest.mark.parametrize(("estimator", "by_hand"), [("grpo", [1.5, -0.5, -0.5]), ("rloo", [1.0, -0.3333, -0.3333])])
+def test_a_failed_episode_as_a_row_of_zeros_would_shift_its_group(estimator, by_hand):
+    """The reference keeps a failed episode with reward 0 (fault 4); that all its tokens are masked does not help."""
+    failed = ("a", Sample([1], [5, 6], [0, 0], None), 0.0)
+    shifted = on_written_tokens(advantages(estimator, [*GROUP, failed]))[:3]
+    assert [row[0].item() for row in shifted] == pytest.approx(by_hand, abs=1e-4)

@@ -1,0 +1,48 @@
+"""An evaluation speaks to its engine as training does, with its own sampling, and plays through it to the end."""
+
+import asyncio
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+
+from tests.fakes import ScriptedEngine
+from verl_agent.evaluate import policies
+from verl_agent.evaluation import Job, prepare_evaluation
+from verl_agent.models import prepare_smollm2
+from verl_agent.types import Message, StopReason
+
+MESSAGES: list[Message] = [{"role": "system", "content": "Play."}, {"role": "user", "content": "Begin."}]
+
+
+def job(folder: Path, **episode) -> Job:
+    return prepare_evaluation(
+        OmegaConf.create(
+            {
+                "env": {"name": "guess_number"},
+                "horizon": {"max_turns": [3]},
+                "episode": {"max_tokens_per_turn": 8, **episode},
+                "data": {"max_prompt_length": 64, "max_response_length": 64},
+                "model": {"path": "smollm2-135m"},
+                "engine": {},
+                "evaluation": {"output_dir": str(folder), "temperature": 0.7, "top_p": 0.9},
+            }
+        )
+    )
+
+
+def test_a_policy_samples_as_the_evaluation_says(tmp_path):
+    engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"], log_probs=False, steps=(None,))
+    reply = asyncio.run(policies(job(tmp_path), engine)(5).reply(MESSAGES))
+    assert (reply.text, reply.cut) == ("ok", None)
+    assert engine.sampling == [{"temperature": 0.7, "top_p": 0.9, "seed": 5, "max_tokens": 8}]
+
+
+def test_a_reply_that_reaches_the_budget_ends_or_is_played_as_the_recipe_says(tmp_path):
+    long = "a reply that is longer than eight tokens"
+    cuts = []
+    for place, cut_turn in enumerate(("stop", "play")):
+        engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), [long], steps=(None,))
+        asked = job(tmp_path / str(place), cut_turn=cut_turn)
+        cuts.append(asyncio.run(policies(asked, engine)(1).reply(MESSAGES)).cut)
+    assert cuts == [StopReason.TURN_TOKENS, None]

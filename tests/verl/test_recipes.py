@@ -1,0 +1,144 @@
+"""Every recipe composes, is read to the last key, and is accepted by verl as far as no download is needed.
+
+What would load a model or a tokenizer is left out: the recipes for GPUs name models of the hub. For them
+`actor_rollout_ref.model` and `critic` (whose section holds a model) are not built, and the length of their prompts is not measured.
+"""
+
+import re
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, kind, recipe, written_in
+from verl_agent.config.schema import agent_settings, evaluation_config
+from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.prepare import check_budgets, check_environment
+
+FREE = ("env.options.", "actor_rollout_ref.model.override_config.", "critic.model.override_config.", "model.override_config.")
+"""Keyword arguments that others define; `check_environment` tries those of the environment out."""
+
+
+def of_kind(base: str) -> list:
+    return [pytest.param(path, id=name(path)) for path in RECIPES if kind(path) == base]
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def resolved(path: Path) -> DictConfig:
+    config = recipe(path)
+    OmegaConf.resolve(config)
+    return config
+
+
+def test_there_are_recipes_of_every_kind():
+    assert {kind(path) for path in RECIPES} == set(BASES)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_the_first_line_says_what_it_is(path):
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    assert re.fullmatch(r"# \S.{20,}\.", first), first
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_every_key_of_a_recipe_is_one_that_exists(path):
+    """A misspelt key in a YAML file is a new key to Hydra, which nothing would read."""
+    base = recipe(SHARED / f"{kind(path)}.yaml")
+    unknown = [key for key in written_in(path) if not key.startswith(FREE) and not exists(base, key)]
+    assert not unknown
+
+
+@pytest.mark.parametrize(
+    ("shared", "upstream"),
+    [("agent_base", "ppo_trainer"), ("agent_grpo", "agent_base"), ("cpu", "agent_base"), ("agent_sft", "sft_trainer_engine")]
+    + [("cpu_sft", "agent_sft"), ("cpu_eval", "agent_eval")],
+)
+def test_every_key_of_the_shared_files_is_one_that_exists(shared, upstream, tmp_path):
+    (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
+    ours = ("env.", "horizon.", "episode.", "data.env_name", "data.env_options", "data.model_type")
+    ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl hands both on as they are
+    base = recipe(tmp_path / "only.yaml")
+    unknown = [key for key in written_in(SHARED / f"{shared}.yaml") if not key.startswith(FREE + ours)]
+    assert [key for key in unknown if not exists(base, key)] == []
+
+
+def exists(config: DictConfig, key: str) -> bool:
+    """Whether a config has a key, whatever its value; below a `null` all names are free."""
+    *parents, last = key.split(".")
+    node = config
+    for part in parents:
+        if part not in node:
+            return False
+        if node._get_node(part)._is_none():
+            return True
+        node = node[part]
+    return last in node.keys()
+
+
+@pytest.mark.parametrize("path", of_kind("agent_base"))
+def test_verl_accepts_a_training_recipe(path):
+    config = resolved(path)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+    for section in (config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm):
+        omega_conf_to_dataclass(section)
+
+
+@pytest.mark.parametrize("path", of_kind("agent_base"))
+def test_a_training_recipe_passes_our_own_checks(path):
+    config = resolved(path)
+    settings = agent_settings(OmegaConf.to_container(config))
+    with chdir(ROOT):
+        check_environment(settings)
+        check_budgets(config, settings)
+
+
+@pytest.mark.parametrize("path", of_kind("agent_base"))
+def test_nothing_but_the_model_is_missing(path):
+    """The model may come with the command, all else is the recipe's own."""
+    missing = {key for key in OmegaConf.missing_keys(resolved(path)) if not key.startswith("reward.")}
+    assert missing <= {"actor_rollout_ref.model.path", "critic.model.path"}
+
+
+@pytest.mark.parametrize("path", of_kind("agent_base"))
+def test_the_wiring_of_the_base_is_left_alone(path):
+    """A recipe that drops one of these trains a single turn, on no environment, or on failed episodes."""
+    config = resolved(path)
+    assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "verl_agent"
+    assert config.data.custom_cls.name == "TaskDataset"
+    assert config.trainer.v1.sampler.custom_sampler.name == "EpisodeSampler"
+    assert config.trainer.v1.sampler.sampler_kwargs.group_size == config.actor_rollout_ref.rollout.n
+    assert (config.trainer.use_v1, config.trainer.v1.trainer_mode) == (True, "sync")
+
+
+@pytest.mark.parametrize("path", of_kind("agent_sft"))
+def test_a_warm_start_recipe_fits_its_environment(path):
+    config = resolved(path)
+    assert config.data.custom_cls.name == "DemonstrationDataset"
+    with chdir(ROOT):
+        load_adapter(config.env.name)(**config.env.options)
+        tasks = select_tasks(config.env.name, config.env.train_tasks)
+        check_disjoint(config.env.name, config.env.train_tasks, config.env.eval_tasks)
+    assert config.data.train_batch_size <= len(tasks)
+
+
+@pytest.mark.parametrize("path", of_kind("agent_eval"))
+def test_an_evaluation_recipe_fits_its_environment(path):
+    config = recipe(path, "model.path=some/model")
+    settings = evaluation_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    env = settings.agent.env
+    load_adapter(env.name)(**env.options)
+    with chdir(ROOT):
+        assert select_tasks(env.name, settings.evaluation.tasks)
+
+
+def test_a_recipe_is_named_once():
+    """Runs and their folders are named after it."""
+    names = [resolved(path).trainer.experiment_name for path in RECIPES if kind(path) != "agent_eval"]
+    assert len(set(names)) == len(names)

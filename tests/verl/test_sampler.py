@@ -1,0 +1,76 @@
+"""Which groups are trained on after failures. `sample` itself needs TransferQueue, which needs Ray: see the slow tests."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_agent.batch.sampler import EpisodeSampler, _failed
+from verl_agent.errors import FaultLimitError
+from verl_agent.trace.metrics import EpisodeSummary
+from verl_agent.types import StopReason
+
+
+def sampler(group_size: int = 4, min_group_size: int = 2, max_fault_share: float = 0.5) -> EpisodeSampler:
+    """Created as verl's V1 trainer creates a custom sampler (trainer_base.py, `_build_replay_buffer`)."""
+    settings = {"group_size": group_size, "min_group_size": min_group_size, "max_fault_share": max_fault_share}
+    return EpisodeSampler(
+        trainer_mode="sync",
+        trainer_config=OmegaConf.create({}),
+        max_off_policy_threshold=1,
+        max_off_policy_strategy="drop",
+        sampler_kwargs=OmegaConf.create(settings),
+        refill_fn=lambda count: None,
+    )
+
+
+def keys(**sizes: int) -> list[str]:
+    """Keys `{uid}_{session}_{output}` as verl writes them, groups interleaved."""
+    most = max(sizes.values(), default=0)
+    return [f"{uid}_{session}_0" for session in range(most) for uid, size in sizes.items() if session < size]
+
+
+def test_groups_with_enough_survivors_are_kept_whole_and_in_order():
+    kept, dropped = sampler()._split(keys(a=4, b=1, c=2, d=3))
+    assert kept == keys(a=4, c=2, d=3)
+    assert dropped == ["b_0_0"]
+
+
+def test_a_group_that_lost_every_episode_has_nothing_to_drop():
+    assert sampler()._split([]) == ([], [])
+
+
+def test_uids_are_told_apart_though_one_begins_with_the_other():
+    kept, dropped = sampler()._split(keys(a=1, ab=3))
+    assert (kept, dropped) == (keys(ab=3), ["a_0_0"])
+
+
+@pytest.mark.parametrize(("group_size", "min_group_size", "needed"), [(8, 2, 2), (1, 2, 1), (4, 4, 4)])
+def test_no_more_survivors_are_asked_for_than_a_group_has(group_size, min_group_size, needed):
+    """REINFORCE++ and PPO may take one sample a task: then every sound episode is a group."""
+    sizes = {f"u{size}": size for size in range(1, group_size + 1)}
+    kept, _ = sampler(group_size, min_group_size)._split(keys(**sizes))
+    assert {key.split("_")[0] for key in kept} == {f"u{size}" for size in range(needed, group_size + 1)}
+
+
+@pytest.mark.parametrize("lost", [0, 4, 8])
+def test_failures_up_to_the_limit_pass(lost):
+    sampler()._check_faults(lost, 16)
+
+
+def test_more_failures_than_the_limit_stop_the_run_and_say_where_to_look():
+    with pytest.raises(FaultLimitError) as error:
+        sampler()._check_faults(9, 16)
+    message = str(error.value)
+    assert message.startswith("9 of 16 episodes of this step failed in their environment after all retries")
+    assert "env.max_fault_share allows 50%" in message
+    assert "episode.record_dir" in message
+
+
+def test_no_failure_is_too_many_where_none_is_allowed():
+    sampler(max_fault_share=0.0)._check_faults(0, 16)
+    with pytest.raises(FaultLimitError, match=r"1 of 16 .* allows 0%"):
+        sampler(max_fault_share=0.0)._check_faults(1, 16)
+
+
+def test_an_episode_without_a_row_is_counted_by_its_stop_reason():
+    stand_in = _failed(EpisodeSummary(1.0, True, 3, 10, StopReason.TERMINATED, category="depth 2"))
+    assert (stand_in.stop, stand_in.sound, stand_in.max_turns) == (StopReason.ENV_ERROR, False, 10)

