@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.types import Message, Reply, StepResult, TaskItem
@@ -43,7 +43,7 @@ class Talk(EnvAdapter):
         seconds: how long a hang or a block lasts.
     """
 
-    made: list["Talk"]
+    made: ClassVar[list["Talk"]]
     """Every session of this class, oldest first; `talk_class()` gives a class with a list of its own."""
 
     def __init__(self, turns: int = 100, fault: str = "", where: str = "step", seconds: float = 30.0) -> None:
@@ -134,7 +134,7 @@ class ScriptedEngine:
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
     ) -> EngineOutput:
         line = next(self._replies)
-        ids = split_ids(self.tokenizer, line) + [self.tokenizer.eos_token_id] if isinstance(line, str) else list(line)
+        ids = [*split_ids(self.tokenizer, line), self.tokenizer.eos_token_id] if isinstance(line, str) else list(line)
         ids = ids[: sampling_params["max_tokens"]]
         log_probs = [-(1 + place) / 128 - len(self.prompts) for place in range(len(ids))]
         self.requests.append(request_id)

@@ -96,10 +96,8 @@ def test_a_failing_policy_raises_and_the_environment_is_closed():
     assert env.closed == 1
 
 
-class Misconfigured(Talk):
+class Misconfigured(talk_class()):
     """Finds out at its first task that a setting is wrong."""
-
-    made = []
 
     async def reset(self, item):
         raise ConfigError("env.options.url is not set.")
@@ -130,8 +128,8 @@ def test_a_cancelled_episode_closes_its_environment_and_counts_as_nothing():
 
 
 def test_a_failed_episode_is_never_a_success():
-    class Generous(Talk):
-        made, success_reward = [], 0.0
+    class Generous(talk_class()):
+        success_reward = 0.0
 
     episode = asyncio.run(play(ITEM, Generous(fault="raise"), ScriptedPolicy(["a"]), EpisodeLimits(5)))
     assert (episode.success_reward, episode.success) == (0.0, False)

@@ -61,12 +61,12 @@ def test_a_missing_file_is_answered_with_the_splits():
 
 
 def test_an_unknown_split_is_answered_with_the_nearest_one():
-    with pytest.raises(ConfigError, match="no split 'smal_train'. Did you mean 'small_train'?"):
+    with pytest.raises(ConfigError, match=r"no split 'smal_train'\. Did you mean 'small_train'\?"):
         ids("smal_train")
 
 
 def test_an_unknown_environment_is_answered_with_the_nearest_one():
-    with pytest.raises(ConfigError, match="env.name='gess_number' is not registered. Did you mean 'guess_number'?"):
+    with pytest.raises(ConfigError, match=r"env\.name='gess_number' is not registered\. Did you mean 'guess_number'\?"):
         select_tasks("gess_number", "train")
 
 

@@ -67,11 +67,11 @@ def advantages(
     gamma: float = 1.0,
     lam: float = 1.0,
 ) -> DataProto:
-    """Batch of `(group, sample, reward)` through the function that verl's V1 trainer calls, on tensors as it builds them.
+    """Advantages from the function that verl's V1 trainer calls, on tensors as it builds them.
 
     Args:
         estimator: `algorithm.adv_estimator`.
-        rows: one for each episode.
+        rows: group, sample and reward of each episode.
         values_BT: float `(B, T)`, the critic's values; zero if left out.
         gamma: discount a token.
         lam: of GAE.
@@ -149,9 +149,11 @@ def test_gae_skips_what_the_critic_says_of_observations():
     assert unwhitened == pytest.approx([first, second, third, last])
 
 
-@pytest.mark.parametrize(("estimator", "lost"), [("gae", True), ("reinforce_plus_plus", True), ("grpo", False), ("rloo", False)])
+@pytest.mark.parametrize(
+    ("estimator", "lost"), [("gae", True), ("reinforce_plus_plus", True), ("grpo", False), ("rloo", False)]
+)
 def test_a_reward_on_an_observation_is_lost(estimator, lost):
-    """verl 0.9.1, trainer/ppo/core_algos.py: the trap that `EpisodeTokens.sample` avoids. Not wished for, but so."""
+    """Verl 0.9.1, trainer/ppo/core_algos.py: the trap that `EpisodeTokens.sample` avoids. Not wished for, but so."""
     rows = [(group, with_the_last_observation(sample), reward) for group, sample, reward in GROUP]
     assert all((row == 0).all() for row in on_written_tokens(advantages(estimator, rows))) is lost
 

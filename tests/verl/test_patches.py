@@ -65,14 +65,19 @@ def test_vllm_throws_away_the_weights_that_it_packs():
     assert line("vllm", path, 202) == "dispatch_cpu_unquantized_gemm(layer, remove_weight=True)"
     assert line("vllm", path, 200) == "from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm"
     source = "\n".join(upstream("vllm", "model_executor/layers/utils.py"))
-    body = source[source.index("def dispatch_cpu_unquantized_gemm(\n    layer: torch.nn.Module,\n    remove_weight: bool,") :]
+    body = source[
+        source.index("def dispatch_cpu_unquantized_gemm(\n    layer: torch.nn.Module,\n    remove_weight: bool,") :
+    ]
     assert "if remove_weight:\n            layer.weight = torch.nn.Parameter(torch.empty(0)" in body
 
 
 def test_verl_hands_weights_over_as_views_of_shared_memory():
     """`CpuWorkerExtension._update_weights` copies them for this line."""
     path = "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
-    assert [line("verl", path, number) for number in (296, 297)] == ["if self.use_shm:", "tensor = tensor.to(self.device)"]
+    assert [line("verl", path, number) for number in (296, 297)] == [
+        "if self.use_shm:",
+        "tensor = tensor.to(self.device)",
+    ]
 
 
 # Versions
@@ -161,7 +166,9 @@ def test_a_real_vllm_wins(tmp_path):
     [("cpu", True), (" CPU ", True), ("nvidia", False), ("", not accelerator_present())],
 )
 def test_the_variable_of_verl_decides_on_the_device_if_it_is_set(platform, cpu):
-    asked = run("from verl_agent.platform.detect import use_cpu_device; print(use_cpu_device())", VERL_PLATFORM=platform)
+    asked = run(
+        "from verl_agent.platform.detect import use_cpu_device; print(use_cpu_device())", VERL_PLATFORM=platform
+    )
     assert asked.stdout.strip() == str(cpu), asked.stderr
 
 
@@ -180,7 +187,9 @@ def test_verl_loads_the_plugin_by_itself():
     assert asked.stdout.split()[-1:] == ["cpu"], asked.stderr
 
 
-@pytest.mark.xfail(reason="importing verl_agent.plugin registers the device, so the driver misses that workers will not")
+@pytest.mark.xfail(
+    reason="importing verl_agent.plugin registers the device, so the driver misses that workers will not"
+)
 def test_a_run_whose_workers_would_not_load_the_plugin_is_refused():
     """Ray's workers inherit the variable, and import verl but not this package."""
     refused = run(

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from tests.verl.composing import recipe
 from verl_agent.errors import ConfigError
-from verl_agent.models import resolve_model
+from verl_agent.models import SMOLLM2, prepare_smollm2, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.prepare import CPU_MEMORY_GB, check_machine, prepare
 
@@ -75,7 +75,10 @@ def prepared(folder: Path, *changes: str):
         ),
         (["env.train_tasks=held_out.txt", "env.eval_tasks=held_out.txt"], "env.train_tasks='held_out.txt' and"),
         (["env.options.colour=red"], "env.options of 'guess_number': GuessNumber.__init__() got an unexpected"),
-        (["env.options.tolerant=yes please"], "env.options.tolerant='yes please' is not allowed. Allowed: true, false."),
+        (
+            ["env.options.tolerant=yes please"],
+            "env.options.tolerant='yes please' is not allowed. Allowed: true, false.",
+        ),
         (["env.timeout_s=0"], "env.timeout_s must be > 0 seconds, got 0."),
         (["horizon.max_turns=[8,4]"], "horizon.max_turns must not shrink, got [8, 4]."),
         (["horizon.max_turns=[]"], "horizon.max_turns must hold limits >= 1, got []."),
@@ -91,7 +94,10 @@ def prepared(folder: Path, *changes: str):
             "data.max_prompt_length=100 and data.max_response_length=200 exceed "
             "actor_rollout_ref.rollout.max_model_len=299 tokens.",
         ),
-        (["data.train_batch_size=48"], "env.train_tasks='small_train' has 46 tasks, fewer than data.train_batch_size=48."),
+        (
+            ["data.train_batch_size=48"],
+            "env.train_tasks='small_train' has 46 tasks, fewer than data.train_batch_size=48.",
+        ),
         (
             ["actor_rollout_ref.actor.ppo_mini_batch_size=3"],
             "data.train_batch_size=4 must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size=3.",
@@ -119,7 +125,10 @@ def test_an_override_of_a_key_that_does_not_exist_is_refused_by_hydra(folder, ke
     [
         ("env:\n  timeout: 5", "env.timeout is not a setting. Did you mean 'timeout_s'?"),
         ("horizon:\n  max_turn: [3]", "horizon.max_turn is not a setting. Did you mean 'max_turns'?"),
-        ("episode:\n  max_token_per_turn: 9", "episode.max_token_per_turn is not a setting. Did you mean 'max_tokens_per_turn'?"),
+        (
+            "episode:\n  max_token_per_turn: 9",
+            "episode.max_token_per_turn is not a setting. Did you mean 'max_tokens_per_turn'?",
+        ),
     ],
 )
 def test_a_misspelt_key_in_a_recipe_is_refused(folder, lines, message):
@@ -138,13 +147,15 @@ def test_refusing_leaves_nothing_behind(folder):
 
 @pytest.mark.skipif(psutil.virtual_memory().available < CPU_MEMORY_GB * 1e9, reason="the machine has too little memory")
 def test_a_good_config_is_resolved_and_completed(folder):
-    config, settings = prepared(folder, "trainer.default_local_dir=run")
-    assert OmegaConf.missing_keys(config) <= {key for key in OmegaConf.missing_keys(config) if key.startswith("reward.")}
+    config, settings = prepared(folder, "trainer.default_local_dir=run", f"actor_rollout_ref.model.path={SMOLLM2}")
+    assert OmegaConf.missing_keys(config) <= {
+        key for key in OmegaConf.missing_keys(config) if key.startswith("reward.")
+    }
     assert config.trainer.default_local_dir == str(folder / "run")  # workers have another working directory
     assert config.episode.record_dir == str(folder / "run/episodes")
-    assert config.actor_rollout_ref.model.path == str(folder / "model")
+    assert config.actor_rollout_ref.model.path == str(prepare_smollm2())
     assert Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).is_file()
-    assert config.ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR == str(folder / "run/tensorboard")
+    assert str(folder / "run/tensorboard") == config.ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR
     assert settings.horizon.max_turns == [4]
 
 
@@ -152,7 +163,9 @@ def test_a_good_config_is_resolved_and_completed(folder):
 
 
 def test_too_little_disk_is_said_before_the_first_checkpoint(tmp_path):
-    with pytest.raises(ConfigError, match=r"GB are free below .*/run, two checkpoints take 1e\+09 GB or more\. Make room\."):
+    with pytest.raises(
+        ConfigError, match=r"GB are free below .*/run, two checkpoints take 1e\+09 GB or more\. Make room\."
+    ):
         check_machine(tmp_path / "run", memory_gb=0, disk_gb=1e9)
 
 
@@ -170,5 +183,3 @@ def test_enough_of_both_passes_and_makes_the_folder(tmp_path):
 
 def test_a_hub_id_is_left_to_the_hub():
     assert resolve_model("Qwen/Qwen2.5-3B-Instruct") == "Qwen/Qwen2.5-3B-Instruct"
-
-

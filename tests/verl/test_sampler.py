@@ -1,4 +1,7 @@
-"""Which groups are trained on after failures. `sample` itself needs TransferQueue, which needs Ray: see the slow tests."""
+"""Which groups are trained on after failures.
+
+`EpisodeSampler.sample` itself talks to TransferQueue, which runs in Ray actors only: whole training runs cover it.
+"""
 
 import pytest
 from omegaconf import OmegaConf

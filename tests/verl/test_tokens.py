@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from transformers import AutoTokenizer
@@ -18,7 +18,14 @@ from verl_agent.errors import ConfigError
 from verl_agent.models import prepare_smollm2
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
-from verl_agent.rollout.tokens import EpisodeTokens, Sample, choose_builder, encode_reply, render, without_empty_thoughts
+from verl_agent.rollout.tokens import (
+    EpisodeTokens,
+    Sample,
+    choose_builder,
+    encode_reply,
+    render,
+    without_empty_thoughts,
+)
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason
 
 TEMPLATES = Path(__file__).parents[1] / "data/templates"
@@ -97,7 +104,7 @@ def thinker() -> Model:
 class Chatter(Talk):
     """Says all kinds of things, and ends with one of them."""
 
-    made = []
+    made: ClassVar[list[Talk]] = []
 
     async def step(self, action: str) -> StepResult:
         step = await super().step(action)
@@ -168,7 +175,9 @@ def test_the_engine_reads_what_the_template_renders(model, turns):
     play = played(model, REPLIES, turns)
     conversation = play.episode.messages[:-2]  # without the last reply and what it was answered
     read, rendered = model.tokenizer.decode(play.engine.prompts[-1]), model.rendered(conversation)
-    if model.options:  # Qwen3 drops the empty thought before a reply once the reply is history; ours stays as it was read
+    if (
+        model.options
+    ):  # Qwen3 drops the empty thought before a reply once the reply is history; ours stays as it was read
         assert read.count("<think>") == turns
         read, rendered = without_empty_thoughts(read), without_empty_thoughts(rendered)
     assert read == rendered
@@ -309,7 +318,10 @@ def test_a_reply_that_stops_on_another_token_is_closed_for_it(smollm2):
     play = played(smollm2, [[*split_ids(smollm2.tokenizer, "ab"), stray], "c"], 2)
     assert play.episode.turns[0].reply == Reply("ab", None, 3)
     check_tokens(play)
-    assert (play.sample.response_ids[3], play.sample.response_mask[:4]) == (smollm2.tokenizer.eos_token_id, [1, 1, 1, 0])
+    assert (play.sample.response_ids[3], play.sample.response_mask[:4]) == (
+        smollm2.tokenizer.eos_token_id,
+        [1, 1, 1, 0],
+    )
 
 
 def test_an_engine_that_writes_nothing_is_a_bug(smollm2):

@@ -1,0 +1,219 @@
+"""The whole stack on CPU with a tiny random model: killed in the middle, run again, and checked from outside.
+
+Two starts of the trainer serve all tests of this file; each takes a minute or two.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from verl_agent.models import prepare_smollm2
+from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.trace.record import EpisodeRecord, read_records
+
+REPOSITORY = Path(__file__).parents[2]
+STEPS, TASKS, SAMPLES = 5, 2, 4
+MARK = "VERL_AGENT_TEST_RUN"
+"""Environment variable that all processes of the run under test inherit."""
+
+FLAKY = """
+import random
+import time
+
+from env_adapters.guess_number.adapter import GuessNumber
+
+
+class Flaky(GuessNumber):
+    async def step(self, action):
+        luck = random.random()
+        if luck < 0.1:
+            raise ConnectionError("the site is down")
+        if luck < 0.13:
+            time.sleep(4)
+        return await super().step(action)
+
+    @classmethod
+    def tasks(cls, split):
+        return [type(item)("flaky", item.id, item.data) for item in super().tasks(split)]
+"""
+
+RECIPE = """
+defaults: [agent_grpo, cpu, _self_]
+env: {name: flaky, train_tasks: small_train, eval_tasks: small_test, options: {tolerant: true}, timeout_s: 2, retries: 1}
+horizon: {max_turns: [2, 3], steps_per_stage: 2}
+episode: {max_tokens_per_turn: 4, cut_turn: play}
+data: {train_batch_size: 2, max_prompt_length: 128, max_response_length: 128}
+algorithm: {rollout_correction: {bypass_mode: false}}
+actor_rollout_ref:
+  actor: {use_kl_loss: false, entropy_coeff: -1.0, optim: {lr: 3.0e-3}}
+  rollout: {n: 4, max_num_seqs: 16}
+trainer: {total_training_steps: 5, save_freq: 1, experiment_name: tiny}
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run that was killed once left behind."""
+
+    folder: Path
+    killed_after: int
+    metrics: dict[int, dict[str, float]]
+    records: list[EpisodeRecord]
+    output: str
+    survivors: list[str]
+
+
+def write_model(folder: Path) -> Path:
+    """A llama of 7 million random parameters with SmolLM2's tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_package(folder: Path) -> Path:
+    """Another installed package, with an environment that raises in a tenth of its calls and hangs in some."""
+    metadata = folder / "flaky_env-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: flaky-env\nVersion: 1.0\n")
+    metadata.joinpath("entry_points.txt").write_text("[verl_agent.envs]\nflaky = flaky_env:Flaky\n")
+    folder.joinpath("flaky_env.py").write_text(FLAKY)
+    return folder
+
+
+def marked_processes(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Train, kill with SIGKILL once two steps are saved, and run the same command again to the end."""
+    root = tmp_path_factory.mktemp("training")
+    recipes, folder = root / "recipes", root / "run"
+    recipes.mkdir()
+    recipes.joinpath("tiny.yaml").write_text(RECIPE)
+    command = [sys.executable, "-m", "verl_agent.train", "--config-dir", str(recipes), "--config-name", "tiny"]
+    command += [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
+    path = f"{write_package(root / 'site')}:{REPOSITORY}"
+    environment = {**os.environ, MARK: str(root), "PYTHONPATH": path, "VERL_PLATFORM": "cpu"}
+
+    first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    tracker = folder / "latest_checkpointed_iteration.txt"
+    give_up = time.monotonic() + 600
+    while not (tracker.is_file() and int(tracker.read_text() or 0) >= 2):
+        assert first.poll() is None and time.monotonic() < give_up, first.communicate()[0]
+        time.sleep(0.5)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    killed_after = int(tracker.read_text())
+    wait_for_end(str(root))
+
+    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert second.returncode == 0, second.stdout + second.stderr
+    return Run(
+        folder,
+        killed_after,
+        read_metrics(sorted(folder.glob("metrics/*.jsonl"))),
+        list(read_records(folder / "episodes")),
+        second.stdout,
+        wait_for_end(str(root)),
+    )
+
+
+def wait_for_end(mark: str, seconds: float = 60) -> list[str]:
+    """Command lines of the run's processes that are still there after a while; they are killed."""
+    give_up = time.monotonic() + seconds
+    while marked_processes(mark) and time.monotonic() < give_up:
+        time.sleep(1)
+    left = marked_processes(mark)
+    names = [" ".join(process.cmdline())[:200] for process in left]
+    for process in left:
+        process.kill()
+    return names
+
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def test_a_killed_run_goes_on_and_loses_no_step(run: Run):
+    assert sorted(run.metrics) == list(range(1, STEPS + 1))
+    assert run.folder.joinpath("latest_checkpointed_iteration.txt").read_text() == str(STEPS)
+    started_again = sorted(run.folder.glob("metrics/*.jsonl"))[1]
+    assert json.loads(started_again.read_text().splitlines()[0])["step"] == run.killed_after + 1
+
+
+def test_a_run_ends_every_process_that_it_started(run: Run):
+    assert run.survivors == []
+
+
+def test_the_engine_has_the_weights_that_were_trained(run: Run):
+    gaps = [run.metrics[step]["training/rollout_probs_diff_mean"] for step in run.metrics]
+    entropies = [run.metrics[step]["actor/entropy"] for step in sorted(run.metrics)]
+    assert max(gaps) <= 0.01
+    assert entropies[0] - entropies[-1] > 0.5, "the loss lowers the entropy, so the weights must have changed"
+
+
+def test_the_horizon_follows_the_step_through_the_restart(run: Run):
+    played = {(record["step"], record["max_turns"]) for record in run.records}
+    assert played == {(1, 2), (2, 2), (3, 3), (4, 3), (5, 3)}
+
+
+def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
+    import torch
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    from torchdata.stateful_dataloader.sampler import RandomSampler
+
+    from verl_agent.envs.tasks import select_tasks
+
+    ids = [item.id for item in select_tasks("guess_number", "small_train")]
+    order = RandomSampler(ids, generator=torch.Generator().manual_seed(1))
+    batches = iter(StatefulDataLoader(ids, batch_size=TASKS, sampler=order, drop_last=True))
+    played = defaultdict(set)
+    for record in run.records:
+        played[record["step"]].add(record["task"])
+    assert dict(played) == {step: set(next(batches)) for step in range(1, STEPS + 1)}
+
+
+def test_failing_environments_are_retried_and_left_out(run: Run):
+    failed = [record for record in run.records if record["stop"] == "env_error"]
+    assert failed and all(record["error"] for record in failed)
+    assert any(record["attempt"] == 2 for record in run.records), "no failed episode was played again"
+    assert sum(step["env/retries"] for step in run.metrics.values()) > 0
+
+
+def test_what_a_person_sees(run: Run):
+    assert "success" in run.output and f"checkpoint: step {STEPS}" in run.output
+    assert "TransferQueue" not in run.output, "logs of libraries belong into the log file"
+    assert run.folder.joinpath("curves.png").stat().st_size > 10_000
