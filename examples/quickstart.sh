@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${VIRTUAL_ENV:-.venv}/bin/python
 [[ -x $python ]] || python=python
 
-echo "1/2  SmolLM2-135M-Instruct sees 48 solved crafting goals, to learn the format (about two minutes)"
+echo "1/2  SmolLM2-135M-Instruct sees 80 solved crafting goals, to learn the format (about two minutes)"
 "$python" -m verl_agent.sft --config-dir "$PWD/recipes/textcraft" --config-name sft_cpu
 echo
 echo "2/2  Reinforcement learning: verl, Ray, FSDP2 and vLLM; the horizon grows from 5 to 8 turns (about ten minutes)"

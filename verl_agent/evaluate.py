@@ -19,7 +19,7 @@ from verl_agent.prepare import worker_environment
 from verl_agent.processes import ending_all_children
 from verl_agent.rollout.episode import EpisodeLimits, Policy
 from verl_agent.rollout.evaluation_loop import EvaluationSetup, play_all
-from verl_agent.terminal import last_lines, quiet
+from verl_agent.terminal import last_errors, quiet
 from verl_agent.trace.evaluation_progress import EvaluationProgress
 from verl_agent.trace.record import EpisodeWriter
 
@@ -42,8 +42,8 @@ def run(config: DictConfig) -> None:
             console.print(f"  evaluation.output_dir={job.folder}", markup=False, soft_wrap=True)
             raise
         except (RuntimeError, ValueError, OSError):  # what vLLM says of a model or a machine that it cannot serve
-            console.print(f"[red]The evaluation failed.[/] The end of {job.folder / LOG}:")
-            console.print(last_lines(job.folder / LOG), markup=False, highlight=False)
+            console.print(f"[red]The evaluation failed.[/] What {job.folder / LOG} says:")
+            console.print(last_errors(job.folder / LOG), markup=False, highlight=False)
             raise
         finally:
             report(job, console)

@@ -4,6 +4,9 @@ verl drops a plugin that fails to import without a word, so the entry points of 
 `require_plugin()` before anything starts.
 """
 
+import os
+from importlib.metadata import entry_points
+
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
 
@@ -14,17 +17,21 @@ if use_cpu_device():
 
 
 def require_plugin() -> None:
-    """Check that `import verl` loaded this plugin, and that verl uses the device that it chose.
+    """Check that `import verl` loads this plugin in every process, and that verl uses the device that it chose.
 
     Raises:
-        ConfigError: verl did not load it; the message has the reason that verl kept to itself.
+        ConfigError: it does not; the message has the reason that verl keeps to itself.
     """
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
+    if policy != "auto" and "verl_agent" not in policy.split(","):
+        raise ConfigError(f"VERL_USE_EXTERNAL_PLUGINS={policy!r} keeps verl from loading verl_agent. Unset it.")
+    if "verl_agent" not in {entry.name for entry in entry_points(group="verl.plugins")}:
+        raise ConfigError("verl does not know the plugin verl_agent. Install this package: `pip install -e .`.")
     from verl.plugin.platform import get_platform
 
-    expected = "cpu" if use_cpu_device() else None
     found = get_platform().device_name
-    if (found == "cpu") != (expected == "cpu"):
+    if (found == "cpu") != use_cpu_device():
         raise ConfigError(
-            f"verl uses the device {found!r} though this machine has {'no' if expected else 'an'} accelerator: it did "
-            "not load the plugin verl_agent. Install this package (`make setup`), and unset VERL_USE_EXTERNAL_PLUGINS."
+            f"verl uses the device {found!r}, but this machine has {'no' if use_cpu_device() else 'an'} accelerator. "
+            "Unset VERL_PLATFORM, or see `verl-agent doctor`."
         )

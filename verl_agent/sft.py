@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from verl_agent.config.keys import check_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
@@ -39,6 +40,7 @@ def run(config: DictConfig) -> None:
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with quiet(folder.log) as console:
+        check_keys(config, "agent_sft")
         prepare(config, folder)
         steps = total_steps(config)
         if folder.last_step >= steps and config.trainer.resume_mode != "disable":

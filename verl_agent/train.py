@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from verl_agent.config.keys import check_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import AgentError, ConfigError
 from verl_agent.plugin import require_plugin
@@ -45,6 +46,7 @@ def run(config: DictConfig) -> None:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with quiet(folder.log) as console:
         console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
+        check_keys(config, "agent_base")
         config, _ = prepare(config)
         folder.check_identity(OmegaConf.to_container(config), config.trainer.resume_mode != "disable")
         if folder.last_step >= config.trainer.total_training_steps and config.trainer.resume_mode != "disable":

@@ -120,8 +120,6 @@ def test_a_session_lists_no_tasks():
         ThreadedEnv.tasks("train")
 
 
-@pytest.mark.xfail(reason="session.py stops the loop before the queued close ran: the adapter leaks")
-@pytest.mark.filterwarnings("ignore:coroutine")
 @pytest.mark.parametrize("where", ["init", "reset", "step"])
 def test_a_blocked_adapter_is_closed_when_its_call_returns(where):
     """Else a browser or a server's session stays open for ever (fault 7)."""
@@ -131,7 +129,6 @@ def test_a_blocked_adapter_is_closed_when_its_call_returns(where):
     assert [env.closed for env in talk.made] == [1]
 
 
-@pytest.mark.xfail(strict=False, reason="session.py queues the second close on a loop that is about to stop")
 def test_a_session_may_be_closed_twice():
     async def close_twice() -> None:
         session = ThreadedEnv(talk_class(), {})

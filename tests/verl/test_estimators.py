@@ -46,7 +46,6 @@ def episode(replies: list[str], observations: list[str]) -> Sample:
     tokens.read(messages)
     sample = tokens.sample()
     assert sample is not None
-    assert len(sample.response_ids) < len(tokens.ids) - len(sample.prompt_ids)  # the last observation is left out
     return sample
 
 
@@ -108,6 +107,11 @@ def on_written_tokens(data: DataProto) -> list[Tensor]:
 
 
 GROUP = [("a", WON, 1.0), ("a", LOST, 0.0), ("a", SHORT, 0.0)]
+
+
+@pytest.mark.parametrize("sample", [WON, LOST, SHORT])
+def test_the_last_observation_is_left_out_of_the_sample(sample):
+    assert (sample.response_ids[-1], sample.response_mask[-1]) == (END, 1)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -187,9 +187,6 @@ def test_verl_loads_the_plugin_by_itself():
     assert asked.stdout.split()[-1:] == ["cpu"], asked.stderr
 
 
-@pytest.mark.xfail(
-    reason="importing verl_agent.plugin registers the device, so the driver misses that workers will not"
-)
 def test_a_run_whose_workers_would_not_load_the_plugin_is_refused():
     """Ray's workers inherit the variable, and import verl but not this package."""
     refused = run(

@@ -22,6 +22,6 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
         """Copy the weights out of the shared buffer first.
 
         On the CPU `tensor.to(device)` copies nothing, and the receiver could not close shared memory
-        that a view still points into (verl 0.9.1, bucketed_weight_transfer.py:296).
+        that a view still points into (verl 0.9.1, bucketed_weight_transfer.py:296-297).
         """
         return super()._update_weights([(name, tensor.clone()) for name, tensor in weights], *args, **kwargs)
