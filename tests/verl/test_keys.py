@@ -24,7 +24,7 @@ def test_known_keys_pass():
     [
         (
             "+data.train_batch_sise=8",
-            "data.train_batch_sise is not a setting: data has no 'train_batch_sise'. Did you mean",
+            "data has no 'train_batch_sise'. Did you mean 'train_batch_size'?",
         ),
         ("+horizn.max_turns=[1]", "Did you mean 'horizon'?"),
         ("+actor_rollout_ref.rollout.agent.num_worker=1", "Did you mean 'num_workers'?"),

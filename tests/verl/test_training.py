@@ -48,7 +48,13 @@ class Flaky(GuessNumber):
 
 RECIPE = """
 defaults: [agent_grpo, cpu, _self_]
-env: {name: flaky, train_tasks: small_train, eval_tasks: small_test, options: {tolerant: true}, timeout_s: 2, retries: 1}
+env:
+  name: flaky
+  train_tasks: small_train
+  eval_tasks: small_test
+  options: {tolerant: true}
+  timeout_s: 2
+  retries: 1
 horizon: {max_turns: [2, 3], steps_per_stage: 2}
 episode: {max_tokens_per_turn: 4, cut_turn: play}
 data: {train_batch_size: 2, max_prompt_length: 128, max_response_length: 128}
