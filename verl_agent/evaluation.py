@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from verl_agent.config.schema import EvaluationConfig, evaluation_config
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models import resolve_model
@@ -79,10 +79,7 @@ def prepare_evaluation(config: DictConfig) -> Job:
     assert isinstance(plain, dict)
     sections = evaluation_config(plain)
     evaluation, env = sections.evaluation, sections.agent.env
-    try:
-        load_adapter(env.name)(**env.options)
-    except TypeError as error:
-        raise ConfigError(f"env.options of {env.name!r}: {error}") from error
+    new_session(env.name, env.options)
     items = select_tasks(env.name, evaluation.tasks)[: evaluation.max_tasks]
     baseline = list(read_records(Path(evaluation.compare_with) / RECORDS)) if evaluation.compare_with else []
     model = resolve_model(str(config.model.path), key="model.path")

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 import verl_agent.config
 from verl_agent.config.schema import AgentSettings, agent_settings
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models import resolve_model
@@ -64,11 +64,7 @@ def check_environment(settings: AgentSettings) -> None:
     Raises:
         ConfigError: it does not.
     """
-    adapter = load_adapter(settings.env.name)
-    try:
-        adapter(**settings.env.options)
-    except TypeError as error:
-        raise ConfigError(f"env.options of {settings.env.name!r}: {error}") from error
+    new_session(settings.env.name, settings.env.options)
     select_tasks(settings.env.name, settings.env.train_tasks)
     check_disjoint(settings.env.name, settings.env.train_tasks, settings.env.eval_tasks)
 
@@ -120,10 +116,9 @@ def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model.tokenizer_path or model.path)
     template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
     builder = choose_builder(tokenizer, AutoConfig.from_pretrained(model.path).model_type, template_options)
-    adapter = load_adapter(settings.env.name)
     for key in ("train_tasks", "eval_tasks"):
         for item in draw(select_tasks(settings.env.name, getattr(settings.env, key)), PROMPTS_CHECKED):
-            prompt = asyncio.run(first_messages(adapter(**settings.env.options), item))
+            prompt = asyncio.run(first_messages(new_session(settings.env.name, settings.env.options), item))
             length = len(builder.build_initial_tokens(prompt))
             if length > budget:
                 raise ConfigError(

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from verl_agent.config.keys import check_keys
 from verl_agent.config.search_path import register_config
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models import resolve_model
@@ -71,10 +71,7 @@ def prepare(config: DictConfig, folder: RunFolder) -> None:
 
     tasks = select_tasks(config.env.name, config.env.train_tasks)
     check_disjoint(config.env.name, config.env.train_tasks, config.env.eval_tasks)
-    try:
-        load_adapter(config.env.name)(**config.env.options)
-    except TypeError as error:
-        raise ConfigError(f"env.options of {config.env.name!r}: {error}") from error
+    new_session(config.env.name, config.env.options)
     if len(tasks) < config.data.train_batch_size:
         raise ConfigError(
             f"env.train_tasks={config.env.train_tasks!r} has {len(tasks)} tasks, fewer than "

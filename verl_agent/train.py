@@ -166,8 +166,8 @@ def show_gain(folder: RunFolder, console: Console) -> None:
     first, last = min(played), max(played)
     everything = compare(played[first], played[last])[-1]
     console.print(
-        f"success on {everything.difference.items} held-out tasks: step {first} {everything.before.mean:.1%}, "
-        f"step {last} {everything.after.mean:.1%}; difference {everything.difference}"
+        f"success on {everything.difference.items} held-out tasks: step {first} {everything.before:.1%}, "
+        f"step {last} {everything.after:.1%}; difference {everything.difference}"
     )
 
 

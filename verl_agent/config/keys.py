@@ -49,9 +49,11 @@ def reference(base: str) -> dict[str, Any]:
     """All keys of a base, with its values unresolved."""
     register_config()
     if GlobalHydra.instance().is_initialized():
-        return OmegaConf.to_container(compose(base))
-    with initialize_config_module("verl_agent.config", version_base=None):
-        return OmegaConf.to_container(compose(base))
+        config = compose(base)
+    else:
+        with initialize_config_module("verl_agent.config", version_base=None):
+            config = compose(base)
+    return {str(key): value for key, value in OmegaConf.to_container(config).items()}
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[str]:

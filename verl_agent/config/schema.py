@@ -139,6 +139,7 @@ class EngineSettings:
         max_num_seqs: sequences decoded at once.
         tensor_parallel_size: GPUs that share the model.
         gpu_memory_utilization: share of a GPU's memory, 0 to 1; on a CPU VLLM_CPU_KVCACHE_SPACE counts instead.
+        block_size: tokens in a block of the cache, of which whole ones are reused between turns; null is vLLM's choice.
     """
 
     dtype: str = "auto"
@@ -146,6 +147,7 @@ class EngineSettings:
     max_num_seqs: int = 128
     tensor_parallel_size: int = 1
     gpu_memory_utilization: float = 0.9
+    block_size: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "tensor_parallel_size"):

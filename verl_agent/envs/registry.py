@@ -5,7 +5,10 @@ A package registers an adapter with an entry point:
     entry_points={"verl_agent.envs": ["my_env = my_package.adapter:MyEnv"]}
 """
 
+import inspect
+from collections.abc import Mapping
 from importlib.metadata import entry_points
+from typing import Any
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import ConfigError, did_you_mean
@@ -33,6 +36,23 @@ def load_adapter(name: str) -> type[EnvAdapter]:
     if not (isinstance(adapter, type) and issubclass(adapter, EnvAdapter)):
         raise ConfigError(f"env.name={name!r} points to {known[name].value}, which is not a subclass of EnvAdapter.")
     return adapter
+
+
+def new_session(name: str, options: Mapping[str, Any]) -> EnvAdapter:
+    """A session of the environment `name`, created with `env.options`.
+
+    Raises:
+        ConfigError: see `load_adapter`; an option that the adapter does not have, or refuses.
+    """
+    adapter = load_adapter(name)
+    known = list(inspect.signature(adapter).parameters)
+    for key in options:
+        if key not in known:
+            raise ConfigError(f"env.options.{key} is not an option of {name!r}. {did_you_mean(str(key), known)}")
+    try:
+        return adapter(**options)
+    except TypeError as error:
+        raise ConfigError(f"env.options of {name!r}: {error}") from error
 
 
 def list_tasks(name: str, split: str) -> dict[str, TaskItem]:

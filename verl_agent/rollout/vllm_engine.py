@@ -72,6 +72,7 @@ class VllmEngine:
             tensor_parallel_size=settings.tensor_parallel_size,
             gpu_memory_utilization=settings.gpu_memory_utilization,
             seed=seed,
+            block_size=settings.block_size,
             disable_log_stats=True,
         )
         self._engine = AsyncLLM.from_engine_args(arguments)

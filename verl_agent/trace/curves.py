@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.metrics_log import read_metrics, validation_scores
+from verl_agent.trace.metrics_log import ENTROPY, GAP, read_metrics, validation_scores
 from verl_agent.types import StopReason
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#9a9a9a"
@@ -171,13 +171,12 @@ def _draw_stops(axes: Axes, log: Log) -> None:
 
 
 def _draw_entropy(axes: Axes, log: Log) -> None:
-    _line(axes, log.series("actor/entropy"), BLUE)
+    _line(axes, log.series(*ENTROPY), BLUE)
     axes.set_ylim(bottom=0)
 
 
 def _draw_gap(axes: Axes, log: Log) -> None:
-    _line(axes, log.series("training/rollout_probs_diff_mean"), BLUE)
-    axes.set_ylim(bottom=0)
+    _line(axes, log.series(*GAP), BLUE)
 
 
 def _draw_seconds(axes: Axes, log: Log) -> None:
@@ -224,8 +223,8 @@ PANELS = (
     Panel("Success (% of episodes)", ("episode/success_rate",), _draw_success, "success"),
     Panel("Turns of an episode (mean) under the horizon", ("episode/turns_mean", "episode/horizon"), _draw_turns),
     Panel("Why episodes ended (% of episodes)", ("stop/",), _draw_stops),
-    Panel("Policy entropy (nats per token)", ("actor/entropy",), _draw_entropy),
-    Panel("Engine against trainer (mean |Δ probability|)", ("training/rollout_probs_diff_mean",), _draw_gap),
+    Panel("Policy entropy (nats per token)", ENTROPY, _draw_entropy),
+    Panel("Engine against trainer (mean Δ probability; log-prob with bypass_mode)", GAP, _draw_gap),
     Panel("Time of a step (seconds)", ("timing_s/step",), _draw_seconds),
 )
 """The panels, in reading order."""

@@ -18,6 +18,13 @@ _VALIDATION = re.compile(r"val-(?:core|aux)/(?P<source>.+)/(?P<name>reward|score
 _MEASURE = {"reward": "reward", "score": "reward", "acc": "success", "success": "success"}
 
 
+ENTROPY = ("actor/entropy", "actor/entropy_loss")
+"""The policy's entropy in nats a token, measured before the update, or in it where verl makes no other pass."""
+GAP = ("training/rollout_probs_diff_mean", "actor/ppo_kl")
+"""Engine against trainer on the sampled tokens: mean absolute difference of probabilities; or, where verl takes the
+engine's log-probs for the old ones (`bypass_mode`) and updates once a step, the mean difference of log-probs."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoggedStep:
     """One line of the log.

@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from verl_agent.trace.metrics_log import LoggedStep, MetricsTail, validation_scores
+from verl_agent.trace.metrics_log import ENTROPY, GAP, LoggedStep, MetricsTail, validation_scores
 
 ROWS_SHOWN = 15
 """Steps that stay visible in a terminal."""
@@ -50,8 +50,8 @@ COLUMNS = (
     Column("success", ("episode/success_rate",), "{:.1%}".format),
     Column("turns", ("episode/turns_mean",), "{:.1f}".format),
     Column("invalid", ("action/invalid_action",), "{:.1%}".format),
-    Column("entropy", ("actor/entropy",), "{:.3f}".format),
-    Column("prob gap", ("training/rollout_probs_diff_mean",), "{:.4f}".format, 9),
+    Column("entropy", ENTROPY, "{:.3f}".format),
+    Column("gap", GAP, "{:.4f}".format),
     Column("seconds", ("timing_s/step",), "{:.1f}".format, 9),
 )
 """What is shown of a step, between its number and the remaining time."""
