@@ -47,7 +47,7 @@ $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
 
 .PHONY: test
 test: setup ## Run the quick tests (minutes)
-	pytest --doctest-modules tests/unit tests/verl verl_agent/batch
+	pytest tests/unit tests/verl
 
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests (seconds)
@@ -55,7 +55,7 @@ test-unit: setup ## Run the unit tests (seconds)
 
 .PHONY: test-long
 test-long: setup ## Run the slow tests: whole training runs on CPU
-	pytest -m "slow and not gpu" tests
+	pytest -s -m "slow and not gpu" tests/long
 
 .PHONY: test-gpu
 test-gpu: setup ## Run the tests that need a GPU

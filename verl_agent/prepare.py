@@ -21,8 +21,8 @@ from verl_agent.models import resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.types import Message, TaskItem
 
-CPU_MEMORY_GB = 6
-"""What trainer, engine and Ray of a 135M model hold together, measured, with room for a checkpoint."""
+CPU_MEMORY_GB = 14
+"""What trainer, engine and Ray's workers hold together while a model of 135M parameters trains; measured."""
 PROMPTS_CHECKED = 32
 DISK_GB = 3
 """Two checkpoints of a 135M model with its optimizer in float32."""

@@ -1,0 +1,49 @@
+"""A real pretrained model learns on two CPU cores: hours of work, in pieces that can be stopped and resumed.
+
+The runs lie in `runs/long_*` of the repository, so that an interrupted test goes on where it was.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_agent.trace.evaluation import Comparison, compare
+from verl_agent.trace.record import EpisodeRecord, read_records
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
+
+
+def run(module: str, recipe: str, *overrides: str) -> None:
+    folder, name = recipe.split("/")
+    place = ["--config-dir", str(ROOT / "recipes" / folder), "--config-name", name]
+    subprocess.run([sys.executable, "-m", module, *place, *overrides], cwd=ROOT, check=True)
+
+
+def gain(folder: Path) -> Comparison:
+    """First against last validation of a run, over all held-out tasks."""
+    played: dict[int, list[EpisodeRecord]] = {}
+    for record in read_records(folder / "episodes"):
+        if record["purpose"] == "validation":
+            played.setdefault(record["step"], []).append(record)
+    return compare(played[min(played)], played[max(played)])[-1]
+
+
+def test_reinforcement_raises_success_on_held_out_goals():
+    warm, folder = ROOT / "runs/long_textcraft_sft", ROOT / "runs/long_textcraft"
+    run("verl_agent.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={warm}")
+    model = f"actor_rollout_ref.model.path={warm}"
+    run("verl_agent.train", "textcraft/scaling_inter_cpu", model, f"trainer.default_local_dir={folder}")
+    learnt = gain(folder)
+    assert learnt.difference.items >= 100
+    assert learnt.difference.low > 0
+    assert learnt.difference.mean >= 0.15
+
+
+def test_an_untouched_model_learns_without_a_warm_start():
+    folder = ROOT / "runs/long_guess_number"
+    run("verl_agent.train", "guess_number/grpo_cpu", f"trainer.default_local_dir={folder}")
+    assert gain(folder).difference.low > 0
