@@ -2,7 +2,7 @@
 
 from setuptools import find_packages, setup
 
-VERL = "0.9.1"  # the unmodified release; doctor and the plugin refuse another
+VERL = "0.9.1"  # the unmodified release; the CPU device refuses another
 
 ENVIRONMENTS = [  # one line for each adapter of this repository
     "textcraft = env_adapters.textcraft.adapter:TextCraft",
@@ -16,12 +16,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
-    package_data={"": ["*.yaml", "*.txt", "*.md", "*.html", "*.json", "py.typed"]},
+    package_data={"": ["*.yaml", "*.txt", "*.md"]},
     install_requires=[
         f"verl=={VERL}",
         "TransferQueue>=0.1.10,<0.2",  # verl's default trainer needs it and asks for it only in an extra
         "hydra-core>=1.3,<1.4",
-        "httpx>=0.27,<1",
         "matplotlib>=3.8,<4",
         "rich>=13",
         "typer>=0.12,<1",

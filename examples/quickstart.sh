@@ -3,6 +3,7 @@
 # what it needs first. Interrupt it whenever you like: run again, it goes on from where it was.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export VERL_PLATFORM=${VERL_PLATFORM:-cpu} # also on a machine with a GPU: the packages are those for the CPU
 python=${VIRTUAL_ENV:-.venv}/bin/python
 [[ -x $python ]] || python=python
 
@@ -16,7 +17,7 @@ cat <<'TEXT'
 Where to look next:
   runs/textcraft_quickstart/curves.png     the curves; episodes/ beside it holds every conversation
   recipes/README.md                        the whole run of which these were the first steps, and its results
-  recipes/textcraft/train.sh --config-name scaling_inter_cpu        that run, 30 steps
+  recipes/textcraft/train.sh --config-name scaling_inter_cpu        that run to its end
   recipes/textcraft/eval.sh --config-name eval_cpu model.path=runs/textcraft_quickstart
-  CONTRIBUTING.md                          your own environment in an afternoon
+  CONTRIBUTING.md                          an environment of your own
 TEXT

@@ -48,8 +48,9 @@ install_gpu() {
         say "verl with FSDP and $engine"
         pip install -q -r "$list" -r requirements/dev.txt
     else
-        say "  flash-attn could not be built: going on without it. Add this to each training command:"
+        say "  flash-attn could not be built: going on without it. Add these to each training command:"
         say "  +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
+        say "  actor_rollout_ref.model.use_remove_padding=false"
         say "verl with $engine"
         pip install -q -r <(sed "s/^verl\[fsdp,/verl[/" "$list") -r requirements/dev.txt
     fi

@@ -33,5 +33,5 @@ def require_plugin() -> None:
     if (found == "cpu") != use_cpu_device():
         raise ConfigError(
             f"verl uses the device {found!r}, but this machine has {'no' if use_cpu_device() else 'an'} accelerator. "
-            "Unset VERL_PLATFORM, or see `verl-agent doctor`."
+            "Set VERL_PLATFORM=cpu to use the CPU, or unset it; `verl-agent doctor` says what is installed."
         )

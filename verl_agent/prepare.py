@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -12,13 +13,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
-from verl_agent.config.schema import AgentSettings, agent_settings
-from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.registry import new_session
+from verl_agent.config.schema import AgentSettings, EnvSettings, agent_settings
+from verl_agent.envs.registry import load_adapter, new_session
+from verl_agent.envs.session import ThreadedEnv
 from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
-from verl_agent.errors import ConfigError
+from verl_agent.errors import AgentError, ConfigError, EnvError
 from verl_agent.models import resolve_model
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.rollout.episode import env_call
 from verl_agent.types import Message, TaskItem
 
 CPU_MEMORY_GB = 14
@@ -49,6 +51,7 @@ def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
     if missing:
         raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
     settings = agent_settings(OmegaConf.to_container(config))
+    check_trainer(config)
     check_environment(settings)
     check_budgets(config, settings)
     with open_dict(config):
@@ -56,6 +59,33 @@ def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
     check_prompts(config, settings)
     check_machine(Path(config.trainer.default_local_dir))
     return config, settings
+
+
+def check_trainer(config: DictConfig) -> None:
+    """The config is for this machine's device, and asks for nothing that our sampler leaves out.
+
+    Raises:
+        ConfigError: it does not fit.
+    """
+    if (config.trainer.device == "cpu") != use_cpu_device():
+        raise ConfigError(
+            "this recipe is for a GPU, and the machine has none. Choose a recipe whose name ends with _cpu."
+            if use_cpu_device()
+            else "this recipe is for the CPU, and the machine has an accelerator. Set VERL_PLATFORM=cpu to train on "
+            "the CPU all the same, with the packages of `make setup DEVICE=cpu`."
+        )
+    if use_cpu_device() and os.environ.get("RAY_ADDRESS"):
+        raise ConfigError("RAY_ADDRESS names a Ray cluster, but a recipe for the CPU starts its own Ray. Unset it.")
+    for key, wanted in (
+        ("trainer.use_v1", True),
+        ("trainer.v1.trainer_mode", "sync"),
+        ("trainer.v1.sampler.sync_refill_failed_groups", False),
+        ("algorithm.filter_groups.enable", False),
+    ):
+        if OmegaConf.select(config, key) != wanted:
+            raise ConfigError(
+                f"{key}={OmegaConf.select(config, key)!r} does not work with the episode sampler. Allowed: {wanted!r}."
+            )
 
 
 def check_environment(settings: AgentSettings) -> None:
@@ -118,7 +148,7 @@ def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
     builder = choose_builder(tokenizer, AutoConfig.from_pretrained(model.path).model_type, template_options)
     for key in ("train_tasks", "eval_tasks"):
         for item in draw(select_tasks(settings.env.name, getattr(settings.env, key)), PROMPTS_CHECKED):
-            prompt = asyncio.run(first_messages(new_session(settings.env.name, settings.env.options), item))
+            prompt = asyncio.run(first_messages(settings.env, item))
             length = len(builder.build_initial_tokens(prompt))
             if length > budget:
                 raise ConfigError(
@@ -127,12 +157,22 @@ def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
                 )
 
 
-async def first_messages(session: EnvAdapter, item: TaskItem) -> list[Message]:
-    """The prompt of one task, from a session that is closed afterwards."""
+async def first_messages(env: EnvSettings, item: TaskItem) -> list[Message]:
+    """The prompt of one task, from a session that is closed afterwards.
+
+    Raises:
+        ConfigError: the environment does not start.
+    """
+    session = ThreadedEnv(load_adapter(env.name), env.options)
     try:
-        return await session.reset(item)
+        async with env_call("reset", env.timeout_s):
+            return await session.reset(item)
+    except EnvError as error:
+        raise ConfigError(f"env {env.name!r} does not begin task {item.id!r}: {error}") from error
     finally:
-        await session.close()
+        with suppress(AgentError):
+            async with env_call("close", env.timeout_s):
+                await session.close()
 
 
 def check_machine(run_dir: Path, memory_gb: float = CPU_MEMORY_GB, disk_gb: float = DISK_GB) -> None:
@@ -161,13 +201,13 @@ def _complete(config: DictConfig) -> None:
     if config.episode.record_dir is not None:
         config.episode.record_dir = str(Path(config.episode.record_dir).resolve())
     config.actor_rollout_ref.model.path = resolve_model(config.actor_rollout_ref.model.path)
-    if config.algorithm.adv_estimator == "gae":
-        config.critic.model.path = resolve_model(config.critic.model.path)
+    if config.critic.enable or (config.critic.enable is None and config.algorithm.adv_estimator == "gae"):
+        config.critic.model.path = resolve_model(config.critic.model.path, key="critic.model.path")
     loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")
     config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(loop_config)
     init = config.ray_kwargs.ray_init
     init.runtime_env.env_vars = {**worker_environment(run_dir), **(init.runtime_env.get("env_vars") or {})}
-    if "_temp_dir" not in init and not os.environ.get("RAY_ADDRESS"):
+    if use_cpu_device() and "_temp_dir" not in init:
         init._temp_dir = str(ray_dir())
 
 

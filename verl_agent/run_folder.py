@@ -78,7 +78,7 @@ class RunFolder:
         """Note what the run is; on resuming, refuse a recipe that is another one.
 
         Args:
-            config: the whole, resolved config.
+            config: the whole, resolved config, with paths as the recipe has them.
             resume: whether checkpoints in the folder are continued.
 
         Raises:
@@ -96,6 +96,11 @@ class RunFolder:
                     f"({key} was {before.get(key)!r}, is {now[key]!r}). Choose another trainer.default_local_dir, or "
                     "delete the folder."
                 )
+        if not resume and self.last_step:
+            raise ConfigError(
+                f"{self.root} holds step {self.last_step}, and trainer.resume_mode=disable would mix two runs. Choose "
+                "another trainer.default_local_dir, or delete the folder."
+            )
         self.root.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
 

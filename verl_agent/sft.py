@@ -40,6 +40,8 @@ def run(config: DictConfig) -> None:
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with quiet(folder.log) as console:
+        if missing := OmegaConf.missing_keys(config):
+            raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
         check_keys(config, "agent_sft")
         prepare(config, folder)
         steps = total_steps(config)
@@ -80,7 +82,7 @@ def prepare(config: DictConfig, folder: RunFolder) -> None:
     check_machine(folder.root)
     with open_dict(config):
         config.trainer.default_local_dir = str(folder.root)
-        config.model.path = resolve_model(config.model.path)
+        config.model.path = resolve_model(config.model.path, key="model.path")
         config.data.model_type = AutoConfig.from_pretrained(config.model.path).model_type
 
 

@@ -47,8 +47,11 @@ def run(config: DictConfig) -> None:
     with quiet(folder.log) as console:
         console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
         check_keys(config, "agent_base")
+        as_written = OmegaConf.select(config, "actor_rollout_ref.model.path")
         config, _ = prepare(config)
-        folder.check_identity(OmegaConf.to_container(config), config.trainer.resume_mode != "disable")
+        identity = OmegaConf.create(OmegaConf.to_container(config))
+        identity.actor_rollout_ref.model.path = as_written
+        folder.check_identity(OmegaConf.to_container(identity), config.trainer.resume_mode != "disable")
         if folder.last_step >= config.trainer.total_training_steps and config.trainer.resume_mode != "disable":
             console.print(f"All {folder.last_step} steps are done already: {folder.root}")
             return

@@ -107,6 +107,8 @@ class Episode:
         turns: one entry for each reply.
         stop: why it ended.
         error: what failed, for `StopReason.ENV_ERROR`.
+        started_at: when it was reset, seconds since the epoch.
+        seconds: from reset to close.
         success_reward: return from which the environment counts the task as solved.
     """
 
@@ -117,6 +119,8 @@ class Episode:
     stop: StopReason = StopReason.CANCELLED
     error: str = ""
     success_reward: float = 1.0
+    started_at: float = 0.0
+    seconds: float = 0.0
 
     @property
     def reward(self) -> float:

@@ -5,7 +5,8 @@ failing environments that its statistics mean nothing is dropped whole; the othe
 whose advantages are those of the smaller group, since a failed episode leaves no row behind.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import transfer_queue as tq
@@ -27,14 +28,19 @@ class EpisodeSampler(ReplayBuffer):
     """verl's synchronous replay buffer (trainer/ppo/v1/replay_buffer.py) with groups checked for survivors.
 
     verl creates it through `trainer.v1.sampler.custom_sampler`; `sampler_kwargs` holds `group_size`
-    (rollout.n), `min_group_size` (survivors that a group needs, 1 to `group_size`) and `max_fault_share`.
+    (rollout.n), `val_group_size`, `min_group_size` (survivors that a group needs, 1 to `group_size`), `retries` and
+    `max_fault_share`; `drop_uniform` leaves groups out whose episodes all earned the same, since their advantages are
+    zero, and saves their share of the update.
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
         super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)
         self.group_size = int(sampler_kwargs["group_size"])
         self.min_group_size = min(int(sampler_kwargs["min_group_size"]), self.group_size)
+        self.val_group_size = int(sampler_kwargs["val_group_size"])
+        self.tries = int(sampler_kwargs["retries"]) + 1
         self.max_fault_share = float(sampler_kwargs["max_fault_share"])
+        self.drop_uniform = bool(sampler_kwargs["drop_uniform"])
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, float]]:
         """See `ReplayBuffer.sample`; the metrics gain those of the episodes.
@@ -44,14 +50,19 @@ class EpisodeSampler(ReplayBuffer):
         """
         try:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)
-        except RuntimeError as error:  # raised where no group left a row
+        except RuntimeError as error:  # verl's word for: no group left a row
+            self._check_crashes(partition_id, self.finished_keys[partition_id] | self.failure_keys[partition_id])
             raise FaultLimitError(f"step {global_steps}: no episode is left to train on. {WHERE}") from error
+        size = self.val_group_size if partition_id == "val" else self.group_size
+        lost = batch_size * size - len(batch.keys)
+        self._check_faults(lost, batch_size * size)
         if partition_id == "val":
             return batch, metrics
-        lost = batch_size * self.group_size - len(batch.keys)
-        self._check_faults(lost, batch_size * self.group_size)
+        all_keys, summaries = batch.keys, self._summaries(batch)
         kept, dropped = self._split(batch.keys)
-        summaries = self._summaries(batch)
+        metrics |= {"episode/uniform_groups": float(len(uniform_groups(batch.keys, summaries)))}
+        if self.drop_uniform:
+            kept, dropped = without_uniform(kept, dropped, uniform_groups(batch.keys, summaries))
         if dropped:
             tq.kv_clear(partition_id=partition_id, keys=dropped)
             tags = dict(zip(batch.keys, batch.tags, strict=True))
@@ -60,9 +71,11 @@ class EpisodeSampler(ReplayBuffer):
             raise FaultLimitError(
                 f"step {global_steps}: no group has {self.min_group_size} episodes whose environment worked. {WHERE}"
             )
-        groups = {key.split("_")[0] for key in kept}
-        failed = [_failed(summaries[0])] * lost
-        return batch, metrics | episode_metrics([*summaries, *failed], groups_dropped=batch_size - len(groups))
+        intact = {key.split("_")[0] for key in self._split(list(all_keys))[0]}
+        failed = [
+            EpisodeSummary(0.0, False, 0, summaries[0].max_turns, StopReason.ENV_ERROR, attempts=self.tries)
+        ] * lost
+        return batch, metrics | episode_metrics([*summaries, *failed], groups_dropped=batch_size - len(intact))
 
     def _materialize_batch(
         self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]
@@ -72,15 +85,16 @@ class EpisodeSampler(ReplayBuffer):
         Raises:
             EpisodeCrashError: an episode raised; its environment is not the cause, since that is caught.
         """
-        crashed = self.failure_keys[partition_id] & set(selected_prompt_uids)
-        if crashed:
-            raise EpisodeCrashError(
-                f"{len(crashed)} of {len(selected_prompt_uids)} groups have an episode that raised."
-            )
+        self._check_crashes(partition_id, set(selected_prompt_uids))
         return super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)
 
+    def _check_crashes(self, partition_id: str, groups: set[str]) -> None:
+        crashed = self.failure_keys[partition_id] & groups
+        if crashed:
+            raise EpisodeCrashError(f"{len(crashed)} of {len(groups)} groups have an episode that raised.")
+
     def _check_faults(self, lost: int, total: int) -> None:
-        if lost / total > self.max_fault_share:
+        if lost == total or lost / total > self.max_fault_share:
             raise FaultLimitError(
                 f"{lost} of {total} episodes of this step failed in their environment after all retries; "
                 f"env.max_fault_share allows {self.max_fault_share:.0%}. {WHERE}"
@@ -102,6 +116,23 @@ class EpisodeSampler(ReplayBuffer):
         return [EpisodeSummary.from_fields(field["episode"]) for field in fields]
 
 
-def _failed(sibling: EpisodeSummary) -> EpisodeSummary:
-    """Stands for an episode that left no row; only its stop reason counts."""
-    return EpisodeSummary(0.0, False, 0, sibling.max_turns, StopReason.ENV_ERROR)
+def uniform_groups(keys: Sequence[str], summaries: Sequence[EpisodeSummary]) -> set[str]:
+    """Groups whose episodes all earned the same.
+
+    Args:
+        keys: `<group>_<sample>_<part>`, as verl names rows.
+        summaries: one for each key.
+    """
+    rewards: dict[str, set[float]] = defaultdict(set)
+    for key, summary in zip(keys, summaries, strict=True):
+        rewards[key.split("_")[0]].add(summary.reward)
+    return {group for group, values in rewards.items() if len(values) == 1}
+
+
+def without_uniform(kept: list[str], dropped: list[str], uniform: set[str]) -> tuple[list[str], list[str]]:
+    """Move the rows of uniform groups from `kept` to `dropped`; if no other group is left, one of them stays."""
+    useful = [key for key in kept if key.split("_")[0] not in uniform]
+    if not useful:
+        useful = [key for key in kept if key.split("_")[0] == kept[0].split("_")[0]] if kept else []
+    chosen = set(useful)
+    return useful, [*dropped, *(key for key in kept if key not in chosen)]

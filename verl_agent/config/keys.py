@@ -39,20 +39,21 @@ def check_keys(config: DictConfig, base: str) -> None:
     Raises:
         ConfigError: a key that neither verl nor this package reads.
     """
-    known = reference(base)
+    strategy = OmegaConf.select(config, "actor_rollout_ref.actor.strategy")
+    known = reference(base, ["model_engine=megatron"] if strategy == "megatron" else [])
     for key in leaves(OmegaConf.to_container(config)):
         if not key.startswith(FREE) and not key.endswith(FIELDS):
             _find(known, key)
 
 
-def reference(base: str) -> dict[str, Any]:
-    """All keys of a base, with its values unresolved."""
+def reference(base: str, choices: list[str]) -> dict[str, Any]:
+    """All keys of a base with other choices of config groups, its values unresolved."""
     register_config()
     if GlobalHydra.instance().is_initialized():
-        config = compose(base)
+        config = compose(base, choices)
     else:
         with initialize_config_module("verl_agent.config", version_base=None):
-            config = compose(base)
+            config = compose(base, choices)
     return {str(key): value for key, value in OmegaConf.to_container(config).items()}
 
 

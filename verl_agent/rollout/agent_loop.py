@@ -1,7 +1,7 @@
 """The glue to verl: one row of a batch in, one played episode as verl's sample out."""
 
 import os
-import time
+import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -72,7 +72,7 @@ class Shared:
     def writer(self) -> EpisodeWriter | None:
         """The record file of this process."""
         folder = self.settings.episode.record_dir
-        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.jsonl"
+        name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{socket.gethostname()}-{os.getpid()}.jsonl"
         return EpisodeWriter(Path(folder) / name) if folder else None
 
 
@@ -111,9 +111,8 @@ class EpisodeLoop(AgentLoopBase):
         def new_env() -> EnvAdapter:
             return ThreadedEnv(shared.adapter, shared.settings.env.options)
 
-        started = time.monotonic()
         tries = await play_until_sound(shared.item(row.tasks, row.task_id), new_env, new_policy, limits)
-        self._record(row, tries, time.monotonic() - started)
+        self._record(row, tries)
         return self._output(tries, policies[-1]) if tries[-1].sound else []
 
     def _limits(self, row: Row) -> EpisodeLimits:
@@ -131,7 +130,7 @@ class EpisodeLoop(AgentLoopBase):
             frozenset({self.shared.end_of_turn}),
         )
 
-    def _record(self, row: Row, tries: list[Episode], seconds: float) -> None:
+    def _record(self, row: Row, tries: list[Episode]) -> None:
         if self.shared.writer is None:
             return
         for attempt, episode in enumerate(tries, start=1):
@@ -141,8 +140,8 @@ class EpisodeLoop(AgentLoopBase):
                 step=row.step,
                 group=row.group,
                 sample=row.sample,
-                started_at=datetime.now(UTC),
-                seconds=seconds,
+                started_at=datetime.fromtimestamp(episode.started_at, UTC),
+                seconds=episode.seconds,
                 attempt=attempt,
             )
             self.shared.writer.write(to_record(episode, origin))
@@ -166,6 +165,6 @@ class EpisodeLoop(AgentLoopBase):
                 "min_global_steps": min(policy.steps),
                 "max_global_steps": max(policy.steps),
                 "episode": summary.to_fields(),
-                "reward_extra_info": {"acc": float(episode.success), "turns": float(len(episode.turns))},
+                "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
             },
         )

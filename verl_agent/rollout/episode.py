@@ -14,6 +14,9 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import AgentError, ConfigError, EnvError, EnvTimeoutError
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
+CLOSE_TIMEOUT_S = 5.0
+"""Seconds that an episode waits for its environment to close; one that hangs would cost its time limit twice."""
+
 
 class Policy(Protocol):
     """What plays: a model behind an engine, an endpoint, or a script."""
@@ -64,7 +67,8 @@ async def play(item: TaskItem, env: EnvAdapter, policy: Policy, limits: EpisodeL
         policy: what is trained or evaluated, fresh for this episode.
         limits: turns and seconds.
     """
-    episode = Episode(item, limits.max_turns, success_reward=env.success_reward)
+    episode = Episode(item, limits.max_turns, success_reward=env.success_reward, started_at=time.time())
+    started = time.monotonic()
     try:
         async with env_call("reset", limits.timeout_s):
             episode.messages += await env.reset(item)
@@ -77,8 +81,9 @@ async def play(item: TaskItem, env: EnvAdapter, policy: Policy, limits: EpisodeL
         episode.stop, episode.error = StopReason.ENV_ERROR, str(error)
     finally:
         with suppress(AgentError):  # an environment that cannot close is its host's to clean up
-            async with env_call("close", limits.timeout_s):
+            async with env_call("close", min(limits.timeout_s, CLOSE_TIMEOUT_S)):
                 await env.close()
+        episode.seconds = time.monotonic() - started
     return episode
 
 

@@ -42,9 +42,10 @@ METRICS = (
     Metric("env/retries", "count", "replays after a failed environment"),
     Metric("env/faults", "count", "episodes whose environment failed at the last attempt too"),
     Metric("env/fault_share", "share", "env/faults over all episodes"),
+    Metric("episode/uniform_groups", "count", "groups whose episodes all earned the same, so that none is better"),
     Metric("env/groups_dropped", "count", "groups left out because too few sound episodes remained"),
-    Metric("time/generate_s_mean", "s", "time that an episode waited for the model, on average"),
-    Metric("time/env_s_mean", "s", "time that an episode waited for its environment, on average"),
+    Metric("time/generate_s_mean", "s", "time that a sound episode waited for the model, on average"),
+    Metric("time/env_s_mean", "s", "time that a sound episode waited for its environment, on average"),
 )
 
 
@@ -161,8 +162,6 @@ def episode_metrics(summaries: Iterable[EpisodeSummary], groups_dropped: int = 0
         "env/faults": float(faults),
         "env/fault_share": faults / len(every),
         "env/groups_dropped": float(groups_dropped),
-        "time/generate_s_mean": fmean(summary.generate_s for summary in every),
-        "time/env_s_mean": fmean(summary.env_s for summary in every),
     }
     for reason in StopReason:
         metrics[f"stop/{reason}"] = fmean(summary.stop is reason for summary in every)
@@ -176,6 +175,8 @@ def _policy_metrics(sound: Sequence[EpisodeSummary]) -> dict[str, float]:
         "episode/turns_mean": fmean(summary.turns for summary in sound),
         "episode/turns_max": float(max(summary.turns for summary in sound)),
         "episode/tokens_mean": fmean(summary.tokens for summary in sound),
+        "time/generate_s_mean": fmean(summary.generate_s for summary in sound),
+        "time/env_s_mean": fmean(summary.env_s for summary in sound),
         "episode/hit_horizon": fmean(summary.turns >= summary.max_turns for summary in sound),
     }
     turns = sum(summary.turns for summary in sound)
