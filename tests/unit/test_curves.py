@@ -28,7 +28,7 @@ def full_step(step: int) -> dict[str, float | None]:
         "timing_s/gen": 10.0,
         "timing_s/update_actor": 5.0,
         "timing_s/step": 16.0,
-        "val-core/guess/acc/mean@1": step / 100,
+        "val-core/guess/success/mean@1": step / 100,
     }
 
 
@@ -93,9 +93,9 @@ def test_other_lines_are_no_steps(line):
 
 def test_validation_results_are_found_among_verls_names():
     values = {
-        "val-core/textcraft/acc/mean@1": 0.1,
-        "val-core/textcraft/acc/mean@8": 0.8,
-        "val-core/textcraft/acc/best@8/mean": 0.9,
+        "val-core/textcraft/success/mean@1": 0.1,
+        "val-core/textcraft/success/mean@8": 0.8,
+        "val-core/textcraft/success/best@8/mean": 0.9,
         "val-aux/textcraft/reward/mean@8": 80.0,
         "val-aux/num_turns/mean": 4.0,
     }

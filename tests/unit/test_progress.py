@@ -86,7 +86,7 @@ def test_a_value_that_was_not_logged_is_a_dash(tmp_path):
 
 def test_validation_has_a_line_of_its_own(tmp_path):
     path = tmp_path / "m.jsonl"
-    path.write_text('{"step": 0, "data": {"val-core/guess/acc/mean@1": 0.5, "val-aux/guess/reward/mean@1": 12}}\n')
+    path.write_text('{"step": 0, "data": {"val-core/guess/success/mean@1": 0.5, "val-aux/guess/reward/mean@1": 12}}\n')
     view, output = plain(path)
     view.update()
     assert output.getvalue() == "validation after step 0: guess reward 12.000, success 50.0%\n"
@@ -116,7 +116,7 @@ def test_a_terminal_shows_the_phase_then_the_table(tmp_path):
     with ProgressView(path, 10, console) as view:
         view.phase("loading model")
         console.print("another message")
-        append(path, line(1, **{"val-core/guess/acc/mean@1": 0.5}))
+        append(path, line(1, **{"val-core/guess/success/mean@1": 0.5}))
     shown = output.getvalue()
     assert shown.index("loading model") < shown.index("1/10") < shown.index("validation after step 1")
 

@@ -6,7 +6,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from verl_agent.batch.sampler import EpisodeSampler, _failed
+from verl_agent.batch.sampler import EpisodeCrashError, EpisodeSampler, uniform_groups, without_uniform
 from verl_agent.errors import FaultLimitError
 from verl_agent.trace.metrics import EpisodeSummary
 from verl_agent.types import StopReason
@@ -14,7 +14,14 @@ from verl_agent.types import StopReason
 
 def sampler(group_size: int = 4, min_group_size: int = 2, max_fault_share: float = 0.5) -> EpisodeSampler:
     """Created as verl's V1 trainer creates a custom sampler (trainer_base.py, `_build_replay_buffer`)."""
-    settings = {"group_size": group_size, "min_group_size": min_group_size, "max_fault_share": max_fault_share}
+    settings = {
+        "group_size": group_size,
+        "val_group_size": 1,
+        "min_group_size": min_group_size,
+        "max_fault_share": max_fault_share,
+        "retries": 2,
+        "drop_uniform": False,
+    }
     return EpisodeSampler(
         trainer_mode="sync",
         trainer_config=OmegaConf.create({}),
@@ -74,6 +81,26 @@ def test_no_failure_is_too_many_where_none_is_allowed():
         sampler(max_fault_share=0.0)._check_faults(1, 16)
 
 
-def test_an_episode_without_a_row_is_counted_by_its_stop_reason():
-    stand_in = _failed(EpisodeSummary(1.0, True, 3, 10, StopReason.TERMINATED, category="depth 2"))
-    assert (stand_in.stop, stand_in.sound, stand_in.max_turns) == (StopReason.ENV_ERROR, False, 10)
+def earned(*rewards: float) -> list[EpisodeSummary]:
+    return [EpisodeSummary(reward, reward > 0, 3, 10, StopReason.TERMINATED) for reward in rewards]
+
+
+def test_a_group_is_uniform_if_all_its_episodes_earned_the_same():
+    rows = ["a_0_0", "b_0_0", "a_1_0", "b_1_0", "c_0_0"]
+    assert uniform_groups(rows, earned(1, 1, 1, 0, 0)) == {"a", "c"}
+
+
+def test_uniform_groups_are_left_out_with_those_that_were_dropped_before():
+    assert without_uniform(keys(a=2, b=2), ["c_0_0"], {"a"}) == (keys(b=2), ["c_0_0", *keys(a=2)])
+
+
+def test_one_group_stays_where_all_are_uniform():
+    """Verl cannot take a step on an empty batch; this one moves no weight by its rewards."""
+    assert without_uniform(keys(a=2, b=2), [], {"a", "b"}) == (keys(a=2), keys(b=2))
+
+
+def test_a_crashed_episode_is_not_taken_for_a_failed_environment():
+    crashing = sampler()
+    crashing.failure_keys["train"] = {"a"}
+    with pytest.raises(EpisodeCrashError, match="1 of 2 groups have an episode that raised"):
+        crashing._check_crashes("train", {"a", "b"})

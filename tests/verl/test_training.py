@@ -60,7 +60,7 @@ episode: {max_tokens_per_turn: 4, cut_turn: play}
 data: {train_batch_size: 2, max_prompt_length: 128, max_response_length: 128}
 algorithm: {rollout_correction: {bypass_mode: false}}
 actor_rollout_ref:
-  actor: {use_kl_loss: false, entropy_coeff: -1.0, optim: {lr: 3.0e-3}}
+  actor: {use_kl_loss: false, entropy_coeff: -1.0, optim: {lr: 3.0e-2}}
   rollout: {n: 4, max_num_seqs: 16}
 trainer: {total_training_steps: 5, save_freq: 1, experiment_name: tiny}
 """
@@ -185,10 +185,14 @@ def test_a_run_ends_every_process_that_it_started(run: Run):
 
 
 def test_the_engine_has_the_weights_that_were_trained(run: Run):
+    """On the tokens of each step, which the engine wrote with the weights of the last sync.
+
+    The loss lowers the entropy, so that an engine left behind would give those tokens other probabilities.
+    """
     gaps = [run.metrics[step]["training/rollout_probs_diff_mean"] for step in run.metrics]
     entropies = [run.metrics[step]["actor/entropy"] for step in sorted(run.metrics)]
     assert max(gaps) <= 0.01
-    assert entropies[0] - entropies[-1] > 0.5, "the loss lowers the entropy, so the weights must have changed"
+    assert entropies[0] - entropies[-1] > 0.5
 
 
 def test_the_horizon_follows_the_step_through_the_restart(run: Run):
