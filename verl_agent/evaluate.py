@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +12,12 @@ from rich.console import Console
 from verl_agent.config.search_path import register_config
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.session import ThreadedEnv
-from verl_agent.errors import ConfigError
 from verl_agent.evaluation import LOG, RECORDS, Job, prepare_evaluation, report
 from verl_agent.prepare import worker_environment
 from verl_agent.processes import ending_all_children
 from verl_agent.rollout.episode import EpisodeLimits, Policy
 from verl_agent.rollout.evaluation_loop import EvaluationSetup, play_all
-from verl_agent.terminal import last_errors, quiet
+from verl_agent.terminal import exit_with, last_errors, quiet
 from verl_agent.trace.evaluation_progress import EvaluationProgress
 from verl_agent.trace.record import EpisodeWriter
 
@@ -100,13 +98,7 @@ def policies(job: Job, engine: Any) -> Callable[[int], Policy]:
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
     """Entry point of `python -m verl_agent.evaluate`."""
-    try:
-        run(config)
-    except ConfigError as error:
-        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    exit_with(run, config)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from verl_agent.models import resolve_model
 from verl_agent.plugin import require_plugin
 from verl_agent.prepare import check_machine
 from verl_agent.run_folder import RunFolder
-from verl_agent.terminal import last_errors, quiet
+from verl_agent.terminal import exit_with, last_errors, quiet
 from verl_agent.trace.metrics_log import MetricsTail
 
 POLL_S = 0.5
@@ -60,7 +59,7 @@ def run(config: DictConfig) -> None:
             console.print(f"[red]The run failed: {type(error).__name__}[/]. Errors in {folder.log}:")
             console.print(last_errors(folder.log), markup=False, highlight=False)
             raise
-        console.print(f"warm start: {folder.root}   log: {folder.log}")
+        console.print(f"warm start: {folder.root}   log: {folder.log}", soft_wrap=True)
 
 
 def prepare(config: DictConfig, folder: RunFolder) -> None:
@@ -159,13 +158,7 @@ def showing(folder: RunFolder, steps: int, console: Console) -> Iterator[None]:
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
     """Entry point of `python -m verl_agent.sft`."""
-    try:
-        run(config)
-    except ConfigError as error:
-        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    exit_with(run, config)
 
 
 if __name__ == "__main__":

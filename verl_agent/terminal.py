@@ -3,11 +3,26 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from omegaconf import DictConfig
 from rich.console import Console
+
+from verl_agent.errors import ConfigError
+
+
+def exit_with(run: Callable[[DictConfig], None], config: DictConfig) -> None:
+    """Run an entry point, and end the process as a shell expects: 2 for a wrong setting, 130 for Ctrl-C."""
+    try:
+        run(config)
+    except ConfigError as error:
+        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
 """How Python prints the last line of a traceback."""

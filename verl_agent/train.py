@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 import threading
 
 import hydra
@@ -17,11 +16,11 @@ from verl_agent.plugin import require_plugin
 from verl_agent.prepare import prepare
 from verl_agent.processes import ending_all_children
 from verl_agent.run_folder import RunFolder
-from verl_agent.terminal import last_errors, quiet
+from verl_agent.terminal import exit_with, last_errors, quiet
 from verl_agent.trace.curves import draw_curves
-from verl_agent.trace.evaluation import compare
+from verl_agent.trace.evaluation import learnt
 from verl_agent.trace.progress import ProgressView
-from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.trace.record import read_records
 
 PHASES = (
     ("Started a local Ray instance", "starting Ray"),
@@ -151,39 +150,31 @@ def finish(folder: RunFolder, console: Console) -> None:
         except ConfigError as nothing_to_draw:
             console.print(str(nothing_to_draw))
         else:
-            console.print(f"curves: {folder.curves}")
+            console.print(f"curves: {folder.curves}", soft_wrap=True)
         show_gain(folder, console)
-        console.print(f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}")
+        console.print(
+            f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}",
+            soft_wrap=True,
+        )
 
 
 def show_gain(folder: RunFolder, console: Console) -> None:
     """Compare the first and the last validation, task by task."""
-    if not (folder.root / "episodes").is_dir():
-        return
-    played: dict[int, list[EpisodeRecord]] = {}
-    for record in read_records(folder.root / "episodes"):
-        if record["purpose"] == "validation":
-            played.setdefault(record["step"], []).append(record)
-    if len(played) < 2:
-        return
-    first, last = min(played), max(played)
-    everything = compare(played[first], played[last])[-1]
-    console.print(
-        f"success on {everything.difference.items} held-out tasks: step {first} {everything.before:.1%}, "
-        f"step {last} {everything.after:.1%}; difference {everything.difference}"
-    )
+    records = folder.root / "episodes"
+    gain = learnt(read_records(records)) if records.is_dir() else None
+    if gain:
+        first, last, both = gain
+        console.print(
+            f"success on {both.difference.items} held-out tasks: step {first} {both.before:.1%}, "
+            f"step {last} {both.after:.1%}; difference {both.difference}",
+            soft_wrap=True,
+        )
 
 
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
     """Entry point of `python -m verl_agent.train`."""
-    try:
-        run(config)
-    except ConfigError as error:
-        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    exit_with(run, config)
 
 
 if __name__ == "__main__":

@@ -205,16 +205,19 @@ def _stack(
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot: shown if any of the metrics that start with `needs` was logged."""
+    """One plot: shown if any of the metrics that start with `needs` was logged, and `instead_of` was not."""
 
     title: str
     needs: tuple[str, ...]
     draw: Callable[[Axes, Log], None]
     measure: str = ""
+    instead_of: str = ""
 
     def has_data(self, log: Log) -> bool:
         """Whether there is anything to show."""
         logged = {name for values in log.by_step.values() for name in values}
+        if self.instead_of in logged:
+            return False
         return any(name.startswith(self.needs) for name in logged) or bool(log.validation(self.measure))
 
 
@@ -224,7 +227,8 @@ PANELS = (
     Panel("Turns of an episode (mean) under the horizon", ("episode/turns_mean", "episode/horizon"), _draw_turns),
     Panel("Why episodes ended (% of episodes)", ("stop/",), _draw_stops),
     Panel("Policy entropy (nats per token)", ENTROPY, _draw_entropy),
-    Panel("Engine against trainer (mean Δ probability; log-prob with bypass_mode)", GAP, _draw_gap),
+    Panel("Engine against trainer (mean |Δ probability|)", GAP[:1], _draw_gap),
+    Panel("Engine against trainer (mean Δ log-prob)", GAP[1:], _draw_gap, instead_of=GAP[0]),
     Panel("Time of a step (seconds)", ("timing_s/step",), _draw_seconds),
 )
 """The panels, in reading order."""

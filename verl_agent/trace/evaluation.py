@@ -103,6 +103,22 @@ def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> 
     return [*(part for part in parts if part is not None), overall]
 
 
+def learnt(records: Iterable[EpisodeRecord]) -> tuple[int, int, Comparison] | None:
+    """The first and the last validated step of a run, and the comparison of the two over all tasks.
+
+    Returns:
+        None if fewer than two steps were validated.
+    """
+    by_step: dict[int, list[EpisodeRecord]] = defaultdict(list)
+    for record in records:
+        if record["purpose"] == "validation":
+            by_step[record["step"]].append(record)
+    if len(by_step) < 2:
+        return None
+    first, last = min(by_step), max(by_step)
+    return first, last, compare(by_step[first], by_step[last])[-1]
+
+
 def success_estimate(solved_by_item: Mapping[str, Sequence[float]]) -> Estimate:
     """Share of solved samples with an interval over items.
 
