@@ -38,7 +38,7 @@ def test_each_step_is_one_line_aligned_under_the_header(tmp_path):
     view, output = plain(path)
     view.update()
     header, first, second = output.getvalue().splitlines()
-    titles = ["step", "horizon", "reward", "success", "turns", "invalid", "entropy", "prob", "gap", "seconds", "left"]
+    titles = ["step", "horizon", "reward", "success", "turns", "invalid", "entropy", "gap", "seconds", "left"]
     assert header.split() == titles
     assert first.split() == ["1/10", "10", "0.500", "25.0%", "7.4", "3.1%", "0.800", "0.0031", "60.0", "0:09:00"]
     assert len(header) == len(first) == len(second)

@@ -58,24 +58,22 @@ class EpisodeSampler(ReplayBuffer):
         self._check_faults(lost, batch_size * size)
         if partition_id == "val":
             return batch, metrics
-        all_keys, summaries = batch.keys, self._summaries(batch)
+        summaries = self._summaries(batch)
         kept, dropped = self._split(batch.keys)
-        metrics |= {"episode/uniform_groups": float(len(uniform_groups(batch.keys, summaries)))}
-        if self.drop_uniform:
-            kept, dropped = without_uniform(kept, dropped, uniform_groups(batch.keys, summaries))
-        if dropped:
-            tq.kv_clear(partition_id=partition_id, keys=dropped)
-            tags = dict(zip(batch.keys, batch.tags, strict=True))
-            batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
         if not kept:
             raise FaultLimitError(
                 f"step {global_steps}: no group has {self.min_group_size} episodes whose environment worked. {WHERE}"
             )
-        intact = {key.split("_")[0] for key in self._split(list(all_keys))[0]}
-        failed = [
-            EpisodeSummary(0.0, False, 0, summaries[0].max_turns, StopReason.ENV_ERROR, attempts=self.tries)
-        ] * lost
-        return batch, metrics | episode_metrics([*summaries, *failed], groups_dropped=batch_size - len(intact))
+        intact, uniform = {group_of(key) for key in kept}, uniform_groups(batch.keys, summaries)
+        if self.drop_uniform:
+            kept, dropped = without_uniform(kept, dropped, uniform)
+        if dropped:
+            tq.kv_clear(partition_id=partition_id, keys=dropped)
+            tags = dict(zip(batch.keys, batch.tags, strict=True))
+            batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
+        failure = EpisodeSummary(0.0, False, 0, summaries[0].max_turns, StopReason.ENV_ERROR, attempts=self.tries)
+        every = [*summaries, *[failure] * lost]
+        return batch, metrics | episode_metrics(every, batch_size - len(intact), len(uniform))
 
     def _materialize_batch(
         self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]
@@ -102,9 +100,9 @@ class EpisodeSampler(ReplayBuffer):
 
     def _split(self, keys: list[str]) -> tuple[list[str], list[str]]:
         """Keys of groups with enough survivors, and the others."""
-        sizes = Counter(key.split("_")[0] for key in keys)
-        kept = [key for key in keys if sizes[key.split("_")[0]] >= self.min_group_size]
-        return kept, [key for key in keys if sizes[key.split("_")[0]] < self.min_group_size]
+        sizes = Counter(group_of(key) for key in keys)
+        kept = [key for key in keys if sizes[group_of(key)] >= self.min_group_size]
+        return kept, [key for key in keys if sizes[group_of(key)] < self.min_group_size]
 
     def _summaries(self, batch: KVBatchMeta) -> list[EpisodeSummary]:
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
@@ -116,23 +114,28 @@ class EpisodeSampler(ReplayBuffer):
         return [EpisodeSummary.from_fields(field["episode"]) for field in fields]
 
 
+def group_of(key: str) -> str:
+    """The group of a row, whose key verl writes as `<group>_<sample>_<part>`."""
+    return key.split("_")[0]
+
+
 def uniform_groups(keys: Sequence[str], summaries: Sequence[EpisodeSummary]) -> set[str]:
     """Groups whose episodes all earned the same.
 
     Args:
-        keys: `<group>_<sample>_<part>`, as verl names rows.
+        keys: of the rows.
         summaries: one for each key.
     """
     rewards: dict[str, set[float]] = defaultdict(set)
     for key, summary in zip(keys, summaries, strict=True):
-        rewards[key.split("_")[0]].add(summary.reward)
+        rewards[group_of(key)].add(summary.reward)
     return {group for group, values in rewards.items() if len(values) == 1}
 
 
 def without_uniform(kept: list[str], dropped: list[str], uniform: set[str]) -> tuple[list[str], list[str]]:
     """Move the rows of uniform groups from `kept` to `dropped`; if no other group is left, one of them stays."""
-    useful = [key for key in kept if key.split("_")[0] not in uniform]
+    useful = [key for key in kept if group_of(key) not in uniform]
     if not useful:
-        useful = [key for key in kept if key.split("_")[0] == kept[0].split("_")[0]] if kept else []
+        useful = [key for key in kept if group_of(key) == kept[0].split("_")[0]] if kept else []
     chosen = set(useful)
     return useful, [*dropped, *(key for key in kept if key not in chosen)]

@@ -141,7 +141,9 @@ def summarize(episode: Episode, attempts: int = 1) -> EpisodeSummary:
     )
 
 
-def episode_metrics(summaries: Iterable[EpisodeSummary], groups_dropped: int = 0) -> dict[str, float]:
+def episode_metrics(
+    summaries: Iterable[EpisodeSummary], groups_dropped: int = 0, uniform_groups: int = 0
+) -> dict[str, float]:
     """The metrics of one batch of episodes.
 
     What has no value is left out rather than reported as 0: a batch without a sound episode has
@@ -150,6 +152,7 @@ def episode_metrics(summaries: Iterable[EpisodeSummary], groups_dropped: int = 0
     Args:
         summaries: every episode of the batch, failed ones included.
         groups_dropped: groups that the batch lost to failed episodes.
+        uniform_groups: groups whose episodes all earned the same.
     """
     every = list(summaries)
     if not every:
@@ -162,6 +165,7 @@ def episode_metrics(summaries: Iterable[EpisodeSummary], groups_dropped: int = 0
         "env/faults": float(faults),
         "env/fault_share": faults / len(every),
         "env/groups_dropped": float(groups_dropped),
+        "episode/uniform_groups": float(uniform_groups),
     }
     for reason in StopReason:
         metrics[f"stop/{reason}"] = fmean(summary.stop is reason for summary in every)
