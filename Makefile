@@ -58,7 +58,7 @@ test-long: setup ## Run the slow tests: whole training runs on CPU
 	pytest -s -m "slow and not gpu" tests/long
 
 .PHONY: test-gpu
-test-gpu: setup ## Run the tests that need a GPU
+test-gpu: setup ## Run the tests that need a GPU (DEVICE=gpu VENV=.venv-gpu)
 	pytest -m gpu tests
 
 .PHONY: check

@@ -136,6 +136,6 @@ def without_uniform(kept: list[str], dropped: list[str], uniform: set[str]) -> t
     """Move the rows of uniform groups from `kept` to `dropped`; if no other group is left, one of them stays."""
     useful = [key for key in kept if group_of(key) not in uniform]
     if not useful:
-        useful = [key for key in kept if group_of(key) == kept[0].split("_")[0]] if kept else []
+        useful = [key for key in kept if group_of(key) == group_of(kept[0])] if kept else []
     chosen = set(useful)
     return useful, [*dropped, *(key for key in kept if key not in chosen)]
