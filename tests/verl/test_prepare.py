@@ -74,7 +74,7 @@ def prepared(folder: Path, *changes: str):
             "env.train_tasks='small_train' and env.eval_tasks='small_train' share 46 tasks, such as",
         ),
         (["env.train_tasks=held_out.txt", "env.eval_tasks=held_out.txt"], "env.train_tasks='held_out.txt' and"),
-        (["env.options.colour=red"], "env.options of 'guess_number': GuessNumber.__init__() got an unexpected"),
+        (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: tolerant."),
         (
             ["env.options.tolerant=yes please"],
             "env.options.tolerant='yes please' is not allowed. Allowed: true, false.",

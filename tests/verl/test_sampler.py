@@ -6,7 +6,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from verl_agent.batch.sampler import EpisodeCrashError, EpisodeSampler, uniform_groups, without_uniform
+from verl_agent.batch.sampler import EpisodeCrashError, EpisodeSampler, uniform_groups
 from verl_agent.errors import FaultLimitError
 from verl_agent.trace.metrics import EpisodeSummary
 from verl_agent.types import StopReason
@@ -20,7 +20,6 @@ def sampler(group_size: int = 4, min_group_size: int = 2, max_fault_share: float
         "min_group_size": min_group_size,
         "max_fault_share": max_fault_share,
         "retries": 2,
-        "drop_uniform": False,
     }
     return EpisodeSampler(
         trainer_mode="sync",
@@ -88,15 +87,6 @@ def earned(*rewards: float) -> list[EpisodeSummary]:
 def test_a_group_is_uniform_if_all_its_episodes_earned_the_same():
     rows = ["a_0_0", "b_0_0", "a_1_0", "b_1_0", "c_0_0"]
     assert uniform_groups(rows, earned(1, 1, 1, 0, 0)) == {"a", "c"}
-
-
-def test_uniform_groups_are_left_out_with_those_that_were_dropped_before():
-    assert without_uniform(keys(a=2, b=2), ["c_0_0"], {"a"}) == (keys(b=2), ["c_0_0", *keys(a=2)])
-
-
-def test_one_group_stays_where_all_are_uniform():
-    """Verl cannot take a step on an empty batch; this one moves no weight by its rewards."""
-    assert without_uniform(keys(a=2, b=2), [], {"a", "b"}) == (keys(a=2), keys(b=2))
 
 
 def test_a_crashed_episode_is_not_taken_for_a_failed_environment():

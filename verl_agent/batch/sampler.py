@@ -29,8 +29,7 @@ class EpisodeSampler(ReplayBuffer):
 
     verl creates it through `trainer.v1.sampler.custom_sampler`; `sampler_kwargs` holds `group_size`
     (rollout.n), `val_group_size`, `min_group_size` (survivors that a group needs, 1 to `group_size`), `retries` and
-    `max_fault_share`; `drop_uniform` leaves groups out whose episodes all earned the same, since their advantages are
-    zero, and saves their share of the update.
+    `max_fault_share`.
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
@@ -40,7 +39,6 @@ class EpisodeSampler(ReplayBuffer):
         self.val_group_size = int(sampler_kwargs["val_group_size"])
         self.tries = int(sampler_kwargs["retries"]) + 1
         self.max_fault_share = float(sampler_kwargs["max_fault_share"])
-        self.drop_uniform = bool(sampler_kwargs["drop_uniform"])
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, float]]:
         """See `ReplayBuffer.sample`; the metrics gain those of the episodes.
@@ -65,8 +63,6 @@ class EpisodeSampler(ReplayBuffer):
                 f"step {global_steps}: no group has {self.min_group_size} episodes whose environment worked. {WHERE}"
             )
         intact, uniform = {group_of(key) for key in kept}, uniform_groups(batch.keys, summaries)
-        if self.drop_uniform:
-            kept, dropped = without_uniform(kept, dropped, uniform)
         if dropped:
             tq.kv_clear(partition_id=partition_id, keys=dropped)
             tags = dict(zip(batch.keys, batch.tags, strict=True))
@@ -130,12 +126,3 @@ def uniform_groups(keys: Sequence[str], summaries: Sequence[EpisodeSummary]) -> 
     for key, summary in zip(keys, summaries, strict=True):
         rewards[group_of(key)].add(summary.reward)
     return {group for group, values in rewards.items() if len(values) == 1}
-
-
-def without_uniform(kept: list[str], dropped: list[str], uniform: set[str]) -> tuple[list[str], list[str]]:
-    """Move the rows of uniform groups from `kept` to `dropped`; if no other group is left, one of them stays."""
-    useful = [key for key in kept if group_of(key) not in uniform]
-    if not useful:
-        useful = [key for key in kept if group_of(key) == group_of(kept[0])] if kept else []
-    chosen = set(useful)
-    return useful, [*dropped, *(key for key in kept if key not in chosen)]
