@@ -18,7 +18,6 @@ from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models import resolve_model
-from verl_agent.plugin import require_plugin
 from verl_agent.prepare import check_machine
 from verl_agent.run_folder import RunFolder
 from verl_agent.terminal import exit_with, last_errors, quiet
@@ -101,6 +100,8 @@ def train(config: DictConfig, folder: RunFolder) -> None:
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     single_process()
+    from verl_agent.plugin import require_plugin  # importing it imports verl
+
     require_plugin()
     from verl.trainer.sft_trainer import run_sft
 

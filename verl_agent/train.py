@@ -12,7 +12,6 @@ from rich.console import Console
 from verl_agent.config.keys import check_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import AgentError, ConfigError
-from verl_agent.plugin import require_plugin
 from verl_agent.prepare import prepare
 from verl_agent.processes import ending_all_children
 from verl_agent.run_folder import RunFolder
@@ -75,6 +74,8 @@ def train(config: DictConfig, folder: RunFolder) -> None:
     OmegaConf.set_struct(environment, False)
     environment.VERL_FILE_LOGGER_PATH = str(folder.metrics)
     os.environ.update(environment)
+    from verl_agent.plugin import require_plugin  # importing it imports verl
+
     require_plugin()
     import ray
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
