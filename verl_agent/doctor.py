@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.machine import RL_MEMORY_GB, Memory, read_memory
+from verl_agent.machine import RL_MEMORY_GB, Memory, read_memory, read_text
 from verl_agent.platform.versions import TESTED, installed
 
 GIB = 1024**3
@@ -218,7 +218,7 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[Finding]:
     gpus = _ask("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
     return [
         check_python(sys.version_info[:3]),
-        check_cpu(len(os.sched_getaffinity(0)), _read("/proc/cpuinfo")),
+        check_cpu(len(os.sched_getaffinity(0)), read_text("/proc/cpuinfo")),
         check_memory(read_memory()),
         check_disk(shutil.disk_usage(folder).free, folder.resolve()),
         check_shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None),
@@ -265,11 +265,6 @@ def render(findings: Sequence[Finding], console: Console) -> None:
     console.print(summary(findings), markup=False)
 
 
-def _read(path: str) -> str:
-    file = Path(path)
-    return file.read_text() if file.is_file() else ""
-
-
 def _ask(*command: str) -> str:
     """What a program prints, "" if it is not there, fails or hangs."""
     try:
@@ -287,5 +282,7 @@ def _package_folder(module: str) -> Path | None:
 def _cuda() -> str:
     """CUDA version that torch was built for, read from its version file because importing it takes seconds."""
     folder = _package_folder("torch")
-    line = re.search(r"^cuda\b.*=\s*'([\d.]+)'", _read(str(folder / "version.py")), re.MULTILINE) if folder else None
+    line = (
+        re.search(r"^cuda\b.*=\s*'([\d.]+)'", read_text(str(folder / "version.py")), re.MULTILINE) if folder else None
+    )
     return line[1] if line else ""

@@ -9,7 +9,7 @@ import hydra
 from omegaconf import DictConfig
 from rich.console import Console
 
-from verl_agent.config.keys import check_keys
+from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.search_path import register_config
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter
@@ -30,6 +30,7 @@ def run(config: DictConfig) -> None:
     Raises:
         ConfigError: the config does not allow it, or too many environments failed.
     """
+    check_kind(config, "agent_eval")
     check_keys(config, "agent_eval")
     job = prepare_evaluation(config)
     with quiet(job.folder / LOG) as console:

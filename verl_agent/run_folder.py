@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -99,6 +100,19 @@ class RunFolder:
     def finished(self, total_steps: int) -> bool:
         """Whether step `total_steps` is saved and its metrics, which come after its validation, are logged."""
         return self.last_step >= total_steps and max(read_metrics(self.all_metrics), default=0) >= total_steps
+
+    def prune(self, keep: int | None) -> None:
+        """Remove old checkpoints of earlier starts: verl counts those of its own start only.
+
+        Args:
+            keep: checkpoints that stay, the latest complete one among them; None keeps all.
+        """
+        if not keep:
+            return
+        steps = {int(path.name[12:]): path for path in self.root.glob("global_step_*") if path.name[12:].isdecimal()}
+        complete = sorted(step for step in steps if step <= self.last_step and any(steps[step].glob("*/")))
+        for step in steps.keys() - set(complete[-keep:]):
+            shutil.rmtree(steps[step])
 
     def check_identity(self, now: Mapping[str, Any], resume: bool) -> None:
         """Note what the run is; on resuming, refuse a recipe that is another one.

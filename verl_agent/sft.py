@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from verl_agent.config.keys import check_keys
+from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.search_path import register_config
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
@@ -42,6 +42,7 @@ def run(config: DictConfig) -> None:
     Raises:
         ConfigError: the run must not start.
     """
+    check_kind(config, "agent_sft")
     try:
         OmegaConf.resolve(config)
         folder = RunFolder.at(config.trainer.default_local_dir)

@@ -5,7 +5,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -53,6 +53,11 @@ def quiet(log: Path) -> Iterator[Console]:
         os.dup2(errors, 2)
         os.close(terminal)
         os.close(errors)
+        if not log.stat().st_size:  # refused before anything ran
+            log.unlink()
+            with suppress(OSError):  # what else is there stays
+                log.parent.rmdir()
+                log.parent.parent.rmdir()
 
 
 @contextmanager

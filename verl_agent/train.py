@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from verl_agent.config.keys import check_keys
+from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.search_path import register_config
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
@@ -40,6 +40,7 @@ def run(config: DictConfig) -> None:
     Raises:
         ConfigError: the run must not start, or cannot go on.
     """
+    check_kind(config, "agent_base")
     try:
         folder = RunFolder.at(config.trainer.default_local_dir)
     except OmegaConfBaseException as error:
@@ -59,6 +60,7 @@ def run(config: DictConfig) -> None:
             finish(folder, console)
             return
         if resume and folder.last_step:
+            folder.prune(config.trainer.max_actor_ckpt_to_keep)
             last = folder.last_step >= total  # it ended between its last checkpoint and the validation of it
             config.trainer.val_before_train = config.trainer.val_only = last
         try:

@@ -4,7 +4,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
-from verl_agent.config.keys import check_keys
+from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 
@@ -34,3 +34,11 @@ def test_a_misspelt_key_is_named_with_a_hint(override, message):
     with pytest.raises(ConfigError) as refused:
         check_keys(composed(override), "agent_base")
     assert message in str(refused.value)
+
+
+def test_a_recipe_for_another_command_names_that_command():
+    check_kind(composed(), "agent_base")
+    with pytest.raises(ConfigError, match=r"no recipe for `verl-agent sft`.* It is one for `verl-agent train`"):
+        check_kind(composed(), "agent_sft")
+    with pytest.raises(ConfigError, match=r"A recipe begins with `defaults: \[agent_eval\]`"):
+        check_kind(DictConfig({"model": "m"}), "agent_eval")

@@ -73,3 +73,19 @@ def test_a_run_has_ended_when_its_last_step_is_saved_and_logged(tmp_path):
     log(folder, 5)
     assert folder.finished(5)
     assert not folder.finished(6)
+
+
+def test_checkpoints_of_earlier_starts_are_pruned_and_the_last_complete_ones_stay(tmp_path):
+    for step in (1, 2, 3, 5):
+        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
+    (tmp_path / "global_step_4").mkdir()  # what verl leaves of a checkpoint that it removed
+    (tmp_path / "global_step_of_mine").mkdir()
+    folder = saved(tmp_path, 3)  # 5 was being written when the run was killed
+    folder.prune(None)
+    assert len(list(tmp_path.glob("global_step_*"))) == 6
+    folder.prune(2)
+    assert sorted(path.name for path in tmp_path.glob("global_step_*")) == [
+        "global_step_2",
+        "global_step_3",
+        "global_step_of_mine",
+    ]

@@ -20,6 +20,10 @@ from verl_agent.types import StopReason
 WHERE = "The episode records (episode.record_dir) say what failed: mend it, or raise env.timeout_s or env.retries."
 
 
+NOTHING_LEFT = "no materializable trajectories"
+"""Verl's word for a batch of groups of which none left a row."""
+
+
 class EpisodeCrashError(Exception):
     """An agent loop raised: a bug, or a setting that could only be found wrong while playing."""
 
@@ -52,7 +56,9 @@ class EpisodeSampler(ReplayBuffer):
         """
         try:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)
-        except RuntimeError as error:  # verl's word for: no group left a row
+        except RuntimeError as error:
+            if NOTHING_LEFT not in str(error):
+                raise
             self._check_crashes(partition_id, self.finished_keys[partition_id] | self.failure_keys[partition_id])
             raise FaultLimitError(f"step {global_steps}: no episode is left to train on. {WHERE}") from error
         size = self.val_group_size if partition_id == "val" else self.group_size

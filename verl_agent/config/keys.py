@@ -29,6 +29,32 @@ FIELDS = (
 """Fields of verl's dataclasses that its YAML does not list."""
 
 
+KINDS = {
+    "agent_base": ("actor_rollout_ref", "train"),
+    "agent_sft": ("optim", "sft"),
+    "agent_eval": ("evaluation", "eval"),
+}
+"""The section that only one kind of recipe has at its top, and the command for it, by base."""
+
+
+def check_kind(config: DictConfig, base: str) -> None:
+    """The recipe is one for this command.
+
+    Args:
+        config: as Hydra composed it.
+        base: see `check_keys`.
+
+    Raises:
+        ConfigError: it is for another command.
+    """
+    section, command = KINDS[base]
+    if section in config:
+        return
+    fitting = [other for key, other in KINDS.values() if key in config]
+    hint = f"It is one for `verl-agent {fitting[0]}`." if fitting else f"A recipe begins with `defaults: [{base}]`."
+    raise ConfigError(f"this is no recipe for `verl-agent {command}`: it has no section {section!r}. {hint}")
+
+
 def check_keys(config: DictConfig, base: str) -> None:
     """Compare the keys of a config with those of the base that its recipe is built on.
 
