@@ -1,0 +1,40 @@
+"""Whatever an environment is told, it answers, and briefly. With 10,000 actions each: `make soak`."""
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.corpus import embedded_corpus
+from tests.environments import KNOWN
+from tests.fuzzing import KINDS, annoy, draw, fuzz
+from verl_agent.envs.registry import new_session
+
+COUNTS = {"textcraft": 2_000, "babyai": 1_000, "deepsearch": 1_000, "scienceworld": 200}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with embedded_corpus(tmp_path_factory.mktemp("cache")):
+        yield
+
+
+@pytest.mark.parametrize("env", KNOWN)
+def test_fuzzed_actions_end_in_a_bounded_observation(env):
+    known, session = KNOWN[env], new_session(env, {})
+    actions = list(fuzz(1, COUNTS[env], known.words))
+    bare, wrapped = actions[::2], [known.wrap.format(action) for action in actions[1::2]]
+    item = session.tasks(known.split)[known.item]
+    seen = asyncio.run(annoy(session, item, iter([*bare, *wrapped])))
+    assert seen["actions"] == COUNTS[env]
+    assert seen["longest"] < 12_000
+
+
+def test_a_seed_draws_the_same_actions_and_every_kind_is_among_them():
+    words = ("get", "craft")
+    assert list(fuzz(3, 200, words)) == list(fuzz(3, 200, words)) != list(fuzz(4, 200, words))
+    for kind in KINDS:
+        assert isinstance(draw(Random(1), kind, words), str)
+    digits = [action for action in fuzz(3, 200, words) if "5" * 5_000 in action or "9" * 5_000 in action]
+    assert digits
