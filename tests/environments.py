@@ -12,13 +12,13 @@ class Known:
         split: whose tasks are played.
         item: place of a task in the split, one that chance words hardly solve.
         words: of its grammar.
-        wrap: what an action stands in, as a model writes it.
+        wrap: what half of the fuzzed actions stand in.
     """
 
     split: str
     item: int
     words: tuple[str, ...]
-    wrap: str = "Action: {}"
+    wrap: str = "{}"
 
 
 KNOWN: Mapping[str, Known] = {
@@ -30,13 +30,42 @@ KNOWN: Mapping[str, Known] = {
     "babyai": Known(
         "test",
         190,
-        ("go to", "go through", "toggle", "pickup", "pick up", "drop", "turn left", "red ball 1", "door", "check", "none"),
+        (
+            "go to",
+            "go through",
+            "toggle",
+            "pickup",
+            "pick up",
+            "drop",
+            "turn left",
+            "red ball 1",
+            "door",
+            "check",
+            "none",
+        ),
     ),
     "scienceworld": Known(
         "test",
         600,
-        ("look at", "focus on", "open door", "move", "use", "connect", "pour", "go to", "mix", "agent", "inventory",
-         "kitchen", "air", "wait", "reset task", "help", "objects"),
+        (
+            "look at",
+            "focus on",
+            "open door",
+            "move",
+            "use",
+            "connect",
+            "pour",
+            "go to",
+            "mix",
+            "agent",
+            "inventory",
+            "kitchen",
+            "air",
+            "wait",
+            "reset task",
+            "help",
+            "objects",
+        ),
     ),  # fmt: skip
     "deepsearch": Known(
         "test",

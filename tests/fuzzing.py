@@ -6,6 +6,7 @@ from random import Random
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.check import BAD_ACTIONS
+from verl_agent.envs.forms import ActionForm
 from verl_agent.envs.trial import MAX_MESSAGE, close, reset, step
 from verl_agent.types import StepResult, TaskItem
 
@@ -121,6 +122,17 @@ async def annoy(session: EnvAdapter, item: TaskItem, actions: Iterator[str]) -> 
     await close(session)
     assert seen["longest"] <= MAX_MESSAGE  # `step` has checked it
     return seen
+
+
+def misread(form: ActionForm, actions: Iterator[str]) -> list[str]:
+    """Replies around the actions out of which the parser reads an empty action, or more than they have."""
+    found = []
+    for action in actions:
+        for reply in (action, form.mark(action), f"{action}\n{form.mark(action)}\n{action}"):
+            read = form.find(reply)
+            if read is not None and not 0 < len(read) <= len(reply) + len("</answer>"):
+                found.append(reply[:80])
+    return found
 
 
 def kind_of(result: StepResult) -> str:

@@ -1,10 +1,10 @@
-"""Play the oracles' episodes over HTTP, as AgentGym's clients would."""
+"""Play the oracles' episodes over HTTP, the actions alone, as AgentGym's clients would."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.scripts import actions, session_key
+from tests.scripts import actions
 from tests.wire_client import Connection, Script, Session
 from verl_agent.envs.registry import new_session
 
@@ -45,21 +45,21 @@ def try_oracle(env: str, split: str, url: str, places: Iterable[int] | None = No
     session = new_session(env, {})
     items = session.tasks(split)
     chosen = range(len(items)) if places is None else places
-    scripts = [Script(place, actions(env, session, items[place])) for place in chosen]
-    scores = asyncio.run(_play_all(url, [script for script in scripts if script.actions], session_key(env)))
+    scripts = [Script(place, actions(session, items[place])) for place in chosen]
+    scores = asyncio.run(_play_all(url, [script for script in scripts if script.actions]))
     solved = [items[place].id for place, score in scores.items() if score >= session.success_reward]
     failed = [f"{items[place].id} {score}" for place, score in scores.items() if score < session.success_reward]
     failed += [f"{items[script.item].id} not planned" for script in scripts if not script.actions]
     return Tried(solved, failed)
 
 
-async def _play_all(url: str, scripts: Sequence[Script], key: str) -> dict[int, float]:
+async def _play_all(url: str, scripts: Sequence[Script]) -> dict[int, float]:
     """The score of each script's item, 0 where the episode did not end."""
     scores: dict[int, float] = {}
     left = iter(scripts)
 
     async def play() -> None:
-        session = Session(await Connection.to(url), key)
+        session = Session(await Connection.to(url))
         await session.create()
         for script in left:
             await session.reset(script.item)

@@ -6,27 +6,17 @@ from env_adapters.babyai.adapter import BabyAI, build
 from env_adapters.babyai.strict import StrictGame
 from env_adapters.babyai.texts import Style
 from tests.wire_client import Script
-from verl_agent.envs.actions import last_action
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import new_session
 from verl_agent.types import TaskItem
 
-WHOLE_REPLIES = ("deepsearch",)
-"""Environments whose actions are tags, which AgentGym's clients send in a whole reply."""
 
-
-def session_key(env: str) -> str:
-    """What AgentGym's client of an environment calls a session: `id` beside bare actions, `env_idx` beside replies."""
-    return "env_idx" if env in WHOLE_REPLIES else "id"
-
-
-def actions(env: str, session: EnvAdapter, item: TaskItem) -> list[str]:
-    """The oracle's actions for `item`, as AgentGym's client sends them; none where it has no answer."""
+def actions(session: EnvAdapter, item: TaskItem) -> list[str]:
+    """The oracle's actions for `item`; none where it has no answer."""
     try:
-        replies = session.demonstration(item)
+        return [move.action for move in session.demonstration(item)]
     except NotImplementedError:
         return []
-    return list(replies) if env in WHOLE_REPLIES else [last_action(reply) or "" for reply in replies]
 
 
 def spread(items: Sequence[TaskItem], count: int) -> list[int]:
@@ -45,7 +35,7 @@ def scripts(env: str, split: str, count: int, turns: range = range(1, 1000)) -> 
     """
     session = new_session(env, {})
     items = session.tasks(split)
-    found = [Script(at, actions(env, session, items[at])) for at in spread(items, count)]
+    found = [Script(at, actions(session, items[at])) for at in spread(items, count)]
     return [script for script in found if len(script.actions) in turns]
 
 

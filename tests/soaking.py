@@ -29,13 +29,11 @@ class Order:
 
     Attributes:
         scripts: episodes that it plays, in turn.
-        key: what it calls a session in requests.
         finished: episodes that it plays to their end.
         abandoned: episodes in whose middle it is killed, the answer of a call outstanding.
     """
 
     scripts: Sequence[Script]
-    key: str
     finished: int
     abandoned: int
 
@@ -147,9 +145,9 @@ async def be_a_client(url: str, order: Order) -> None:
     """Play what is ordered, say how many episodes ended, and wait for the end."""
     scripts = itertools.cycle(order.scripts)
     left = iter(range(order.finished))
-    solved = sum(await asyncio.gather(*(_play(url, order.key, scripts, left) for _ in range(AT_ONCE))))
+    solved = sum(await asyncio.gather(*(_play(url, scripts, left) for _ in range(AT_ONCE))))
     for _ in range(order.abandoned):
-        session, script = await _open(url, order.key), next(scripts)
+        session, script = await _open(url), next(scripts)
         await session.reset(script.item)
         half = len(script.actions) // 2
         for action in script.actions[:half]:
@@ -160,17 +158,17 @@ async def be_a_client(url: str, order: Order) -> None:
     await asyncio.sleep(WAIT_S)
 
 
-async def _open(url: str, key: str) -> Session:
-    session = Session(await Connection.to(url), key)
+async def _open(url: str) -> Session:
+    session = Session(await Connection.to(url))
     await session.create()
     return session
 
 
-async def _play(url: str, key: str, scripts: Iterator[Script], left: Iterator[int]) -> int:
+async def _play(url: str, scripts: Iterator[Script], left: Iterator[int]) -> int:
     """Play episodes as long as some are left, a session each; returns how many ended."""
     solved = 0
     for _ in left:
-        session, script = await _open(url, key), next(scripts)
+        session, script = await _open(url), next(scripts)
         await session.reset(script.item)
         answers = [await session.step(action) for action in script.actions]
         solved += answers[-1]["done"]

@@ -16,7 +16,7 @@ class Script:
 
     Attributes:
         item: number of the task in the server's split.
-        actions: what is said, in order, as AgentGym's clients send it.
+        actions: what is done, in order.
     """
 
     item: int
@@ -97,13 +97,12 @@ class Session:
     """One session on a server.
 
     Args:
-        connection: which nobody else uses.
-        key: what the session is called in requests: `id`, or `env_idx` for clients that send whole replies.
+        connection: which nobody else uses at the same time.
+        number: of the session, if it is open.
     """
 
-    def __init__(self, connection: Connection, key: str = "id") -> None:
-        self.connection, self.key = connection, key
-        self.number = -1
+    def __init__(self, connection: Connection, number: int = -1) -> None:
+        self.connection, self.number = connection, number
 
     async def create(self) -> None:
         """Open it."""
@@ -111,7 +110,7 @@ class Session:
 
     async def reset(self, item: int) -> Any:
         """Begin a task."""
-        return await self.connection.post("/reset", {self.key: self.number, "data_idx": item})
+        return await self.connection.post("/reset", {"id": self.number, "data_idx": item})
 
     async def step(self, action: str) -> Any:
         """Take an action."""
@@ -119,8 +118,8 @@ class Session:
 
     def step_body(self, action: str) -> dict[str, Any]:
         """What a step sends."""
-        return {self.key: self.number, "action": action}
+        return {"id": self.number, "action": action}
 
     async def close(self) -> None:
         """Give it back."""
-        await self.connection.post("/close", {self.key: self.number})
+        await self.connection.post("/close", {"id": self.number})

@@ -149,9 +149,7 @@ async def first_looks(env: str, name: str, server: Server, scripts: Sequence[Scr
         one = await begin(1)
         alone += one.first_s
         await one.close()
-    return FirstLook(
-        env, name, sessions, max(cold.first_s), median(warm.first_s), max(warm.first_s), median(alone)
-    )
+    return FirstLook(env, name, sessions, max(cold.first_s), median(warm.first_s), max(warm.first_s), median(alone))
 
 
 def waiting(sessions: int, steps: int) -> Waiting:

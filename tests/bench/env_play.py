@@ -105,8 +105,7 @@ class Players:
         """Give the sessions back, where the server can take them."""
         connection = await Connection.to(self.server.url)
         for number in self._numbers:
-            session = Session(connection)
-            session.number = number
+            session = Session(connection, number)
             with suppress(RefusedError):  # the reference has no such call
                 await session.close()
         connection.close()
@@ -116,15 +115,16 @@ class Players:
         window = Window()
         sessions = []
         for number in self._numbers:  # connections do not outlive the pause between two windows
-            session = Session(await Connection.to(self.server.url))
-            session.number = number
-            sessions.append(session)
+            sessions.append(Session(await Connection.to(self.server.url), number))
         count = len(self._scripts)
         turns = [itertools.islice(itertools.cycle(self._scripts), k % count, None) for k in range(len(sessions))]
         busy, (own, hosts) = time.process_time(), self.server.cpu_s()
         start = time.perf_counter()
         await asyncio.gather(
-            *(_play(session, scripts, start + seconds, window) for session, scripts in zip(sessions, turns, strict=True))
+            *(
+                _play(session, scripts, start + seconds, window)
+                for session, scripts in zip(sessions, turns, strict=True)
+            )
         )
         window.seconds = time.perf_counter() - start
         now_own, now_hosts = self.server.cpu_s()

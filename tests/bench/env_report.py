@@ -93,22 +93,37 @@ def judge(
             targets.append(Target(name, pair.ratio, wanted, at_least=True))
             if pair.env == "scienceworld":
                 part = pair.ours_mb[1] / pair.theirs_mb[1]
-                targets.append(Target(f"{pair.env}, {pair.clients} clients: memory over the reference's", part, MAX_MEMORY))
+                targets.append(
+                    Target(f"{pair.env}, {pair.clients} clients: memory over the reference's", part, MAX_MEMORY)
+                )
     for one in alone:
-        targets.append(Target(f"{one.env} in process: steps a second", one.steps_per_s, MIN_STEPS[one.env], at_least=True))
+        targets.append(
+            Target(f"{one.env} in process: steps a second", one.steps_per_s, MIN_STEPS[one.env], at_least=True)
+        )
     for look in looks:
         if look.env in FLAT and look.server == "ours":
             name = f"{look.env}: seconds a session among {look.sessions} over seconds of one alone"
             targets.append(Target(name, look.flat, MAX_FLAT))
     for wait in waits:
-        targets.append(Target("sessions that only wait: part that is sound", wait.sound / wait.sessions, MIN_SOUND, True))
+        targets.append(
+            Target("sessions that only wait: part that is sound", wait.sound / wait.sessions, MIN_SOUND, True)
+        )
     return targets
 
 
 def speeds(pairs: Sequence[Pair]) -> Table:
     """Steps a second and memory, ours beside the reference's way."""
     table = Table(title="Whole sessions over HTTP: steps a second with resets, MiB as RSS / PSS of all processes")
-    for title in ("environment", "clients", "ours", "reference", "ratio", "AgentGym's own", "ours, MiB", "reference, MiB"):
+    for title in (
+        "environment",
+        "clients",
+        "ours",
+        "reference",
+        "ratio",
+        "AgentGym's own",
+        "ours, MiB",
+        "reference, MiB",
+    ):
         table.add_column(title, justify="left" if title == "environment" else "right")
     for pair in pairs:
         recorded = RECORDED.get((pair.env, pair.clients), "-")
@@ -121,7 +136,17 @@ def speeds(pairs: Sequence[Pair]) -> Table:
 def profile(pairs: Sequence[Pair]) -> Table:
     """Where the time goes: latencies, and cores in use."""
     table = Table(title="Milliseconds, median / 95th percentile, and cores in use")
-    titles = ("environment", "clients", "server", "step", "reset", "client", "server itself", "what it started", "solved")
+    titles = (
+        "environment",
+        "clients",
+        "server",
+        "step",
+        "reset",
+        "client",
+        "server itself",
+        "what it started",
+        "solved",
+    )
     for title in titles:
         table.add_column(title, justify="left" if title in ("environment", "server") else "right")
     for pair in pairs:
@@ -155,7 +180,16 @@ def in_process(alone: Sequence[InProcess]) -> Table:
 def first_looks(looks: Sequence[FirstLook]) -> Table:
     """Sessions created at once."""
     table = Table(title="Seconds to the first observation, sessions created at once")
-    titles = ("environment", "server", "sessions", "all, cold", "half, warm", "all, warm", "one alone, ms", "a session, ms")
+    titles = (
+        "environment",
+        "server",
+        "sessions",
+        "all, cold",
+        "half, warm",
+        "all, warm",
+        "one alone, ms",
+        "a session, ms",
+    )
     for title in titles:
         table.add_column(title, justify="left" if title in ("environment", "server") else "right")
     for one in looks:

@@ -40,7 +40,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.envs", description="Measure the environments.")
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), help="which ones (default all)")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="sessions at once (default 1 8 32)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of a window (default 4; ScienceWorld 3 times)")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="length of a window (default 4; ScienceWorld 3 times)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="windows on each server (default 5)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the numbers and where they come from")
     found = parser.parse_args(arguments)
@@ -66,7 +68,9 @@ def ours_command(env: str) -> list[str]:
     return serve_command(env, "--split", SPLIT, "--hosts", "4")
 
 
-async def play(ours: Server, theirs: Server, played: Sequence[Script], clients: int, seconds: float, rounds: int) -> Any:
+async def play(
+    ours: Server, theirs: Server, played: Sequence[Script], clients: int, seconds: float, rounds: int
+) -> Any:
     """Windows on both servers in turns; returns both lists."""
     players = [Players(ours, played), Players(theirs, played)]
     windows: tuple[list[Window], list[Window]] = ([], [])

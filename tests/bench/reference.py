@@ -224,7 +224,9 @@ def main() -> None:
     listener = bind("127.0.0.1", 0)
     sys.stdout.write(f"{env} at {url_of(listener)}\n")
     sys.stdout.flush()
-    import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     uvicorn.Server(uvicorn.Config(create_app(env, split), log_level="info", loop="asyncio", http="h11")).run([listener])
 
 

@@ -13,7 +13,7 @@ from tests.corpus import embedded_corpus
 from tests.environments import KNOWN
 from tests.fuzzing import annoy, fuzz
 from tests.oracles import try_oracle
-from tests.scripts import scripts, session_key, spread
+from tests.scripts import scripts, spread
 from tests.served import serve_command, started
 from tests.soaking import Order, soak
 from verl_agent.envs.registry import load_adapter, new_session
@@ -39,7 +39,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def test_nothing_leaks(env):
     each = EPISODES[env] // CLIENTS
     played = scripts(env, "test", 40, range(3, 10) if env != "deepsearch" else range(1, 10))
-    order = Order(played, session_key(env), each - each // 10, each // 10)
+    order = Order(played, each - each // 10, each // 10)
     with started(serve_command(env, "--split", "test", "--idle", "3")) as server:
         found = soak(server, order, CLIENTS)
     print(f"\n{env}: {found}")

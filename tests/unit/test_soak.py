@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.corpus import embedded_corpus
-from tests.scripts import scripts, session_key
+from tests.scripts import scripts
 from tests.served import serve_command, started
 from tests.soaking import Order, soak
 
@@ -22,7 +22,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.parametrize("env", CLIENTS)
 def test_killed_clients_leave_nothing_behind(env):
     clients = CLIENTS[env]
-    order = Order(scripts(env, "easy_test", 8, range(2, 8)), session_key(env), finished=9, abandoned=1)
+    order = Order(scripts(env, "easy_test", 8, range(2, 8)), finished=9, abandoned=1)
     with started(serve_command(env, "--split", "easy_test", "--idle", "1", "--hosts", "1")) as server:
         found = soak(server, order, clients)
     assert found.start is not None and found.end is not None
