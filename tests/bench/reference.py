@@ -1,17 +1,18 @@
-"""A server that plays the reference's way, to measure ours against: `python -m tests.bench.reference textcraft`.
+"""A server that plays the reference's way, to measure ours against: `python -m tests.bench.reference textcraft test`.
 
-What AgentGym's servers do (github.com/WooooDyy/AgentGym, `agentenv-*/`), in our own words: one process, FastAPI with
-handlers that are plain functions and so run in its thread pool, sessions in a dict, nothing ever closed.
+What AgentGym's servers do (github.com/WooooDyy/AgentGym, `agentenv-*/`), in our own words: one process; FastAPI with
+handlers that are plain functions and so run in its thread pool; uvicorn as it comes, which is asyncio's loop, h11 and
+a line in the log for each request (thrown away here); sessions in a dict, nothing ever closed.
 
 * TextCraft: one recipe tree, the global random generator seeded at each reset.
-* BabyAI: an environment of gymnasium, its image drawn after every move, and a search of its own for each thing in view
-  that goes through the list of all things at every step. Texts and rules are those of `strict=true`.
+* BabyAI: the world built when the environment is made and again when it is reset, the image drawn after every move,
+  and a search of its own for each thing in view, over numpy's vectors and with all things gone through at every step.
+  Texts and rules are those of `strict=true`. Kinder than the reference, which searches again for each command.
 * ScienceWorld: a JVM for each session, and `env.step`, which lists all valid actions.
-
-Kinder than the reference: nothing is logged, and a thing is searched for once, not once for each of its commands.
 """
 
 import itertools
+import os
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +34,6 @@ from env_adapters.textcraft.recipes import recipe_book, words
 from verl_agent.envs.http.listen import bind, url_of
 from verl_agent.envs.registry import load_adapter
 from verl_agent.types import TaskItem
-
 
 VECTORS = [np.array(step) for step in STEPS]
 
@@ -142,9 +142,9 @@ class BabyAI:
     """A fresh environment for each task."""
 
     def reset(self, item: TaskItem) -> str:
-        world = World(LEVEL_BY_NAME[item.data["level"]], item.data["seed"])
-        world.picture()
-        self.game = SlowGame(world, Style())
+        level, seed = LEVEL_BY_NAME[item.data["level"]], item.data["seed"]
+        SlowGame(World(level, seed), Style())
+        self.game = SlowGame(World(level, seed), Style())
         return self.game.opening()
 
     def step(self, action: str) -> tuple[str, float, bool]:
@@ -224,9 +224,7 @@ def main() -> None:
     listener = bind("127.0.0.1", 0)
     sys.stdout.write(f"{env} at {url_of(listener)}\n")
     sys.stdout.flush()
-    import os
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     uvicorn.Server(uvicorn.Config(create_app(env, split), log_level="info", loop="asyncio", http="h11")).run([listener])
 
 

@@ -4,6 +4,7 @@ Prints a line of figures for each.
 """
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -29,6 +30,11 @@ MAX_GROWTH_MB = 8.0
 FUZZED = 10_000
 
 
+def say(figures: str) -> None:
+    """Show a line of figures, below what pytest shows."""
+    sys.stdout.write(f"\n{figures}\n")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with embedded_corpus(tmp_path_factory.mktemp("cache")):
@@ -42,7 +48,7 @@ def test_nothing_leaks(env):
     order = Order(played, each - each // 10, each // 10)
     with started(serve_command(env, "--split", "test", "--idle", "3")) as server:
         found = soak(server, order, CLIENTS)
-    print(f"\n{env}: {found}")
+    say(f"{env}: {found}")
     assert found.start is not None and found.end is not None
     assert (found.episodes, found.solved) == (EPISODES[env], CLIENTS * order.finished)
     assert found.stats["open_sessions"] == found.stats["pool_sessions"] == found.stats["pool_faults"] == 0
@@ -76,7 +82,7 @@ def test_the_oracles_solve_through_http(env, split, each, wanted):
     places = of_each(env, split, each[1], each[0]) if each else None
     with started(serve_command(env, "--split", split)) as server:
         tried = try_oracle(env, split, server.url, places)
-    print(f"\n{env} {split}: {tried}")
+    say(f"{env} {split}: {tried}")
     assert tried.rate >= wanted, str(tried)
     assert not any("KeyInBox" in one for one in tried.failed)
 
@@ -87,5 +93,5 @@ def test_fuzzed_actions_end_in_a_bounded_observation(env):
     actions = list(fuzz(0, FUZZED, known.words))
     actions[1::2] = [known.wrap.format(action) for action in actions[1::2]]
     seen = asyncio.run(annoy(session, session.tasks(known.split)[known.item], iter(actions)))
-    print(f"\n{env}: {dict(seen)}")
+    say(f"{env}: {dict(seen)}")
     assert seen["actions"] == FUZZED

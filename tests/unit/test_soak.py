@@ -1,4 +1,4 @@
-"""A server takes no more after many episodes, a tenth of them left by killed clients, than before. In full: `make soak`."""
+"""A server takes no more after many episodes, some of them left by killed clients, than before. `make soak`."""
 
 from collections.abc import Iterator
 
