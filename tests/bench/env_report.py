@@ -148,20 +148,22 @@ def profile(pairs: Sequence[Pair]) -> Table:
         "solved",
     )
     for title in titles:
-        table.add_column(title, justify="left" if title in ("environment", "server") else "right")
+        table.add_column(title, justify="left" if title == "environment" else "right")
     for pair in pairs:
         for name, windows in (("ours", pair.ours), ("reference", pair.theirs)):
             if not windows:
                 continue
             whole = sum(windows[1:], windows[0])
             cores = (whole.client_cores, whole.server_cores, whole.host_cores)
+            processor = (f"{1000 * used / whole.steps_per_s:.2f}" for used in cores)
             table.add_row(
                 pair.env,
                 str(pair.clients),
                 name,
                 _ms(whole.step_ms),
                 _ms(whole.reset_ms),
-                *(f"{one:.2f}" for one in cores),
+                *processor,
+                f"{sum(cores):.2f}",
                 f"{whole.solved}/{whole.ended}",
             )
     return table

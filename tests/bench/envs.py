@@ -144,10 +144,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _numbers(pair: Pair) -> dict[str, Any]:
     windows = {
-        name: [{"steps_per_s": one.steps_per_s, "step_ms": one.step_ms, "reset_ms": one.reset_ms} for one in found]
+        name: [
+            {
+                "steps_per_s": one.steps_per_s,
+                "step_ms": one.step_ms,
+                "reset_ms": one.reset_ms,
+                "cores": {"client": one.client_cores, "server": one.server_cores, "started": one.host_cores},
+            }
+            for one in found
+        ]
         for name, found in (("ours", pair.ours), ("reference", pair.theirs))
     }
-    return {"env": pair.env, "clients": pair.clients, "ratio": pair.ratio, **windows}
+    memory = {"ours_mb": pair.ours_mb, "reference_mb": pair.theirs_mb}
+    return {"env": pair.env, "clients": pair.clients, "ratio": pair.ratio, **memory, **windows}
 
 
 if __name__ == "__main__":
