@@ -41,6 +41,15 @@ class Window:
         """Steps of all clients together, resets included in the time."""
         return len(self.step_s) / self.seconds
 
+    def most_steps_per_s(self, cores: int) -> float:
+        """Steps a second at most if `cores` did nothing else, by the processor time that a step takes.
+
+        The client and the server are a process each, which uses one core; what the server starts uses all.
+        """
+        used = self.client_cores + self.server_cores + self.host_cores
+        bound = max(used / cores, self.client_cores, self.server_cores)
+        return self.steps_per_s / bound if bound else 0.0
+
     @property
     def step_ms(self) -> tuple[float, float]:
         """Median and 95th percentile."""

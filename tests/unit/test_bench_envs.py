@@ -72,6 +72,14 @@ def test_windows_add_up_by_their_seconds():
     assert both.reset_ms == pytest.approx((10.0, 10.0))
 
 
+def test_what_would_be_possible_follows_from_processor_time():
+    busy = Window(seconds=1.0, step_s=[0.01] * 100, client_cores=0.1, server_cores=0.5, host_cores=0.2)
+    assert busy.most_steps_per_s(2) == 200.0  # the server is one process
+    busy.host_cores = 1.0
+    assert busy.most_steps_per_s(2) == pytest.approx(125.0)
+    assert busy.most_steps_per_s(16) == 200.0
+
+
 @pytest.mark.parametrize(
     ("ratio", "steps", "flat_s", "sound", "missed"),
     [
