@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from env_adapters.scienceworld.simulator import simulators
 from tests.corpus import embedded_corpus
 from tests.environments import KNOWN
 from tests.fuzzing import KINDS, annoy, draw, fuzz, misread
@@ -19,6 +20,7 @@ COUNTS = {"textcraft": 2_000, "babyai": 1_000, "deepsearch": 1_000, "scienceworl
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with embedded_corpus(tmp_path_factory.mktemp("cache")):
         yield
+    simulators().end()  # this process goes on with other tests
 
 
 @pytest.mark.parametrize("env", KNOWN)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from env_adapters.scienceworld.simulator import simulators
 from tests.corpus import embedded_corpus
 from tests.oracles import try_oracle
 from tests.scripts import spread
@@ -17,6 +18,7 @@ COUNTS = {"textcraft": 40, "babyai": 40, "scienceworld": 6, "deepsearch": 40}
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with embedded_corpus(tmp_path_factory.mktemp("cache")):
         yield
+    simulators().end()  # this process goes on with other tests
 
 
 @pytest.mark.parametrize("env", COUNTS)
