@@ -27,6 +27,7 @@ from verl_agent.machine import (
     memory_needed,
     read_memory,
 )
+from verl_agent.model_config import check_context, load_config, load_tokenizer, positions
 from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.types import Message, TaskItem
@@ -146,22 +147,27 @@ def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
 
 
 def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
-    """The model can be asked as the environment asks: its chat template is understood, prompts fit the budget.
+    """The model can be asked as the environment asks: it reads so much, knows chat templates, prompts fit the budget.
 
     Looks at all tasks, or at as many as begin in `PROMPTS_S`; a longer prompt of another task stops the run when
     it is met.
 
     Raises:
-        ConfigError: no token builder agrees with the template, or a prompt is too long.
+        ConfigError: the model cannot be fetched or reads too little, no token builder agrees with its template, or a
+            prompt is too long.
     """
-    from transformers import AutoConfig, AutoTokenizer
-
     from verl_agent.rollout.tokens import choose_builder
 
     model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
-    tokenizer = AutoTokenizer.from_pretrained(model.tokenizer_path or model.path)
+    key = "actor_rollout_ref.model.path"
+    read = load_config(model.path, key)
+    check_context(positions(read), budget, int(config.data.max_response_length), f"{key}={model.path!r}")
+    if has_critic(config):
+        load_config(config.critic.model.path, "critic.model.path")
+    other = model.tokenizer_path
+    tokenizer = load_tokenizer(other or model.path, "actor_rollout_ref.model.tokenizer_path" if other else key)
     template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    builder = choose_builder(tokenizer, AutoConfig.from_pretrained(model.path).model_type, template_options)
+    builder = choose_builder(tokenizer, read.model_type, template_options)
     selections = (settings.env.train_tasks, settings.env.eval_tasks)
     listed = [select_tasks(settings.env.name, tasks, settings.env.options) for tasks in selections]
     pairs = zip_longest(*(draw(tasks, len(tasks)) for tasks in listed))

@@ -11,9 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.search_path import register_config
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.launch import launch
 from verl_agent.prepare import prepare
 from verl_agent.processes import ending_all_children
 from verl_agent.run_folder import RL_IDENTITY, RunFolder, identity
@@ -160,5 +160,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    register_config()
-    main()
+    launch(main)

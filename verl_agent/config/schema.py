@@ -176,11 +176,15 @@ class LengthSettings:
                 raise ConfigError(f"data.{name} must be >= 1 token, got {getattr(self, name)}.")
 
 
+DEVICES = ("cuda", "cpu")
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """Section `engine` of an evaluation: how vLLM serves the model.
 
     Attributes:
+        device: `cuda` or `cpu`: what the recipe is sized for. vLLM itself uses what it was built for.
         dtype: type of the weights, as vLLM names it; `auto` is that of the checkpoint.
         enforce_eager: do without compilation and CUDA graphs: starts sooner, decodes slower.
         max_num_seqs: sequences decoded at once.
@@ -189,6 +193,7 @@ class EngineSettings:
         block_size: tokens in a block of the cache, of which whole ones are reused between turns; null is vLLM's choice.
     """
 
+    device: str = "cuda"
     dtype: str = "auto"
     enforce_eager: bool = False
     max_num_seqs: int = 128
@@ -197,6 +202,8 @@ class EngineSettings:
     block_size: int | None = None
 
     def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ConfigError(f"engine.device={self.device!r} is not known. Allowed: {', '.join(DEVICES)}.")
         for name in ("max_num_seqs", "tensor_parallel_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"engine.{name} must be >= 1, got {getattr(self, name)}.")
