@@ -61,15 +61,28 @@ def doctor(
 def check_env(
     name: Annotated[str, typer.Argument(help="Registered name of the environment.")],
     options: Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")] = "{}",
-    items: Annotated[int, typer.Option(help="Tasks that are played.", min=1)] = 4,
+    items: Annotated[int, typer.Option(help="Tasks of each split that are played.", min=1)] = 4,
+    seconds: Annotated[float, typer.Option(help="After so long a check leaves further tasks out.", min=0)] = 10.0,
+    replay: Annotated[
+        bool, typer.Option("--replay/--moves-by-itself", help="Whether the same actions give the same texts.")
+    ] = True,
 ) -> None:
     """Play an environment against its contract, and say what to change."""
+    console = Console()
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     try:
         keywords = _json(options)
-        report = check_adapter(load_adapter(name, keywords), keywords, items=items)
+        adapter = load_adapter(name, keywords)
+        report = check_adapter(adapter, keywords, items, replay_exact=replay, name=name, budget_s=seconds, say=say)
     except ConfigError as error:
         _fail(str(error))
-    Console().print(str(report), highlight=False)
+    if report.findings:
+        say(f"{len(report.findings)} to change.")
+    else:
+        say(f"{name} keeps the contract.")
     raise typer.Exit(code=int(bool(report.findings)))
 
 
