@@ -178,12 +178,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def start_until(command: list[str], environment: dict[str, str], folder: Path, step: int) -> "subprocess.Popen[str]":
-    """Start the trainer as a terminal would, in a process group of its own, and wait until `step` is saved."""
+    """Start the trainer as a terminal would, in a process group of its own, and wait until `step` is saved and logged."""
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     give_up = time.monotonic() + 600
-    while last_step(folder) < step:
+    while last_step(folder) < step or step not in read_metrics(sorted(folder.glob("metrics/*.jsonl"))):
         assert process.poll() is None and time.monotonic() < give_up, process.communicate()[0]
         time.sleep(0.5)
     return process
