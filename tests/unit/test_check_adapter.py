@@ -14,7 +14,7 @@ from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.breach import MAX_MESSAGE
 from verl_agent.envs.check import Report, check_adapter
 from verl_agent.envs.contract import BAD_ACTIONS, CROWDED, SOLVED, fuzz
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
 
 class Sound(EnvAdapter):
@@ -35,8 +35,8 @@ class Sound(EnvAdapter):
         info = {"said": 1.0} if self.ended else {"invalid_action": 1.0}
         return StepResult("Yes." if self.ended else "No.", float(self.ended), self.ended, info)
 
-    def demonstration(self, item: TaskItem) -> Sequence[str]:
-        return ["hello", item.data["word"]]
+    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+        return [Move("hello"), Move(item.data["word"])]
 
 
 def finding(report: Report, check: str) -> str:
@@ -262,7 +262,7 @@ def test_a_loop_that_is_kept_from_another_thread():
 def test_an_oracle_that_fails():
     class Wrong(Sound):
         def demonstration(self, item):
-            return ["hello"]
+            return [Move("hello")]
 
     assert "earned 0.0 of 1.0" in finding(check_adapter(Wrong), SOLVED)
 
@@ -272,7 +272,7 @@ def test_an_oracle_that_says_nothing():
         def demonstration(self, item):
             return []
 
-    assert "returned no texts" in finding(check_adapter(Speechless), "an oracle answers")
+    assert "returned no moves" in finding(check_adapter(Speechless), "an oracle answers")
 
 
 def test_no_oracle_is_noted_and_allowed():

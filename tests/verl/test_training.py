@@ -178,7 +178,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def start_until(command: list[str], environment: dict[str, str], folder: Path, step: int) -> "subprocess.Popen[str]":
-    """Start the trainer as a terminal would, in a process group of its own, and wait until `step` is saved and logged."""
+    """Start the trainer in a process group, as a terminal does, and wait until `step` is saved and logged."""
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

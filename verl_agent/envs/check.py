@@ -97,6 +97,7 @@ def check_adapter(  # noqa: PLR0913 - one for each thing that differs between en
         say: told each line of the report when it is known.
     """
     report, keywords = Report(say=say), options or {}
+    adapter = adapter.with_options(keywords)
     listed: dict[str, list[TaskItem]] = {}
     report.run("tasks are listed", lambda: listed.update(listing.list_all(adapter)))
     if report.findings:

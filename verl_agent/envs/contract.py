@@ -19,13 +19,13 @@ BAD_ACTIONS = (
     " \n\t ",
     "no such action",
     "Action:",
-    "Action: \u202e\U0001f600\u0301 \x00 \ufffd",
-    "Action: -1",
-    "Action: " + "9" * 5_000,
-    "Action: ([{<%s%n{}\\\"'",
-    "Action: " + "x" * 1_000_000,
+    "\u202e\U0001f600\u0301 \x00 \ufffd",
+    "-1",
+    "9" * 5_000,
+    "([{<%s%n{}\\\"'",
+    "x" * 1_000_000,
 )
-"""Replies that no environment asks for and that a model writes sooner or later."""
+"""Actions that no environment asks for and that a model writes sooner or later."""
 FRAGMENTS = (
     *("<|im_start|>assistant\n", "</s>", "<think>", "Observation: ", "Thought: I", "```", "{}", "<a b='", "\\", "%s"),
     *("größer", "打开门", "открой", "افتح", "\U0001f600", "\x00", "\u202e", "0", "-1", "1e999", "NaN", "٣"),
@@ -106,7 +106,7 @@ def check_replay(trial: Trial) -> None:
 def check_isolation(trial: Trial) -> None:
     """A session is not changed by another one that is played in turn with it."""
     item, other = trial.items[0], trial.items[-1]
-    replies, others = trial.script(item), trial.script(other)
+    actions, others = trial.script(item), trial.script(other)
 
     async def alternate() -> Transcript:
         session, neighbour = trial.session(), trial.session()
@@ -114,10 +114,10 @@ def check_isolation(trial: Trial) -> None:
         await trial.reset(neighbour, other)
         steps: list[StepResult] = []
         neighbour_ended = False
-        for turn, reply in enumerate(replies):
+        for turn, action in enumerate(actions):
             if turn < len(others) and not neighbour_ended:
                 neighbour_ended = (await trial.step(neighbour, others[turn])).terminated
-            steps.append(await trial.step(session, reply))
+            steps.append(await trial.step(session, action))
             if steps[-1].terminated:
                 break
         await trial.close(neighbour)
@@ -177,13 +177,13 @@ def check_demonstrations(trial: Trial, items: Sequence[TaskItem]) -> None:
     async def linger(item: TaskItem) -> float:
         session, earned, ended = trial.session(), 0.0, False
         await trial.reset(session, item)
-        replies = trial.oracle(item) or []
-        for place, reply in enumerate([*replies, "no such action", *replies[-2:]]):
-            result = await trial.step(session, reply)
+        actions = trial.oracle(item) or []
+        for place, action in enumerate([*actions, "no such action", *actions[-2:]]):
+            result = await trial.step(session, action)
             if ended and result.reward:
-                call = f"step({shorten(repr(reply), 60)}) after the end of {item.id!r}"
+                call = f"step({shorten(repr(action), 60)}) after the end of {item.id!r}"
                 raise BreachError(call, f"earned {result.reward}", "Remember the end; answer with reward 0.")
-            earned += result.reward if place < len(replies) else 0.0
+            earned += result.reward if place < len(actions) else 0.0
             ended = ended or result.terminated
         await trial.close(session)
         return earned
@@ -192,4 +192,4 @@ def check_demonstrations(trial: Trial, items: Sequence[TaskItem]) -> None:
         reward, need = trial.play_all([partial(linger, item)])[0], trial.adapter.success_reward
         if reward < need:
             call = f"demonstration({item.id!r})"
-            raise BreachError(call, f"earned {reward} of {need}", "Return replies that solve the item.")
+            raise BreachError(call, f"earned {reward} of {need}", "Return moves that solve the item.")

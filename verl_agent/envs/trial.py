@@ -13,12 +13,12 @@ from verl_agent.envs.actions import shorten
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.breach import BreachError, boundary
 from verl_agent.envs.hosts.lane import Lane
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
 
-SMALL_TALK = ("Action: 1", "no such action", "Action: look", "Action: 2")
+SMALL_TALK = ("1", "no such action", "look", "2")
 """What is said to an environment that has no oracle."""
 SCRIPT_TURNS = 24
 """Actions of a play that is compared with another one; an oracle may know hundreds."""
@@ -81,29 +81,34 @@ class Trial:
             yield item
 
     def oracle(self, item: TaskItem) -> list[str] | None:
-        """Replies that solve `item`, or None where no oracle exists."""
+        """Actions that solve `item`, or None where no oracle exists."""
         if item.id not in self._oracles:
             self._oracles[item.id] = self._ask_oracle(item)
         return self._oracles[item.id]
 
     def _ask_oracle(self, item: TaskItem) -> list[str] | None:
         session, call = self.session(), f"demonstration({item.id!r})"
-        with boundary(call, "Without an oracle raise NotImplementedError, else return replies."):
+        with boundary(call, "Without an oracle raise NotImplementedError, else return moves."):
             try:
-                replies = list(session.demonstration(item))
+                moves = list(session.demonstration(item))
             except NotImplementedError:
                 return None
-            if not replies or not all(isinstance(reply, str) for reply in replies):
-                raise BreachError(call, "returned no texts", "Return the replies of a policy.")
-            return replies
+            if not moves or not all(isinstance(move, Move) for move in moves):
+                raise BreachError(call, "returned no moves", "Return a list of Move.")
+            for move in moves:
+                found = self.adapter.form.find(self.adapter.form.mark(move.action))
+                if found != move.action:
+                    got = f"has the action {shorten(repr(move.action))}, which `form` reads as {found!r}"
+                    raise BreachError(call, got, "Return bare actions, as step() takes them, or choose another form.")
+            return [move.action for move in moves]
 
     def script(self, item: TaskItem) -> list[str]:
-        """Replies that show what a session remembers."""
+        """Actions that show what a session remembers."""
         return ["no such action", *(self.oracle(item) or SMALL_TALK)][:SCRIPT_TURNS]
 
-    def play(self, item: TaskItem, replies: Sequence[str]) -> Transcript:
-        """Play `item` until the replies or the episode end."""
-        return self.play_all([partial(self.converse, item, replies)])[0]
+    def play(self, item: TaskItem, actions: Sequence[str]) -> Transcript:
+        """Play `item` until the actions or the episode end."""
+        return self.play_all([partial(self.converse, item, actions)])[0]
 
     def alone(self, item: TaskItem) -> Transcript:
         """The script of `item`, played with nothing beside it; played once, then remembered."""
@@ -111,13 +116,13 @@ class Trial:
             self._alone[item.id] = self.play(item, self.script(item))
         return self._alone[item.id]
 
-    async def converse(self, item: TaskItem, replies: Sequence[str]) -> Transcript:
-        """Play `item` in a fresh session until the replies or the episode end."""
+    async def converse(self, item: TaskItem, actions: Sequence[str]) -> Transcript:
+        """Play `item` in a fresh session until the actions or the episode end."""
         session = self.session()
         prompt = await self.reset(session, item)
         steps: list[StepResult] = []
-        for reply in replies:
-            steps.append(await self.step(session, reply))
+        for action in actions:
+            steps.append(await self.step(session, action))
             if steps[-1].terminated:
                 break
         await self.close(session)
