@@ -15,6 +15,7 @@ from verl_agent import doctor as machine
 from verl_agent.envs.check import check_adapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
+from verl_agent.new_env import write_package
 
 app = typer.Typer(
     help="Multi-turn reinforcement learning of language-model agents on unmodified verl.",
@@ -86,6 +87,23 @@ def check_env(
     raise typer.Exit(code=int(bool(report.findings)))
 
 
+@app.command("new-env")
+def new_env(
+    name: Annotated[str, typer.Argument(help="Name of the environment and of its Python package.")],
+    into: Annotated[Path, typer.Option(help="Folder in which the package's folder is made.")] = Path(),
+) -> None:
+    """Write an environment as a package of its own, with a small game, recipes, data sheet and tests."""
+    try:
+        folder = write_package(name, into)
+    except ConfigError as error:
+        _fail(str(error))
+    console = Console()
+    console.print(f"Wrote {folder}, a game that trains as it is. Next:", markup=False, soft_wrap=True)
+    for command in (f"cd {folder}", "pip install --no-deps -e .", f"verl-agent check-env {name}", "pytest"):
+        console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+    console.print("README.md has the commands that train it; adapter.py is what to replace.", markup=False)
+
+
 @app.command()
 def serve(  # noqa: PLR0913 - one for each option
     env: Annotated[str, typer.Argument(help="Registered name of the environment.")],
@@ -153,7 +171,7 @@ def _json(options: str) -> dict[str, Any]:
 def _run(module: str, recipe: Path, overrides: list[str]) -> None:
     """Become `python -m <module>` with Hydra's arguments for the recipe."""
     if not recipe.is_file():
-        known = sorted(str(path) for path in Path("recipes").glob("*/*.yaml"))
+        known = sorted(str(path) for path in Path("recipes").rglob("*.yaml"))
         _fail(f"recipe {str(recipe)!r} does not exist. Here are: {', '.join(known) or 'none below ./recipes'}.")
     place = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
     sys.stdout.flush()
