@@ -15,6 +15,7 @@ from verl_agent import doctor as machine
 from verl_agent.envs.check import check_adapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
+from verl_agent.needs import Status
 from verl_agent.new_env import write_package
 
 app = typer.Typer(
@@ -55,7 +56,7 @@ def doctor(
     """Say what this machine can run, and which command mends each thing missing."""
     findings = machine.diagnose(Path(), model)
     machine.render(findings, Console())
-    raise typer.Exit(code=int(any(finding.status is machine.Status.MISSING for finding in findings)))
+    raise typer.Exit(code=int(any(finding.status is Status.MISSING for finding in findings)))
 
 
 @app.command("check-env")
@@ -99,7 +100,7 @@ def new_env(
         _fail(str(error))
     console = Console()
     console.print(f"Wrote {folder}, a game that trains as it is. Next:", markup=False, soft_wrap=True)
-    for command in (f"cd {folder}", "pip install --no-deps -e .", f"verl-agent check-env {name}", "pytest"):
+    for command in (f"cd {folder}", "pip install -e .", f"verl-agent check-env {name}", "pytest"):
         console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
     console.print("README.md has the commands that train it; adapter.py is what to replace.", markup=False)
 
