@@ -1,4 +1,4 @@
-"""Memory and disk: what this machine has free, and what a run takes.
+"""This machine: memory and disk that are free, what a run takes of them, and where the cache lies.
 
 Readings are arguments where another machine's can be tried; `read_memory` reads this one's.
 """
