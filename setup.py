@@ -15,6 +15,7 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
 
 AGENTS = [
     "act = verl_agent.agents.plain:Act",
+    "raw = verl_agent.agents.plain:Raw",
     "react = verl_agent.agents.plain:ReAct",
     "think = verl_agent.agents.plain:Think",
     "plan = verl_agent.agents.plan:PlanReflect",

@@ -9,24 +9,17 @@ from typing import Any, ClassVar
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
-from verl_agent.agents.plain import Act
+from verl_agent.agents.plain import Raw
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.forms import ReplyForm
+from verl_agent.envs.forms import LineForm
 from verl_agent.types import Message, Reply, StepResult, TaskItem
 
 ITEM = TaskItem("talk", "1")
 
 
-class WholeForm(ReplyForm):
-    """The whole reply is the action, whatever it is."""
-
-    def find(self, reply: str) -> str:
-        return reply
-
-
 def plain(context: Context | None = None) -> Agent:
     """An agent that adds nothing and takes the whole reply for the action."""
-    return Act(WholeForm(), context, instructions=False)
+    return Raw(LineForm(), context)
 
 
 class ScriptedPolicy:
@@ -59,7 +52,6 @@ class Talk(EnvAdapter):
         seconds: how long a hang or a block lasts.
     """
 
-    form = ReplyForm()
     made: ClassVar[list["Talk"]]
     """Every session of this class, oldest first; `talk_class()` gives a class with a list of its own."""
 

@@ -4,11 +4,10 @@ The smallest real environment: copy this folder to begin your own.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
 
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.forms import ActionForm, LineForm, ReplyForm
+from verl_agent.envs.forms import LineForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 
@@ -20,22 +19,17 @@ class GuessNumber(EnvAdapter):
     """Reward 1.0 for the right number, else 0.0. Terminates only when it is found."""
 
     splits = ("train", "test", "small_train", "small_test")
-    form: ClassVar[ActionForm] = LineForm(placeholder="<number>")
+    form = LineForm(placeholder="<number>")
 
     def __init__(self, tolerant: bool = False) -> None:
         """Choose how replies are read.
 
         Args:
-            tolerant: take the first whole number anywhere in a reply that has no other form, for models that keep none.
+            tolerant: take the first whole number in the action, for agents that hand on whole replies (`raw`).
         """
         if not isinstance(tolerant, bool):
             raise ConfigError(f"env.options.tolerant={tolerant!r} is not allowed. Allowed: true, false.")
         self.tolerant = tolerant
-
-    @classmethod
-    def with_options(cls, options: Mapping[str, Any]) -> type[EnvAdapter]:
-        """The class whose `form` belongs to `tolerant`."""
-        return TolerantGuessNumber if options.get("tolerant") is True else cls
 
     @classmethod
     def tasks(cls, split: str) -> Sequence[TaskItem]:
@@ -86,13 +80,7 @@ class GuessNumber(EnvAdapter):
         moves: list[Move] = []
         while True:
             guess = (low + high) // 2
-            moves.append(Move(f"Action: {guess}" if self.tolerant else str(guess), f"It is from {low} to {high}."))
+            moves.append(Move(str(guess), f"It is from {low} to {high}."))
             if guess == item.data["target"]:
                 return moves
             low, high = (guess + 1, high) if guess < item.data["target"] else (low, guess - 1)
-
-
-class TolerantGuessNumber(GuessNumber):
-    """With `env.options.tolerant`: the whole reply is the action."""
-
-    form: ClassVar[ActionForm] = ReplyForm()

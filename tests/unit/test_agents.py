@@ -8,21 +8,21 @@ import pytest
 
 from env_adapters.textcraft.adapter import TextCraft
 from env_adapters.textcraft.tasks import task_item
-from tests.fakes import ITEM, ScriptedPolicy, WholeForm, talk_class
+from tests.fakes import ITEM, ScriptedPolicy, talk_class
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import LEFT_OUT, KeepAll, LastObservations, Summary, read_context
 from verl_agent.agents.functions import FunctionCalls
-from verl_agent.agents.plain import Act, ReAct, Think
+from verl_agent.agents.plain import Act, Raw, ReAct, Think
 from verl_agent.agents.plan import REFLECT, PlanReflect
 from verl_agent.agents.registry import new_agent
 from verl_agent.envs.actions import first_tag, last_action, last_fence
-from verl_agent.envs.forms import FenceForm, LineForm, ReplyForm, TagForm, describe_form, read_form
+from verl_agent.envs.forms import FenceForm, LineForm, TagForm, describe_form, read_form
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.types import Message, Move, StepResult
 
 SEARCH = TagForm(tags=(("search", "words"), ("answer", "answer")))
-FORMS = [TextCraft.form, LineForm(placeholder="<number>"), SEARCH, FenceForm(), ReplyForm()]
+FORMS = [TextCraft.form, LineForm(placeholder="<number>"), SEARCH, FenceForm()]
 AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
 
 
@@ -115,7 +115,7 @@ def test_every_agent_reads_its_own_demonstrations(agent, form):
     action = "<search>who</search>" if form.kind == "tag" else "get 1 oak log"
     replies = agent(form).write([Move(action, "I need wood."), Move(action)])
     found = [agent(form).read(reply) for reply in replies]
-    assert found == ([action] * 2 if form.kind != "reply" else replies)
+    assert found == [action] * 2
     assert ("I need wood." in replies[0]) == (agent is not Act)
 
 
@@ -146,6 +146,13 @@ def test_a_reply_without_an_action_costs_a_turn_and_does_not_reach_the_environme
     assert [turn.action for turn in episode.turns] == [None, "go"]
     assert (env.heard, episode.info("invalid_action"), episode.reward) == (1, 1.0, 1.0)
     assert episode.messages[3]["content"] == "No action found. Answer with: Action: <action>"
+
+
+def test_a_raw_agent_adds_nothing_and_hands_on_everything():
+    agent = Raw(LineForm())
+    assert agent.begin([{"role": "user", "content": "Go."}]) == [{"role": "user", "content": "Go."}]
+    assert [agent.read(reply) for reply in ("", " x\n")] == ["", " x\n"]
+    assert agent.write([Move("go", "why")]) == ["go"]
 
 
 def test_a_plan_is_asked_for_first_and_a_reflection_where_it_is_stuck():
@@ -245,9 +252,9 @@ def test_a_context_that_cannot_be_meant_is_refused(settings, message):
 # The registry
 
 
-@pytest.mark.parametrize("name", ["act", "react", "think", "plan", "tools"])
+@pytest.mark.parametrize("name", ["act", "react", "think", "plan", "tools", "raw"])
 def test_agents_are_found_by_name(name):
-    agent = new_agent(name, {"instructions": False}, {"keep": "last", "turns": 3}, WholeForm())
+    agent = new_agent(name, {"instructions": False}, {"keep": "last", "turns": 3}, LineForm())
     assert (agent.context, agent.instructions) == (LastObservations(3), False)
 
 

@@ -13,9 +13,10 @@ from transformers import AutoTokenizer
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, QwenContinuousTokenBuilder
 from verl.workers.rollout.replica import TokenOutput
 
-from tests.fakes import ITEM, EngineOutput, ScriptedEngine, Talk, WholeForm, plain, split_ids
+from tests.fakes import ITEM, EngineOutput, ScriptedEngine, Talk, plain, split_ids
 from verl_agent.agents.context import Context, LastObservations, Summary
 from verl_agent.agents.functions import FunctionCalls
+from verl_agent.envs.forms import LineForm
 from verl_agent.errors import ConfigError
 from verl_agent.models import prepare_smollm2
 from verl_agent.rollout.episode import EpisodeLimits, play
@@ -455,7 +456,7 @@ def test_an_edited_context_may_outlast_the_budget_of_one_stretch(smollm2):
 
 
 def test_functions_are_in_every_prompt_and_answers_come_as_the_tool(model):
-    agent = FunctionCalls(WholeForm())
+    agent = FunctionCalls(LineForm())
     if model.model_type == "llama":
         with pytest.raises(ConfigError, match=r"has no functions.*Choose another agent\.name"):
             check_tools(model.tokenizer, agent.tools, model.options)

@@ -67,7 +67,7 @@ class Agent(ABC):
     @property
     def complaint(self) -> str:
         """What a reply without an action is answered. It costs a turn; the environment is not asked."""
-        return f"No action found. Answer with: {self.form.template}" if self.form.template else "No action found."
+        return f"No action found. Answer with: {self.form.template}"
 
     def observe(self, step: StepResult, turn: int) -> Message:
         """What the model reads after a step.

@@ -1,8 +1,10 @@
 """Agents that act at once, or think in a line or a block before they do."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from verl_agent.agents.base import ONE_ACTION, Agent
+from verl_agent.types import Move
 
 
 class Act(Agent):
@@ -10,7 +12,7 @@ class Act(Agent):
 
     def instruction(self) -> str:
         """See `Agent`."""
-        return f"{ONE_ACTION} Answer with one line: {self.form.template}" if self.form.template else ""
+        return f"{ONE_ACTION} Answer with one line: {self.form.template}"
 
 
 class ReAct(Agent):
@@ -20,8 +22,8 @@ class ReAct(Agent):
 
     def instruction(self) -> str:
         """See `Agent`."""
-        action = self.form.template or "your answer"
-        return f"{ONE_ACTION} Always answer in this form:\nThought: what you know and what you do next\n{action}"
+        form = f"Thought: what you know and what you do next\n{self.form.template}"
+        return f"{ONE_ACTION} Always answer in this form:\n{form}"
 
 
 class Think(Agent):
@@ -31,5 +33,21 @@ class Think(Agent):
 
     def instruction(self) -> str:
         """See `Agent`."""
-        action = self.form.template or "your answer"
-        return f"{ONE_ACTION} Always answer in this form:\n<think>what you know and what you do next</think>\n{action}"
+        form = f"<think>what you know and what you do next</think>\n{self.form.template}"
+        return f"{ONE_ACTION} Always answer in this form:\n{form}"
+
+
+class Raw(Agent):
+    """The whole reply is the action and nothing is added: for environments that read replies themselves."""
+
+    def instruction(self) -> str:
+        """See `Agent`."""
+        return ""
+
+    def read(self, reply: str) -> str:
+        """See `Agent`."""
+        return reply
+
+    def reply(self, moves: Sequence[Move], turn: int) -> str:
+        """See `Agent`."""
+        return moves[turn].action

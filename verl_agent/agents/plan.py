@@ -48,10 +48,9 @@ class PlanReflect(Agent):
 
     def instruction(self) -> str:
         """See `Agent`."""
-        action = self.form.template or "your answer"
         return (
             f"{ONE_ACTION} Begin your first reply with a line\nPlan: the steps that lead to the goal\n"
-            f"Always end a reply in this form:\nThought: what you know and what you do next\n{action}"
+            f"Always end a reply in this form:\nThought: what you know and what you do next\n{self.form.template}"
         )
 
     def observe(self, step: StepResult, turn: int) -> Message:

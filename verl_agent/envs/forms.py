@@ -102,7 +102,7 @@ class ActionForm(ABC):
     @property
     @abstractmethod
     def template(self) -> str:
-        """What a marked action looks like, with words in place of the action; "" if nothing marks it."""
+        """What a marked action looks like, with words in place of the action."""
 
     @abstractmethod
     def find(self, reply: str) -> str | None:
@@ -194,27 +194,7 @@ class FenceForm(ActionForm):
         return f"```{action}```"
 
 
-@dataclass(frozen=True)
-class ReplyForm(ActionForm):
-    """The whole reply is the action; how to write it is the environment's to explain."""
-
-    kind: ClassVar[str] = "reply"
-
-    @property
-    def template(self) -> str:
-        """See `ActionForm`."""
-        return ""
-
-    def find(self, reply: str) -> str | None:
-        """See `ActionForm`."""
-        return reply.strip() or None
-
-    def mark(self, action: str) -> str:
-        """See `ActionForm`."""
-        return action
-
-
-FORMS: Mapping[str, type[ActionForm]] = {form.kind: form for form in (LineForm, TagForm, FenceForm, ReplyForm)}
+FORMS: Mapping[str, type[ActionForm]] = {form.kind: form for form in (LineForm, TagForm, FenceForm)}
 
 
 def describe_form(form: ActionForm) -> dict[str, Any]:
