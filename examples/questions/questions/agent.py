@@ -1,5 +1,6 @@
 """An agent of its own: it thinks in a line, and reads its own notes with every answer."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from verl_agent.agents.base import ONE_ACTION, Agent
@@ -18,10 +19,13 @@ class Notebook(Agent):
         """See `Agent`."""
         return f"{ONE_ACTION} Always answer in this form:\nThought: what the notes leave\n{self.form.template}"
 
+    def begin(self, messages: Sequence[Message]) -> list[Message]:
+        """See `Agent`; opens an empty notebook."""
+        self.notes: list[str] = []
+        return super().begin(messages)
+
     def observe(self, step: StepResult, turn: int) -> Message:
         """See `Agent`; notes what was answered."""
-        if turn == 1:
-            self.notes: list[str] = []
         if not step.info.get("invalid_action"):
             self.notes.append(step.observation)
         notes = f"\nNotes: {' '.join(self.notes)}" if self.notes else ""
