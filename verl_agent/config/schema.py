@@ -205,6 +205,7 @@ class EngineSettings:
     """Section `engine` of an evaluation: how vLLM serves the model.
 
     Attributes:
+        device: `cuda` or `cpu`: what the recipe is sized for. vLLM itself uses what it was built for.
         dtype: type of the weights, as vLLM names it; `auto` is that of the checkpoint.
         enforce_eager: do without compilation and CUDA graphs: starts sooner, decodes slower.
         max_num_seqs: sequences decoded at once.
@@ -213,6 +214,7 @@ class EngineSettings:
         block_size: tokens in a block of the cache, of which whole ones are reused between turns; null is vLLM's choice.
     """
 
+    device: str = "cuda"
     dtype: str = "auto"
     enforce_eager: bool = False
     max_num_seqs: int = 128
