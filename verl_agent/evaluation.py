@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.schema import EvaluationConfig, evaluation_config
+from verl_agent.config.evaluation_schema import EvaluationConfig, evaluation_config
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError

@@ -24,7 +24,7 @@ class Notebook(Agent):
         self.notes: list[str] = []
         return super().begin(messages)
 
-    def observe(self, step: StepResult, turn: int) -> Message:
+    def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
         """See `Agent`; notes what was answered."""
         if not step.info.get("invalid_action"):
             self.notes.append(step.observation)

@@ -52,7 +52,7 @@ def test_the_agent_repeats_what_was_answered():
     agent = new_agent("notebook", {}, {"keep": "all"}, Questions.form)
     assert agent.read("Thought: halve them.\n<ask>red</ask>") == "<ask>red</ask>"
     agent.begin([{"role": "user", "content": "What do you ask first?"}])
-    agent.observe(StepResult("No, it is not red."), 1)
-    agent.observe(StepResult("Ask about one trait, or guess all four.", info={"invalid_action": 1.0}), 2)
-    told = agent.observe(StepResult("Yes, it is large."), 3)
+    agent.observe(StepResult("No, it is not red."), "<ask>red</ask>", 1)
+    agent.observe(StepResult("Ask about one trait, or guess all four.", info={"invalid_action": 1.0}), None, 2)
+    told = agent.observe(StepResult("Yes, it is large."), "<ask>large</ask>", 3)
     assert told["content"] == "Yes, it is large.\nNotes: No, it is not red. Yes, it is large."
