@@ -13,7 +13,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
-from verl_agent.config.schema import AgentSettings, EnvSettings, agent_settings
+from verl_agent.config.algorithms import check_algorithm
+from verl_agent.config.parts import Part, agent_parts
+from verl_agent.config.schema import EnvSettings
+from verl_agent.data.mixture import shares_of_a_batch
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
@@ -35,18 +38,16 @@ PROMPTS_CHECKED = 64
 """Tasks that begin side by side; the first so many are always looked at."""
 PROMPTS_S = 5.0
 """Seconds in which further prompts are looked at: all of them where an environment begins quickly."""
-UNIFORM_IS_ZERO = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized")
-"""Estimators (verl/trainer/ppo/core_algos.py) that give a group of equal rewards no advantage, whatever the others."""
 
 
-def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
+def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
     """Resolve, check and complete a config.
 
     Args:
         config: a recipe with its overrides, as Hydra composed it.
 
     Returns:
-        The config that verl gets, resolved, and the sections of this package.
+        The config that verl gets, resolved, and the environments of the run with the sections of this package.
 
     Raises:
         ConfigError: anything that would make the run fail later, named by key.
@@ -59,15 +60,19 @@ def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
     missing = {key for key in missing if not key.startswith("reward.")}  # verl's reward model, which is not used
     if missing:
         raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
-    settings = agent_settings(OmegaConf.to_container(config))
+    parts = agent_parts(OmegaConf.to_container(config))
     check_trainer(config)
-    check_environment(settings)
-    check_budgets(config, settings)
+    check_algorithm(OmegaConf.to_container(config))
+    for part in parts:
+        check_environment(part)
+        check_budgets(config, part)
+    check_shares(config, parts)
     with open_dict(config):
         _complete(config)
-    check_prompts(config, settings)
+    for part in parts:
+        check_prompts(config, part)
     check_machine(config)
-    return config, settings
+    return config, parts
 
 
 def check_trainer(config: DictConfig) -> None:
@@ -87,7 +92,7 @@ def check_trainer(config: DictConfig) -> None:
         raise ConfigError("RAY_ADDRESS names a Ray cluster, but a recipe for the CPU starts its own Ray. Unset it.")
     for key, wanted in (
         ("trainer.use_v1", True),
-        ("trainer.v1.trainer_mode", "sync"),
+        ("trainer.v1.trainer_mode", "verl_agent"),
         ("trainer.v1.sampler.sync_refill_failed_groups", False),
         ("algorithm.filter_groups.enable", False),
     ):
@@ -95,34 +100,29 @@ def check_trainer(config: DictConfig) -> None:
             raise ConfigError(
                 f"{key}={OmegaConf.select(config, key)!r} does not work with the episode sampler. Allowed: {wanted!r}."
             )
-    estimator = config.algorithm.adv_estimator
-    if config.trainer.v1.sampler.sampler_kwargs.skip_uniform and estimator not in UNIFORM_IS_ZERO:
-        raise ConfigError(
-            "trainer.v1.sampler.sampler_kwargs.skip_uniform leaves out groups that algorithm.adv_estimator="
-            f"{estimator!r} learns from. Set it to false, or choose one of {', '.join(UNIFORM_IS_ZERO)}."
-        )
 
 
-def check_environment(settings: AgentSettings) -> None:
+def check_environment(part: Part) -> None:
     """The environment exists, accepts its options, and knows the tasks.
 
     Raises:
         ConfigError: it does not.
     """
-    env = settings.env
+    env = part.env
     new_session(env.name, env.options)
     select_tasks(env.name, env.train_tasks, env.options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, env.options)
 
 
-def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
+def check_budgets(config: DictConfig, part: Part) -> None:
     """Token budgets fit into each other and into the engine's context; batches divide.
 
     Raises:
         ConfigError: they do not.
     """
     prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
-    context, turn = config.actor_rollout_ref.rollout.max_model_len, settings.episode.max_tokens_per_turn
+    context, episode = config.actor_rollout_ref.rollout.max_model_len, part.settings.episode
+    turn = episode.max_tokens_per_turn
     if context is not None and prompt + response > int(context):
         raise ConfigError(
             f"data.max_prompt_length={prompt} and data.max_response_length={response} exceed "
@@ -133,19 +133,36 @@ def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
             f"episode.max_tokens_per_turn={turn} exceeds data.max_response_length={response}, the tokens of the whole "
             "episode after its prompt."
         )
+    if episode.max_tokens is not None and episode.max_tokens > response:
+        raise ConfigError(
+            f"episode.max_tokens={episode.max_tokens} of {part.label!r} exceeds data.max_response_length={response}, "
+            "the most that any episode may have."
+        )
     batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
     if batch % mini:
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
         )
-    tasks = len(select_tasks(settings.env.name, settings.env.train_tasks, settings.env.options))
-    if tasks < batch:
-        raise ConfigError(
-            f"env.train_tasks={settings.env.train_tasks!r} has {tasks} tasks, fewer than data.train_batch_size={batch}."
-        )
 
 
-def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
+def check_shares(config: DictConfig, parts: Sequence[Part]) -> None:
+    """Every environment has as many tasks as a batch takes of it.
+
+    Raises:
+        ConfigError: one has fewer.
+    """
+    batch = int(config.data.train_batch_size)
+    for part, share in zip(parts, shares_of_a_batch([part.weight for part in parts], batch), strict=True):
+        tasks = len(select_tasks(part.env.name, part.env.train_tasks, part.env.options))
+        if tasks < share:
+            whose = "" if len(parts) == 1 else f" of {part.label!r}"
+            wanted = f"data.train_batch_size={batch}" if len(parts) == 1 else f"the {share} that a batch takes of it"
+            raise ConfigError(
+                f"env.train_tasks={part.env.train_tasks!r}{whose} has {tasks} tasks, fewer than {wanted}."
+            )
+
+
+def check_prompts(config: DictConfig, part: Part) -> None:
     """The model can be asked as the environment asks: its chat template is understood, prompts fit the budget.
 
     Looks at all tasks, or at as many as begin in `PROMPTS_S`; a longer prompt of another task stops the run when
@@ -162,11 +179,11 @@ def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model.tokenizer_path or model.path)
     template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
     builder = choose_builder(tokenizer, AutoConfig.from_pretrained(model.path).model_type, template_options)
-    selections = (settings.env.train_tasks, settings.env.eval_tasks)
-    listed = [select_tasks(settings.env.name, tasks, settings.env.options) for tasks in selections]
+    env = part.env
+    listed = [select_tasks(env.name, tasks, env.options) for tasks in (env.train_tasks, env.eval_tasks)]
     pairs = zip_longest(*(draw(tasks, len(tasks)) for tasks in listed))
     items = [item for pair in pairs for item in pair if item is not None]
-    for item, prompt in zip(items, asyncio.run(first_messages(settings.env, items)), strict=False):
+    for item, prompt in zip(items, asyncio.run(first_messages(env, items)), strict=False):
         length = len(builder.build_initial_tokens(prompt))
         if length > budget:
             raise ConfigError(
@@ -237,6 +254,8 @@ def has_critic(config: DictConfig) -> bool:
 
 def _complete(config: DictConfig) -> None:
     """Fill in what only this machine knows: paths, environment variables of workers."""
+    if config.env.mixture:
+        config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.data.mixture
     run_dir = Path(config.trainer.default_local_dir).resolve()
     config.trainer.default_local_dir = str(run_dir)
     if config.episode.record_dir is not None:

@@ -49,11 +49,11 @@ def run(config: DictConfig) -> None:
         console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
         check_keys(config, "agent_base")
         as_written = OmegaConf.select(config, "actor_rollout_ref.model.path")
-        config, settings = prepare(config)
+        config, parts = prepare(config)
         resume, total = config.trainer.resume_mode != "disable", int(config.trainer.total_training_steps)
         written = OmegaConf.create(OmegaConf.to_container(config))
         written.actor_rollout_ref.model.path = as_written
-        tasks = select_tasks(settings.env.name, settings.env.train_tasks, settings.env.options)
+        tasks = [item for part in parts for item in select_tasks(part.env.name, part.env.train_tasks, part.env.options)]
         folder.check_identity(identity(OmegaConf.to_container(written), RL_IDENTITY, tasks), resume)
         if resume and folder.finished(total):
             console.print(f"All {folder.last_step} steps are done already: {folder.root}")
@@ -85,7 +85,7 @@ def train(config: DictConfig, folder: RunFolder) -> None:
 
     require_plugin()
     import ray
-    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+    from verl.trainer.main_ppo import run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
@@ -93,8 +93,10 @@ def train(config: DictConfig, folder: RunFolder) -> None:
         validate_config(config, need_reference_policy(config), need_critic(config))
     except (AssertionError, ValueError) as error:
         raise ConfigError(f"verl refuses the config: {error}") from error
+    from verl_agent.batch.runner import EpisodeRunner
+
     try:
-        run_ppo(config, TaskRunnerV1)
+        run_ppo(config, EpisodeRunner)
     finally:
         ray.shutdown()
 

@@ -130,9 +130,7 @@ def verl_gradients(rows: list[Row], estimator: str, config: AlgoConfig, **actor:
         old_log_probs=padded([row.old_T for row in rows]),
         advantages=estimated(rows, estimator, config).batch["advantages"],
     )
-    settings = ActorConfig(
-        strategy="fsdp", rollout_n=4, use_dynamic_bsz=True, clip_ratio=CLIP, optim=None, **actor
-    )
+    settings = ActorConfig(strategy="fsdp", rollout_n=4, use_dynamic_bsz=True, clip_ratio=CLIP, optim=None, **actor)
     loss, _ = ppo_loss(settings, {"log_probs": nested([log_probs(row) for row in rows])}, data)
     return list(torch.autograd.grad(loss, [row.logits_TV for row in rows]))
 
@@ -148,7 +146,7 @@ def written(row: Row) -> list[int]:
 def by_hand(rows: list[Row], estimator: str, config: AlgoConfig) -> list[list[float]]:
     """Advantage of each written token of each row."""
     groups = {row.group: [other.reward for other in rows if other.group == row.group] for row in rows}
-    if estimator == "grpo":  # arXiv 2402.03300, section 4.1.2; without the division arXiv 2503.20783, section 3.2
+    if estimator == "grpo":  # arXiv 2402.03300, section 4.1.2; without the division Dr. GRPO, arXiv 2503.20783
         scalars = []
         for row in rows:
             rewards = groups[row.group]
@@ -156,7 +154,7 @@ def by_hand(rows: list[Row], estimator: str, config: AlgoConfig) -> list[list[fl
             scale = stdev(rewards) + 1e-6 if len(rewards) > 1 and config.norm_adv_by_std_in_grpo else 1.0
             scalars.append((row.reward - mean) / scale)
         return [[scalar] * len(written(row)) for scalar, row in zip(scalars, rows, strict=True)]
-    if estimator == "rloo":  # arXiv 2402.14740, equation 7: the mean of the others is the baseline
+    if estimator == "rloo":  # arXiv 2402.14740: the mean of the others is the baseline
         scalars = []
         for row in rows:
             rewards = groups[row.group]

@@ -15,11 +15,13 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, kind, recipe, written_in
+from verl_agent.config.algorithms import check_algorithm
 from verl_agent.config.keys import FIELDS, FREE, check_keys
-from verl_agent.config.schema import agent_settings, evaluation_config
+from verl_agent.config.parts import agent_parts
+from verl_agent.config.schema import evaluation_config
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
-from verl_agent.prepare import check_budgets, check_environment
+from verl_agent.prepare import check_budgets, check_environment, check_shares
 
 
 def of_kind(base: str) -> list:
@@ -65,7 +67,7 @@ def test_every_key_of_a_recipe_is_one_that_exists(path):
 )
 def test_every_key_of_the_shared_files_is_one_that_exists(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
-    ours = ("env.", "horizon.", "episode.", "data.env_name", "data.env_options", "data.model_type")
+    ours = ("env.", "horizon.", "episode.", "credit.", "data.env_", "data.model_type")
     ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl hands both on as they are
     base = recipe(tmp_path / "only.yaml")
     keys = {key for key in written_in(SHARED / f"{shared}.yaml") if not key.startswith(FREE + ours)}
@@ -96,10 +98,13 @@ def test_verl_accepts_a_training_recipe(path):
 @pytest.mark.parametrize("path", of_kind("agent_base"))
 def test_a_training_recipe_passes_our_own_checks(path):
     config = resolved(path)
-    settings = agent_settings(OmegaConf.to_container(config))
+    parts = agent_parts(OmegaConf.to_container(config))
+    check_algorithm(OmegaConf.to_container(config))
     with chdir(ROOT):
-        check_environment(settings)
-        check_budgets(config, settings)
+        for part in parts:
+            check_environment(part)
+            check_budgets(config, part)
+        check_shares(config, parts)
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
@@ -117,7 +122,7 @@ def test_the_wiring_of_the_base_is_left_alone(path):
     assert config.data.custom_cls.name == "TaskDataset"
     assert config.trainer.v1.sampler.custom_sampler.name == "EpisodeSampler"
     assert config.trainer.v1.sampler.sampler_kwargs.group_size == config.actor_rollout_ref.rollout.n
-    assert (config.trainer.use_v1, config.trainer.v1.trainer_mode) == (True, "sync")
+    assert (config.trainer.use_v1, config.trainer.v1.trainer_mode) == (True, "verl_agent")
 
 
 @pytest.mark.parametrize("path", of_kind("agent_sft"))

@@ -132,7 +132,7 @@ def group_of(key: str) -> str:
 
 
 def uniform_groups(keys: Sequence[str], summaries: Sequence[EpisodeSummary]) -> set[str]:
-    """Groups whose episodes all earned the same.
+    """Groups whose episodes all teach the same.
 
     Args:
         keys: of the rows.
@@ -140,5 +140,5 @@ def uniform_groups(keys: Sequence[str], summaries: Sequence[EpisodeSummary]) -> 
     """
     rewards: dict[str, set[float]] = defaultdict(set)
     for key, summary in zip(keys, summaries, strict=True):
-        rewards[group_of(key)].add(summary.reward)
+        rewards[group_of(key)].add(summary.taught)
     return {group for group, values in rewards.items() if len(values) == 1}

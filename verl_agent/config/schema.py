@@ -1,11 +1,12 @@
 """The sections that this package adds to verl's config, typed and checked before anything starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.rollout.horizon import Horizon
+from verl_agent.rollout.credit import Credit
+from verl_agent.rollout.horizon import Adaptive, Horizon
 
 T = TypeVar("T")
 
@@ -67,6 +68,7 @@ class EnvSettings:
         retries: further tries of an episode whose environment failed.
         max_fault_share: share of a batch's episodes, 0 to 1, that may still fail before the run stops.
         hosts: where its sessions live.
+        mixture: several environments in one run, see `verl_agent.config.parts`; None for one.
     """
 
     name: str
@@ -77,6 +79,7 @@ class EnvSettings:
     retries: int = 2
     max_fault_share: float = 0.5
     hosts: HostSettings = field(default_factory=HostSettings)
+    mixture: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if not self.timeout_s > 0:
@@ -96,6 +99,7 @@ class EpisodeSettings:
 
     Attributes:
         max_tokens_per_turn: tokens that one reply may have; the episode's budget is data.max_response_length.
+        max_tokens: tokens of the whole episode after its prompt; null for data.max_response_length, which is the most.
         cut_turn: what becomes of a reply that reaches the budget: `stop` ends the episode, `play` closes the
             reply with an end-of-turn token that is not trained on, and plays it.
         record_dir: folder of the episode records, or null for none.
@@ -104,8 +108,14 @@ class EpisodeSettings:
     max_tokens_per_turn: int
     cut_turn: str = "stop"
     record_dir: str | None = None
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < self.max_tokens_per_turn:
+            raise ConfigError(
+                f"episode.max_tokens={self.max_tokens} must be at least episode.max_tokens_per_turn="
+                f"{self.max_tokens_per_turn}, or null."
+            )
         if self.max_tokens_per_turn < 1:
             raise ConfigError(f"episode.max_tokens_per_turn must be >= 1 token, got {self.max_tokens_per_turn}.")
         if self.cut_turn not in CUT_TURNS:
@@ -121,6 +131,7 @@ class AgentSettings:
     env: EnvSettings
     horizon: Horizon
     episode: EpisodeSettings
+    credit: Credit = field(default_factory=Credit)
 
 
 def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
@@ -140,7 +151,9 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
-    """The sections `env`, `horizon` and `episode` of a whole, resolved config.
+    """The sections `env`, `horizon`, `episode` and `credit` of a whole, resolved config of one environment.
+
+    Those of a mixture are `verl_agent.config.parts.agent_parts`.
 
     Raises:
         ConfigError: see `section`.
@@ -149,10 +162,14 @@ def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
         if not isinstance(config.get(name), Mapping):
             raise ConfigError(f"the config has no section {name!r}. Start from a recipe in recipes/.")
     hosts = section("env.hosts", HostSettings, config["env"].get("hosts") or {})
+    horizon = dict(config["horizon"])
+    if horizon.get("adaptive") is not None:
+        horizon["adaptive"] = section("horizon.adaptive", Adaptive, horizon["adaptive"])
     return AgentSettings(
         section("env", EnvSettings, {**config["env"], "hosts": hosts}),
-        section("horizon", Horizon, config["horizon"]),
+        section("horizon", Horizon, horizon),
         section("episode", EpisodeSettings, config["episode"]),
+        section("credit", Credit, config.get("credit") or {}),
     )
 
 
