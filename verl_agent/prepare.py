@@ -62,7 +62,7 @@ def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
         raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
     parts = agent_parts(OmegaConf.to_container(config))
     check_trainer(config)
-    check_algorithm(OmegaConf.to_container(config))
+    check_algorithm(OmegaConf.to_container(config), parts)
     for part in parts:
         check_environment(part)
         check_budgets(config, part)
@@ -94,7 +94,6 @@ def check_trainer(config: DictConfig) -> None:
         ("trainer.use_v1", True),
         ("trainer.v1.trainer_mode", "verl_agent"),
         ("trainer.v1.sampler.sync_refill_failed_groups", False),
-        ("algorithm.filter_groups.enable", False),
     ):
         if OmegaConf.select(config, key) != wanted:
             raise ConfigError(

@@ -14,7 +14,8 @@ from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.search_path import register_config
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.prepare import prepare
+from verl_agent.footprint import estimate, shape_of
+from verl_agent.prepare import has_critic, prepare
 from verl_agent.processes import ending_all_children
 from verl_agent.run_folder import RL_IDENTITY, RunFolder, identity
 from verl_agent.terminal import exit_with, explaining, quiet, repeating
@@ -63,6 +64,7 @@ def run(config: DictConfig) -> None:
             folder.prune(config.trainer.max_actor_ckpt_to_keep)
             last = folder.last_step >= total  # it ended between its last checkpoint and the validation of it
             config.trainer.val_before_train = config.trainer.val_only = last
+        show_footprint(config, console)
         try:
             with (
                 explaining(folder, console),
@@ -72,6 +74,25 @@ def run(config: DictConfig) -> None:
                 train(config, folder)
         finally:
             finish(folder, console)
+
+
+def show_footprint(config: DictConfig, console: Console) -> None:
+    """Say what the run will take on GPUs, and warn where that is more than they have."""
+    shape = shape_of(config.actor_rollout_ref.model.path)
+    if config.trainer.device == "cpu" or shape is None:
+        return
+    import torch
+
+    card_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
+    critic = shape_of(config.critic.model.path) if has_critic(config) else None
+    found = estimate(OmegaConf.to_container(config), shape, critic, card_gb)
+    console.print(str(found), soft_wrap=True)
+    if found.peak_gb > card_gb:
+        console.print(
+            f"[yellow]That is more than the {card_gb:.0f} GB of a GPU here.[/] offload=true, +overlay/lora=rank_32, a "
+            "lower actor_rollout_ref.rollout.gpu_memory_utilization or more GPUs take less.",
+            soft_wrap=True,
+        )
 
 
 def train(config: DictConfig, folder: RunFolder) -> None:

@@ -99,7 +99,7 @@ def test_verl_accepts_a_training_recipe(path):
 def test_a_training_recipe_passes_our_own_checks(path):
     config = resolved(path)
     parts = agent_parts(OmegaConf.to_container(config))
-    check_algorithm(OmegaConf.to_container(config))
+    check_algorithm(OmegaConf.to_container(config), parts)
     with chdir(ROOT):
         for part in parts:
             check_environment(part)

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import register_trainer
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 import verl_agent.batch.estimators  # noqa: F401 - registers them
@@ -41,6 +42,20 @@ class EpisodeTrainer(PPOTrainerSync):
         self._needs_turns = config.algorithm.adv_estimator in TURN_ESTIMATORS or any(
             part.settings.credit.place == "turn" for part in parts
         )
+
+    def _build_replay_buffer(self) -> ReplayBuffer:
+        """See `PPOTrainer`, which keeps `algorithm.filter_groups` from samplers of others."""
+        sampler = super()._build_replay_buffer()
+        metric = self._resolve_filter_groups_metric()
+        if metric is not None:
+            groups = self.config.algorithm.filter_groups
+            sampler.replace_uniform(
+                metric,
+                int(self.config.data.train_batch_size),
+                groups.max_inflight_gen_batches,
+                groups.max_num_gen_batches,
+            )
+        return sampler
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
         """See `PPOTrainer`; every prompt gets its turn limit, int64 `(B, 1)`."""

@@ -1,8 +1,9 @@
 """Which settings an advantage estimator needs, checked before anything starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_agent.config.parts import Part
 from verl_agent.errors import ConfigError, did_you_mean
 
 ESTIMATORS = (
@@ -28,11 +29,12 @@ UNIFORM_IS_ZERO = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized")
 """Estimators that give a group of equal rewards no advantage, whatever the others."""
 
 
-def check_algorithm(config: Mapping[str, Any]) -> None:
+def check_algorithm(config: Mapping[str, Any], parts: Sequence[Part]) -> None:
     """The estimator exists, and has what it needs.
 
     Args:
         config: the whole config in plain values, resolved.
+        parts: the environments of the run.
 
     Raises:
         ConfigError: it lacks something, named by key with the remedy.
@@ -60,8 +62,17 @@ def check_algorithm(config: Mapping[str, Any]) -> None:
             f"algorithm.adv_estimator={name!r} takes its rewards from turns, so algorithm.use_kl_in_reward would not "
             "reach it. Set actor_rollout_ref.actor.use_kl_loss instead."
         )
-    if sampler["skip_uniform"] and name not in UNIFORM_IS_ZERO:
+    for key, wanted in (
+        ("trainer.v1.sampler.sampler_kwargs.skip_uniform", sampler["skip_uniform"]),
+        ("algorithm.filter_groups.enable", algorithm["filter_groups"]["enable"]),
+    ):
+        if wanted and name not in UNIFORM_IS_ZERO:
+            raise ConfigError(
+                f"{key} leaves out groups that algorithm.adv_estimator={name!r} learns from. Set it to false, or "
+                f"choose one of {', '.join(UNIFORM_IS_ZERO)}."
+            )
+    if algorithm["filter_groups"]["enable"] and any(part.settings.horizon.adaptive for part in parts):
         raise ConfigError(
-            "trainer.v1.sampler.sampler_kwargs.skip_uniform leaves out groups that algorithm.adv_estimator="
-            f"{name!r} learns from. Set it to false, or choose one of {', '.join(UNIFORM_IS_ZERO)}."
+            "horizon.adaptive grows by the success of all groups, and algorithm.filter_groups.enable hides those that "
+            "all succeed or all fail. Choose one of the two; skip_uniform goes with both."
         )
