@@ -193,4 +193,4 @@ def _seconds(config: Mapping[str, Any], trained: list[Shape], gpus: int, length:
     work = sum(each.parameters * count for each, count in zip(trained, passes, strict=True))
     work += 2 * trained[0].parameters if reference else 0
     turns, written = max(config["horizon"]["max_turns"]), int(config["episode"]["max_tokens_per_turn"])
-    return work * tokens / (FLOPS * gpus) + min(turns * written, length) / TOKENS_S
+    return float(work * tokens / (FLOPS * gpus) + min(turns * written, length) / TOKENS_S)
