@@ -1,26 +1,21 @@
 """Turn a composed recipe into a config that verl can run, or refuse it before anything starts."""
 
-import asyncio
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, zip_longest
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
-from verl_agent.config.algorithms import check_algorithm
+from verl_agent.config.algorithms import TURN_ESTIMATORS, check_algorithm
 from verl_agent.config.parts import Part, agent_parts
-from verl_agent.config.schema import EnvSettings
 from verl_agent.data.mixture import shares_of_a_batch
-from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import load_adapter, new_session
-from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.envs.registry import new_session
+from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.errors import ConfigError
 from verl_agent.machine import (
     RL_BYTES,
     RL_MEMORY_GB,
@@ -32,12 +27,7 @@ from verl_agent.machine import (
 )
 from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.types import Message, TaskItem
-
-PROMPTS_CHECKED = 64
-"""Tasks that begin side by side; the first so many are always looked at."""
-PROMPTS_S = 5.0
-"""Seconds in which further prompts are looked at: all of them where an environment begins quickly."""
+from verl_agent.prompts import agent_of, check_prompts
 
 
 def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
@@ -65,12 +55,13 @@ def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
     check_algorithm(OmegaConf.to_container(config), parts)
     for part in parts:
         check_environment(part)
+        check_context(config, part)
         check_budgets(config, part)
     check_shares(config, parts)
     with open_dict(config):
         _complete(config)
     for part in parts:
-        check_prompts(config, part)
+        check_prompts(config, part.settings)
     check_machine(config)
     return config, parts
 
@@ -109,8 +100,29 @@ def check_environment(part: Part) -> None:
     """
     env = part.env
     new_session(env.name, env.options)
+    agent_of(part.settings)
     select_tasks(env.name, env.train_tasks, env.options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, env.options)
+
+
+def check_context(config: DictConfig, part: Part) -> None:
+    """A context that is edited makes several rows of an episode, which not every estimator and loss counts as one.
+
+    Raises:
+        ConfigError: the estimator, or how the loss is averaged, would weigh an episode by its rows.
+    """
+    if not agent_of(part.settings).context.edits:
+        return
+    keep = part.settings.agent.context["keep"]
+    for key, allowed, why in (
+        ("algorithm.adv_estimator", ("grpo", *TURN_ESTIMATORS), "takes an episode's rows for episodes"),
+        ("actor_rollout_ref.actor.loss_agg_mode", ("token-mean",), "gives an episode the weight of its rows"),
+    ):
+        if OmegaConf.select(config, key) not in allowed:
+            raise ConfigError(
+                f"agent.context.keep={keep!r} makes several rows of an episode, and {key}="
+                f"{OmegaConf.select(config, key)!r} {why}. Allowed with it: {', '.join(allowed)}."
+            )
 
 
 def check_budgets(config: DictConfig, part: Part) -> None:
@@ -159,73 +171,6 @@ def check_shares(config: DictConfig, parts: Sequence[Part]) -> None:
             raise ConfigError(
                 f"env.train_tasks={part.env.train_tasks!r}{whose} has {tasks} tasks, fewer than {wanted}."
             )
-
-
-def check_prompts(config: DictConfig, part: Part) -> None:
-    """The model can be asked as the environment asks: its chat template is understood, prompts fit the budget.
-
-    Looks at all tasks, or at as many as begin in `PROMPTS_S`; a longer prompt of another task stops the run when
-    it is met.
-
-    Raises:
-        ConfigError: no token builder agrees with the template, or a prompt is too long.
-    """
-    from transformers import AutoConfig, AutoTokenizer
-
-    from verl_agent.rollout.tokens import choose_builder
-
-    model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
-    tokenizer = AutoTokenizer.from_pretrained(model.tokenizer_path or model.path)
-    template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    builder = choose_builder(tokenizer, AutoConfig.from_pretrained(model.path).model_type, template_options)
-    env = part.env
-    listed = [select_tasks(env.name, tasks, env.options) for tasks in (env.train_tasks, env.eval_tasks)]
-    pairs = zip_longest(*(draw(tasks, len(tasks)) for tasks in listed))
-    items = [item for pair in pairs for item in pair if item is not None]
-    for item, prompt in zip(items, asyncio.run(first_messages(env, items)), strict=False):
-        length = len(builder.build_initial_tokens(prompt))
-        if length > budget:
-            raise ConfigError(
-                f"the prompt of task {item.id!r} has {length} tokens, more than data.max_prompt_length={budget}. "
-                "Raise it, or choose a shorter prompt in env.options."
-            )
-
-
-def batched(items: Sequence[TaskItem], size: int) -> Iterator[list[TaskItem]]:
-    """The items in lists of `size`; the last one may be shorter."""
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk
-
-
-async def first_messages(env: EnvSettings, items: Sequence[TaskItem]) -> list[list[Message]]:
-    """The prompts of the tasks, of as many as begin in time, from a host that ends with all that it started.
-
-    Raises:
-        ConfigError: the environment does not start.
-    """
-    pool = local_pool(load_adapter(env.name), env, count=1)
-
-    async def begin(item: TaskItem) -> list[Message]:
-        try:
-            session = await pool.open()
-            try:
-                return await pool.reset(session, item)
-            finally:
-                await pool.close(session)
-        except EnvError as error:
-            raise ConfigError(f"env {env.name!r} does not begin task {item.id!r}: {error}") from error
-
-    prompts: list[list[Message]] = []
-    until = time.monotonic() + PROMPTS_S
-    try:
-        for chunk in batched(items, PROMPTS_CHECKED):
-            prompts += await asyncio.gather(*map(begin, chunk))
-            if time.monotonic() > until:
-                break
-        return prompts
-    finally:
-        await pool.shutdown()
 
 
 def check_machine(config: DictConfig) -> None:

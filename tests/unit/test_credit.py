@@ -8,7 +8,7 @@ from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, T
 
 
 def episode(*steps: StepResult | None) -> Episode:
-    turns = [Turn(Reply("x", tokens=1), step, 0.0, 0.0) for step in steps]
+    turns = [Turn(Reply("x", tokens=1), "x", step, 0.0, 0.0) for step in steps]
     return Episode(TaskItem("talk", "1"), 9, turns=turns, stop=StopReason.TERMINATED)
 
 
@@ -49,6 +49,15 @@ def test_turns_that_answer_the_same_observation_have_the_same_anchor():
     anchors = turn_credit(again, Credit()).anchors
     assert anchors[1] == anchors[2] != anchors[0]
     assert anchors[0] == turn_credit(PLAYED, Credit()).anchors[0], "all episodes of a task begin in the same state"
+
+
+def test_an_episode_that_is_trained_on_in_pieces_keeps_the_numbers_of_its_turns():
+    whole = turn_credit(PLAYED, Credit(place="turn"))
+    first, second = whole.split([1, 3])
+    assert (first.rewards, first.first, second.rewards, second.first) == ([10.0], 0, [0.0, 40.0, 0.0], 1)
+    assert [*first.anchors, *second.anchors] == whole.anchors
+    with pytest.raises(ValueError, match="hold \\[1, 2\\] replies, it has 4 turns"):
+        whole.split([1, 2])
 
 
 @pytest.mark.parametrize(

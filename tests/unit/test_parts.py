@@ -12,6 +12,7 @@ def config(*parts: dict, **env: object) -> dict:
         "horizon": {"max_turns": [3, 6], "steps_per_stage": 10},
         "episode": {"max_tokens_per_turn": 64},
         "credit": {"step_cost": 0.1},
+        "agent": {"name": "react"},
     }
 
 

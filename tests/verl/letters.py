@@ -35,8 +35,7 @@ def episode(replies: list[str], observations: list[str]) -> Sample:
         if observation is not None:
             messages.append({"role": "user", "content": observation})
             tokens.read(messages)
-    sample = tokens.sample()
-    assert sample is not None
+    (sample,) = tokens.samples()
     return sample
 
 

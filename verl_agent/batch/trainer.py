@@ -20,7 +20,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 import verl_agent.batch.estimators  # noqa: F401 - registers them
 from verl_agent.batch.curriculum import Curriculum
 from verl_agent.batch.turns import TURNS, BatchTurns, PlacedTurn, on_last_tokens, place_turns
-from verl_agent.config.algorithms import TURN_ESTIMATORS
+from verl_agent.config.algorithms import BY_TOKEN, TURN_ESTIMATORS
 from verl_agent.config.parts import agent_parts
 from verl_agent.errors import ConfigError
 
@@ -39,9 +39,9 @@ class EpisodeTrainer(PPOTrainerSync):
         parts = agent_parts(OmegaConf.to_container(config, resolve=True))
         self.curriculum = Curriculum(parts)
         self._credit = parts[0].settings.credit
-        self._needs_turns = config.algorithm.adv_estimator in TURN_ESTIMATORS or any(
-            part.settings.credit.place == "turn" for part in parts
-        )
+        estimator = config.algorithm.adv_estimator
+        self._places_rewards = self._credit.place == "turn" and estimator in BY_TOKEN
+        self._needs_turns = estimator in TURN_ESTIMATORS or self._places_rewards
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         """See `PPOTrainer`, which keeps `algorithm.filter_groups` from samplers of others."""
@@ -92,7 +92,7 @@ class EpisodeTrainer(PPOTrainerSync):
         turns = place_turns(
             batch.keys, masks, [None if pad else field["turns"] for pad, field in zip(padding, fields, strict=True)]
         )
-        if self._credit.place == "turn":
+        if self._places_rewards:
             like_BT = torch.nn.utils.rnn.pad_sequence(masks, batch_first=True)
             rewards_BT = on_last_tokens(turns, like_BT)
             rows = [row[: len(mask)] for row, mask in zip(rewards_BT, masks, strict=True)]

@@ -25,6 +25,8 @@ GROUPED = tuple(name for name in ESTIMATORS if name not in ("gae", "reinforce_pl
 """Estimators that compare episodes of one task."""
 TURN_ESTIMATORS = ("turn_returns", "gigpo")
 """Estimators of ours, which take rewards from turns."""
+BY_TOKEN = ("gae", "reinforce_plus_plus")
+"""Estimators to which it matters on which token a reward lies."""
 UNIFORM_IS_ZERO = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized")
 """Estimators that give a group of equal rewards no advantage, whatever the others."""
 

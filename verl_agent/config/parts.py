@@ -17,7 +17,7 @@ from typing import Any
 from verl_agent.config.schema import AgentSettings, EnvSettings, agent_settings
 from verl_agent.errors import ConfigError, did_you_mean
 
-OWN_SECTIONS = ("horizon", "episode", "credit")
+OWN_SECTIONS = ("horizon", "episode", "credit", "agent")
 """Sections that a part may change for itself."""
 TOGETHER = ("place", "turn_gamma", "step_weight")
 """Settings of `credit` that a whole batch shares."""

@@ -125,12 +125,28 @@ class EpisodeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSection:
+    """Section `agent`: the words around the environment.
+
+    Attributes:
+        name: registered name of the agent.
+        options: keyword arguments of it.
+        context: what the model is shown of the conversation, see `verl_agent.agents.context`.
+    """
+
+    name: str = "react"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSettings:
     """All sections of this package."""
 
     env: EnvSettings
     horizon: Horizon
     episode: EpisodeSettings
+    agent: AgentSection = field(default_factory=AgentSection)
     credit: Credit = field(default_factory=Credit)
 
 
@@ -151,14 +167,14 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
-    """The sections `env`, `horizon`, `episode` and `credit` of a whole, resolved config of one environment.
+    """The sections `env`, `horizon`, `episode`, `agent` and `credit` of a whole, resolved config of one environment.
 
     Those of a mixture are `verl_agent.config.parts.agent_parts`.
 
     Raises:
         ConfigError: see `section`.
     """
-    for name in ("env", "horizon", "episode"):
+    for name in ("env", "horizon", "episode", "agent"):
         if not isinstance(config.get(name), Mapping):
             raise ConfigError(f"the config has no section {name!r}. Start from a recipe in recipes/.")
     hosts = section("env.hosts", HostSettings, config["env"].get("hosts") or {})
@@ -169,6 +185,7 @@ def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
         section("env", EnvSettings, {**config["env"], "hosts": hosts}),
         section("horizon", Horizon, horizon),
         section("episode", EpisodeSettings, config["episode"]),
+        section("agent", AgentSection, config["agent"]),
         section("credit", Credit, config.get("credit") or {}),
     )
 

@@ -1,16 +1,19 @@
-"""The glue to verl: one row of a batch in, one played episode as verl's sample out."""
+"""The glue to verl: one row of a batch in, one played episode as verl's samples out."""
 
 import os
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
+from verl_agent.agents.base import Agent
+from verl_agent.agents.registry import new_agent
 from verl_agent.config.parts import Part, agent_parts
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.pool import SessionPool
@@ -78,6 +81,11 @@ class PlayedPart:
         """Where the sessions of this process live, in training and validation."""
         return training_pool(self.adapter, self.settings.env)
 
+    def new_agent(self) -> Agent:
+        """The agent of one episode."""
+        agent = self.settings.agent
+        return new_agent(agent.name, agent.options, agent.context, self.adapter.form)
+
     def limits(self, row: Row) -> EpisodeLimits:
         """Turns and tries of a row's episode; the pool bounds each call."""
         horizon = self.settings.horizon
@@ -120,7 +128,7 @@ class EpisodeLoop(AgentLoopBase):
             EpisodeLoop._shared = Shared(self, hf_model_type)
         self.shared = EpisodeLoop._shared
 
-    async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
+    async def run(self, sampling_params: dict[str, Any], **columns: Any) -> list[AgentLoopOutput]:
         """Play one row; see `TaskDataset` for its columns."""
         cap = columns.get("turn_cap")
         row = Row(
@@ -134,23 +142,27 @@ class EpisodeLoop(AgentLoopBase):
             turn_cap=None if cap is None else int(cap),
         )
         part, policies = self.shared.parts[row.part], []
+        tools = part.new_agent().tools
 
         def new_policy() -> EnginePolicy:
-            policies.append(self._policy(sampling_params, part.budget))
+            policies.append(self._policy(sampling_params, part.budget, tools))
             return policies[-1]
 
         def new_env() -> EnvAdapter:
             return PooledEnv(part.adapter, part.pool)
 
-        tries = await play_until_sound(part.item(row.tasks, row.task_id), new_env, new_policy, part.limits(row))
+        item = part.item(row.tasks, row.task_id)
+        tries = await play_until_sound(item, new_env, part.new_agent, new_policy, part.limits(row))
         self._record(row, tries)
-        return self._output(row, tries, policies[-1]) if tries[-1].sound else []
+        return self._outputs(row, tries, policies[-1]) if tries[-1].sound else []
 
-    def _policy(self, sampling_params: dict[str, Any], budget: TokenBudget) -> EnginePolicy:
+    def _policy(
+        self, sampling_params: dict[str, Any], budget: TokenBudget, tools: list[dict[str, Any]] | None
+    ) -> EnginePolicy:
         return EnginePolicy(
             self.server_manager,
             self.tokenizer,
-            EpisodeTokens(self.shared.builder, self.shared.end_of_turn),
+            EpisodeTokens(self.shared.builder, self.shared.end_of_turn, tools),
             budget,
             sampling_params,
             frozenset({self.shared.end_of_turn}),
@@ -179,28 +191,36 @@ class EpisodeLoop(AgentLoopBase):
     def _credit(self, row: Row) -> Credit:
         return self.shared.parts[row.part].settings.credit
 
-    def _output(self, row: Row, tries: list[Episode], policy: EnginePolicy) -> AgentLoopOutput | list[AgentLoopOutput]:
-        episode, sample = tries[-1], policy.tokens.sample()
-        if sample is None:
-            return []
-        turns = turn_credit(episode, self._credit(row))
-        learnt = sum(turns.rewards)
-        summary = summarize(episode, attempts=len(tries), part=self._label(row), learnt_reward=learnt)
-        return AgentLoopOutput(
-            prompt_ids=sample.prompt_ids,
-            response_ids=sample.response_ids,
-            response_mask=sample.response_mask,
-            response_logprobs=sample.response_log_probs,
-            reward_score=learnt if row.purpose == "train" else episode.reward,
-            num_turns=len(episode.messages),
-            metrics=AgentLoopMetrics(generate_sequences=summary.generate_s, tool_calls=summary.env_s),
-            extra_fields={
-                "turn_scores": [turn.step.reward if turn.step else 0.0 for turn in episode.turns],
-                "tool_rewards": [],
-                "min_global_steps": min(policy.steps),
-                "max_global_steps": max(policy.steps),
-                "episode": summary.to_fields(),
-                "turns": turns.to_fields(),
-                "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
-            },
-        )
+    def _outputs(self, row: Row, tries: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
+        """One row for each stretch of the episode; verl gives all of them the last one's reward."""
+        episode, samples = tries[-1], policy.tokens.samples()
+        credit = turn_credit(episode, self._credit(row))
+        learnt = sum(credit.rewards)
+        summary = summarize(episode, len(tries), part=self._label(row), learnt_reward=learnt)
+        credits_ = credit.split([replies(sample.response_mask) for sample in samples])
+        return [
+            AgentLoopOutput(
+                prompt_ids=sample.prompt_ids,
+                response_ids=sample.response_ids,
+                response_mask=sample.response_mask,
+                response_logprobs=sample.response_log_probs,
+                reward_score=learnt if row.purpose == "train" else episode.reward,
+                num_turns=len(episode.messages),
+                metrics=AgentLoopMetrics(generate_sequences=summary.generate_s, tool_calls=summary.env_s),
+                extra_fields={
+                    "turn_scores": [turn.step.reward if turn.step else 0.0 for turn in episode.turns],
+                    "tool_rewards": [],
+                    "min_global_steps": min(policy.steps),
+                    "max_global_steps": max(policy.steps),
+                    "episode": summary.to_fields(),
+                    "turns": turns.to_fields(),
+                    "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
+                },
+            )
+            for sample, turns in zip(samples, credits_, strict=True)
+        ]
+
+
+def replies(response_mask: list[int]) -> int:
+    """Replies in a response: runs of ones, which template tokens part."""
+    return sum(now > before for before, now in pairwise([0, *response_mask]))

@@ -83,6 +83,24 @@ class TurnCredit:
     anchors: Sequence[str]
     first: int = 0
 
+    def split(self, counts: Sequence[int]) -> list["TurnCredit"]:
+        """The same in pieces, for an episode that is trained on in pieces.
+
+        Args:
+            counts: turns of each piece, in order.
+
+        Raises:
+            ValueError: the pieces do not hold all turns; a bug.
+        """
+        if sum(counts) != len(self.rewards):
+            raise ValueError(f"the rows of an episode hold {list(counts)} replies, it has {len(self.rewards)} turns.")
+        pieces, begin = [], 0
+        for count in counts:
+            end = begin + count
+            pieces.append(TurnCredit(self.rewards[begin:end], self.anchors[begin:end], self.first + begin))
+            begin = end
+        return pieces
+
     def to_fields(self) -> dict[str, list[float] | list[str] | int]:
         """Plain values, the form in which it travels between processes."""
         return {"rewards": list(self.rewards), "anchors": list(self.anchors), "first": self.first}
