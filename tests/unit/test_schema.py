@@ -2,14 +2,8 @@
 
 import pytest
 
-from verl_agent.config.schema import (
-    EnvSettings,
-    EpisodeSettings,
-    HostSettings,
-    agent_settings,
-    evaluation_config,
-    section,
-)
+from verl_agent.config.hosts import HostSettings
+from verl_agent.config.schema import EnvSettings, EpisodeSettings, agent_settings, evaluation_config, section
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.horizon import Horizon
 

@@ -12,7 +12,8 @@ import pytest
 import ray
 
 from tests.hosted import ITEM, Obedient
-from verl_agent.config.schema import EnvSettings, HostSettings
+from verl_agent.config.hosts import HostSettings
+from verl_agent.config.schema import EnvSettings
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
