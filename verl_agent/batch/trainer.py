@@ -116,12 +116,15 @@ class EpisodeTrainer(PPOTrainerSync):
             ConfigError: the checkpoint has no state of a horizon that has one.
         """
         super()._load_checkpoint()
-        if not self.global_steps or not self.curriculum.adaptive:
-            return
+        if self.global_steps and self.curriculum.adaptive:
+            self._restore_curriculum()
+
+    def _restore_curriculum(self) -> None:
         trainer = self.config.trainer
-        folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
         if trainer.resume_mode == "resume_path":
             folder = Path(trainer.resume_from_path)
+        else:
+            folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
         if not (folder / STATE_FILE).is_file():
             raise ConfigError(f"{folder} has no {STATE_FILE}: it was not written by a run with this trainer.")
         self.curriculum.restore(json.loads((folder / STATE_FILE).read_text(encoding="utf-8")))
