@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from tests.verl.composing import RECIPES, ROOT, SHARED, kind, recipe, written_in
+from tests.verl.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
 from verl_agent.config.algorithms import check_algorithm
 from verl_agent.config.keys import check_keys
 from verl_agent.config.parts import agent_parts
@@ -50,14 +48,7 @@ def check(config: DictConfig) -> None:
     check_algorithm(plain, parts)
     for part in parts:
         check_budgets(config, part)
-    validate_config(config, need_reference_policy(config), False)
-    for section in (config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm):
-        omega_conf_to_dataclass(section)
-    if need_critic(config):
-        critic = OmegaConf.merge(config.critic, {"model": None})  # building its model section would fetch it
-        omega_conf_to_dataclass(critic).validate(
-            config.trainer.n_gpus_per_node * config.trainer.nnodes, config.data.train_batch_size
-        )
+    accepted_by_verl(config)
 
 
 def peak_gb(config: DictConfig) -> float:

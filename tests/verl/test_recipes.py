@@ -1,8 +1,7 @@
 """Every recipe composes, is read to the last key, and is accepted by verl as far as no download is needed.
 
 What would load a model or a tokenizer is left out: the recipes for GPUs name models of the hub. For them
-`actor_rollout_ref.model` and `critic` (whose section holds a model) are not built, and the length of their prompts
-is not measured.
+`actor_rollout_ref.model` and `critic.model` are not built, and the length of their prompts is not measured.
 """
 
 import re
@@ -11,10 +10,8 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, kind, recipe, written_in
+from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
 from verl_agent.config.algorithms import check_algorithm
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.parts import agent_parts
@@ -89,10 +86,7 @@ def exists(config: DictConfig, key: str) -> bool:
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
 def test_verl_accepts_a_training_recipe(path):
-    config = resolved(path)
-    validate_config(config, need_reference_policy(config), need_critic(config))
-    for section in (config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm):
-        omega_conf_to_dataclass(section)
+    accepted_by_verl(resolved(path))
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
