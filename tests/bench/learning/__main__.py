@@ -28,7 +28,7 @@ from verl_agent.trace.record import read_records
 ROOT = Path(__file__).parents[3]
 RECIPES = Path(__file__).with_name("recipes")
 ALGORITHMS = {
-    "ppo": ["+overlay/algorithm=ppo", "critic.optim.lr=1.0e-3"],
+    "ppo": ["+overlay/algorithm=ppo", "offload=false", "critic.optim.lr=1.0e-3"],
     "grpo": [],
     "reinforce_pp": ["+overlay/algorithm=reinforce_pp"],
     "rloo": ["+overlay/algorithm=rloo"],
