@@ -117,11 +117,12 @@ def check_context(config: DictConfig, part: Part) -> None:
     for key, allowed, why in (
         ("algorithm.adv_estimator", ("grpo", *TURN_ESTIMATORS), "takes an episode's rows for episodes"),
         ("actor_rollout_ref.actor.loss_agg_mode", ("token-mean",), "gives an episode the weight of its rows"),
+        ("algorithm.use_kl_in_reward", (False,), "counts the penalty of its last row alone"),
     ):
         if OmegaConf.select(config, key) not in allowed:
             raise ConfigError(
                 f"agent.context.keep={keep!r} makes several rows of an episode, and {key}="
-                f"{OmegaConf.select(config, key)!r} {why}. Allowed with it: {', '.join(allowed)}."
+                f"{OmegaConf.select(config, key)!r} {why}. Allowed with it: {', '.join(map(str, allowed))}."
             )
 
 
@@ -150,7 +151,8 @@ def check_budgets(config: DictConfig, part: Part) -> None:
             "the most that any episode may have."
         )
     batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
-    if batch % mini:
+    several = agent_of(part.settings).context.edits and mini % batch == 0  # one update for all rows of a step
+    if batch % mini and not several:
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
         )

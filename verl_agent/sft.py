@@ -32,6 +32,7 @@ from verl_agent.machine import (
 )
 from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.rollout.oracle import moves_of
 from verl_agent.run_folder import SFT_IDENTITY, RunFolder, identity
 from verl_agent.terminal import exit_with, explaining, quiet, repeating
 from verl_agent.trace.metrics_log import MetricsTail
@@ -126,7 +127,7 @@ def total_steps(config: DictConfig) -> int:
     agent, rows = agent_of(config), len(tasks)
     if agent.context.edits:
         session = new_session(config.env.name, options)
-        rows = sum(agent.context.stretches(len(session.demonstration(item))) for item in tasks)
+        rows = sum(agent.context.stretches(len(moves_of(session, item))) for item in tasks)
     return rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
 
 
