@@ -150,12 +150,33 @@ def check_budgets(config: DictConfig, part: Part) -> None:
             f"episode.max_tokens={episode.max_tokens} of {part.label!r} exceeds data.max_response_length={response}, "
             "the most that any episode may have."
         )
+    check_micro_batches(config)
     batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
     several = agent_of(part.settings).context.edits and mini % batch == 0  # one update for all rows of a step
     if batch % mini and not several:
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
         )
+
+
+def check_micro_batches(config: DictConfig) -> None:
+    """The rows of a step divide into the micro batches of the passes that are not packed by tokens.
+
+    Raises:
+        ConfigError: they do not, so that verl would stop at the first step.
+    """
+    policy, trainer = config.actor_rollout_ref, config.trainer
+    groups = int(policy.actor.ppo_mini_batch_size)  # verl fills a step up to whole mini batches
+    rows = groups * int(policy.rollout.n) // (trainer.n_gpus_per_node * trainer.nnodes)
+    passes = [] if config.algorithm.rollout_correction.bypass_mode else ["rollout"]
+    passes += ["ref"] if policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward else []
+    for name in passes:
+        size = policy[name].log_prob_micro_batch_size_per_gpu
+        if not policy[name].log_prob_use_dynamic_bsz and size and rows % int(size):
+            raise ConfigError(
+                f"actor_rollout_ref.{name}.log_prob_micro_batch_size_per_gpu={size} does not divide the {rows} "
+                "episodes of a mini batch on each GPU (actor.ppo_mini_batch_size * rollout.n). Choose a divisor."
+            )
 
 
 def check_shares(config: DictConfig, parts: Sequence[Part]) -> None:

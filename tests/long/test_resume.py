@@ -52,7 +52,7 @@ data: {train_batch_size: 3, max_prompt_length: 1024, max_response_length: 512}
 algorithm: {adv_estimator: gigpo, rollout_correction: {bypass_mode: false}}
 actor_rollout_ref:
   actor: {use_kl_loss: false, optim: {lr: 1.0e-3}}
-  rollout: {n: 4, max_num_seqs: 16}
+  rollout: {n: 4, max_num_seqs: 16, log_prob_micro_batch_size_per_gpu: 4}
 trainer: {total_training_steps: 5, save_freq: 1, max_actor_ckpt_to_keep: 9, experiment_name: mixed}
 """
 

@@ -122,6 +122,15 @@ def prepared(folder: Path, *changes: str):
             "'reinforce_plus_plus' learns from.",
         ),
         (
+            [
+                "data.train_batch_size=3",
+                "actor_rollout_ref.rollout.n=4",
+                "algorithm.rollout_correction.bypass_mode=false",
+                "actor_rollout_ref.actor.ppo_mini_batch_size=3",
+            ],
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 does not divide the 12 episodes of a mini",
+        ),
+        (
             ["algorithm.adv_estimator=gigp"],
             "algorithm.adv_estimator='gigp' is not one for episodes. Did you mean 'gigpo'?",
         ),
