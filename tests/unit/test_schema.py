@@ -2,8 +2,9 @@
 
 import pytest
 
+from verl_agent.config.evaluation_schema import evaluation_config
 from verl_agent.config.hosts import HostSettings
-from verl_agent.config.schema import EnvSettings, EpisodeSettings, agent_settings, evaluation_config, section
+from verl_agent.config.schema import EnvSettings, EpisodeSettings, agent_settings, section
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.horizon import Horizon
 

@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
 from verl_agent.config.algorithms import check_algorithm
+from verl_agent.config.evaluation_schema import evaluation_config
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.parts import agent_parts
-from verl_agent.config.schema import evaluation_config
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.prepare import check_budgets, check_environment, check_shares
