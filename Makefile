@@ -21,7 +21,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 .PHONY: help
 help: ## List the targets
 	@echo "usage: make TARGET [DEVICE=cpu|gpu] [ENGINE=vllm|sglang] [VENV=.venv]"; echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
 setup: $(STAMP) ## Create the virtual environment and install everything (first time: some minutes)
@@ -98,6 +98,10 @@ bench-envs: setup ## Measure the environments over HTTP beside a server of the r
 .PHONY: soak
 soak: setup ## Play thousands of episodes of each environment and see what is left of them (an hour)
 	pytest -s -m slow tests/long/test_environments.py
+
+.PHONY: bench-learning
+bench-learning: setup ## Measure what each algorithm and each horizon learns: hours, in pieces
+	python -m tests.bench.learning
 
 .PHONY: clean
 clean: ## Remove caches and build files; keeps the environment and what runs wrote

@@ -3,14 +3,16 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
-from verl_agent.config.schema import AgentSettings, agent_settings
+from verl_agent.config.algorithms import TURN_ESTIMATORS, check_algorithm
+from verl_agent.config.parts import Part, agent_parts
+from verl_agent.data.mixture import shares_of_a_batch
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
@@ -28,18 +30,15 @@ from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.prompts import agent_of, check_prompts
 
-UNIFORM_IS_ZERO = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized")
-"""Estimators (verl/trainer/ppo/core_algos.py) that give a group of equal rewards no advantage, whatever the others."""
 
-
-def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
+def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
     """Resolve, check and complete a config.
 
     Args:
         config: a recipe with its overrides, as Hydra composed it.
 
     Returns:
-        The config that verl gets, resolved, and the sections of this package.
+        The config that verl gets, resolved, and the environments of the run with the sections of this package.
 
     Raises:
         ConfigError: anything that would make the run fail later, named by key.
@@ -52,18 +51,22 @@ def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
     missing = {key for key in missing if not key.startswith("reward.")}  # verl's reward model, which is not used
     if missing:
         raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
-    settings = agent_settings(OmegaConf.to_container(config))
+    parts = agent_parts(OmegaConf.to_container(config))
     check_trainer(config)
-    check_environment(settings)
-    check_context(config, settings)
-    check_budgets(config, settings)
+    check_algorithm(OmegaConf.to_container(config), parts)
+    for part in parts:
+        check_environment(part)
+        check_context(config, part)
+        check_budgets(config, part)
+    check_shares(config, parts)
     with open_dict(config):
         _complete(config)
-    check_prompts(config, settings)
+    for part in parts:
+        check_prompts(config, part.settings)
     if has_critic(config):
         load_config(config.critic.model.path, "critic.model.path")
     check_machine(config)
-    return config, settings
+    return config, parts
 
 
 def check_trainer(config: DictConfig) -> None:
@@ -83,64 +86,58 @@ def check_trainer(config: DictConfig) -> None:
         raise ConfigError("RAY_ADDRESS names a Ray cluster, but a recipe for the CPU starts its own Ray. Unset it.")
     for key, wanted in (
         ("trainer.use_v1", True),
-        ("trainer.v1.trainer_mode", "sync"),
+        ("trainer.v1.trainer_mode", "verl_agent"),
         ("trainer.v1.sampler.sync_refill_failed_groups", False),
-        ("algorithm.filter_groups.enable", False),
     ):
         if OmegaConf.select(config, key) != wanted:
             raise ConfigError(
                 f"{key}={OmegaConf.select(config, key)!r} does not work with the episode sampler. Allowed: {wanted!r}."
             )
-    estimator = config.algorithm.adv_estimator
-    if config.trainer.v1.sampler.sampler_kwargs.skip_uniform and estimator not in UNIFORM_IS_ZERO:
-        raise ConfigError(
-            "trainer.v1.sampler.sampler_kwargs.skip_uniform leaves out groups that algorithm.adv_estimator="
-            f"{estimator!r} learns from. Set it to false, or choose one of {', '.join(UNIFORM_IS_ZERO)}."
-        )
 
 
-def check_environment(settings: AgentSettings) -> None:
+def check_environment(part: Part) -> None:
     """The environment exists, accepts its options, and knows the tasks.
 
     Raises:
         ConfigError: it does not.
     """
-    env = settings.env
+    env = part.env
     new_session(env.name, env.options)
-    agent_of(settings)
+    agent_of(part.settings)
     select_tasks(env.name, env.train_tasks, env.options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, env.options)
 
 
-def check_context(config: DictConfig, settings: AgentSettings) -> None:
+def check_context(config: DictConfig, part: Part) -> None:
     """A context that is edited makes several rows of an episode, which not every estimator and loss counts as one.
 
     Raises:
         ConfigError: the estimator, or how the loss is averaged, would weigh an episode by its rows.
     """
-    if not agent_of(settings).context.edits:
+    if not agent_of(part.settings).context.edits:
         return
-    keep = settings.agent.context["keep"]
+    keep = part.settings.agent.context["keep"]
     for key, allowed, why in (
-        ("algorithm.adv_estimator", "grpo", "takes an episode's rows for episodes"),
-        ("actor_rollout_ref.actor.loss_agg_mode", "token-mean", "gives an episode the weight of its rows"),
-        ("algorithm.use_kl_in_reward", False, "counts the penalty of its last row alone"),
+        ("algorithm.adv_estimator", ("grpo", *TURN_ESTIMATORS), "takes an episode's rows for episodes"),
+        ("actor_rollout_ref.actor.loss_agg_mode", ("token-mean",), "gives an episode the weight of its rows"),
+        ("algorithm.use_kl_in_reward", (False,), "counts the penalty of its last row alone"),
     ):
-        if OmegaConf.select(config, key) != allowed:
+        if OmegaConf.select(config, key) not in allowed:
             raise ConfigError(
                 f"agent.context.keep={keep!r} makes several rows of an episode, and {key}="
-                f"{OmegaConf.select(config, key)!r} {why}. Allowed with it: {allowed!r}."
+                f"{OmegaConf.select(config, key)!r} {why}. Allowed with it: {', '.join(map(str, allowed))}."
             )
 
 
-def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
+def check_budgets(config: DictConfig, part: Part) -> None:
     """Token budgets fit into each other and into the engine's context; batches divide.
 
     Raises:
         ConfigError: they do not.
     """
     prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
-    context, turn = config.actor_rollout_ref.rollout.max_model_len, settings.episode.max_tokens_per_turn
+    context, episode = config.actor_rollout_ref.rollout.max_model_len, part.settings.episode
+    turn = episode.max_tokens_per_turn
     if context is not None and prompt + response > int(context):
         raise ConfigError(
             f"data.max_prompt_length={prompt} and data.max_response_length={response} exceed "
@@ -151,17 +148,55 @@ def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
             f"episode.max_tokens_per_turn={turn} exceeds data.max_response_length={response}, the tokens of the whole "
             "episode after its prompt."
         )
+    if episode.max_tokens is not None and episode.max_tokens > response:
+        raise ConfigError(
+            f"episode.max_tokens={episode.max_tokens} of {part.label!r} exceeds data.max_response_length={response}, "
+            "the most that any episode may have."
+        )
+    check_micro_batches(config)
     batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
-    several = agent_of(settings).context.edits and mini % batch == 0  # one update for all rows of a step
+    several = agent_of(part.settings).context.edits and mini % batch == 0  # one update for all rows of a step
     if batch % mini and not several:
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
         )
-    tasks = len(select_tasks(settings.env.name, settings.env.train_tasks, settings.env.options))
-    if tasks < batch:
-        raise ConfigError(
-            f"env.train_tasks={settings.env.train_tasks!r} has {tasks} tasks, fewer than data.train_batch_size={batch}."
-        )
+
+
+def check_micro_batches(config: DictConfig) -> None:
+    """The rows of a step divide into the micro batches of the passes that are not packed by tokens.
+
+    Raises:
+        ConfigError: they do not, so that verl would stop at the first step.
+    """
+    policy, trainer = config.actor_rollout_ref, config.trainer
+    groups = int(policy.actor.ppo_mini_batch_size)  # verl fills a step up to whole mini batches
+    rows = groups * int(policy.rollout.n) // (trainer.n_gpus_per_node * trainer.nnodes)
+    passes = [] if config.algorithm.rollout_correction.bypass_mode else ["rollout"]
+    passes += ["ref"] if policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward else []
+    for name in passes:
+        size = policy[name].log_prob_micro_batch_size_per_gpu
+        if not policy[name].log_prob_use_dynamic_bsz and size and rows % int(size):
+            raise ConfigError(
+                f"actor_rollout_ref.{name}.log_prob_micro_batch_size_per_gpu={size} does not divide the {rows} "
+                "episodes of a mini batch on each GPU (actor.ppo_mini_batch_size * rollout.n). Choose a divisor."
+            )
+
+
+def check_shares(config: DictConfig, parts: Sequence[Part]) -> None:
+    """Every environment has as many tasks as a batch takes of it.
+
+    Raises:
+        ConfigError: one has fewer.
+    """
+    batch = int(config.data.train_batch_size)
+    for part, share in zip(parts, shares_of_a_batch([part.weight for part in parts], batch), strict=True):
+        tasks = len(select_tasks(part.env.name, part.env.train_tasks, part.env.options))
+        if tasks < share:
+            whose = "" if len(parts) == 1 else f" of {part.label!r}"
+            wanted = f"data.train_batch_size={batch}" if len(parts) == 1 else f"the {share} that a batch takes of it"
+            raise ConfigError(
+                f"env.train_tasks={part.env.train_tasks!r}{whose} has {tasks} tasks, fewer than {wanted}."
+            )
 
 
 def check_machine(config: DictConfig) -> None:
@@ -189,6 +224,8 @@ def has_critic(config: DictConfig) -> bool:
 
 def _complete(config: DictConfig) -> None:
     """Fill in what only this machine knows: paths, environment variables of workers."""
+    if config.env.mixture:
+        config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.data.mixture
     run_dir = Path(config.trainer.default_local_dir).resolve()
     config.trainer.default_local_dir = str(run_dir)
     if config.episode.record_dir is not None:

@@ -13,8 +13,9 @@ from rich.console import Console
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.footprint import estimate, shape_of
 from verl_agent.launch import launch
-from verl_agent.prepare import prepare
+from verl_agent.prepare import has_critic, prepare
 from verl_agent.processes import ending_all_children
 from verl_agent.run_folder import RL_IDENTITY, RunFolder, identity
 from verl_agent.terminal import exit_with, explaining, quiet, repeating
@@ -49,11 +50,11 @@ def run(config: DictConfig) -> None:
         console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
         check_keys(config, "agent_base")
         as_written = OmegaConf.select(config, "actor_rollout_ref.model.path")
-        config, settings = prepare(config)
+        config, parts = prepare(config)
         resume, total = config.trainer.resume_mode != "disable", int(config.trainer.total_training_steps)
         written = OmegaConf.create(OmegaConf.to_container(config))
         written.actor_rollout_ref.model.path = as_written
-        tasks = select_tasks(settings.env.name, settings.env.train_tasks, settings.env.options)
+        tasks = [item for part in parts for item in select_tasks(part.env.name, part.env.train_tasks, part.env.options)]
         folder.check_identity(identity(OmegaConf.to_container(written), RL_IDENTITY, tasks), resume)
         if resume and folder.finished(total):
             console.print(f"All {folder.last_step} steps are done already: {folder.root}")
@@ -63,6 +64,7 @@ def run(config: DictConfig) -> None:
             folder.prune(config.trainer.max_actor_ckpt_to_keep)
             last = folder.last_step >= total  # it ended between its last checkpoint and the validation of it
             config.trainer.val_before_train = config.trainer.val_only = last
+        show_footprint(config, console)
         try:
             with (
                 explaining(folder, console),
@@ -72,6 +74,25 @@ def run(config: DictConfig) -> None:
                 train(config, folder, note_memory)
         finally:
             finish(folder, console)
+
+
+def show_footprint(config: DictConfig, console: Console) -> None:
+    """Say what the run will take on GPUs, and warn where that is more than they have."""
+    shape = shape_of(config.actor_rollout_ref.model.path)
+    if config.trainer.device == "cpu" or shape is None:
+        return
+    import torch
+
+    card_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
+    critic = shape_of(config.critic.model.path) if has_critic(config) else None
+    found = estimate(OmegaConf.to_container(config), shape, critic, card_gb)
+    console.print(str(found), soft_wrap=True)
+    if found.peak_gb > card_gb:
+        console.print(
+            f"[yellow]That is more than the {card_gb:.0f} GB of a GPU here.[/] offload=true, +overlay/lora=rank_32, a "
+            "lower actor_rollout_ref.rollout.gpu_memory_utilization or more GPUs take less.",
+            soft_wrap=True,
+        )
 
 
 def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None]) -> None:
@@ -91,7 +112,7 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None])
 
     require_plugin()
     import ray
-    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+    from verl.trainer.main_ppo import run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
@@ -99,8 +120,10 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None])
         validate_config(config, need_reference_policy(config), need_critic(config))
     except (AssertionError, ValueError) as error:
         raise ConfigError(f"verl refuses the config: {error}") from error
+    from verl_agent.batch.runner import EpisodeRunner
+
     try:
-        run_ppo(config, TaskRunnerV1)
+        run_ppo(config, EpisodeRunner)
     finally:
         before_end()
         ray.shutdown()

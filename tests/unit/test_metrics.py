@@ -24,14 +24,14 @@ def test_names_are_unique_and_have_an_area():
 
 
 def test_every_metric_produced_is_in_the_table():
-    batch = [summary(info={"invalid_action": 1.0}, category="depth 2"), FAULT]
+    batch = [summary(info={"invalid_action": 1.0}, category="depth 2", part="a"), FAULT]
     families = tuple(metric.name.partition("<")[0] for metric in METRICS if "<" in metric.name)
     undefined = episode_metrics(batch).keys() - {metric.name for metric in METRICS}
     assert [name for name in undefined if not name.startswith(families)] == []
 
 
 def test_every_metric_in_the_table_is_produced():
-    produced = episode_metrics([summary(info={"invalid_action": 1.0}, category="depth 2"), FAULT])
+    produced = episode_metrics([summary(info={"invalid_action": 1.0}, category="depth 2", part="a"), FAULT])
     families = [metric.name.partition("<")[0] for metric in METRICS]
     assert [family for family in families if not any(name.startswith(family) for name in produced)] == []
 
@@ -107,3 +107,18 @@ def test_a_summary_travels_as_plain_values_and_by_pickle():
     assert {type(value) for value in fields.values()} <= {float, int, str, bool}
     assert EpisodeSummary.from_fields(fields | {"other": 1}) == FAULT
     assert pickle.loads(pickle.dumps(FAULT)) == FAULT
+
+
+def test_parts_of_a_mixture_are_told_apart():
+    won, lost = summary(part="a"), summary(part="b", success=False, stop=StopReason.TURN_LIMIT, turns=4, max_turns=4)
+    metrics = episode_metrics([won, lost, lost])
+    assert (metrics["part/a/success_rate"], metrics["part/b/success_rate"]) == (1.0, 0.0)
+    assert (metrics["part/b/episodes"], metrics["part/b/horizon"], metrics["part/b/turn_limit"]) == (2, 4, 1.0)
+    assert "part/a/hit_horizon" in metrics and not any(
+        name.startswith("part/") for name in episode_metrics([summary()])
+    )
+
+
+def test_what_is_learnt_is_reported_beside_the_raw_return():
+    metrics = episode_metrics([summary(reward=50.0, learnt_reward=0.4), summary(reward=50.0)])
+    assert (metrics["episode/reward_mean"], metrics["episode/learnt_reward_mean"]) == (50.0, pytest.approx(25.2))

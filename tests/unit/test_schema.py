@@ -3,13 +3,8 @@
 import pytest
 
 from verl_agent.config.evaluation_schema import evaluation_config
-from verl_agent.config.schema import (
-    EnvSettings,
-    EpisodeSettings,
-    HostSettings,
-    agent_settings,
-    section,
-)
+from verl_agent.config.hosts import HostSettings
+from verl_agent.config.schema import EnvSettings, EpisodeSettings, agent_settings, section
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.horizon import Horizon
 
@@ -24,8 +19,8 @@ def config(**changes) -> dict:
         "trainer": {"anything": "of verl's"},
     }
     for key, value in changes.items():
-        name, setting = key.split("__")
-        sections[name][setting] = value
+        name, _, setting = key.partition("__")
+        sections[name] = {**sections.get(name, {}), setting: value} if setting else value
     return sections
 
 
@@ -44,7 +39,7 @@ def test_sections_become_typed_settings():
         ({"horizon__max_turn": [3]}, "horizon.max_turn is not a setting. Did you mean 'max_turns'?"),
         (
             {"episode__zzz": 1},
-            "episode.zzz is not a setting. Known: cut_turn, max_tokens_per_turn, record_dir.",
+            "episode.zzz is not a setting. Known: cut_turn, max_tokens, max_tokens_per_turn, record_dir.",
         ),
         ({"env__timeout_s": 0}, "env.timeout_s must be > 0 seconds, got 0."),
         ({"env__timeout_s": float("nan")}, "env.timeout_s must be > 0 seconds, got nan."),
@@ -58,6 +53,10 @@ def test_sections_become_typed_settings():
         ({"env__hosts": {"idle_s": float("nan")}}, "env.hosts.idle_s must be > 0 seconds, got nan."),
         ({"env__hosts": {"num_cpus": -1}}, "env.hosts.num_cpus must be >= 0, got -1."),
         ({"env__max_fault_share": 50}, "env.max_fault_share must be between 0 and 1, got 50."),
+        ({"horizon__steps_per_stage": "two"}, "horizon.steps_per_stage must be >= 1, got two."),
+        ({"horizon__adaptive": {"sucess_above": 0.5}}, "horizon.adaptive.sucess_above is not a setting. Did you mean"),
+        ({"episode__max_tokens": 8}, "episode.max_tokens=8 must be at least episode.max_tokens_per_turn=64, or null."),
+        ({"credit": {"gamma": 1}}, "credit.gamma is not a setting."),
         ({"horizon__max_turns": [6, 3]}, "horizon.max_turns must not shrink, got [6, 3]."),
         ({"episode__max_tokens_per_turn": 0}, "episode.max_tokens_per_turn must be >= 1 token, got 0."),
         ({"episode__cut_turn": "pley"}, "episode.cut_turn='pley' is not known. Did you mean 'play'?"),
@@ -75,7 +74,7 @@ def test_what_cannot_be_meant_is_refused_by_name(changes, message):
         ({"env__retries": "two"}, "env"),
         ({"env__timeout_s": None}, "env"),
         ({"env__hosts": {"count": "many"}}, "env.hosts"),
-        ({"horizon__steps_per_stage": "two"}, "horizon"),
+        ({"horizon__eval_max_turns": "two"}, "horizon"),
         ({"episode__max_tokens_per_turn": None}, "episode"),
     ],
 )

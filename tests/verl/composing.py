@@ -63,3 +63,19 @@ def written_in(path: Path) -> set[str]:
     content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     assert isinstance(content, dict)
     return set(leaves({key: value for key, value in content.items() if key not in ("defaults", "hydra")}))
+
+
+def accepted_by_verl(config: DictConfig) -> None:
+    """Pass a resolved training config through verl's validation and into its dataclasses.
+
+    The critic is built without the section of its model, which would fetch one.
+    """
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    validate_config(config, need_reference_policy(config), False)
+    for section in (config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm):
+        omega_conf_to_dataclass(section)
+    if need_critic(config):
+        critic = omega_conf_to_dataclass(OmegaConf.merge(config.critic, {"model": None}))
+        critic.validate(config.trainer.n_gpus_per_node * config.trainer.nnodes, config.data.train_batch_size)

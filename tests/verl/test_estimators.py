@@ -12,45 +12,11 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.protocol import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
-from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, MergeResult
 
-from verl_agent.rollout.tokens import EpisodeTokens, Sample
-from verl_agent.types import Message
+from tests.verl.letters import END, LOST, SHORT, WON
+from verl_agent.rollout.tokens import Sample
 
 ESTIMATORS = ("gae", "grpo", "rloo", "reinforce_plus_plus")
-END = 2
-
-
-class LetterBuilder(ContinuousTokenBuilder):
-    """Renders a message as one id for each letter: enough to grow an episode's tokens without a tokenizer."""
-
-    def __init__(self) -> None:
-        super().__init__(tokenizer=None)
-
-    def build_initial_tokens(self, messages: list[Message], **_: object) -> list[int]:
-        return [ord(letter) for message in messages for letter in message["content"]]
-
-    def merge_context_tokens(self, previous: list[Message], updated: list[Message], ids: list[int], **_: object):
-        new = self.build_initial_tokens(updated[len(previous) :])
-        return MergeResult(token_ids=ids + new, appended_token_count=len(new), kind="context")
-
-
-def episode(replies: list[str], observations: list[str]) -> Sample:
-    """The sample of an episode that ends with an observation."""
-    tokens = EpisodeTokens(LetterBuilder(), END)
-    messages: list[Message] = [{"role": "user", "content": "begin"}]
-    for reply, observation in zip(replies, observations, strict=True):
-        tokens.read(messages)
-        tokens.write(reply, [ord(letter) for letter in reply] + [END])
-        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation}]
-    tokens.read(messages)
-    (sample,) = tokens.samples()
-    return sample
-
-
-WON = episode(["go", "up"], ["stone", "you won"])
-LOST = episode(["left", "no", "x"], ["wall", "wall", "too late"])
-SHORT = episode(["stay"], ["a wolf"])
 
 
 def with_the_last_observation(sample: Sample) -> Sample:

@@ -47,6 +47,7 @@ def folder(tmp_path_factory) -> Path:
     folder.joinpath("model/model.safetensors").touch()
     folder.joinpath("empty").mkdir()
     folder.joinpath("ids.txt").write_text("5:1\n5:99\n")
+    folder.joinpath("one.txt").write_text("5:1\n")
     folder.joinpath("held_out.txt").write_text("5:3\n")
     return folder
 
@@ -86,7 +87,7 @@ def prepared(folder: Path, *changes: str):
         (
             ["agent.context.keep=summary", "algorithm.adv_estimator=rloo"],
             "agent.context.keep='summary' makes several rows of an episode, and algorithm.adv_estimator='rloo' takes "
-            "an episode's rows for episodes. Allowed with it: 'grpo'.",
+            "an episode's rows for episodes. Allowed with it: grpo, turn_returns, gigpo.",
         ),
         (
             ["agent.context.keep=last", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
@@ -119,6 +120,56 @@ def prepared(folder: Path, *changes: str):
             ["trainer.v1.sampler.sampler_kwargs.skip_uniform=true", "algorithm.adv_estimator=reinforce_plus_plus"],
             "trainer.v1.sampler.sampler_kwargs.skip_uniform leaves out groups that algorithm.adv_estimator="
             "'reinforce_plus_plus' learns from.",
+        ),
+        (
+            [
+                "data.train_batch_size=3",
+                "actor_rollout_ref.rollout.n=4",
+                "algorithm.rollout_correction.bypass_mode=false",
+                "actor_rollout_ref.actor.ppo_mini_batch_size=3",
+            ],
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 does not divide the 12 episodes of a mini",
+        ),
+        (
+            ["algorithm.adv_estimator=gigp"],
+            "algorithm.adv_estimator='gigp' is not one for episodes. Did you mean 'gigpo'?",
+        ),
+        (
+            ["algorithm.adv_estimator=gae", "critic.enable=false"],
+            "algorithm.adv_estimator='gae' needs a critic, and critic.enable=false leaves it out.",
+        ),
+        (
+            ["actor_rollout_ref.rollout.n=1"],
+            "algorithm.adv_estimator='grpo' compares the episodes of a task, and actor_rollout_ref.rollout.n=1 plays",
+        ),
+        (
+            ["algorithm.adv_estimator=turn_returns", "algorithm.use_kl_in_reward=true"],
+            "algorithm.adv_estimator='turn_returns' takes its rewards from turns",
+        ),
+        (
+            ["algorithm.adv_estimator=gae", "critic.model.path=./nowhere"],
+            "critic.model.path='./nowhere' does not exist.",
+        ),
+        (["horizon.adaptive={success_above: 0.5}"], "horizon.adaptive has nowhere to grow from [4]."),
+        (
+            ["env.mixture=[{name: gess_number}]"],
+            "env.name='gess_number' is not registered. Did you mean 'guess_number'?",
+        ),
+        (["env.mixture=[]"], "env.mixture must be a list of parts"),
+        (
+            ["env.mixture=[{name: guess_number, episode: {max_tokens: 201}}]"],
+            "episode.max_tokens=201 of 'guess_number' exceeds data.max_response_length=200",
+        ),
+        (
+            ["env.mixture=[{name: guess_number, weight: 9, train_tasks: ids.txt}, {name: textcraft}]"],
+            "ids.txt: env 'guess_number' has no task '5:99'.",
+        ),
+        (
+            [
+                "env.mixture=[{name: guess_number, train_tasks: one.txt, eval_tasks: small_test}, "
+                "{name: textcraft, train_tasks: easy_train, eval_tasks: easy_test}]"
+            ],
+            "env.train_tasks='one.txt' of 'guess_number' has 1 tasks, fewer than the 2 that a batch takes of it.",
         ),
         (["actor_rollout_ref.model.path=./nowhere"], "actor_rollout_ref.model.path='./nowhere' does not exist."),
         (["actor_rollout_ref.model.path=empty"], "actor_rollout_ref.model.path='empty': "),
@@ -165,7 +216,7 @@ def test_refusing_leaves_nothing_behind(folder):
 
 @pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
 def test_a_good_config_is_resolved_and_completed(folder):
-    config, settings = prepared(folder, "trainer.default_local_dir=run", f"actor_rollout_ref.model.path={SMOLLM2}")
+    config, parts = prepared(folder, "trainer.default_local_dir=run", f"actor_rollout_ref.model.path={SMOLLM2}")
     assert OmegaConf.missing_keys(config) <= {
         key for key in OmegaConf.missing_keys(config) if key.startswith("reward.")
     }
@@ -174,7 +225,7 @@ def test_a_good_config_is_resolved_and_completed(folder):
     assert config.actor_rollout_ref.model.path == str(prepare_smollm2())
     assert Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).is_file()
     assert str(folder / "run/tensorboard") == config.ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR
-    assert settings.horizon.max_turns == [4]
+    assert [part.settings.horizon.max_turns for part in parts] == [[4]]
 
 
 # Machine and model

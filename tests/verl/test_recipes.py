@@ -1,8 +1,7 @@
 """Every recipe composes, is read to the last key, and is accepted by verl as far as no download is needed.
 
 What would load a model or a tokenizer is left out: the recipes for GPUs name models of the hub. For them
-`actor_rollout_ref.model` and `critic` (whose section holds a model) are not built, and the length of their prompts
-is not measured.
+`actor_rollout_ref.model` and `critic.model` are not built, and the length of their prompts is not measured.
 """
 
 import re
@@ -11,16 +10,15 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, kind, recipe, written_in
+from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
+from verl_agent.config.algorithms import check_algorithm
 from verl_agent.config.evaluation_schema import evaluation_config
 from verl_agent.config.keys import FIELDS, FREE, check_keys
-from verl_agent.config.schema import agent_settings
+from verl_agent.config.parts import agent_parts
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
-from verl_agent.prepare import check_budgets, check_environment
+from verl_agent.prepare import check_budgets, check_environment, check_shares
 
 
 def of_kind(base: str) -> list:
@@ -66,16 +64,7 @@ def test_every_key_of_a_recipe_is_one_that_exists(path):
 )
 def test_every_key_of_the_shared_files_is_one_that_exists(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
-    ours = (
-        "env.",
-        "agent.",
-        "horizon.",
-        "episode.",
-        "data.env_name",
-        "data.env_options",
-        "data.agent",
-        "data.model_type",
-    )
+    ours = ("env.", "agent.", "horizon.", "episode.", "credit.", "data.env_", "data.agent", "data.model_type")
     ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl hands both on as they are
     base = recipe(tmp_path / "only.yaml")
     keys = {key for key in written_in(SHARED / f"{shared}.yaml") if not key.startswith(FREE + ours)}
@@ -97,19 +86,19 @@ def exists(config: DictConfig, key: str) -> bool:
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
 def test_verl_accepts_a_training_recipe(path):
-    config = resolved(path)
-    validate_config(config, need_reference_policy(config), need_critic(config))
-    for section in (config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm):
-        omega_conf_to_dataclass(section)
+    accepted_by_verl(resolved(path))
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
 def test_a_training_recipe_passes_our_own_checks(path):
     config = resolved(path)
-    settings = agent_settings(OmegaConf.to_container(config))
+    parts = agent_parts(OmegaConf.to_container(config))
+    check_algorithm(OmegaConf.to_container(config), parts)
     with chdir(ROOT):
-        check_environment(settings)
-        check_budgets(config, settings)
+        for part in parts:
+            check_environment(part)
+            check_budgets(config, part)
+        check_shares(config, parts)
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
@@ -127,7 +116,7 @@ def test_the_wiring_of_the_base_is_left_alone(path):
     assert config.data.custom_cls.name == "TaskDataset"
     assert config.trainer.v1.sampler.custom_sampler.name == "EpisodeSampler"
     assert config.trainer.v1.sampler.sampler_kwargs.group_size == config.actor_rollout_ref.rollout.n
-    assert (config.trainer.use_v1, config.trainer.v1.trainer_mode) == (True, "sync")
+    assert (config.trainer.use_v1, config.trainer.v1.trainer_mode) == (True, "verl_agent")
 
 
 @pytest.mark.parametrize("path", of_kind("agent_sft"))

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_agent.batch.sampler import EpisodeCrashError, EpisodeSampler, uniform_groups
-from verl_agent.errors import FaultLimitError
+from verl_agent.errors import ConfigError, FaultLimitError
 from verl_agent.trace.metrics import EpisodeSummary
 from verl_agent.types import StopReason
 
@@ -116,3 +116,37 @@ def test_a_crashed_episode_is_not_taken_for_a_failed_environment():
     crashing.failure_keys["train"] = {"a"}
     with pytest.raises(EpisodeCrashError, match="1 of 2 groups have an episode that raised"):
         crashing._check_crashes("train", {"a", "b"})
+
+
+# DAPO
+
+
+def filtering(batches: int = 0) -> EpisodeSampler:
+    """One whose group `gone` lost every episode, while `b` is played."""
+    of = sampler()
+    of.replace_uniform("reward", batch_size=2, max_inflight=1, max_batches=batches)
+    of.finished_keys["train"], of.running_keys["train"] = {"gone"}, {"b"}
+    return of
+
+
+def test_a_group_that_lost_every_episode_is_replaced():
+    """Verl would stop the run: such a group has no metric to filter by."""
+    of = filtering()
+    assert of._dapo_filtered_keys("train")[0] == {"gone"}
+    assert of.finished_keys["train"] == {"gone"}
+    assert of._dapo_filtered_keys("val")[0] == set()
+
+
+def test_an_environment_that_is_down_ends_the_search_for_other_groups():
+    of = filtering()
+    of._dapo_filtered_keys("train")
+    of._dapo_filtered_keys("train")
+    with pytest.raises(FaultLimitError, match="3 groups of this step lost all their episodes"):
+        of._dapo_filtered_keys("train")
+
+
+def test_a_model_that_never_succeeds_ends_the_search_for_other_groups():
+    of = filtering(batches=1)
+    of._filtered = 3
+    with pytest.raises(ConfigError, match="3 groups of this step earned the same"):
+        of._dapo_filtered_keys("train")

@@ -48,6 +48,49 @@ class EpisodeSampler(ReplayBuffer):
         self.val_group_size = int(sampler_kwargs["val_group_size"])
         self.tries = int(sampler_kwargs["retries"]) + 1
         self.max_fault_share = float(sampler_kwargs["max_fault_share"])
+        self._most_filtered = self._filtered = self._emptied = 0
+
+    def replace_uniform(self, metric: str, batch_size: int, max_inflight: int, max_batches: int) -> None:
+        """Play other tasks in place of groups whose episodes all earned the same (DAPO, arXiv 2503.14476, 3.2).
+
+        Args:
+            metric: `reward`, or a name in `reward_extra_info`, such as `success`.
+            batch_size: groups of a step.
+            max_inflight: batches that may be played at once, >= 1.
+            max_batches: batches that a step may leave out before it is given up; 0 for no limit.
+        """
+        self.filter_groups_metric, self.train_batch_size, self.gen_batch_size = metric, batch_size, 1
+        self.max_inflight_gen_batches = max_inflight
+        self._most_filtered = max_batches * batch_size
+        self._validate_mode_config()
+
+    def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter[float]]:
+        """See `ReplayBuffer`; a group that lost every episode to its environment is replaced, too.
+
+        Raises:
+            FaultLimitError: as many groups as a batch has were lost in this step.
+            ConfigError: nothing but uniform groups comes.
+        """
+        if partition_id == "val" or self.filter_groups_metric is None:
+            return set(), Counter()
+        finished = self.finished_keys[partition_id]
+        empty = finished - {group_of(key) for key in self.partitions[partition_id]}
+        finished -= empty
+        try:
+            uniform, counts = super()._dapo_filtered_keys(partition_id)
+        finally:
+            finished |= empty
+        self._emptied += len(empty)
+        self._filtered += len(uniform)
+        if self._emptied > (self.train_batch_size or 0):
+            raise FaultLimitError(f"{self._emptied} groups of this step lost all their episodes. {WHERE}")
+        if 0 < self._most_filtered < self._filtered:
+            raise ConfigError(
+                f"{self._filtered} groups of this step earned the same in all their episodes (by return: "
+                f"{dict(counts)}), more than algorithm.filter_groups.max_num_gen_batches allows. Choose tasks that the "
+                "model solves sometimes, or set algorithm.filter_groups.enable=false."
+            )
+        return uniform | empty, counts
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, float]]:
         """See `ReplayBuffer.sample`; the metrics gain those of the episodes.
@@ -55,6 +98,7 @@ class EpisodeSampler(ReplayBuffer):
         Raises:
             FaultLimitError: too many episodes were left out, or no group has enough survivors.
         """
+        self._filtered = self._emptied = 0
         try:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)
         except RuntimeError as error:
@@ -143,12 +187,12 @@ def episode_of(key: str) -> str:
 
 
 def uniform_groups(summaries: Mapping[str, EpisodeSummary]) -> set[str]:
-    """Groups whose episodes all earned the same.
+    """Groups whose episodes all teach the same.
 
     Args:
         summaries: by episode, `<group>_<sample>`.
     """
     rewards: dict[str, set[float]] = defaultdict(set)
     for episode, summary in summaries.items():
-        rewards[group_of(episode)].add(summary.reward)
+        rewards[group_of(episode)].add(summary.taught)
     return {group for group, values in rewards.items() if len(values) == 1}

@@ -1,6 +1,7 @@
 """Refuse settings that nothing reads: to Hydra a misspelt key in a YAML file is simply a new key."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -67,20 +68,21 @@ def check_keys(config: DictConfig, base: str) -> None:
         ConfigError: a key that neither verl nor this package reads.
     """
     strategy = OmegaConf.select(config, "actor_rollout_ref.actor.strategy")
-    known = reference(base, ["model_engine=megatron"] if strategy == "megatron" else [])
+    known = reference(base, *(["model_engine=megatron"] if strategy == "megatron" else []))
     for key in leaves(OmegaConf.to_container(config)):
         if not key.startswith(FREE) and not key.endswith(FIELDS):
             _find(known, key)
 
 
-def reference(base: str, choices: list[str]) -> dict[str, Any]:
-    """All keys of a base with other choices of config groups, its values unresolved."""
+@cache
+def reference(base: str, *choices: str) -> dict[str, Any]:
+    """All keys of a base with other choices of config groups, its values unresolved; not to be changed."""
     register_config()
     if GlobalHydra.instance().is_initialized():
-        config = compose(base, choices)
+        config = compose(base, list(choices))
     else:
         with initialize_config_module("verl_agent.config", version_base=None):
-            config = compose(base, choices)
+            config = compose(base, list(choices))
     return {str(key): value for key, value in OmegaConf.to_container(config).items()}
 
 

@@ -1,57 +1,15 @@
 """The sections that this package adds to verl's config, typed and checked before anything starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from verl_agent.config.hosts import HostSettings
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.rollout.horizon import Horizon
+from verl_agent.rollout.credit import Credit
+from verl_agent.rollout.horizon import Adaptive, Horizon
 
 T = TypeVar("T")
-
-
-WHERE = ("auto", "local", "ray", "inline")
-
-
-@dataclass(frozen=True, slots=True)
-class HostSettings:
-    """Section `env.hosts`: where sessions live. What a host may hold is the adapter's to say (`EnvAdapter.hosting`).
-
-    Attributes:
-        where: `local`: child processes of each agent-loop worker or evaluation; `ray`: actors that all workers of
-            a training run share, spread over the cluster; `inline`: threads of the worker itself; `auto`: ray where
-            the run spans several machines, else local.
-        count: most hosts, in each process that has its own; null for 8, under ray for as many as the cluster has
-            CPUs for. They are started when they are needed.
-        sessions: most sessions of a host; null for what the adapter says.
-        memory_mb: MiB above which a host is replaced; null for what the adapter says.
-        wait_s: seconds that an episode waits for a place when all hosts are full.
-        idle_s: seconds without a call after which a session is closed.
-        num_cpus: CPUs that Ray reserves for a host, a fraction as a rule.
-        resource: name of a Ray resource that marks the machines on which hosts may run; null for all of them.
-    """
-
-    where: str = "auto"
-    count: int | None = None
-    sessions: int | None = None
-    memory_mb: int | None = None
-    wait_s: float = 600.0
-    idle_s: float = 3600.0
-    num_cpus: float = 0.25
-    resource: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.where not in WHERE:
-            raise ConfigError(f"env.hosts.where={self.where!r} is not known. {did_you_mean(self.where, WHERE)}")
-        for name in ("count", "sessions", "memory_mb"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"env.hosts.{name} must be >= 1 or null, got {value}.")
-        for name in ("wait_s", "idle_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"env.hosts.{name} must be > 0 seconds, got {getattr(self, name)}.")
-        if self.num_cpus < 0:
-            raise ConfigError(f"env.hosts.num_cpus must be >= 0, got {self.num_cpus}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +25,7 @@ class EnvSettings:
         retries: further tries of an episode whose environment failed.
         max_fault_share: share of a batch's episodes, 0 to 1, that may still fail before the run stops.
         hosts: where its sessions live.
+        mixture: several environments in one run, see `verl_agent.config.parts`; None for one.
     """
 
     name: str
@@ -77,6 +36,7 @@ class EnvSettings:
     retries: int = 2
     max_fault_share: float = 0.5
     hosts: HostSettings = field(default_factory=HostSettings)
+    mixture: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if not self.timeout_s > 0:
@@ -96,6 +56,7 @@ class EpisodeSettings:
 
     Attributes:
         max_tokens_per_turn: tokens that one reply may have; the episode's budget is data.max_response_length.
+        max_tokens: tokens of the whole episode after its prompt; null for data.max_response_length, which is the most.
         cut_turn: what becomes of a reply that reaches the budget: `stop` ends the episode, `play` closes the
             reply with an end-of-turn token that is not trained on, and plays it.
         record_dir: folder of the episode records, or null for none.
@@ -104,8 +65,14 @@ class EpisodeSettings:
     max_tokens_per_turn: int
     cut_turn: str = "stop"
     record_dir: str | None = None
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < self.max_tokens_per_turn:
+            raise ConfigError(
+                f"episode.max_tokens={self.max_tokens} must be at least episode.max_tokens_per_turn="
+                f"{self.max_tokens_per_turn}, or null."
+            )
         if self.max_tokens_per_turn < 1:
             raise ConfigError(f"episode.max_tokens_per_turn must be >= 1 token, got {self.max_tokens_per_turn}.")
         if self.cut_turn not in CUT_TURNS:
@@ -144,6 +111,7 @@ class AgentSettings:
     horizon: Horizon
     episode: EpisodeSettings
     agent: AgentSection = field(default_factory=AgentSection)
+    credit: Credit = field(default_factory=Credit)
 
 
 def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
@@ -163,7 +131,9 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
-    """The sections `env`, `horizon`, `episode` and `agent` of a whole, resolved config.
+    """The sections `env`, `horizon`, `episode`, `agent` and `credit` of a whole, resolved config of one environment.
+
+    Those of a mixture are `verl_agent.config.parts.agent_parts`.
 
     Raises:
         ConfigError: see `section`.
@@ -172,9 +142,13 @@ def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
         if not isinstance(config.get(name), Mapping):
             raise ConfigError(f"the config has no section {name!r}. Start from a recipe in recipes/.")
     hosts = section("env.hosts", HostSettings, config["env"].get("hosts") or {})
+    horizon = dict(config["horizon"])
+    if horizon.get("adaptive") is not None:
+        horizon["adaptive"] = section("horizon.adaptive", Adaptive, horizon["adaptive"])
     return AgentSettings(
         section("env", EnvSettings, {**config["env"], "hosts": hosts}),
-        section("horizon", Horizon, config["horizon"]),
+        section("horizon", Horizon, horizon),
         section("episode", EpisodeSettings, config["episode"]),
         section("agent", AgentSection, config["agent"]),
+        section("credit", Credit, config.get("credit") or {}),
     )

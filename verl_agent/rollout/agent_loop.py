@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,12 +14,13 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.schema import AgentSettings, agent_settings
+from verl_agent.config.parts import Part, agent_parts
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.pool import SessionPool
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import select_tasks
+from verl_agent.rollout.credit import Credit, turn_credit
 from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
 from verl_agent.rollout.ray_hosts import training_pool
@@ -34,36 +36,37 @@ class Row:
 
     Attributes:
         purpose: train or validation.
+        part: label of the environment, see `verl_agent.config.parts`.
         tasks: selection that the task belongs to.
         task_id: its id.
         step: global training step.
         group: uid of the prompt, shared by the samples of a group.
         sample: number of this sample in its group.
+        turn_cap: turn limit that the trainer hands down; None where the step tells.
     """
 
     purpose: Purpose
+    part: str
     tasks: str
     task_id: str
     step: int
     group: str
     sample: int
+    turn_cap: int | None = None
 
 
-class Shared:
-    """What all episodes of a worker process share: settings, tasks, builder, sessions, record file."""
+class PlayedPart:
+    """What all episodes of one environment share in a worker process: settings, budget, tasks, sessions."""
 
-    def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
-        config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)
-        self.settings: AgentSettings = agent_settings(config)
-        self.adapter: type[EnvAdapter] = load_adapter(self.settings.env.name, self.settings.env.options)
-        self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
+    def __init__(self, part: Part, loop: AgentLoopBase) -> None:
+        self.settings = part.settings
+        self.adapter: type[EnvAdapter] = load_adapter(part.env.name, part.env.options)
         self.budget = TokenBudget(
             prompt=loop.rollout_config.prompt_length,
-            episode=loop.rollout_config.response_length,
+            episode=self.settings.episode.max_tokens or loop.rollout_config.response_length,
             turn=self.settings.episode.max_tokens_per_turn,
             play_cut_turns=self.settings.episode.cut_turn == "play",
         )
-        self.end_of_turn: int = loop.tokenizer.eos_token_id
         self._tasks: dict[str, dict[str, TaskItem]] = {}
 
     def item(self, tasks: str, task_id: str) -> TaskItem:
@@ -73,22 +76,41 @@ class Shared:
             self._tasks[tasks] = {item.id: item for item in select_tasks(env.name, tasks, env.options)}
         return self._tasks[tasks][task_id]
 
-    def new_agent(self) -> Agent:
-        """The agent of one episode."""
-        agent = self.settings.agent
-        return new_agent(agent.name, agent.options, agent.context, self.adapter.form)
-
     @cached_property
     def pool(self) -> SessionPool:
         """Where the sessions of this process live, in training and validation."""
         return training_pool(self.adapter, self.settings.env)
 
+    def new_agent(self) -> Agent:
+        """The agent of one episode."""
+        agent = self.settings.agent
+        return new_agent(agent.name, agent.options, agent.context, self.adapter.form)
+
+    def limits(self, row: Row) -> EpisodeLimits:
+        """Turns and tries of a row's episode; the pool bounds each call."""
+        horizon = self.settings.horizon
+        if row.purpose != "train":
+            turns = horizon.turns_for_evaluation()
+        else:
+            turns = horizon.turns_at(row.step) if row.turn_cap is None else row.turn_cap
+        return EpisodeLimits(turns, None, self.settings.env.retries)
+
+
+class Shared:
+    """What all episodes of a worker process share: environments, builder, record file."""
+
+    def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
+        config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)
+        self.parts = {part.label: PlayedPart(part, loop) for part in agent_parts(config)}
+        self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
+        self.end_of_turn: int = loop.tokenizer.eos_token_id
+        self._record_dir: str | None = config["episode"].get("record_dir")
+
     @cached_property
     def writer(self) -> EpisodeWriter | None:
         """The record file of this process."""
-        folder = self.settings.episode.record_dir
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{socket.gethostname()}-{os.getpid()}.jsonl"
-        return EpisodeWriter(Path(folder) / name) if folder else None
+        return EpisodeWriter(Path(self._record_dir) / name) if self._record_dir else None
 
 
 class EpisodeLoop(AgentLoopBase):
@@ -108,40 +130,40 @@ class EpisodeLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **columns: Any) -> list[AgentLoopOutput]:
         """Play one row; see `TaskDataset` for its columns."""
+        cap = columns.get("turn_cap")
         row = Row(
             purpose=columns["purpose"],
+            part=columns["part"],
             tasks=columns["tasks"],
             task_id=columns["task_id"],
             step=int(columns["global_steps"]),
             group=str(columns["uid"]),
             sample=int(columns["session_id"]),
+            turn_cap=None if cap is None else int(cap),
         )
-        shared, policies = self.shared, []
-        limits, tools = self._limits(row), shared.new_agent().tools
+        part, policies = self.shared.parts[row.part], []
+        tools = part.new_agent().tools
 
         def new_policy() -> EnginePolicy:
-            policies.append(self._policy(sampling_params, tools))
+            policies.append(self._policy(sampling_params, part.budget, tools))
             return policies[-1]
 
         def new_env() -> EnvAdapter:
-            return PooledEnv(shared.adapter, shared.pool)
+            return PooledEnv(part.adapter, part.pool)
 
-        item = shared.item(row.tasks, row.task_id)
-        tries = await play_until_sound(item, new_env, shared.new_agent, new_policy, limits)
+        item = part.item(row.tasks, row.task_id)
+        tries = await play_until_sound(item, new_env, part.new_agent, new_policy, part.limits(row))
         self._record(row, tries)
-        return self._outputs(tries, policies[-1]) if tries[-1].sound else []
+        return self._outputs(row, tries, policies[-1]) if tries[-1].sound else []
 
-    def _limits(self, row: Row) -> EpisodeLimits:
-        horizon, env = self.shared.settings.horizon, self.shared.settings.env
-        turns = horizon.turns_at(row.step) if row.purpose == "train" else horizon.turns_for_evaluation()
-        return EpisodeLimits(turns, None, env.retries)  # the pool bounds each call
-
-    def _policy(self, sampling_params: dict[str, Any], tools: list[dict[str, Any]] | None) -> EnginePolicy:
+    def _policy(
+        self, sampling_params: dict[str, Any], budget: TokenBudget, tools: list[dict[str, Any]] | None
+    ) -> EnginePolicy:
         return EnginePolicy(
             self.server_manager,
             self.tokenizer,
             EpisodeTokens(self.shared.builder, self.shared.end_of_turn, tools),
-            self.shared.budget,
+            budget,
             sampling_params,
             frozenset({self.shared.end_of_turn}),
         )
@@ -159,19 +181,30 @@ class EpisodeLoop(AgentLoopBase):
                 started_at=datetime.fromtimestamp(episode.started_at, UTC),
                 seconds=episode.seconds,
                 attempt=attempt,
+                learnt_reward=sum(self._credit(row).rewards(episode)) if row.purpose == "train" else None,
             )
             self.shared.writer.write(to_record(episode, origin))
 
-    def _outputs(self, tries: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
+    def _label(self, row: Row) -> str:
+        return row.part if len(self.shared.parts) > 1 else ""
+
+    def _credit(self, row: Row) -> Credit:
+        return self.shared.parts[row.part].settings.credit
+
+    def _outputs(self, row: Row, tries: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
         """One row for each stretch of the episode; verl gives all of them the last one's reward."""
-        episode, summary = tries[-1], summarize(tries[-1], attempts=len(tries))
+        episode, samples = tries[-1], policy.tokens.samples()
+        credit = turn_credit(episode, self._credit(row))
+        learnt = sum(credit.rewards)
+        summary = summarize(episode, len(tries), part=self._label(row), learnt_reward=learnt)
+        credits_ = credit.split([replies(sample.response_mask) for sample in samples])
         return [
             AgentLoopOutput(
                 prompt_ids=sample.prompt_ids,
                 response_ids=sample.response_ids,
                 response_mask=sample.response_mask,
                 response_logprobs=sample.response_log_probs,
-                reward_score=episode.reward,
+                reward_score=learnt if row.purpose == "train" else episode.reward,
                 num_turns=len(episode.messages),
                 metrics=AgentLoopMetrics(generate_sequences=summary.generate_s, tool_calls=summary.env_s),
                 extra_fields={
@@ -180,8 +213,14 @@ class EpisodeLoop(AgentLoopBase):
                     "min_global_steps": min(policy.steps),
                     "max_global_steps": max(policy.steps),
                     "episode": summary.to_fields(),
+                    "turns": turns.to_fields(),
                     "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
                 },
             )
-            for sample in policy.tokens.samples()
+            for sample, turns in zip(samples, credits_, strict=True)
         ]
+
+
+def replies(response_mask: list[int]) -> int:
+    """Replies in a response: runs of ones, which template tokens part."""
+    return sum(now > before for before, now in pairwise([0, *response_mask]))

@@ -5,6 +5,7 @@ to the desk and the desk to the worker that asked for it first, so all of them e
 """
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +15,8 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
 
-from verl_agent.config.schema import EnvSettings, HostSettings
+from verl_agent.config.hosts import HostSettings
+from verl_agent.config.schema import EnvSettings
 from verl_agent.envs.actions import shorten
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
@@ -214,8 +216,12 @@ def hosts_in_cluster(num_cpus: float) -> int:
 
 
 def start_desk(adapter: type[EnvAdapter], env: EnvSettings) -> ActorHandle:
-    """The desk of this run, started if it is not there yet. Its name is that of the job, so runs do not meet."""
-    name = f"verl_agent_hosts_{ray.get_runtime_context().get_job_id()}"
+    """The desk of this run and environment, started if it is not there yet.
+
+    Its name has that of the job, so runs do not meet, and stands for the settings, so the parts of a mixture do not.
+    """
+    settings = hashlib.sha256(repr((env.name, env.options, env.timeout_s)).encode()).hexdigest()[:8]
+    name = f"verl_agent_hosts_{ray.get_runtime_context().get_job_id()}_{settings}"
     options = {"name": name, "get_if_exists": True, "num_cpus": 0, "num_gpus": 0, "max_concurrency": 100_000}
     return ray.remote(Desk).options(**options).remote(adapter, env)
 

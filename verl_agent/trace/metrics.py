@@ -30,6 +30,7 @@ class Metric:
 
 METRICS = (
     Metric("episode/reward_mean", "environment's own", "return of a sound episode, on average"),
+    Metric("episode/learnt_reward_mean", "credit's", "what a sound episode teaches, on average: scaled, with costs"),
     Metric("episode/success_rate", "share", "sound episodes that solved their task"),
     Metric("episode/turns_mean", "turns", "replies in a sound episode, on average"),
     Metric("episode/turns_max", "turns", "replies in the longest sound episode"),
@@ -39,6 +40,7 @@ METRICS = (
     *(Metric(f"stop/{reason}", "share", f"episodes that ended with {reason.name}") for reason in StopReason),
     Metric("action/<key>", "per turn", "a measurement that the environment reports, summed and divided by turns"),
     Metric("success/<category>", "share", "sound episodes of one category of tasks that solved their task"),
+    Metric("part/<label>", "each its own", "`/<name>`: of one environment of a mixture, over its sound episodes"),
     Metric("env/retries", "count", "replays after a failed environment"),
     Metric("env/faults", "count", "episodes whose environment failed at the last attempt too"),
     Metric("env/fault_share", "share", "env/faults over all episodes"),
@@ -65,6 +67,8 @@ class EpisodeSummary:
         env_s: seconds spent waiting for the environment.
         category: group of tasks that is reported separately, or "".
         info: measurements of the environment, summed over turns.
+        part: label of its environment in a mixture, or "".
+        learnt_reward: what it teaches; None where that is its reward.
     """
 
     reward: float
@@ -78,6 +82,13 @@ class EpisodeSummary:
     env_s: float = 0.0
     category: str = ""
     info: Mapping[str, float] = field(default_factory=dict)
+    part: str = ""
+    learnt_reward: float | None = None
+
+    @property
+    def taught(self) -> float:
+        """The return that the update sees."""
+        return self.reward if self.learnt_reward is None else self.learnt_reward
 
     @property
     def sound(self) -> bool:
@@ -87,7 +98,10 @@ class EpisodeSummary:
     def to_fields(self) -> dict[str, float | int | str | bool]:
         """A flat dict of plain values, the form in which a summary travels between processes."""
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "info"}
-        return plain | {"stop": str(self.stop)} | {INFO_PREFIX + key: value for key, value in self.info.items()}
+        plain["stop"] = str(self.stop)
+        if self.learnt_reward is None:
+            del plain["learnt_reward"]
+        return plain | {INFO_PREFIX + key: value for key, value in self.info.items()}
 
     @classmethod
     def from_fields(cls, values: Mapping[str, float | int | str | bool]) -> Self:
@@ -108,10 +122,14 @@ class EpisodeSummary:
                 for key, value in values.items()
                 if key.startswith(INFO_PREFIX)
             },
+            part=str(values.get("part", "")),
+            learnt_reward=float(values["learnt_reward"]) if "learnt_reward" in values else None,
         )
 
 
-def summarize(episode: Episode, attempts: int = 1) -> EpisodeSummary:
+def summarize(
+    episode: Episode, attempts: int = 1, part: str = "", learnt_reward: float | None = None
+) -> EpisodeSummary:
     """The summary of an episode that was played `attempts` times, the last of them recorded here."""
     info_totals: dict[str, float] = defaultdict(float)
     for turn in episode.turns:
@@ -129,6 +147,8 @@ def summarize(episode: Episode, attempts: int = 1) -> EpisodeSummary:
         env_s=sum(turn.env_s for turn in episode.turns),
         category=episode.item.category,
         info=dict(info_totals),
+        part=part,
+        learnt_reward=learnt_reward,
     )
 
 
@@ -166,6 +186,7 @@ def episode_metrics(
 def _policy_metrics(sound: Sequence[EpisodeSummary]) -> dict[str, float]:
     metrics = {
         "episode/reward_mean": fmean(summary.reward for summary in sound),
+        "episode/learnt_reward_mean": fmean(summary.taught for summary in sound),
         "episode/success_rate": fmean(summary.success for summary in sound),
         "episode/turns_mean": fmean(summary.turns for summary in sound),
         "episode/turns_max": float(max(summary.turns for summary in sound)),
@@ -180,4 +201,20 @@ def _policy_metrics(sound: Sequence[EpisodeSummary]) -> dict[str, float]:
     for category in sorted({summary.category for summary in sound} - {""}):
         solved = [summary.success for summary in sound if summary.category == category]
         metrics[f"success/{category}"] = fmean(solved)
+    for part in sorted({summary.part for summary in sound} - {""}):
+        metrics |= _part_metrics(part, [summary for summary in sound if summary.part == part])
     return metrics
+
+
+def _part_metrics(part: str, sound: Sequence[EpisodeSummary]) -> dict[str, float]:
+    values = {
+        "episodes": float(len(sound)),
+        "success_rate": fmean(summary.success for summary in sound),
+        "reward_mean": fmean(summary.reward for summary in sound),
+        "turns_mean": fmean(summary.turns for summary in sound),
+        "tokens_mean": fmean(summary.tokens for summary in sound),
+        "horizon": float(max(summary.max_turns for summary in sound)),
+        "hit_horizon": fmean(summary.turns >= summary.max_turns for summary in sound),
+        "turn_limit": fmean(summary.stop is StopReason.TURN_LIMIT for summary in sound),
+    }
+    return {f"part/{part}/{name}": value for name, value in values.items()}

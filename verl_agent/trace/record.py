@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, cast
+from typing import Any, Literal, NotRequired, Self, TypedDict, cast
 
 from verl_agent.errors import ConfigError
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
@@ -36,6 +36,7 @@ class Origin:
         started_at: when it was reset; with a time zone.
         seconds: wall-clock time from reset to close.
         model: the policy's name or checkpoint.
+        learnt_reward: what it taught, where that is not its raw return: scaled, with costs (section `credit`).
     """
 
     purpose: Purpose
@@ -47,6 +48,7 @@ class Origin:
     seconds: float
     attempt: int = 1
     model: str = ""
+    learnt_reward: float | None = None
 
 
 class TurnRecord(TypedDict):
@@ -89,11 +91,12 @@ class EpisodeRecord(TypedDict):
     turns: list[TurnRecord]
     messages: list[Message]
     data: dict[str, Any]
+    learnt_reward: NotRequired[float]
 
 
 def to_record(episode: Episode, origin: Origin) -> EpisodeRecord:
     """The record of `episode`."""
-    return {
+    record: EpisodeRecord = {
         "version": EPISODE_RECORD_VERSION,
         "purpose": origin.purpose,
         "env": episode.item.env,
@@ -117,6 +120,9 @@ def to_record(episode: Episode, origin: Origin) -> EpisodeRecord:
         "messages": list(episode.messages),
         "data": dict(episode.item.data),
     }
+    if origin.learnt_reward is not None:
+        record["learnt_reward"] = float(origin.learnt_reward)
+    return record
 
 
 def episode_of(record: EpisodeRecord) -> Episode:

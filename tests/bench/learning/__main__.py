@@ -1,0 +1,144 @@
+"""`make bench-learning`: three seeds of every algorithm, and of every horizon; interrupt it as you like, it goes on.
+
+python -m tests.bench.learning                     # both studies
+python -m tests.bench.learning --study algorithms --seeds 1 --arms ppo,grpo
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.learning.analysis import Point, compare
+from tests.bench.learning.model import write_small_model
+from verl_agent.agents.registry import new_agent
+from verl_agent.data.demonstrations import demonstrate
+from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.tasks import select_tasks
+from verl_agent.trace.metrics_log import read_metrics, validation_scores
+from verl_agent.trace.record import read_records
+
+ROOT = Path(__file__).parents[3]
+RECIPES = Path(__file__).with_name("recipes")
+ALGORITHMS = {
+    "ppo": ["+overlay/algorithm=ppo", "offload=false", "critic.optim.lr=1.0e-3"],
+    "grpo": [],
+    "reinforce_pp": ["+overlay/algorithm=reinforce_pp"],
+    "rloo": ["+overlay/algorithm=rloo"],
+}
+HORIZONS = {
+    "fixed short": ["horizon.max_turns=[2]", "trainer.total_training_steps=100"],  # its episodes cost fewer turns
+    "fixed long": ["horizon.max_turns=[6]"],
+    "ScalingInter": ["horizon.max_turns=[2,4,6]", "horizon.steps_per_stage=20"],
+}
+STUDIES: Mapping[str, tuple[str, Mapping[str, list[str]]]] = {
+    "algorithms": ("learn", ALGORITHMS),
+    "curriculum": ("curriculum", HORIZONS),
+}
+TARGET = 0.6
+"""Success on held-out numbers whose price in environment steps and seconds is reported."""
+
+
+def train(module: str, recipe: str, folder: Path, *overrides: str) -> None:
+    """Run one recipe to its end, from where it stands."""
+    command = [sys.executable, "-m", module, "--config-dir", str(RECIPES), "--config-name", recipe, *overrides]
+    command.append(f"trainer.default_local_dir={folder}")
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "VERL_PLATFORM": "cpu"})
+
+
+def warm_started(folder: Path) -> Path:
+    """The small model after its warm start, made if it is not there."""
+    model, warm = folder / "model", folder / "warm_start"
+    if not (model / "config.json").is_file():
+        adapter = load_adapter("guess_number")
+        agent = {"instructions": False}
+        texts = [
+            f"{message['role']}\n{message['content']}"
+            for item in select_tasks("guess_number", "small_train")
+            for message in demonstrate(item, adapter(), new_agent("act", agent, {}, adapter.form)).messages
+        ]
+        write_small_model(model, texts)
+    train("verl_agent.sft", "warm_start", warm, f"model.path={model}")
+    return warm
+
+
+def points(folder: Path) -> list[Point]:
+    """Every validation of a run, with what training had cost until then."""
+    metrics = read_metrics(sorted((folder / "metrics").glob("*.jsonl")))
+    turns: Counter[int] = Counter()
+    for record in read_records(folder / "episodes"):
+        if record["purpose"] == "train":
+            turns[record["step"]] += len(record["turns"])
+    found, env_steps, seconds = [], 0, 0.0
+    for step, values in metrics.items():
+        env_steps, seconds = env_steps + turns[step], seconds + values.get("timing_s/step", 0.0)
+        for score in validation_scores(values):
+            if score.measure == "success":
+                found.append(Point(step, env_steps, seconds, score.value))
+    return found
+
+
+def draw(arms: Mapping[str, list[list[Point]]], png: Path) -> None:
+    """Success on held-out items against environment steps, a thin line a seed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (name, runs) in enumerate(arms.items()):
+        for seed, run in enumerate(runs):
+            steps, success = [point.env_steps for point in run], [point.success for point in run]
+            axes.plot(steps, success, color=f"C{number}", lw=1.2, label=None if seed else name)
+    axes.set(xlabel="environment steps", ylabel="success on held-out items", ylim=(0, 1))
+    axes.legend()
+    figure.savefig(png)
+
+
+def report(study: str, arms: Mapping[str, list[list[Point]]], folder: Path, console: Console) -> None:
+    """Write table, picture and JSON of what is finished."""
+    table = compare(arms, TARGET)
+    shown = Table("arm", *next(iter(table.values())), title=study)
+    for name, figures in table.items():
+        shown.add_row(name, *map(str, figures.values()))
+    console.print(shown)
+    runs = {
+        name: [[[p.step, p.env_steps, p.seconds, p.success] for p in run] for run in of] for name, of in arms.items()
+    }
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
+    result = {"command": sys.argv, "commit": commit, "table": table, "runs": runs}
+    (folder / f"{study}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    draw(arms, folder / f"{study}.png")
+
+
+def main() -> None:
+    """Run what is missing, report what is there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--study", choices=STUDIES, action="append", help="default: both")
+    parser.add_argument("--arms", help="some of a study's arms, with commas between them")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs/bench_learning")
+    chosen = parser.parse_args()
+    console, folder = Console(), chosen.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    warm = warm_started(folder)
+    for study in chosen.study or STUDIES:
+        recipe, arms = STUDIES[study]
+        names = chosen.arms.split(",") if chosen.arms else list(arms)
+        done: dict[str, list[list[Point]]] = {name: [] for name in names}
+        for seed in range(1, chosen.seeds + 1):  # every arm once, before any a second time
+            for name in names:
+                run = folder / study / f"{name.replace(' ', '_')}_{seed}"
+                seeded = [f"data.seed={seed}", f"actor_rollout_ref.rollout.seed={seed}"]
+                train("verl_agent.train", recipe, run, f"actor_rollout_ref.model.path={warm}", *seeded, *arms[name])
+                done[name].append(points(run))
+                report(study, {name: runs for name, runs in done.items() if runs}, folder, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What runs of several seeds show: gains with intervals, and success against environment steps. Pure functions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from verl_agent.trace.statistics import Estimate, mean_over_items
+
+COLLAPSE = 0.2
+"""Share of success that a run may lose from its best validation to its last before it counts as collapsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One validation of a run.
+
+    Attributes:
+        step: training step.
+        env_steps: turns that were played in training up to it.
+        seconds: that training took up to it.
+        success: share of held-out episodes solved, 0 to 1.
+    """
+
+    step: int
+    env_steps: int
+    seconds: float
+    success: float
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    """Mean over seeds with a t interval of 95 %."""
+    return mean_over_items({str(seed): [value] for seed, value in enumerate(values)})
+
+
+def at_budget(run: Sequence[Point], env_steps: int) -> Point:
+    """The last validation within a budget of environment steps; the first one costs nothing."""
+    return [point for point in run if point.env_steps <= env_steps][-1]
+
+
+def reached(run: Sequence[Point], success: float) -> Point | None:
+    """The first validation with at least that success, or None."""
+    return next((point for point in run if point.success >= success), None)
+
+
+def collapsed(run: Sequence[Point]) -> bool:
+    """Whether the last validation is far below the best."""
+    return max(point.success for point in run) - run[-1].success > COLLAPSE
+
+
+def compare(arms: Mapping[str, Sequence[Sequence[Point]]], target: float) -> dict[str, dict[str, object]]:
+    """Arms of one study at the budget that every run of every arm has spent.
+
+    Args:
+        arms: the runs of each arm, one for each seed, validations in order.
+        target: success whose price is reported.
+
+    Returns:
+        For each arm the figures of a table, as plain values.
+    """
+    budget = min(run[-1].env_steps for runs in arms.values() for run in runs)
+    table: dict[str, dict[str, object]] = {}
+    for name, runs in arms.items():
+        first = [reached(run, target) for run in runs]
+        prices = [point for point in first if point]
+        table[name] = {
+            "seeds": len(runs),
+            "env_steps": budget,
+            "success": str(over_seeds([at_budget(run, budget).success for run in runs])),
+            "before": str(over_seeds([run[0].success for run in runs])),
+            "reached_target": f"{len(prices)} of {len(runs)}",
+            "env_steps_to_target": str(over_seeds([p.env_steps for p in prices])) if prices else "-",
+            "seconds_to_target": str(over_seeds([p.seconds for p in prices])) if prices else "-",
+            "collapsed": sum(map(collapsed, runs)),
+        }
+    return table

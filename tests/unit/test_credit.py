@@ -1,0 +1,75 @@
+"""What an episode teaches: neutral by default, else scaled, with costs, where it was earned."""
+
+import pytest
+
+from verl_agent.errors import ConfigError
+from verl_agent.rollout.credit import Credit, turn_credit
+from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
+
+
+def episode(*steps: StepResult | None) -> Episode:
+    turns = [Turn(Reply("x", tokens=1), "x", step, 0.0, 0.0) for step in steps]
+    return Episode(TaskItem("talk", "1"), 9, turns=turns, stop=StopReason.TERMINATED)
+
+
+PLAYED = episode(
+    StepResult("one", 10.0), StepResult("what?", 0.0, info={"invalid_action": 1.0}), StepResult("two", 40.0), None
+)
+
+
+def test_by_default_the_raw_return_lies_on_the_last_turn():
+    assert Credit().rewards(PLAYED) == [0.0, 0.0, 0.0, 50.0]
+    assert Credit().neutral
+
+
+def test_each_turn_can_keep_what_it_earned():
+    assert Credit(place="turn").rewards(PLAYED) == [10.0, 0.0, 40.0, 0.0]
+
+
+@pytest.mark.parametrize("place", ["outcome", "turn"])
+def test_a_range_becomes_0_to_1(place):
+    """ScienceWorld scores 0 to 100, with negative ones for mistakes."""
+    assert sum(Credit(range=[0, 100], place=place).rewards(PLAYED)) == pytest.approx(0.5)
+    assert sum(Credit(range=[-100, 100], place=place).rewards(PLAYED)) == pytest.approx(0.75)
+    assert sum(Credit(range=[-100, 100], place=place).rewards(episode(None))) == pytest.approx(0.5)
+
+
+def test_costs_are_in_units_of_the_scaled_return():
+    credit = Credit(range=[0, 100], place="turn", step_cost=0.01, invalid_action_cost=0.1)
+    assert credit.rewards(PLAYED) == pytest.approx([0.09, -0.11, 0.39, -0.01])
+    assert not credit.neutral
+
+
+def test_an_episode_without_a_turn_teaches_nothing():
+    assert Credit(range=[-1, 1]).rewards(episode()) == []
+
+
+def test_turns_that_answer_the_same_observation_have_the_same_anchor():
+    again = episode(StepResult("one"), StepResult("one"), StepResult("two"))
+    anchors = turn_credit(again, Credit()).anchors
+    assert anchors[1] == anchors[2] != anchors[0]
+    assert anchors[0] == turn_credit(PLAYED, Credit()).anchors[0], "all episodes of a task begin in the same state"
+
+
+def test_an_episode_that_is_trained_on_in_pieces_keeps_the_numbers_of_its_turns():
+    whole = turn_credit(PLAYED, Credit(place="turn"))
+    first, second = whole.split([1, 3])
+    assert (first.rewards, first.first, second.rewards, second.first) == ([10.0], 0, [0.0, 40.0, 0.0], 1)
+    assert [*first.anchors, *second.anchors] == whole.anchors
+    with pytest.raises(ValueError, match="hold \\[1, 2\\] replies, it has 4 turns"):
+        whole.split([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"place": "trun"}, "credit.place='trun' is not known. Did you mean 'turn'?"),
+        ({"range": [1, 0]}, "credit.range must be the lowest and the highest return, such as [0, 100], or null; got"),
+        ({"step_cost": -0.1}, "credit.step_cost must be >= 0, got -0.1."),
+        ({"turn_gamma": 0.0}, "credit.turn_gamma must be above 0 and at most 1, got 0.0."),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(values, message):
+    with pytest.raises(ConfigError) as error:
+        Credit(**values)
+    assert str(error.value).startswith(message)

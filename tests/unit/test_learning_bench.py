@@ -1,0 +1,37 @@
+"""The comparison of horizons: equal budgets of environment steps, the price of a success, collapse."""
+
+import pytest
+
+from tests.bench.learning.analysis import Point, at_budget, collapsed, compare, over_seeds, reached
+
+
+def run(*success: float, turns: int = 10) -> list[Point]:
+    return [Point(step, step * turns, step * 2.0, value) for step, value in enumerate(success)]
+
+
+def test_arms_are_compared_at_the_budget_that_all_have_spent():
+    """The cheap arm goes on to 0.9, but beyond what the other one has played."""
+    arms = {"cheap": [run(0.1, 0.3, 0.5, 0.9, turns=10)], "dear": [run(0.1, 0.4, turns=20)]}
+    table = compare(arms, target=0.5)
+    assert {figures["env_steps"] for figures in table.values()} == {20}
+    assert table["cheap"]["success"].startswith("0.500") and table["dear"]["success"].startswith("0.400")
+    assert (table["cheap"]["reached_target"], table["dear"]["reached_target"]) == ("1 of 1", "0 of 1")
+    assert table["cheap"]["env_steps_to_target"].startswith("20.0") and table["dear"]["seconds_to_target"] == "-"
+
+
+def test_a_run_that_loses_what_it_had_has_collapsed():
+    assert collapsed(run(0.1, 0.8, 0.5)) and not collapsed(run(0.1, 0.8, 0.7))
+
+
+def test_a_budget_between_two_validations_counts_the_earlier():
+    assert at_budget(run(0.1, 0.2, 0.3), 15).success == 0.2
+    assert reached(run(0.1, 0.2), 0.3) is None
+
+
+def test_the_interval_over_three_seeds_is_students():
+    """4.303 standard errors on either side."""
+    estimate = over_seeds([0.5, 0.6, 0.7])
+    assert (estimate.mean, estimate.high - estimate.mean) == (
+        pytest.approx(0.6),
+        pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3),
+    )

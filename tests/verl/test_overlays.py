@@ -1,0 +1,160 @@
+"""Every overlay goes with every recipe for GPUs: it composes, is read to the last key, is accepted, and fits.
+
+Overlays are applied as Hydra applies them, once each; on all recipes they are merged, which gives the same and is
+quick. Nothing of it has run on a GPU: see the table in recipes/README.md.
+"""
+
+from contextlib import chdir
+from functools import cache
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from tests.verl.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
+from verl_agent.config.algorithms import check_algorithm
+from verl_agent.config.keys import check_keys
+from verl_agent.config.parts import agent_parts
+from verl_agent.footprint import CARD_GB, SHAPES, estimate, shape_of
+from verl_agent.prepare import check_budgets, has_critic
+
+GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
+OVERLAYS = sorted(path.relative_to(SHARED / "overlay") for path in SHARED.glob("overlay/*/*.yaml"))
+ONE = ROOT / "recipes/textcraft/grpo.yaml"
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+@cache
+def written(overlay: Path) -> DictConfig:
+    return OmegaConf.load(SHARED / "overlay" / overlay)
+
+
+def merged(path: Path, overlay: Path) -> DictConfig:
+    config = recipe(path)
+    OmegaConf.set_struct(config, False)
+    config.merge_with(written(overlay))
+    return config
+
+
+def check(config: DictConfig) -> None:
+    """All that a training command does before it touches a model."""
+    check_keys(config, "agent_base")
+    OmegaConf.resolve(config)
+    plain = OmegaConf.to_container(config)
+    parts = agent_parts(plain)
+    check_algorithm(plain, parts)
+    for part in parts:
+        check_budgets(config, part)
+    accepted_by_verl(config)
+
+
+def peak_gb(config: DictConfig) -> float:
+    shape = shape_of(config.actor_rollout_ref.model.path)
+    critic = shape_of(config.critic.model.path) if has_critic(config) else None
+    assert shape is not None
+    return estimate(OmegaConf.to_container(config), shape, critic).peak_gb
+
+
+PAIRS = [
+    pytest.param(path, overlay, id=f"{name(path)}-{overlay.with_suffix('')}")
+    for path in GPU
+    for overlay in OVERLAYS
+    if overlay.parent.name != "algorithm" or path.stem in ("grpo", "scaling_inter")  # the others have chosen theirs
+]
+
+
+@pytest.mark.parametrize(("path", "overlay"), PAIRS)
+def test_every_recipe_goes_with_every_overlay(path, overlay):
+    config = merged(path, overlay)
+    with chdir(ROOT):
+        check(config)
+    sized = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    if overlay.parent.name != "model" or sized == 8:  # a larger model asks for more GPUs than a small recipe has
+        assert peak_gb(config) <= CARD_GB
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: str(path.with_suffix("")))
+def test_merging_is_what_hydra_does_with_one_line(overlay):
+    composed = recipe(ONE, f"+overlay/{overlay.parent.name}={overlay.stem}")
+    expected = merged(ONE, overlay)
+    for key in written_in(SHARED / "overlay" / overlay):
+        assert OmegaConf.select(composed, key) == OmegaConf.select(expected, key) is not None, key
+    assert (SHARED / "overlay" / overlay).read_text(encoding="utf-8").startswith("# @package _global_\n# ")
+
+
+@pytest.mark.parametrize("path", [path for path in GPU if path.parent.name == "textcraft"], ids=name)
+def test_megatron_is_one_word(path):
+    config = recipe(path, "model_engine=megatron")
+    with chdir(ROOT):
+        check(config)
+    strategies = {
+        config.actor_rollout_ref.actor.strategy,
+        config.actor_rollout_ref.ref.strategy,
+        config.critic.strategy,
+    }
+    assert strategies == {"megatron"}
+    assert peak_gb(config) <= CARD_GB
+
+
+@pytest.mark.parametrize("path", GPU, ids=name)
+def test_a_recipe_fits_the_gpus_that_it_names(path):
+    config = recipe(path)
+    OmegaConf.resolve(config)
+    assert peak_gb(config) <= CARD_GB
+    gpus, first = config.trainer.n_gpus_per_node, path.read_text(encoding="utf-8").splitlines()[0]
+    sizes = {1: "one 80 GB GPU", 4: "4 GPUs of 80 GB", 8: "8 GPUs of 80 GB"}
+    assert "Sized for" not in first or sizes[gpus] in first
+
+
+def test_curriculum_and_fixed_recipes_of_a_pair_differ_in_the_horizon_alone():
+    """ScienceWorld's in its budget, too: the paper's fixed runs have half the tokens an episode."""
+    also = {"recipes/scienceworld": {"data.max_response_length"}}
+    for path in ROOT.glob("recipes/*/scaling_inter*.yaml"):
+        allowed = also.get(str(path.parent.relative_to(ROOT)), set())
+        assert {key for key in written_in(path) if not key.startswith("horizon.")} <= allowed, path
+
+
+# The estimate itself
+
+
+def test_shapes_have_the_parameters_that_their_names_say():
+    billions = {"0.5B": 0.49, "1.5B": 1.54, "3B": 3.09, "7B": 7.62, "1.7B": 1.72, "4B": 4.02, "8B": 8.19, "14B": 14.77}
+    for hub_id, shape in SHAPES.items():
+        size = hub_id.split("-")[1]
+        assert shape.parameters / 1e9 == pytest.approx(billions[size], abs=0.01), hub_id
+
+
+def test_a_shape_is_read_from_a_model_folder_too(tmp_path):
+    from transformers import Qwen2Config
+
+    config = Qwen2Config(
+        vocab_size=151936,
+        hidden_size=2048,
+        intermediate_size=11008,
+        num_hidden_layers=36,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    config.save_pretrained(tmp_path)
+    assert shape_of(str(tmp_path)) == SHAPES["Qwen/Qwen2.5-3B-Instruct"]
+    assert shape_of("./nowhere") is None
+
+
+def test_less_memory_where_less_is_kept_on_the_card():
+    plain, lora = recipe(ONE), recipe(ONE, "+overlay/lora=rank_32")
+    offloaded = recipe(ONE, "offload=true")
+    for config in (plain, lora, offloaded):
+        OmegaConf.resolve(config)
+    assert peak_gb(lora) < peak_gb(plain) and peak_gb(offloaded) < peak_gb(plain)
+
+
+def test_a_model_that_cannot_fit_is_seen():
+    config = recipe(
+        ONE, "+overlay/model=qwen3_14b", "+overlay/size=1gpu_80gb", "actor_rollout_ref.model.path=Qwen/Qwen3-14B"
+    )
+    OmegaConf.resolve(config)
+    assert peak_gb(config) > 2 * CARD_GB

@@ -1,0 +1,196 @@
+"""What a training recipe takes on GPUs, before anything starts: memory, and an upper bound of the time.
+
+Counted, not measured: from the shape of the model and the settings, by the rules in `estimate`. It knows neither the
+network nor fragmentation; 80 GB cards should be left some GB.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CARD_GB = 80.0
+"""Memory of a GPU that recipes are sized for."""
+CONTEXT_GB = 3.0
+"""What CUDA, NCCL and a sleeping engine keep on a GPU."""
+ADAM_BYTES = 16
+"""Each trained parameter: float32 weight, gradient and two moments."""
+RESTING_BYTES = 12
+"""The same between updates, when gradients are freed."""
+LOGIT_BYTES = 10
+"""Each logit of a micro batch: bfloat16, a float32 copy, its gradient."""
+ACTIVATION_BYTES = 34
+"""Of a layer, for each token and hidden unit, without checkpointing (arXiv 2205.05198, with fused attention)."""
+FLOPS = 4e14
+"""Operations a second that a GPU of the 80 GB class reaches in training: 40 % of its bfloat16 peak."""
+TOKENS_S = 30.0
+"""Tokens a second of one episode in a full engine: what the longest one waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A decoder-only model, in numbers of its config."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    vocabulary: int
+    tied: bool
+
+    @property
+    def parameters(self) -> int:
+        """Weights, without the few of biases and norms."""
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        layer = attention + 3 * self.hidden * self.inner
+        return self.layers * layer + self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of the key-value cache, for a token, in bfloat16."""
+        return 2 * 2 * self.layers * self.kv_heads * self.head_dim
+
+
+SHAPES = {
+    "Qwen/Qwen2.5-0.5B-Instruct": Shape(24, 896, 14, 2, 64, 4864, 151936, True),
+    "Qwen/Qwen2.5-1.5B-Instruct": Shape(28, 1536, 12, 2, 128, 8960, 151936, True),
+    "Qwen/Qwen2.5-3B-Instruct": Shape(36, 2048, 16, 2, 128, 11008, 151936, True),
+    "Qwen/Qwen2.5-7B-Instruct": Shape(28, 3584, 28, 4, 128, 18944, 152064, False),
+    "Qwen/Qwen3-1.7B": Shape(28, 2048, 16, 8, 128, 6144, 151936, True),
+    "Qwen/Qwen3-4B": Shape(36, 2560, 32, 8, 128, 9728, 151936, True),
+    "Qwen/Qwen3-8B": Shape(36, 4096, 32, 8, 128, 12288, 151936, False),
+    "Qwen/Qwen3-14B": Shape(40, 5120, 40, 8, 128, 17408, 151936, False),
+}
+"""Models of the recipes, so that an estimate needs no download (their config.json)."""
+
+
+def shape_of(path: str) -> Shape | None:
+    """The shape of a model: from the table, or from the config of a folder; None if neither knows it."""
+    if path in SHAPES:
+        return SHAPES[path]
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config()
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return Shape(
+            config.num_hidden_layers,
+            config.hidden_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            head_dim,
+            config.intermediate_size,
+            config.vocab_size,
+            bool(config.tie_word_embeddings),
+        )
+    except (OSError, ValueError, AttributeError):  # not on this machine, or of another kind
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """An estimate.
+
+    Attributes:
+        train_gb: of each GPU, at its peak while it trains.
+        play_gb: of each GPU, while the engine plays.
+        host_gb: of each machine's own memory, for what is offloaded.
+        episodes: of full length whose tokens the caches of all engines hold at once.
+        step_s: seconds of a step at most: every episode as long as it may be.
+    """
+
+    train_gb: float
+    play_gb: float
+    host_gb: float
+    episodes: int
+    step_s: float
+
+    @property
+    def peak_gb(self) -> float:
+        """Of each GPU."""
+        return max(self.train_gb, self.play_gb)
+
+    def __str__(self) -> str:
+        host = f", {self.host_gb:.0f} GB of host memory on each machine" if self.host_gb else ""
+        return (
+            f"estimated: {self.train_gb:.0f} GB of each GPU in training, {self.play_gb:.0f} GB in play{host}; room for "
+            f"{self.episodes} episodes of full length at once; a step of full-length episodes takes about "
+            f"{self.step_s / 60:.0f} min"
+        )
+
+
+def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float = CARD_GB) -> Footprint:
+    """What a recipe takes.
+
+    Args:
+        config: the whole config in plain values, resolved.
+        shape: of the policy.
+        critic: of the critic, None without one.
+        card_gb: memory of a GPU.
+    """
+    trainer, actor, rollout = (
+        config["trainer"],
+        config["actor_rollout_ref"]["actor"],
+        config["actor_rollout_ref"]["rollout"],
+    )
+    model, data, offload = config["actor_rollout_ref"]["model"], config["data"], bool(config["offload"])
+    gpus = int(trainer["n_gpus_per_node"]) * int(trainer["nnodes"])
+    ways = int(actor["megatron"]["tensor_model_parallel_size"]) if actor["strategy"] == "megatron" else 1
+    rank = int(model["lora_rank"] or 0)
+
+    trained = [each for each in (shape, critic) if each]
+    busy = [_states(each, gpus, ways, rank if each is shape else 0, ADAM_BYTES) for each in trained]
+    resting = [_states(each, gpus, ways, rank if each is shape else 0, RESTING_BYTES) for each in trained]
+    kept = bool(actor["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"]) and not rank
+    reference = 4 * shape.parameters / gpus if kept else 0.0
+
+    length = int(data["max_prompt_length"]) + int(data["max_response_length"])
+    tokens = (
+        int(actor["ppo_max_token_len_per_gpu"])
+        if actor["use_dynamic_bsz"]
+        else int(actor["ppo_micro_batch_size_per_gpu"]) * length
+    )
+    working = max(_activations(each, tokens, bool(model["enable_gradient_checkpointing"])) for each in trained) / ways
+    on_card = max(busy) if offload else sum(busy) + reference
+    share = float(rollout["gpu_memory_utilization"])
+    parallel = int(rollout["tensor_model_parallel_size"])
+    cache = share * card_gb * 1e9 - 2 * shape.parameters / parallel - 2e9
+    return Footprint(
+        train_gb=(on_card + working) / 1e9 + CONTEXT_GB,
+        play_gb=share * card_gb + (0.0 if offload else (sum(resting) + reference) / 1e9) + CONTEXT_GB,
+        host_gb=(sum(resting) + reference) * int(trainer["n_gpus_per_node"]) / 1e9 if offload else 0.0,
+        episodes=max(0, int(cache * parallel / shape.cache_bytes / length) * (gpus // parallel)),
+        step_s=_seconds(config, trained, gpus, length, reference > 0),
+    )
+
+
+def _states(shape: Shape, gpus: int, ways: int, rank: int, each: int) -> float:
+    """Bytes of a trained model on one GPU; Megatron splits weights over `ways` GPUs, its optimizer over all."""
+    count = shape.parameters
+    if rank:
+        wide = shape.hidden + shape.head_dim * shape.heads
+        adapters = shape.layers * rank * (4 * wide + 3 * (shape.hidden + shape.inner))
+        return (4 * count + each * adapters) / gpus
+    if ways > 1:
+        return (2 + (4 if each == ADAM_BYTES else 0)) * count / ways + 12 * count / gpus
+    return each * count / gpus
+
+
+def _activations(shape: Shape, tokens: int, checkpointing: bool) -> float:
+    """Bytes that a micro batch takes: what layers keep, the layer at work, the logits."""
+    layer = ACTIVATION_BYTES * tokens * shape.hidden + 6 * tokens * shape.inner
+    kept = shape.layers * 2 * tokens * shape.hidden + layer if checkpointing else shape.layers * layer
+    whole_layer = 4 * shape.parameters / shape.layers
+    return kept + whole_layer + LOGIT_BYTES * tokens * shape.vocabulary
+
+
+def _seconds(config: Mapping[str, Any], trained: list[Shape], gpus: int, length: int, reference: bool) -> float:
+    """Every episode as long as its budget: operations of all passes, and the decoding of one episode."""
+    actor, rollout = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]
+    tokens = int(config["data"]["train_batch_size"]) * int(rollout["n"]) * length
+    passes = [2 + 6 * int(actor["ppo_epochs"])] * len(trained)
+    work = sum(each.parameters * count for each, count in zip(trained, passes, strict=True))
+    work += 2 * trained[0].parameters if reference else 0
+    turns, written = max(config["horizon"]["max_turns"]), int(config["episode"]["max_tokens_per_turn"])
+    return float(work * tokens / (FLOPS * gpus) + min(turns * written, length) / TOKENS_S)
