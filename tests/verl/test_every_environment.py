@@ -1,0 +1,87 @@
+"""Every environment gives the trainer episodes: one run of a tiny random model over all of them, each in its host."""
+
+import math
+import os
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import pytest
+
+from tests.corpus import embedded_corpus
+from tests.verl.test_training import REPOSITORY, write_model
+from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.trace.record import EpisodeRecord, read_records
+
+NAMES = ("textcraft", "babyai", "scienceworld", "deepsearch", "guess_number")
+SAMPLES, STEPS = 2, 2
+RECIPE = """
+defaults: [agent_grpo, cpu, _self_]
+env:
+  name: all
+  retries: 0
+  max_fault_share: 0
+  mixture:
+    - {name: textcraft, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short}}
+    - {name: babyai, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short}}
+    - {name: scienceworld, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short}}
+    - {name: deepsearch, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short, top_k: 1}}
+    - name: guess_number
+      train_tasks: small_train
+      eval_tasks: small_test
+      options: {tolerant: true}
+      agent: {name: raw}
+agent: {name: act, options: {instructions: false}}
+horizon: {max_turns: [2]}
+episode: {max_tokens_per_turn: 8, cut_turn: play}
+data: {train_batch_size: 5, max_prompt_length: 1024, max_response_length: 512}
+algorithm: {adv_estimator: reinforce_plus_plus, rollout_correction: {bypass_mode: false}}
+actor_rollout_ref:
+  actor: {use_kl_loss: false, entropy_coeff: -0.1, optim: {lr: 1.0e-2}}
+  rollout: {n: 2, max_num_seqs: 16, log_prob_micro_batch_size_per_gpu: 2}
+trainer: {total_training_steps: 2, save_freq: -1, experiment_name: all}
+"""
+
+pytestmark = pytest.mark.timeout(1500)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the run left behind."""
+
+    metrics: dict[int, dict[str, float]]
+    records: list[EpisodeRecord]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    root = tmp_path_factory.mktemp("every")
+    (root / "all.yaml").write_text(RECIPE)
+    command = [sys.executable, "-m", "verl_agent.train", "--config-dir", str(root), "--config-name", "all"]
+    command += [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={root}/run"]
+    with embedded_corpus(root / "cache"):
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return Run(read_metrics(sorted(root.glob("run/metrics/*.jsonl"))), list(read_records(root / "run/episodes")))
+
+
+def test_every_environment_has_its_share_of_each_step(run: Run):
+    played = defaultdict(Counter)
+    for record in run.records:
+        played[record["step"]][record["env"]] += 1
+    assert dict(played) == {step: dict.fromkeys(NAMES, SAMPLES) for step in range(1, STEPS + 1)}
+
+
+def test_every_episode_was_played_to_its_end(run: Run):
+    """The random model says nonsense: what matters is that it is answered, and that no environment failed."""
+    assert {record["stop"] for record in run.records} <= {"turn_limit", "terminated"}
+    assert all(turn["observation"] for record in run.records for turn in record["turns"])
+
+
+def test_both_steps_are_updates(run: Run):
+    assert sorted(run.metrics) == list(range(1, STEPS + 1))
+    for metrics in run.metrics.values():
+        assert math.isfinite(metrics["actor/loss"]) and metrics["actor/grad_norm"] > 0
+        assert {f"part/{name}/success_rate" for name in NAMES} <= metrics.keys()
