@@ -154,10 +154,11 @@ class Trial:
             self.end(lanes)
 
     def lanes(self, count: int) -> list[Lane]:
-        """Threads for so many sessions: one each, or those that `hosting` lets them share."""
+        """Threads for so many sessions: one each, or those that `hosting` lets them share; the host's loop is one."""
         threads = self.adapter.hosting.threads
         if threads is None:
             return [Lane() for _ in range(count)]
+        threads = max(threads, 1)
         self._shared += [Lane() for _ in range(min(threads, count) - len(self._shared))]
         return [self._shared[place % threads] for place in range(count)]
 
