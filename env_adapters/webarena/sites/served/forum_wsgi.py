@@ -1,0 +1,13 @@
+"""The forum as a WSGI application, each session seeing its own copy."""
+
+import os
+
+from env_adapters.webarena.sites.served.copies import Copies
+from env_adapters.webarena.sites.served.django_common import copies_folder, seed_folder
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.webarena.sites.served.forum_settings"
+
+from django.core.wsgi import get_wsgi_application  # noqa: E402 - needs the variable
+
+static = {"/static/": seed_folder() / "forum_static", "/media/": seed_folder() / "forum_media"}
+application = Copies(get_wsgi_application(), seed_folder(), copies_folder(), ["forum.sqlite3"], static)
