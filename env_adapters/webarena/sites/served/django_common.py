@@ -58,6 +58,7 @@ COMMON: dict[str, Any] = {
     "DEFAULT_AUTO_FIELD": "django.db.models.AutoField",
     "EMAIL_BACKEND": "django.core.mail.backends.dummy.EmailBackend",
     "HAYSTACK_SIGNAL_PROCESSOR": "haystack.signals.BaseSignalProcessor",
+    "LANGUAGES": [("en-us", "English")],
     "LANGUAGE_CODE": "en-us",
     "MEDIA_URL": "/media/",
     "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],

@@ -64,15 +64,15 @@ THEMES: Mapping[str, Theme] = {
 LICENSES = ("MIT", "Apache-2.0", "BSD-3-Clause", "MPL-2.0", "ISC")
 
 BUGS = (
-    ("{module} crashes on {thing}", "The {module} stops with a traceback as soon as it meets {thing}."),
-    ("Wrong result for {thing} in {module}", "The {module} handles {thing}, but what comes out is wrong."),
-    ("{module} is slow with {thing}", "With {thing} the {module} takes more than a minute."),
+    ("The {module} module crashes on {thing}", "The {module} module stops with a traceback as soon as it meets {thing}."),
+    ("Wrong result for {thing} in {module}", "The {module} module handles {thing}, but what comes out is wrong."),
+    ("The {module} module is slow with {thing}", "With {thing} the {module} module takes more than a minute."),
 )
 FEATURES = (
-    ("Support {thing} in {module}", "It would help if the {module} understood {thing}."),
-    ("Let users configure {thing} in {module}", "How the {module} treats {thing} should be a setting."),
+    ("Support {thing} in {module}", "It would help if the {module} module understood {thing}."),
+    ("Let users configure {thing} in {module}", "How the {module} module treats {thing} should be a setting."),
 )
-DOCS = (("Document how {module} treats {thing}", "The manual does not say what the {module} does with {thing}."),)
+DOCS = (("Document how the {module} module treats {thing}", "The manual does not say what the {module} module does with {thing}."),)
 
 COMMITS = (
     "Handle {thing} in {module}",
