@@ -13,6 +13,10 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "http = verl_agent.envs.http.client:HttpEnv",
 ]
 
+COMMANDS = [  # commands that an environment adds to `verl-agent`
+    "sites = env_adapters.webarena.sites.cli:app",
+]
+
 setup(
     name="verl-agent",
     version="0.1.0",
@@ -20,7 +24,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
-    package_data={"": ["*.yaml", "*.md", "**/*.txt"], "env_adapters.scienceworld": ["variations.json"]},
+    package_data={
+        "": ["*.yaml", "*.md", "**/*.txt"],
+        "env_adapters.scienceworld": ["variations.json"],
+        "env_adapters.webarena.sites.served": ["templates/**/*.html"],
+    },
     install_requires=[
         f"verl=={VERL}",
         "TransferQueue>=0.1.10,<0.2",  # verl's default trainer needs it and asks for it only in an extra
@@ -88,5 +96,6 @@ setup(
         "console_scripts": ["verl-agent = verl_agent.cli:app"],
         "verl.plugins": ["verl_agent = verl_agent.plugin"],  # imported by verl, never called
         "verl_agent.envs": ENVIRONMENTS,
+        "verl_agent.commands": COMMANDS,
     },
 )

@@ -1,4 +1,4 @@
-"""Write the projects of the world as Fossil repositories: `python -m env_adapters.webarena.sites.served.code_seed SEED`.
+"""Write the projects of the world as repositories: `python -m env_adapters.webarena.sites.served.code_seed SEED`.
 
 Needs nothing but the program `fossil`, which the variable `SITES_FOSSIL` names.
 """
@@ -8,9 +8,9 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from hashlib import sha1, sha256
 from pathlib import Path
 
+from env_adapters.webarena.sites.logins import login_secret, project_code
 from env_adapters.webarena.sites.served.fossil import pages
 from env_adapters.webarena.sites.served.fossil.artifacts import digest, records
 from env_adapters.webarena.sites.world import world
@@ -32,16 +32,6 @@ def main(seed: int) -> None:
     code = world(seed).code
     for project in code.projects:
         make_repository(folder / f"{project.name}.fossil", project, code)
-
-
-def project_code(name: str) -> str:
-    """Fossil's name of a repository, which its login cookie is named after."""
-    return sha1(f"project {name}".encode()).hexdigest()
-
-
-def login_secret(name: str) -> str:
-    """What the login cookie of a repository holds."""
-    return sha256(f"login {name}".encode()).hexdigest()[:50]
 
 
 def make_repository(file: Path, project: Project, code: CodeWorld) -> None:
@@ -73,7 +63,7 @@ def make_repository(file: Path, project: Project, code: CodeWorld) -> None:
     }
     with sqlite3.connect(file) as database:
         database.executemany(
-            "REPLACE INTO config(name, value, mtime) VALUES(?, ?, 0)", [(name, text) for name, text in settings.items()]
+            "REPLACE INTO config(name, value, mtime) VALUES(?, ?, 0)", list(settings.items())
         )
         database.execute("DELETE FROM reportfmt")
         database.executemany(

@@ -1,22 +1,17 @@
 """What seeding a Django site takes: its tables, static files, logins that are known, and the search index."""
 
-from datetime import date, datetime, time, timezone
-from hashlib import sha256
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
 from django.core.management import call_command
 
+from env_adapters.webarena.sites.logins import session_key
 from env_adapters.webarena.sites.served.django_common import SESSION_END
 
 PASSWORD = "Password123"
 """Of every made-up account."""
-
-
-def session_key(site: str, user: str) -> str:
-    """Key of the session in which `user` is logged in from the start."""
-    return sha256(f"{site}:{user}".encode()).hexdigest()[:32]
 
 
 def prepare() -> None:
@@ -48,4 +43,4 @@ def log_in(user: Any, site: str, name: str, backend: str) -> None:
 
 def moment(day: date, hour: int = 12) -> datetime:
     """A day as a moment in UTC."""
-    return datetime.combine(day, time(hour), timezone.utc)
+    return datetime.combine(day, time(hour), UTC)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from datetime import timezone
+from datetime import UTC
 from html import escape
 from random import Random
 
@@ -66,8 +66,8 @@ def add_topics(forum: ForumWorld, users: dict[str, User]) -> None:
             user=users[topic.author],
             category=categories[topic.category],
             title=topic.title,
-            date=first.moment.replace(tzinfo=timezone.utc),
-            last_active=last.moment.replace(tzinfo=timezone.utc),
+            date=first.moment.replace(tzinfo=UTC),
+            last_active=last.moment.replace(tzinfo=UTC),
             view_count=len(topic.comments) * random.randint(3, 40),
             comment_count=len(topic.comments),
         )
@@ -78,7 +78,7 @@ def add_topics(forum: ForumWorld, users: dict[str, User]) -> None:
                 topic=made,
                 comment=comment.text,
                 comment_html=f"<p>{escape(comment.text)}</p>",
-                date=comment.moment.replace(tzinfo=timezone.utc),
+                date=comment.moment.replace(tzinfo=UTC),
                 likes_count=len(comment.likes),
             )
             likes += [CommentLike(user=users[name], comment_id=comment.pk) for name in comment.likes]

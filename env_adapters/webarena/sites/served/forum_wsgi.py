@@ -7,7 +7,7 @@ from env_adapters.webarena.sites.served.django_common import copies_folder, seed
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.webarena.sites.served.forum_settings"
 
-from django.core.wsgi import get_wsgi_application  # noqa: E402 - needs the variable
+from django.core.wsgi import get_wsgi_application
 
 static = {"/static/": seed_folder() / "forum_static", "/media/": seed_folder() / "forum_media"}
 application = Copies(get_wsgi_application(), seed_folder(), copies_folder(), ["forum.sqlite3"], static)

@@ -132,8 +132,8 @@ class CodeWorld:
         ]
         tickets = make_tickets(random, theme, team)
         wiki = {
-            "Installation": f"# Installation\n\n{name} needs Python {facts['python']} or newer. Run `pip install {name}`, "
-            f"then open port {facts['port']}.\n",
+            "Installation": f"# Installation\n\n{name} needs Python {facts['python']} or newer. "
+            f"Run `pip install {name}`, then open port {facts['port']}.\n",
             "Team": f"# Team\n\nThe maintainer is {team[0]}. The team meets every {facts['meeting']}. "
             f"The work is paid by {facts['funder']}.\n",
             "Roadmap": "# Roadmap\n\n" + "".join(f"* {ticket.title}\n" for ticket in tickets[:4]),

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from env_adapters.webarena.sites.world.words import split
+
 
 @dataclass(frozen=True, slots=True)
 class Theme:
@@ -15,7 +17,7 @@ class Theme:
 
 def theme(about: str, modules: str, objects: str) -> Theme:
     """A theme from comma-separated words."""
-    return Theme(about, modules.split(","), objects.split(","))
+    return Theme(about, split(modules), split(objects))
 
 
 THEMES: Mapping[str, Theme] = {
@@ -64,7 +66,10 @@ THEMES: Mapping[str, Theme] = {
 LICENSES = ("MIT", "Apache-2.0", "BSD-3-Clause", "MPL-2.0", "ISC")
 
 BUGS = (
-    ("The {module} module crashes on {thing}", "The {module} module stops with a traceback as soon as it meets {thing}."),
+    (
+        "The {module} module crashes on {thing}",
+        "The {module} module stops with a traceback as soon as it meets {thing}.",
+    ),
     ("Wrong result for {thing} in {module}", "The {module} module handles {thing}, but what comes out is wrong."),
     ("The {module} module is slow with {thing}", "With {thing} the {module} module takes more than a minute."),
 )
@@ -72,7 +77,12 @@ FEATURES = (
     ("Support {thing} in {module}", "It would help if the {module} module understood {thing}."),
     ("Let users configure {thing} in {module}", "How the {module} module treats {thing} should be a setting."),
 )
-DOCS = (("Document how the {module} module treats {thing}", "The manual does not say what the {module} module does with {thing}."),)
+DOCS = (
+    (
+        "Document how the {module} module treats {thing}",
+        "The manual does not say what the {module} module does with {thing}.",
+    ),
+)
 
 COMMITS = (
     "Handle {thing} in {module}",

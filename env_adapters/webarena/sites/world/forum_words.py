@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from env_adapters.webarena.sites.world.words import split
+
 HOBBIES: Mapping[str, str] = {
     "Cooking": "Kitchen",
     "Gardening": "Garden",
@@ -28,8 +30,10 @@ DESCRIPTIONS: Mapping[str, str] = {
     "Introductions": "Say hello.",
 }
 
-NAME_STARTS = "quiet rusty mossy amber clever lazy northern paper copper silver hidden wandering velvet misty".split()
-NAME_ENDS = "harbor lantern otter maple comet kettle sparrow pebble willow anchor badger meadow".split()
+NAME_STARTS = split(
+    "quiet, rusty, mossy, amber, clever, lazy, northern, paper, copper, silver, hidden, wandering, velvet, misty"
+)
+NAME_ENDS = split("harbor, lantern, otter, maple, comet, kettle, sparrow, pebble, willow, anchor, badger, meadow")
 
 QUESTIONS: Sequence[tuple[str, str]] = (
     (
@@ -82,7 +86,7 @@ MEETUP = (
     "{hobby} meetup in {city}",
     "We meet on {day} at {hour} in the {place} in {city}. Bring something to show. {count} places are left.",
 )
-PLACES = "town hall,library,Old Mill,railway cafe,school gym,market square".split(",")
+PLACES = split("town hall, library, Old Mill, railway cafe, school gym, market square")
 MENTION = (
     "{project}: {title}",
     'I opened a ticket about this in the repository {project}: "{title}". What do you think about it?',

@@ -4,22 +4,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-FIRST = (
-    "Ada Alice Amir Anna Arthur Bella Boris Carla Cedric Chloe Clara Daniel David Diana Edgar Elena Elias Ella Emil "
-    "Erik Esther Felix Fiona Frank Freya George Grace Hanna Harold Hugo Ida Igor Irene Isaac Ivan Jack Jana Jonas "
-    "Judith Julia Karim Kate Klara Laura Leo Lena Lucas Lydia Magnus Maria Martin Maya Mila Nadia Nina Noah Nora "
-    "Olga Oliver Oscar Otto Paula Peter Petra Quinn Rachel Ralph Rita Robert Rosa Ruth Samuel Sara Simon Sofia Stella "
-    "Sven Tara Theo Thomas Tilda Ursula Vera Victor Viola Walter Wanda Yasmin Yusuf Zoe"
-).split()
-LAST = (
-    "Abbott Adler Archer Barnes Becker Berg Bishop Blake Brandt Brook Carter Castle Chapman Clarke Cooper Cross Dale "
-    "Decker Dixon Draper Ellis Falk Farmer Fields Fisher Forster Garner Glover Graham Hale Harper Hayes Holm Hunter "
-    "Ingram Jansen Keller Kendall Knight Lang Larsen Lambert Marsh Mason Mercer Miller Moore Nash Norris Novak Palmer "
-    "Parker Pearce Porter Quill Ramsey Reed Rhodes Roth Sawyer Sharp Shepherd Sloan Steiner Stone Tanner Thorne "
-    "Turner Vance Vogel Wagner Walsh Ward Weber Wells Winter Wolf Wood York"
-).split()
-STREETS = "Mill Lane,Church Road,Station Street,Park Avenue,Orchard Way,River Walk,High Street,Elm Close".split(",")
-CITIES = "Ashford,Bramley,Carlow,Denton,Easton,Fairview,Glenmore,Hartley,Kingsport,Linden,Marlow,Norwood".split(",")
+from env_adapters.webarena.sites.world.words import split
+
+FIRST = split(
+    "Ada, Alice, Amir, Anna, Arthur, Bella, Boris, Carla, Cedric, Chloe, Clara, Daniel, David, Diana, "
+    "Edgar, Elena, Elias, Ella, Emil, Erik, Esther, Felix, Fiona, Frank, Freya, George, Grace, Hanna, "
+    "Harold, Hugo, Ida, Igor, Irene, Isaac, Ivan, Jack, Jana, Jonas, Judith, Julia, Karim, Kate, Klara, "
+    "Laura, Leo, Lena, Lucas, Lydia, Magnus, Maria, Martin, Maya, Mila, Nadia, Nina, Noah, Nora, Olga, "
+    "Oliver, Oscar, Otto, Paula, Peter, Petra, Quinn, Rachel, Ralph, Rita, Robert, Rosa, Ruth, Samuel, "
+    "Sara, Simon, Sofia, Stella, Sven, Tara, Theo, Thomas, Tilda, Ursula, Vera, Victor, Viola, Walter, "
+    "Wanda, Yasmin, Yusuf, Zoe"
+)
+LAST = split(
+    "Abbott, Adler, Archer, Barnes, Becker, Berg, Bishop, Blake, Brandt, Brook, Carter, Castle, Chapman, "
+    "Clarke, Cooper, Cross, Dale, Decker, Dixon, Draper, Ellis, Falk, Farmer, Fields, Fisher, Forster, "
+    "Garner, Glover, Graham, Hale, Harper, Hayes, Holm, Hunter, Ingram, Jansen, Keller, Kendall, Knight, "
+    "Lang, Larsen, Lambert, Marsh, Mason, Mercer, Miller, Moore, Nash, Norris, Novak, Palmer, Parker, "
+    "Pearce, Porter, Quill, Ramsey, Reed, Rhodes, Roth, Sawyer, Sharp, Shepherd, Sloan, Steiner, Stone, "
+    "Tanner, Thorne, Turner, Vance, Vogel, Wagner, Walsh, Ward, Weber, Wells, Winter, Wolf, Wood, York"
+)
+STREETS = split("Mill Lane, Church Road, Station Street, Park Avenue, Orchard Way, River Walk, High Street, Elm Close")
+CITIES = split(
+    "Ashford, Bramley, Carlow, Denton, Easton, Fairview, Glenmore, Hartley, Kingsport, Linden, Marlow, Norwood"
+)
 
 
 @dataclass(frozen=True, slots=True)

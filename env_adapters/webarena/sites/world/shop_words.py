@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from env_adapters.webarena.sites.world.words import split
+
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
@@ -25,7 +27,7 @@ class Shelf:
 
 def shelf(name: str, makes: str, things: str, dollars: tuple[int, int], grams: tuple[int, int]) -> Shelf:
     """A shelf from comma-separated words."""
-    return Shelf(name, makes.split(","), things.split(","), dollars, grams)
+    return Shelf(name, split(makes), split(things), dollars, grams)
 
 
 DEPARTMENTS: Mapping[str, Sequence[Shelf]] = {
@@ -215,10 +217,11 @@ DEPARTMENTS: Mapping[str, Sequence[Shelf]] = {
     ],
 }
 
-BRANDS = (
-    "Harrow,Tideway,Oakline,Fenwick,Northmark,Brightwell,Copperfield,Sable,Larkhill,Westbrook,Juniper,Alderton"
-).split(",")
-COLOURS = "Black,White,Forest Green,Navy,Slate Grey,Rust Red,Mustard,Cream,Teal,Charcoal".split(",")
+BRANDS = split(
+    "Harrow, Tideway, Oakline, Fenwick, Northmark, Brightwell, Copperfield, Sable, Larkhill, Westbrook, "
+    "Juniper, Alderton"
+)
+COLOURS = split("Black, White, Forest Green, Navy, Slate Grey, Rust Red, Mustard, Cream, Teal, Charcoal")
 
 DESCRIPTIONS = (
     "A {thing} that is made to be used every day. Comes in {colour}, weighs {grams} g and carries a warranty of "
