@@ -34,10 +34,8 @@ def up(
     """Install what the sites need, fill them, and start them."""
     with explained():
         sites = control.up(home(folder), seed, port, lambda line: console.print(line, highlight=False))
-        for name, url in sites.urls.items():
-            console.print(f"{name:15} {url}", highlight=False)
-        plain = ", ".join(f"http://127.0.0.1:{port}" for port in sites.ports.values())
-        console.print(f"Look around as a visitor: {plain}", highlight=False)
+        for name, port in sites.ports.items():
+            console.print(f"{name:6} http://127.0.0.1:{port}", highlight=False)
 
 
 @app.command()

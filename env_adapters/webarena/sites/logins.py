@@ -1,9 +1,12 @@
 """Who is logged in from the start, and the cookies that say so. The seed data holds the other half."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from hashlib import sha1, sha256
+from urllib.parse import urlsplit
 
 from env_adapters.webarena.sites.world import world
+from env_adapters.webarena.sites.world.code import OWN_LOGIN
+from env_adapters.webarena.sites.world.forum import OWN_NAME
 
 SHOPPER = "shopper"
 ADMIN = "admin"
@@ -24,7 +27,7 @@ def login_secret(name: str) -> str:
     return sha256(f"login {name}".encode()).hexdigest()[:50]
 
 
-def cookies(site: str, url: str, seed: int) -> Iterator[dict[str, str]]:
+def cookies(site: str, url: str, seed: int) -> Iterator[dict[str, object]]:
     """The cookies with which a browser is logged in at a site, as Playwright takes them.
 
     Args:
@@ -32,18 +35,26 @@ def cookies(site: str, url: str, seed: int) -> Iterator[dict[str, str]]:
         url: its address.
         seed: of the world that it shows.
     """
+    for name, value in pairs(site, seed):
+        yield {
+            "name": name,
+            "value": value,
+            "domain": urlsplit(url).hostname or "",
+            "path": "/",
+            "expires": -1,
+            "httpOnly": True,
+            "secure": False,
+            "sameSite": "Lax",
+        }
+
+
+def pairs(site: str, seed: int) -> Iterator[tuple[str, str]]:
+    """Name and value of each cookie."""
     if site in ("shopping", "shopping_admin"):
-        user = SHOPPER if site == "shopping" else ADMIN
-        yield {"name": "shop_session", "value": session_key("shop", user), "url": url}
+        yield "shop_session", session_key("shop", SHOPPER if site == "shopping" else ADMIN)
     elif site == "reddit":
-        yield {"name": "forum_session", "value": session_key("forum", world(seed).forum.members[0]), "url": url}
+        yield "forum_session", session_key("forum", OWN_NAME)
     elif site == "gitlab":
         for project in world(seed).code.projects:
             code = project_code(project.name)[:16]
-            login = next(iter(world(seed).code.people))
-            yield {"name": f"fossil-{code}", "value": f"{login_secret(project.name)}/{code}/{login}", "url": url}
-
-
-def all_cookies(urls: Iterable[tuple[str, str]], seed: int) -> list[dict[str, str]]:
-    """The cookies of several sites, given by name and address."""
-    return [cookie for site, url in urls for cookie in cookies(site, url, seed)]
+            yield f"fossil-{code}", f"{login_secret(project.name)}/{code}/{OWN_LOGIN}"

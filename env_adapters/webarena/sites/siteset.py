@@ -7,9 +7,10 @@
     ...
     copy.release()
 
-All sessions use the same addresses. What they change is in their copy alone: two that put something into the cart of
-the same customer do not see each other. A request under a site's name without a copy is refused. A model cannot set
-headers, so it cannot reach another session's copy.
+The addresses are the same for all sessions and on every machine; whoever opens them leads them to `sites.routes`. What
+a session changes is in its copy alone: two that put something into the cart of the same customer do not see each other.
+A request under a site's name without a copy is refused. A model cannot set headers, so it cannot reach another
+session's copy.
 """
 
 import json
@@ -18,20 +19,22 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from env_adapters.webarena.sites.folders import Home, sites_home
-from env_adapters.webarena.sites.logins import all_cookies
+from env_adapters.webarena.sites.logins import cookies
 from env_adapters.webarena.sites.served.copies import HEADER
 from verl_agent.errors import ConfigError, EnvError
 
-ADDRESSES = {
-    "shopping": ("shop", "http://shop.localhost:{port}"),
-    "shopping_admin": ("shop", "http://admin.localhost:{port}/dashboard"),
-    "reddit": ("forum", "http://forum.localhost:{port}"),
-    "gitlab": ("code", "http://code.localhost:{port}"),
+SITES = {
+    "shopping": ("shop", "http://shop.test"),
+    "shopping_admin": ("shop", "http://admin.test/dashboard"),
+    "reddit": ("forum", "http://forum.test"),
+    "gitlab": ("code", "http://code.test"),
 }
-"""For each of WebArena's names the process that answers and its address. The customer and the administrator of the shop
-have names of their own, so that a browser can be logged in as both."""
+"""For each of WebArena's names the process that answers, and the address under which pages and tasks name it. The
+customer and the administrator of the shop have hosts of their own, so that a browser can be logged in as both. `.test`
+is reserved (RFC 2606): whoever opens these addresses says where they lead, see `SiteSet.routes`."""
 START = "Start the sites: verl-agent sites up"
 
 
@@ -56,9 +59,9 @@ class Copy:
         """What each request of the session has to send."""
         return {HEADER: self.name}
 
-    def cookies(self, sites: Iterable[str]) -> list[dict[str, str]]:
-        """Cookies that log the session in at `sites`, as Playwright's `add_cookies` takes them."""
-        return all_cookies([(site, self.urls[site]) for site in sites if site in self.urls], self.seed)
+    def cookies(self, sites: Iterable[str]) -> list[dict[str, object]]:
+        """Cookies that log the session in at `sites`, as Playwright's `add_cookies` and `storage_state` take them."""
+        return [cookie for site in sites if site in self.urls for cookie in cookies(site, self.urls[site], self.seed)]
 
     def release(self) -> None:
         """Remove the copy; may be called more than once."""
@@ -102,13 +105,16 @@ class SiteSet:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Address of each site, by WebArena's name."""
-        return {site: url.format(port=self.ports[name]) for site, (name, url) in ADDRESSES.items()}
+        """Address of each site, by WebArena's name; the same on every machine."""
+        return {site: url for site, (_, url) in SITES.items()}
 
     @property
-    def origins(self) -> list[str]:
-        """What a browser has to reach, and nothing else: scheme, host and port."""
-        return sorted({"/".join(url.split("/")[:3]) for url in self.urls.values()})
+    def routes(self) -> dict[str, tuple[str, int]]:
+        """Where the hosts of these addresses listen, and what a browser has to reach and nothing else.
+
+        Host and port, by the authority in the addresses: `{"shop.test:80": ("127.0.0.1", 7770), ...}`.
+        """
+        return {f"{urlsplit(url).hostname}:80": ("127.0.0.1", self.ports[name]) for name, url in SITES.values()}
 
     def acquire(self) -> Copy:
         """A copy for one session, as the world is at its beginning.

@@ -49,7 +49,7 @@ def search_index(name: str) -> dict[str, Any]:
 
 
 COMMON: dict[str, Any] = {
-    "ALLOWED_HOSTS": [".localhost", "127.0.0.1", "localhost"],
+    "ALLOWED_HOSTS": [".test", "127.0.0.1", "localhost"],
     "CACHES": {
         "default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"},
         "st_rate_limit": {"BACKEND": "django.core.cache.backends.dummy.DummyCache", "TIMEOUT": None},

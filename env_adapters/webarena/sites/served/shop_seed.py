@@ -37,7 +37,7 @@ def main(seed: int) -> None:
     shutil.copyfile(missing, media / settings.OSCAR_MISSING_IMAGE_URL)
     shop = world(seed).shop
     with transaction.atomic():
-        Site.objects.update_or_create(pk=1, defaults={"domain": "shop.localhost", "name": "Fernhill"})
+        Site.objects.update_or_create(pk=1, defaults={"domain": "shop.test", "name": "Fernhill"})
         add_people(shop)
         add_catalogue(shop)
         add_reviews(shop)
