@@ -52,6 +52,7 @@ def make_repository(file: Path, project: Project, code: CodeWorld) -> None:
         "ticket-editpage": pages.EDIT,
         "ticket-viewpage": pages.VIEW,
         "mainmenu": pages.MENU,
+        "footer": pages.FOOTER,
         "backoffice-disable": "1",
         "email-send-method": "off",
         "auto-hyperlink": "0",
@@ -62,9 +63,7 @@ def make_repository(file: Path, project: Project, code: CodeWorld) -> None:
         "doc-glob": "*.md",
     }
     with sqlite3.connect(file) as database:
-        database.executemany(
-            "REPLACE INTO config(name, value, mtime) VALUES(?, ?, 0)", list(settings.items())
-        )
+        database.executemany("REPLACE INTO config(name, value, mtime) VALUES(?, ?, 0)", list(settings.items()))
         database.execute("DELETE FROM reportfmt")
         database.executemany(
             "INSERT INTO reportfmt(owner, title, mtime, cols, sqlcode) VALUES(?, ?, 0, '', ?)",

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from datetime import UTC
+from datetime import UTC, datetime
 from html import escape
 from random import Random
 
@@ -14,6 +14,7 @@ django.setup()
 
 from django.contrib.auth.models import User  # noqa: E402 - the modules below need what was set up
 from django.db import transaction  # noqa: E402
+from djconfig.models import Config  # noqa: E402
 from spirit.category.models import Category  # noqa: E402
 from spirit.comment.like.models import CommentLike  # noqa: E402
 from spirit.comment.models import Comment  # noqa: E402
@@ -25,6 +26,8 @@ from env_adapters.webarena.sites.world import world  # noqa: E402
 from env_adapters.webarena.sites.world.forum import FIRST_CATEGORY, OWN_NAME, ForumWorld  # noqa: E402
 from env_adapters.webarena.sites.world.forum_words import DESCRIPTIONS  # noqa: E402
 
+JOINED = datetime(2024, 6, 1, 12, tzinfo=UTC)
+SEEN = datetime(2025, 12, 16, 9, tzinfo=UTC)
 BACKEND = "spirit.user.auth.backends.UsernameAuthBackend"
 
 
@@ -33,6 +36,7 @@ def main(seed: int) -> None:
     prepare()
     forum = world(seed).forum
     with transaction.atomic():
+        Config.objects.update_or_create(key="site_name", defaults={"value": "Commons"})
         users = add_members(forum)
         for pk, (name, text) in enumerate(DESCRIPTIONS.items(), start=FIRST_CATEGORY):
             Category.objects.create(pk=pk, title=name, description=text, sort=pk)
@@ -47,10 +51,13 @@ def add_members(forum: ForumWorld) -> dict[str, User]:
     for name in (*forum.members, "moderator"):
         user = User(username=name, email=f"{name}@example.com")
         user.set_password(PASSWORD)
+        user.date_joined = JOINED
         user.save()
         users[name] = user
         profile = UserProfile.objects.filter(user=user)
-        profile.update(is_verified=True, is_moderator=name == "moderator", location=forum.location(name))
+        profile.update(
+            is_verified=True, is_moderator=name == "moderator", last_seen=SEEN, location=forum.location(name)
+        )
     return users
 
 

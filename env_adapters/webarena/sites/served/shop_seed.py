@@ -25,6 +25,7 @@ from env_adapters.webarena.sites.world.people import Person  # noqa: E402
 from env_adapters.webarena.sites.world.shop import Order, ShopWorld  # noqa: E402
 
 BACKEND = "oscar.apps.customer.auth_backends.EmailBackend"
+WISHES_KEY = "birthday"
 ADMIN_EMAIL = "admin@fernhill.example.com"
 
 
@@ -67,6 +68,7 @@ def add_people(shop: ShopWorld) -> None:
         )
     admin = User(username="admin", email=ADMIN_EMAIL, first_name="Alex", last_name="Admin", is_staff=True)
     admin.is_superuser = True
+    admin.date_joined = moment(shop.orders[0].day)
     admin.set_password(PASSWORD)
     admin.save()
     log_in(User.objects.get(email=shop.shopper.email), "shop", "shopper", BACKEND)
@@ -189,6 +191,16 @@ def add_orders(shop: ShopWorld) -> None:
             date_placed=moment(order.day),
         )
         add_lines(order, made)
+    for person in shop.customers:
+        bought = [order for order in shop.orders if order.customer is person]
+        get_model("analytics", "UserRecord").objects.create(
+            user=users[person.email],
+            num_orders=len(bought),
+            num_order_lines=sum(len(order.lines) for order in bought),
+            num_order_items=sum(count for order in bought for _, count in order.lines),
+            total_spent=Decimal(sum(order.cents for order in bought)) / 100,
+            date_last_order=moment(bought[-1].day) if bought else None,
+        )
 
 
 def add_lines(order: Order, made: object) -> None:
@@ -224,7 +236,8 @@ def add_lines(order: Order, made: object) -> None:
 def add_wish_list(shop: ShopWorld) -> None:
     """One list of the shopper's, with some products."""
     owner = User.objects.get(email=shop.shopper.email)
-    wishes = get_model("wishlists", "WishList").objects.create(owner=owner, name="Birthday ideas", key="BDAY01")
+    wishes = get_model("wishlists", "WishList").objects.create(owner=owner, name="Birthday ideas")
+    get_model("wishlists", "WishList").objects.filter(pk=wishes.pk).update(key=WISHES_KEY)  # Oscar draws one
     for product in shop.wishes:
         wishes.lines.create(product_id=product.pk, title=product.title, quantity=1)
 

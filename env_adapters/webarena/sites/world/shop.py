@@ -22,7 +22,8 @@ ORDERS = 300
 OWN_ORDERS = 30
 """Orders of the customer that tasks are done as."""
 WISHES = 6
-FIRST_ORDER = 100_001
+FIRST_ORDER = 50_001
+"""The shop numbers new orders from 100001 on."""
 STATUSES = ("Pending", "Processing", "Shipped", "Delivered", "Cancelled")
 LAST_DAY = date(2025, 12, 15)
 

@@ -46,12 +46,15 @@ def text_area(name: str, label: str) -> str:
 
 def defaults(values: Mapping[str, str]) -> str:
     """A script that sets what the request did not."""
-    return "".join(f"  if {{![info exists {name}]}} {{set {name} {{{value}}}}}\n" for name, value in values.items())
+    return "".join(
+        f"  if {{![info exists {name}] || [string length ${name}]==0}} {{set {name} {{{value}}}}}\n"
+        for name, value in values.items()
+    )
 
 
 NEW = (
     "<th1>\n"
-    + defaults({"title": "", "type": TYPES[0], "priority": "Medium", "assignee": "", "comment": ""})
+    + defaults({"type": TYPES[0], "priority": "Medium"})
     + """  if {[info exists submit]} {
     set status Open
     set reporter $login
@@ -126,6 +129,9 @@ def report(condition: str) -> str:
         f"date(tkt_ctime) AS 'Created' FROM ticket WHERE {condition} ORDER BY tkt_ctime DESC"
     )
 
+
+FOOTER = """<div class="footer">$<project_name></div>\n"""
+"""Fossil's own says how many milliseconds a page took, so that none would be the same twice."""
 
 MENU = """\
 Home      /home       *  {}
