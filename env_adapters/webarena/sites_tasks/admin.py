@@ -9,8 +9,8 @@ from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
     Draft,
+    Evaluation,
     answer,
-    equals,
     exactly,
     neighbours,
     page,
@@ -22,7 +22,7 @@ from env_adapters.webarena.sites_tasks.templates import (
     template,
 )
 
-ADMIN = "__SHOPPING_ADMIN__"
+ADMIN, SHOP = "__SHOPPING_ADMIN__", "__SHOPPING__"
 ORDERS = ['click [button "Fulfilment"]', 'click [link "Orders"]']
 PRODUCTS = ['click [button "Catalog"]', 'click [link "Products"]']
 CUSTOMERS = ['click [button "Customers"]', 'click [link "Customers"]']
@@ -42,8 +42,10 @@ def products(world: World, split: str) -> Sequence[Product]:
 
 
 def pending(world: World, split: str) -> Sequence[Review]:
-    """The reviews of a split that wait for a moderator."""
-    return [one for one in world.shop.reviews if one.pending and side(f"review {one.pk}") == split]
+    """The reviews of a split that wait for a moderator, but for those that could be mistaken for another one."""
+    names = [(one.customer, one.title) for one in world.shop.reviews]
+    waiting = [one for one in world.shop.reviews if one.pending and side(one.product.upc) == split]
+    return [one for one in waiting if names.count((one.customer, one.title)) == 1]
 
 
 def open_order(order: Order) -> list[str]:
@@ -171,8 +173,8 @@ def status_change(order: Order, status: str) -> Draft:
     opened = open_order(order)
     first = {"Pending": "Processing", "Processing": "Shipped", "Shipped": "Delivered"}[order.status]
     chosen = [] if first == status else [f'click [combobox "{first}"]', f'click [option "{status}"]']
-    locator = "document.querySelector('.table-striped').outerText + document.body.outerText"
-    evaluation = state(shows(f"{ADMIN}/orders/{order.number}/", locator, f"{order.status} to {status}"))
+    change = f"{order.status}\t{status}"  # a row of the table of changes
+    evaluation = state(shows(f"{ADMIN}/orders/{order.number}/", "document.body.outerText", change))
     script = [*opened, *chosen, 'click [button "Change status"]', stop()]
     return Draft(
         order.number, {"order": order.number, "status": status}, evaluation, script, [[stop()], [*opened, stop()]]
@@ -181,29 +183,25 @@ def status_change(order: Order, status: str) -> Draft:
 
 @template(TRAIN, CMS, "shopping_admin", 'Approve the review "{{title}}" that {{name}} wrote.', changes=True)
 def approve_review(world: World, split: str) -> Iterator[Draft]:
-    """A review that visitors may read."""
-    yield from moderate(world, split, "Approved", "1")
+    """A review that visitors may read: it stands on the page of its product."""
+    for one in pending(world, split):
+        seen = shows(
+            SHOP + one.product.path, "document.querySelector('#reviews').parentElement.outerText", one.customer.name
+        )
+        yield moderation(one, [], state(seen))
 
 
 @template(TEST, CMS, "shopping_admin", 'Reject the review "{{title}}" that {{name}} wrote.', changes=True)
 def reject_review(world: World, split: str) -> Iterator[Draft]:
-    """A review that visitors may not read."""
-    yield from moderate(world, split, "Rejected", "2")
-
-
-def moderate(world: World, split: str, status: str, value: str) -> Iterator[Draft]:
-    """Reviews that get a status; those that two of one title and writer could be mistaken for are left out."""
+    """A review that visitors may not read: it is in the list of rejected ones."""
     for one in pending(world, split):
-        alike = [two for two in world.shop.reviews if (two.customer, two.title) == (one.customer, one.title)]
-        if len(alike) == 1:
-            locator = "document.querySelector('[name=\"status\"]').value"
-            evaluation = state(equals(f"{ADMIN}/reviews/{one.pk}/", locator, value))
-            opened = open_review(one)
-            script = [
-                *opened,
-                'click [combobox "Requires moderation"]',
-                f'click [option "{status}"]',
-                'click [button "Save"]',
-            ]
-            words = {"title": one.title, "name": one.customer.name}
-            yield Draft(f"{one.pk}", words, evaluation, [*script, stop()], [[stop()], [*opened, stop()]])
+        seen = shows(f"{ADMIN}/reviews/?status=2", "document.querySelector('table').outerText", one.product.title)
+        yield moderation(one, ['click [combobox "Approved"]', 'click [option "Rejected"]'], state(seen))
+
+
+def moderation(review: Review, choice: Sequence[str], evaluation: Evaluation) -> Draft:
+    """A review gets the status that is chosen; the form offers to approve it at first."""
+    opened = open_review(review)
+    script = [*opened, *choice, 'click [button "Save"]', stop()]
+    words = {"title": review.title, "name": review.customer.name}
+    return Draft(f"{review.pk}", words, evaluation, script, [[stop()], [*opened, stop()]])

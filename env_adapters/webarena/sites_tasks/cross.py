@@ -69,7 +69,8 @@ def to_topic(topic: Topic) -> list[str]:
     TRAIN,
     CROSS,
     "shopping reddit",
-    "What does the shop ask for the product that {{member}} started a topic about in the forum's category {{category}}?",
+    "What does the product cost in the shop that {{member}} started a topic about in the forum's category "
+    "{{category}}?",
 )
 def price_of_praised(world: World, split: str) -> Iterator[Draft]:
     """The price of a product that the forum speaks of."""
@@ -121,7 +122,7 @@ def buy_praised(world: World, split: str) -> Iterator[Draft]:
 def post_price(world: World, split: str) -> Iterator[Draft]:
     """The price of a product, told to the forum."""
     for topic, product in praised(world, split, "post"):
-        locator = "document.querySelector('.comments').outerText"
+        locator = "document.querySelector('.comments_list').outerText"
         evaluation = state(shows(FORUM + topic.path, locator, product.price))
         opened = [*to_shop(product), *to_topic(topic)]
         script = [

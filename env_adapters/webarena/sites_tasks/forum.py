@@ -170,7 +170,7 @@ def reply(world: World, split: str) -> Iterator[Draft]:
         text = ANSWERS[place % len(ANSWERS)]
         opened = open_topic(one)
         script = [*opened, f'type [textbox "Write comment..."] [{text}] [0]', 'click [button "Publish"]', stop()]
-        evaluation = state(shows(FORUM + one.path, "document.querySelector('.comments').outerText", text))
+        evaluation = state(shows(FORUM + one.path, "document.querySelector('.comments_list').outerText", text))
         yield Draft(f"{one.pk}", {"topic": one.title, "text": text}, evaluation, script, [[stop()], [*opened, stop()]])
 
 
@@ -205,7 +205,7 @@ def like(world: World, split: str) -> Iterator[Draft]:
     for one in topics(world, split, "like"):
         opened, count = open_topic(one), len(one.comments[0].likes)
         script = [*opened, f'click [link "like ({count})"]', stop()]
-        locator = "document.querySelector('.comment').outerText"
+        locator = "document.querySelector('.comments_list__comment').outerText"
         evaluation = state(shows(FORUM + one.path, locator, f"({count + 1})"))
         yield Draft(f"{one.pk}", {"topic": one.title}, evaluation, script, [[stop()], [*opened, stop()]])
 
@@ -223,6 +223,7 @@ def private_message(world: World, split: str) -> Iterator[Draft]:
             'click [button "Publish"]',
             stop(),
         ]
-        evaluation = state(shows(f"{FORUM}/topic/private/author/", "", title))
+        sent = Topic(len(world.forum.topics) + 1, title, "", ())
+        evaluation = state(shows(FORUM + sent.path.replace("/topic/", "/topic/private/"), "", title, text, member))
         words = {"member": member, "title": title, "text": text}
         yield Draft(member, words, evaluation, script, [[stop()], [*script[:-2], stop()]])

@@ -75,7 +75,6 @@ def open_order(order: Order) -> list[str]:
         'click [link "Account"]',
         'click [link "Order History"]',
         f'type [textbox "Order number"] [{order.number}] [1]',
-        f'click [link "{order.number}"]',
     ]
 
 
@@ -287,7 +286,12 @@ def add_wish(world: World, split: str) -> Iterator[Draft]:
             evaluation = state(
                 shows(f"{SHOP}/accounts/wishlists/birthday/", "document.querySelector('.content').outerText", one.title)
             )
-            script = [*find(one), 'click [link "Add to wish list"]', 'click [link "Birthday ideas"]', stop()]
+            script = [
+                *find(one),
+                'click [link "Add to wish list"]',
+                "click [link \"Add to 'Birthday ideas' wish list\"]",
+                stop(),
+            ]
             yield Draft(one.upc, {"product": one.title}, evaluation, script, [[stop()], [*find(one), stop()]])
 
 
@@ -302,7 +306,7 @@ def buy(world: World, split: str) -> Iterator[Draft]:
             *cart,
             f"goto [{SHOP}/basket/]",
             'click [link "Proceed to checkout"]',
-            'click [button "Ship to this address"]',
+            'click [button "Ship to your default shipping address"]',
             'click [link "Continue"]',
             'click [button "Place order"]',
             stop(),

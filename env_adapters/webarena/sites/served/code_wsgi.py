@@ -11,6 +11,8 @@ FOLDER = "code"
 TIMEOUT_S = 30
 MAX_BODY = 1_000_000
 """Bytes that a request may send."""
+NEW_TAB = b" target='_blank'"
+"""Fossil opens repositories in new tabs from their list; here it is the first page of the host."""
 PASSED_ON = ("CONTENT_LENGTH", "CONTENT_TYPE", "PATH_INFO", "QUERY_STRING", "REMOTE_ADDR", "REQUEST_METHOD")
 
 
@@ -45,6 +47,7 @@ def application_of(fossil: str) -> App:
                 status = value
             elif name.lower() not in ("connection", "content-length"):
                 headers.append((name, value))
+        content = content.replace(NEW_TAB, b"")
         start_response(status, [*headers, ("Content-Length", str(len(content)))])
         return [content]
 

@@ -28,6 +28,7 @@ from env_adapters.webarena.sites.world.forum_words import DESCRIPTIONS  # noqa: 
 
 JOINED = datetime(2024, 6, 1, 12, tzinfo=UTC)
 SEEN = datetime(2025, 12, 16, 9, tzinfo=UTC)
+CONFIG = {"site_name": "Commons", "topics_per_page": "40"}
 BACKEND = "spirit.user.auth.backends.UsernameAuthBackend"
 
 
@@ -36,7 +37,8 @@ def main(seed: int) -> None:
     prepare()
     forum = world(seed).forum
     with transaction.atomic():
-        Config.objects.update_or_create(key="site_name", defaults={"value": "Commons"})
+        for key, value in CONFIG.items():
+            Config.objects.update_or_create(key=key, defaults={"value": value})
         users = add_members(forum)
         for pk, (name, text) in enumerate(DESCRIPTIONS.items(), start=FIRST_CATEGORY):
             Category.objects.create(pk=pk, title=name, description=text, sort=pk)

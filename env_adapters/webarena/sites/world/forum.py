@@ -27,6 +27,8 @@ from env_adapters.webarena.sites.world.shop import ShopWorld
 from env_adapters.webarena.sites.world.shop_words import DEPARTMENTS
 
 MEMBERS = 48
+SLUG = 50
+"""Letters of a title that Spirit keeps in an address."""
 OWN_NAME = "paperlantern"
 """The member that tasks are done as."""
 PER_HOBBY = 17
@@ -83,7 +85,7 @@ class Topic:
     def path(self) -> str:
         """Its address below the forum's."""
         kept = "".join(letter if letter.isalnum() or letter in " -" else "" for letter in self.title.lower())
-        return f"/topic/{self.pk}/{'-'.join(kept.split())}/"
+        return f"/topic/{self.pk}/{'-'.join(kept.split())[:SLUG].strip('-')}/"
 
 
 @dataclass(frozen=True, slots=True)
