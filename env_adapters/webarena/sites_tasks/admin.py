@@ -183,11 +183,9 @@ def status_change(order: Order, status: str) -> Draft:
 
 @template(TRAIN, CMS, "shopping_admin", 'Approve the review "{{title}}" that {{name}} wrote.', changes=True)
 def approve_review(world: World, split: str) -> Iterator[Draft]:
-    """A review that visitors may read: it stands on the page of its product."""
+    """A review that visitors may read: it stands among those of its product."""
     for one in pending(world, split):
-        seen = shows(
-            SHOP + one.product.path, "document.querySelector('#reviews').parentElement.outerText", one.customer.name
-        )
+        seen = shows(f"{SHOP}{one.product.path}reviews/", "", one.customer.name)
         yield moderation(one, [], state(seen))
 
 
