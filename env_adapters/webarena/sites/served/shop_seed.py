@@ -5,6 +5,7 @@ import shutil
 import sys
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.webarena.sites.served.shop_settings"
 
@@ -100,7 +101,8 @@ def add_catalogue(shop: ShopWorld) -> None:
             ("warranty", "Warranty"),
         )
     }
-    categories, departments = {}, {}
+    categories: dict[str, Any] = {}
+    departments: dict[str, Any] = {}
     for category in shop.categories:
         if category.department:
             made = departments[category.department].add_child(name=category.name)
