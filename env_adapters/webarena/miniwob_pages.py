@@ -10,9 +10,9 @@ def words(text: str) -> list[str]:
 
 CATEGORIES: Mapping[str, Sequence[str]] = {
     "click": words(
-        "button-delay click-button click-button-sequence click-checkboxes click-checkboxes-large click- "
-        "checkboxes-soft click-checkboxes-transfer click-dialog click-dialog-2 click-link click-option click- "
-        "test click-test-2 click-test-transfer click-widget sign-agreement unicode-test"
+        "button-delay click-button click-button-sequence click-checkboxes click-checkboxes-large "
+        "click-checkboxes-soft click-checkboxes-transfer click-dialog click-dialog-2 click-link click-option "
+        "click-test click-test-2 click-test-transfer click-widget sign-agreement unicode-test"
     ),
     "open": words(
         "click-collapsible click-collapsible-2 click-collapsible-2-nodelay click-collapsible-nodelay click-menu "
@@ -29,8 +29,8 @@ CATEGORIES: Mapping[str, Sequence[str]] = {
     "read": words("find-word odd-or-even phone-book read-table read-table-2 simple-algebra simple-arithmetic"),
     "mail and media": words(
         "email-inbox email-inbox-delete email-inbox-forward email-inbox-forward-nl email-inbox-forward-nl-turk "
-        "email-inbox-important email-inbox-nl-turk email-inbox-noscroll email-inbox-reply email-inbox-star- "
-        "reply social-media social-media-all social-media-some"
+        "email-inbox-important email-inbox-nl-turk email-inbox-noscroll email-inbox-reply "
+        "email-inbox-star-reply social-media social-media-all social-media-some"
     ),
     "errands": words("book-flight book-flight-nodelay buy-ticket guess-number order-food tic-tac-toe"),
 }
@@ -39,10 +39,10 @@ PAGES: Mapping[str, str] = {page: category for category, pages in CATEGORIES.ite
 
 TEST_PAGES = frozenset(
     words(
-        "book-flight-nodelay choose-date-medium click-checkboxes-transfer click-collapsible-2-nodelay click- "
-        "dialog-2 click-menu-2 click-option click-tab-2-medium email-inbox-important email-inbox-star-reply "
-        "enter-text-2 find-word focus-text-2 login-user-popup multi-layouts odd-or-even read-table-2 search- "
-        "engine social-media-some use-autocomplete-nodelay"
+        "book-flight-nodelay choose-date-medium click-checkboxes-transfer click-collapsible-2-nodelay "
+        "click-dialog-2 click-menu-2 click-option click-tab-2-medium email-inbox-important "
+        "email-inbox-star-reply enter-text-2 find-word focus-text-2 login-user-popup multi-layouts odd-or-even "
+        "read-table-2 search-engine social-media-some use-autocomplete-nodelay"
     )
 )
 
@@ -60,8 +60,8 @@ LEFT_OUT: Mapping[str, Sequence[str]] = {
     "time runs on the page": words("chase-circle generate-number moving-items simon-says stock-market"),
     "the clipboard, which is off": words("copy-paste copy-paste-2"),
     "fields or parts that have no element to act on": words(
-        "daily-calendar enter-date enter-time find-greatest form-sequence form-sequence-3 scroll-text scroll- "
-        "text-2 terminal text-editor use-spinner"
+        "daily-calendar enter-date enter-time find-greatest form-sequence form-sequence-3 scroll-text "
+        "scroll-text-2 terminal text-editor use-spinner"
     ),
 }
 """Pages that are not played, by the reason."""
