@@ -139,6 +139,9 @@ def make_seed(home: Home, seed: int, say: Say) -> None:
         new.rename(target)
     except OSError:  # another process was faster
         shutil.rmtree(new)
+    for old in home.folder.glob("seed-*"):
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def run(command: Sequence[str], cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:

@@ -15,6 +15,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from env_adapters.webarena.sites.served.pristine import PristineAnswers, whole
+
 HEADER = "X-Site-Copy"
 VISITOR = "visitor"
 PLAIN_HOSTS = ("127.0.0.1", "localhost")
@@ -37,11 +39,20 @@ class Copies:
         folder: folder that copies lie in.
         parts: names of files or folders in `seed` that the site writes to.
         static: folders with files that never change, by the beginning of their address.
+        answers: those that unchanged copies share; None for a site that does not keep its state in one SQLite file.
     """
 
-    def __init__(self, app: App, seed: Path, folder: Path, parts: Iterable[str], static: Mapping[str, Path]) -> None:
+    def __init__(
+        self,
+        app: App,
+        seed: Path,
+        folder: Path,
+        parts: Iterable[str],
+        static: Mapping[str, Path],
+        answers: PristineAnswers | None = None,
+    ) -> None:
         self.app, self.seed, self.folder = app, seed, folder
-        self.parts, self.static = list(parts), dict(static)
+        self.parts, self.static, self.answers = list(parts), dict(static), answers
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request."""
@@ -60,9 +71,26 @@ class Copies:
             return answer(start_response, "403 Forbidden", "This copy of the site was released.")
         token = current.set(copy)
         try:
-            return self.app(environ, start_response)
+            if self.answers is None:
+                return self.app(environ, start_response)
+            return self.answer(self.answers, environ, start_response, copy)
         finally:
             current.reset(token)
+
+    def answer(
+        self, answers: PristineAnswers, environ: Environ, start_response: StartResponse, copy: Path
+    ) -> Iterable[bytes]:
+        """Answer from what is kept where the copy is unchanged, and keep what may be kept."""
+        key = answers.key(environ, copy)
+        found = answers.get(key) if key is not None else None
+        if found is None:
+            said: list[Any] = []
+            body = whole(self.app(environ, lambda status, headers, error=None: said.extend((status, headers))))
+            found = said[0], said[1], body
+            if key is not None and answers.key(environ, copy) == key:  # the request itself may have changed it
+                answers.keep(key, found)
+        start_response(found[0], found[1])
+        return [found[2]]
 
     def copy_of(self, environ: Environ) -> Path | None:
         """Folder of the copy that a request may see, or None."""

@@ -24,7 +24,9 @@ SESSION_COOKIE_NAME = "forum_session"
 CSRF_COOKIE_NAME = "forum_csrf"
 ROOT_URLCONF = "env_adapters.webarena.sites.served.forum_urls"
 TEMPLATES[0]["DIRS"] = [Path(__file__).parent / "templates" / "forum"]
-MIDDLEWARE = [name for name in MIDDLEWARE if not name.endswith(("LocaleMiddleware", "SecurityMiddleware"))]
+WITHOUT = ("LocaleMiddleware", "SecurityMiddleware", "LastIPMiddleware", "LastSeenMiddleware")
+"""Two that have nothing to do here, and two that would write to the database whenever somebody reads."""
+MIDDLEWARE = [name for name in MIDDLEWARE if not name.endswith(WITHOUT)]
 ST_SITE_URL = "http://forum.test/"
 ST_RATELIMIT_ENABLE = False
 ST_UPLOAD_IMAGE_ENABLED = False  # uploads would lie in a folder that all copies share

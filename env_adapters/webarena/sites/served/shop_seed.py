@@ -72,8 +72,10 @@ def add_people(shop: ShopWorld) -> None:
     admin.date_joined = moment(shop.orders[0].day)
     admin.set_password(PASSWORD)
     admin.save()
-    log_in(User.objects.get(email=shop.shopper.email), "shop", "shopper", BACKEND)
-    log_in(admin, "shop", "admin", BACKEND)
+    for user, name in ((User.objects.get(email=shop.shopper.email), "shopper"), (admin, "admin")):
+        log_in(user, "shop", name, BACKEND)
+        basket = get_model("basket", "Basket").objects.create(owner=user)  # or the first page would make one
+        type(basket).objects.filter(pk=basket.pk).update(date_created=moment(shop.orders[0].day))
 
 
 def address(person: Person) -> dict[str, str]:
