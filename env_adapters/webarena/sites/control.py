@@ -131,22 +131,42 @@ def status(home: Home) -> Sequence[Health]:
         raise ConfigError(f"No sites run from {home.folder}. Start them: verl-agent sites up")
     sites = SiteSet.running(home.folder)
     found = []
-    servers = {process: listening(process) for process in psutil.Process(sites.pid).children()}
     for name, port in sites.ports.items():
-        members = [one for process, ports in servers.items() if port in ports for one in family(process)]
-        memory = sum(one.memory_full_info().pss for one in members) / 2**20
-        found.append(Health(name, port, answer_ms(port), len(members), memory))
+        members = processes_of(sites, name)
+        found.append(Health(name, port, answer_ms(port), len(members), sum(map(memory_mb, members))))
     return found
+
+
+def processes_of(sites: SiteSet, name: str) -> list[psutil.Process]:
+    """The processes that answer for a site."""
+    port = sites.ports[name]
+    return [
+        one for process in psutil.Process(sites.pid).children() if port in listening(process) for one in family(process)
+    ]
+
+
+def memory_mb(process: psutil.Process) -> float:
+    """MiB of a process, with its part of what it shares; 0 of one that has ended."""
+    try:
+        return float(process.memory_full_info().pss) / 2**20
+    except psutil.Error:
+        return 0.0
 
 
 def family(process: psutil.Process) -> list[psutil.Process]:
     """A process and all that it started."""
-    return [process, *process.children(recursive=True)]
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def listening(process: psutil.Process) -> set[int]:
     """Ports that a process listens on."""
-    return {one.laddr.port for one in process.net_connections("tcp4") if one.status == psutil.CONN_LISTEN}
+    try:
+        return {one.laddr.port for one in process.net_connections("tcp4") if one.status == psutil.CONN_LISTEN}
+    except psutil.Error:
+        return set()
 
 
 def answer_ms(port: int) -> float | None:
