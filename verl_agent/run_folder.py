@@ -16,6 +16,7 @@ from verl_agent.types import TaskItem
 RL_IDENTITY = (
     "env.name",
     "env.options",
+    "agent",
     "env.train_tasks",
     "horizon.max_turns",
     "horizon.steps_per_stage",
@@ -43,6 +44,7 @@ RL_IDENTITY = (
 SFT_IDENTITY = (
     "env.name",
     "env.options",
+    "agent",
     "env.train_tasks",
     "data.train_batch_size",
     "data.max_length",

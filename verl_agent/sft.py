@@ -13,10 +13,13 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from verl_agent.agents.base import Agent
+from verl_agent.agents.registry import new_agent
 from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.schema import AgentSection, section
 from verl_agent.config.search_path import register_config
-from verl_agent.envs.registry import new_session
-from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.envs.registry import load_adapter, new_session
+from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.machine import (
     SFT_BYTES,
@@ -77,6 +80,7 @@ def prepare(config: DictConfig, folder: RunFolder) -> None:
 
     env, options = config.env, env_options(config)
     new_session(env.name, options)
+    agent_of(config)
     tasks = select_tasks(env.name, env.train_tasks, options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, options)
     if len(tasks) < config.data.train_batch_size:
@@ -95,6 +99,18 @@ def prepare(config: DictConfig, folder: RunFolder) -> None:
     check_disk(shutil.disk_usage(folder.root).free, needed_gb, folder.root)
 
 
+def agent_of(config: DictConfig) -> Agent:
+    """An agent as demonstrations have it.
+
+    Raises:
+        ConfigError: there is no such one, or it refuses its options or its context.
+    """
+    chosen: Any = OmegaConf.to_container(config.agent)
+    words = section("agent", AgentSection, chosen)
+    form = load_adapter(config.env.name, env_options(config)).form
+    return new_agent(words.name, words.options, words.context, form)
+
+
 def env_options(config: DictConfig) -> dict[str, Any]:
     """Keyword arguments of the adapter."""
     return {str(key): value for key, value in OmegaConf.to_object(config.env.options).items()}
@@ -104,10 +120,14 @@ def total_steps(config: DictConfig) -> int:
     """Optimizer steps of the whole run."""
     if config.trainer.total_training_steps is not None:
         return int(config.trainer.total_training_steps)
-    tasks = len(select_tasks(config.env.name, config.env.train_tasks, env_options(config)))
-    if config.data.train_max_samples > 0:
-        tasks = min(tasks, config.data.train_max_samples)
-    return tasks // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
+    options, most = env_options(config), int(config.data.train_max_samples)
+    listed = select_tasks(config.env.name, config.env.train_tasks, options)
+    tasks = draw(listed, most) if most > 0 else listed
+    agent, rows = agent_of(config), len(tasks)
+    if agent.context.edits:
+        session = new_session(config.env.name, options)
+        rows = sum(agent.context.stretches(len(session.demonstration(item))) for item in tasks)
+    return rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
 
 
 def train(config: DictConfig, folder: RunFolder) -> None:

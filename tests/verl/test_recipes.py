@@ -65,7 +65,16 @@ def test_every_key_of_a_recipe_is_one_that_exists(path):
 )
 def test_every_key_of_the_shared_files_is_one_that_exists(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
-    ours = ("env.", "horizon.", "episode.", "data.env_name", "data.env_options", "data.model_type")
+    ours = (
+        "env.",
+        "agent.",
+        "horizon.",
+        "episode.",
+        "data.env_name",
+        "data.env_options",
+        "data.agent",
+        "data.model_type",
+    )
     ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl hands both on as they are
     base = recipe(tmp_path / "only.yaml")
     keys = {key for key in written_in(SHARED / f"{shared}.yaml") if not key.startswith(FREE + ours)}
