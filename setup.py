@@ -9,6 +9,7 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "babyai = env_adapters.babyai.adapter:BabyAI",
     "scienceworld = env_adapters.scienceworld.adapter:ScienceWorld",
     "deepsearch = env_adapters.deepsearch.adapter:DeepSearch",
+    "webarena = env_adapters.webarena.adapter:WebArena",
     "guess_number = env_adapters.guess_number.adapter:GuessNumber",
     "http = verl_agent.envs.http.client:HttpEnv",
 ]

@@ -18,14 +18,15 @@ from env_adapters.webarena.options import AccessOptions, EconomyOptions, ViewOpt
 from env_adapters.webarena.session import BrowserSession, Sight, View
 from env_adapters.webarena.splits import SPLITS
 from env_adapters.webarena.tasks import ENV, installed_tasks, items_of, selected
+from env_adapters.webarena.tools import TOOLS
 from env_adapters.webarena.worlds import GivenSites, World
 from verl_agent.envs.actions import shorten
 from verl_agent.envs.base import EnvAdapter, Hosting
+from verl_agent.envs.forms import FenceForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, StepResult, TaskItem
 
-PROMPTS = ("react", "short")
-FENCED = re.compile(r"```(?:[a-z]*\n)?(.+?)```", re.DOTALL)
+PROMPTS = ("full", "short")
 MAX_LINE = 400
 """Characters of a line of an observation; longer names are cut."""
 ENDED = "The task has ended."
@@ -40,6 +41,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
     """Reward 1 for a task whose ending the evaluators accept, else 0. Terminates when the agent says `stop`."""
 
     splits = tuple(SPLITS)
+    form = FenceForm(TOOLS, "click [id]")
     # All sessions of a host share its browsers, and those one event loop: its calls only wait.
     hosting = Hosting(threads=1, sessions=32, busy=16, episodes=4000, memory_mb=8192)
 
@@ -51,7 +53,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         view: Mapping[str, Any] | None = None,
         economy: Mapping[str, Any] | None = None,
         judge: Mapping[str, str] | None = None,
-        prompt: str = "react",
+        prompt: str = "full",
     ) -> None:
         """Say what is played, where, and what the model sees.
 
@@ -62,7 +64,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
             view: see `ViewOptions`.
             economy: see `EconomyOptions`.
             judge: `url` and `model` of an endpoint for answers in free words; null for a rule.
-            prompt: `react` explains the actions and asks for a thought; `short` is a few lines for small models.
+            prompt: `full` explains the actions; `short` names them, for small models.
         """
         if prompt not in PROMPTS:
             raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(PROMPTS)}.")
@@ -102,12 +104,12 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         return [{"role": "system", "content": system}, {"role": "user", "content": self._text(sight, ())}]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out the action in the last triple backticks of the reply."""
+        """Carry out one action."""
         if self.session is None or self.item is None:
             return StepResult(ENDED, terminated=True)
         self.steps += 1
         try:
-            read = parse(fenced(action))
+            read = parse(action)
             if read.kind == "stop":
                 return await self._stop(read)
             self.last = self._described(read)
@@ -173,19 +175,6 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
     @staticmethod
     def _farm() -> BrowserFarm:
         return farm(BrowserLimits())
-
-
-def fenced(reply: str) -> str:
-    r"""The text in the last triple backticks; without any, the last line.
-
-    Example:
-        >>> fenced("In summary, the next action I will perform is ```click [3]```")
-        'click [3]'
-    """
-    found = FENCED.findall(reply)
-    lines = reply.strip().splitlines()
-    text = found[-1] if found else (lines[-1] if lines else "")
-    return str(text).strip().removeprefix("Action:").strip()
 
 
 def state_of(sight: Sight) -> str:

@@ -204,11 +204,15 @@ class BrowserFarm:
         async with self._starting:
             for dead in [one for one in self.browsers if not one.alive]:
                 self._drop(dead)
-            room = [one for one in self.browsers if not one.retired and one.open < self.limits.contexts]
+            room = [one for one in self.browsers if self._has_room(one)]
             if room:
                 return min(room, key=lambda one: one.open)
             self.browsers.append(await self._start())
             return self.browsers[-1]
+
+    def _has_room(self, browser: RunningBrowser) -> bool:
+        worn = browser.retired or browser.opened >= self.limits.lifetime
+        return not worn and browser.open < self.limits.contexts
 
     async def _start(self) -> RunningBrowser:
         command = find_chromium()

@@ -17,7 +17,7 @@ from env_adapters.webarena.browser import DIED, BrowserFarm, Room
 from env_adapters.webarena.fence import Address, Fence
 from env_adapters.webarena.grammar import Action, ActionError
 from env_adapters.webarena.observation import Element, PageText, tab_line
-from env_adapters.webarena.tab import GoneError, Tab
+from env_adapters.webarena.tab import ANSWER_S, GoneError, Tab
 from verl_agent.errors import EnvError
 
 MAX_TABS = 8
@@ -89,11 +89,14 @@ class BrowserSession:
         self._notes: list[str] = []
         self._popups = 0
         self._ours = 0
+        self._background: set[asyncio.Task[None]] = set()
         self._fault = ""
 
     @property
     def tab(self) -> Tab:
         """The tab that is worked in."""
+        if not self._tabs:
+            raise EnvError(self._fault or DIED)
         return self._tabs[self._current]
 
     @property
@@ -131,7 +134,12 @@ class BrowserSession:
         """
         self._notes, self._popups = [], 0
         before = self.fence.traffic.refusals
-        await self._guard(self._do(action))
+        try:
+            async with asyncio.timeout(self.view.settle_s + ANSWER_S):
+                await self._guard(self._do(action))
+        except TimeoutError:
+            self._raise_fault()
+            raise EnvError(f"the page {self.page.url[:200]} does not answer to {action.kind}.") from None
         sight = await self._see()
         if self.fence.traffic.refusals > before and action.kind == "goto" and not self.fence.allows(sight.url):
             raise ActionError("That address is outside the sites of this task.")
@@ -349,7 +357,7 @@ class BrowserSession:
             self._note("A page tried to open more tabs than there may be.")
             if self._popups > MAX_POPUPS:
                 self._fail(f"a page opened more than {MAX_POPUPS} windows at once.")
-            asyncio.ensure_future(_quietly(page.close()))
+            self._later(page.close())
             return
         tab = Tab(page)
         self._tabs.append(tab)
@@ -383,11 +391,17 @@ class BrowserSession:
         if sentence not in self._notes and len(self._notes) < 5:
             self._notes.append(sentence)
 
+    def _later(self, work: Any) -> None:
+        """Do something that nobody waits for."""
+        task = asyncio.ensure_future(_quietly(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
     def _fail(self, why: str) -> None:
         """End the episode: nothing that is asked of the context from now on is answered."""
         if not self._fault and self._room is not None:
             self._fault = why
-            asyncio.ensure_future(_quietly(self._room.context.close()))
+            self._later(self._room.context.close())
 
 
 async def _quietly(work: Any) -> None:

@@ -19,7 +19,7 @@ QUIET_MS = 40
 MOVING_MS = 400
 """Milliseconds after which a document that keeps changing by itself is taken as it is."""
 POLL_S = 0.015
-ANSWER_S = 10.0
+ANSWER_S = 8.0
 """Seconds that a page may take to answer a question of the browser; one that takes longer hangs."""
 TITLE_S = 1.0
 SETTLED = f"""new Promise(done => {{
@@ -57,6 +57,11 @@ DONE = ("Page.frameStoppedLoading", "Page.frameDetached")
 
 class GoneError(Exception):
     """An element is not on the page any more, or has no place on it."""
+
+
+def gone(error: Error) -> Exception:
+    """What the failure of a question about an element means: that the element is gone, or the whole page."""
+    return error if "closed" in error.message else GoneError()
 
 
 class Tab:
@@ -156,7 +161,7 @@ class Tab:
             await self._ask("DOM.scrollIntoViewIfNeeded", backendNodeId=backend_id)
             quads = (await self._ask("DOM.getContentQuads", backendNodeId=backend_id))["quads"]
         except Error as error:
-            raise GoneError from error
+            raise gone(error) from error
         for quad in quads:
             xs, ys = quad[0::2], quad[1::2]
             if max(xs) - min(xs) > 0 and max(ys) - min(ys) > 0:
@@ -180,7 +185,7 @@ class Tab:
                 userGesture=True,
             )
         except Error as error:
-            raise GoneError from error
+            raise gone(error) from error
         return str(answer["result"].get("value", "none"))
 
     async def history(self) -> tuple[bool, bool]:
