@@ -45,6 +45,10 @@ $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
 	@touch $@
 	@echo "Ready. Activate it with: source $(BIN)/activate"
 
+.PHONY: chromium
+chromium: ## Install Chromium for the web environments (needs root and apt)
+	requirements/chromium.sh
+
 .PHONY: test
 test: setup ## Run the quick tests (minutes)
 	pytest tests/unit tests/verl

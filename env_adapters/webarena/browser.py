@@ -1,4 +1,4 @@
-"""The browsers of a process: each a Chromium that holds many contexts, is watched, replaced when worn, killed when it hangs.
+"""The browsers of a process: each a Chromium that holds many contexts, is watched, replaced when worn, or killed.
 
 Playwright's async API lives on one event loop, so there is one, in a thread of its own; sessions of any loop call into
 it by `BrowserFarm.run`. Knows contexts, not pages.

@@ -116,7 +116,7 @@ def fuzzy_match(reference: str, answer: str) -> float:
 async def string_match(references: Mapping[str, Any], note: str, ending: Ending, judge: Judge | None) -> float:
     """Whether the answer is right by all of `references`: `exact_match`, `must_include`, `fuzzy_match`.
 
-    A task that cannot be achieved has the reference N/A: the answer must be N/A, or with a judge give the reason `note`.
+    For a task that cannot be done the reference is N/A: the answer must be N/A, or, with a judge, the reason `note`.
     """
     score = 1.0
     for how, wanted in references.items():
@@ -137,7 +137,7 @@ async def string_match(references: Mapping[str, Any], note: str, ending: Ending,
 
 
 def url_match(reference: str, url: str) -> float:
-    """Whether `url` is one of the references, joined by ` |OR| `: it holds its host and path, and all that its query asks for.
+    """Whether `url` holds host and path of one of the references, joined by ` |OR| `, and what their queries ask for.
 
     Example:
         >>> url_match("http://shop.test/list?size=m", "http://shop.test/list?page=2&size=m")

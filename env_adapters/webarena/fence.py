@@ -20,7 +20,10 @@ TUNNEL_QUIET_S = 0.1
 """Seconds without a byte after which a tunnel, such as that of a WebSocket, counts as quiet."""
 MAX_REFUSALS = 100
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-REFUSAL = "<!DOCTYPE html><title>Outside</title><p>This address is outside the sites of this task. Go back, or go to one of them."
+REFUSAL = (
+    "<!DOCTYPE html><title>Outside</title>"
+    "<p>This address is outside the sites of this task. Go back, or go to one of them."
+)
 FAILURE = "<!DOCTYPE html><title>No answer</title><p>This site does not answer."
 
 
@@ -31,7 +34,7 @@ class Address:
     Attributes:
         host: name or number.
         port: number.
-        headers: what each request to it says besides, such as which copy of its state is meant; a page cannot say otherwise.
+        headers: what each request to it says besides, such as which copy of its state is meant; no page can change it.
     """
 
     host: str

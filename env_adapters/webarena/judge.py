@@ -10,7 +10,7 @@ from verl_agent.errors import ConfigError, EnvError
 
 TIMEOUT_S = 60.0
 TRIES = 2
-PROMPT = """You grade an answer to a question. It may be worded differently from the reference, but has to mean the same.
+PROMPT = """You grade an answer to a question. It may be worded unlike the reference, but has to mean the same.
 
 Question: {question}
 Reference: {reference}

@@ -23,7 +23,8 @@ ANSWER_S = 8.0
 """Seconds that a page may take to answer a question of the browser; one that takes longer hangs."""
 TITLE_S = 1.0
 SETTLED = f"""new Promise(done => {{
-  const begun = performance.now(), over = () => {{ clearTimeout(timer); watch.disconnect(); done(document.readyState); }};
+  const begun = performance.now();
+  const over = () => {{ clearTimeout(timer); watch.disconnect(); done(document.readyState); }};
   let timer = setTimeout(over, {QUIET_MS});
   const watch = new MutationObserver(() => {{
     clearTimeout(timer);
@@ -31,7 +32,10 @@ SETTLED = f"""new Promise(done => {{
   }});
   watch.observe(document, {{subtree: true, childList: true, attributes: true, characterData: true}});
 }})"""
-SCROLL = "(sign) => { const page = document.scrollingElement || document.body; page.scrollTop += sign * window.innerHeight; }"
+SCROLL = """sign => {
+  const page = document.scrollingElement || document.body;
+  page.scrollTop += sign * window.innerHeight;
+}"""
 CHOOSE = """function(wanted) {
   const clean = text => text.trim().replace(/\\s+/g, ' ').toLowerCase();
   let list = this, option = null;
@@ -45,7 +49,7 @@ CHOOSE = """function(wanted) {
   }
   if (option.disabled) return 'disabled';
   list.focus();
-  if (list.multiple) option.selected = wanted !== null || !option.selected; else list.value = option.value, option.selected = true;
+  option.selected = !list.multiple || wanted !== null || !option.selected;
   list.dispatchEvent(new Event('input', {bubbles: true}));
   list.dispatchEvent(new Event('change', {bubbles: true}));
   return 'chosen';

@@ -34,10 +34,11 @@ class Quiet(SimpleHTTPRequestHandler):
     """Files and generated shops, without a log."""
 
     def do_GET(self) -> None:
-        if not self.path.startswith("/shop/"):
+        part, _, number = self.path.strip("/").partition("/")
+        if part not in ("shop", "p"):
             super().do_GET()
             return
-        body = shop(int(self.path.split("/")[2].split("?")[0])).encode()
+        body = (shop(int(number)) if part == "shop" else product(number)).encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -51,13 +52,15 @@ class Quiet(SimpleHTTPRequestHandler):
 def shop(products: int) -> str:
     """A list of products as shops have them."""
     cards = "".join(
-        f"<li><article><a href='/p/{n}'><img alt='Item {n}' width=80 height=80></a><h3><a href='/p/{n}'>Item <b>{n}</b></a>"
+        f"<li><article><a href='/p/{n}'><img alt='Item {n}' width=80 height=80></a>"
+        f"<h3><a href='/p/{n}'>Item <b>{n}</b></a>"
         f"</h3><p class=price>${n}.99</p><p>In stock</p><form><label>Quantity <input value='{n % 5}'></label>"
         f"<button type=button>Add to basket</button></form></article></li>"
         for n in range(products)
     )
     return (
-        "<!DOCTYPE html><title>All  products</title><style>li{display:inline-block;width:23%}.wide{display:contents}</style>"
+        "<!DOCTYPE html><title>All  products</title>"
+        "<style>li{display:inline-block;width:23%}.wide{display:contents}</style>"
         "<nav><ul><li><a href=/>Home</a><li><a href=/b aria-current=page>Basket</a></ul></nav><h1>All products</h1>"
         "<p>A <i>list</i> that<br>is <b>broken</b> and <a href=#long>wrapped over the end of its line"
         f"{' word' * 80}</a></p><div class=wide><span>contents</span></div><select><option>Price<option selected>Name"
@@ -65,6 +68,15 @@ def shop(products: int) -> str:
         "<input placeholder=Search><textarea>text\nlines</textarea><input type=checkbox checked aria-label=Only>"
         f"<table><tr><th>H<td>1</table><svg width=20 height=20><text y=10>svg</text></svg><ol>{cards}</ol>"
         "<iframe srcdoc='<p>inside'></iframe><p hidden>no</p><p style='visibility:hidden'>nor this</p>"
+    )
+
+
+def product(number: str) -> str:
+    """The page of a product."""
+    rows = "".join(f"<tr><th>Property {n}<td>value {n}" for n in range(20))
+    return (
+        f"<!DOCTYPE html><title>Item {number}</title><a href=/shop/30>All products</a><h1>Item {number}</h1>"
+        f"<label>Quantity <input value=1></label><button>Add to basket</button><table>{rows}</table>"
     )
 
 

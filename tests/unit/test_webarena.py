@@ -285,7 +285,7 @@ def test_options_that_cannot_be_meant_are_refused(options, said):
 
 def test_a_task_without_its_site_is_refused():
     with pytest.raises(
-        ConfigError, match="needs the site shopping, and env.options.sites has no URL for it. Given: map"
+        ConfigError, match=r"needs the site shopping, and env\.options\.sites has no URL for it. Given: map"
     ):
         asyncio.run(WebArena(sites={"map": "http://map.test"}).reset(TaskItem("webarena", "1", task(ASK))))
 

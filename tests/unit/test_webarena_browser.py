@@ -21,8 +21,10 @@ FORM = """<h1>Form</h1><input aria-label=Name oninput="out.textContent = 'is ' +
 <form action=/sent><input name=q aria-label=Query></form><p id=out>nothing</p>
 <button onclick="out.textContent = 'pressed'">Press me</button><label><input type=checkbox>Agree</label>
 <div onmouseover="out.textContent = 'hovered'"><a href=#>Menu</a></div>
-<select aria-label=Size onchange="out.textContent = 'size ' + this.value"><option>Small<option>Large<option disabled>Huge</select>
-<a href=/next>Next</a><a href=/next target=_blank>Elsewhere</a><p style='margin-top:2000px'>Far <a href=/next>below</a></p>"""
+<select aria-label=Size onchange="out.textContent = 'size ' + this.value">
+<option>Small<option>Large<option disabled>Huge</select>
+<a href=/next>Next</a><a href=/next target=_blank>Elsewhere</a>
+<p style='margin-top:2000px'>Far <a href=/next>below</a></p>"""
 PAGES = {"/": FORM, "/next": "<h1>Second</h1><a href=/>Home</a>", "/sent": "<h1>Sent</h1>"}
 
 
@@ -133,8 +135,8 @@ def test_an_element_that_is_not_there_is_named(site):
 
 
 def test_a_page_is_waited_for_until_it_has_settled():
-    body = """<button onclick="fetch('/slow').then(r => r.text()).then(t => setTimeout(() => out.textContent = t, 20))">load
-    </button><p id=out>nothing</p>"""
+    body = """<script>const show = text => setTimeout(() => out.textContent = text, 20)</script>
+    <button onclick="fetch('/slow').then(r => r.text()).then(show)">load</button><p id=out>nothing</p>"""
 
     async def answer(request):
         if request.path == "/slow":
@@ -207,11 +209,15 @@ def test_boxes_are_closed_and_said():
     ],
 )
 def test_a_page_that_runs_wild_ends_its_own_episode_only(script, why):
-    with serving_pages({"/": f'<button onclick="{script}">go</button><a href=#>stay</a>'}) as port:
-        with playing(port) as other, playing(port, view=View(settle_s=1)) as player:
-            with pytest.raises(EnvError, match=why):
-                player.do("click <'go'>")
-            assert other.do("click <'stay'>").url == "http://site.test/#"
+    pages = {"/": f'<button onclick="{script}">go</button><a href=#>stay</a>'}
+    with (
+        serving_pages(pages) as port,
+        playing(port) as other,
+        playing(port, view=View(settle_s=1)) as player,
+    ):
+        with pytest.raises(EnvError, match=why):
+            player.do("click <'go'>")
+        assert other.do("click <'stay'>").url == "http://site.test/#"
 
 
 def test_a_redirect_without_end_is_said_and_can_be_left():
@@ -231,16 +237,16 @@ def test_a_redirect_without_end_is_said_and_can_be_left():
 def test_a_site_that_is_down_or_wrong_is_named():
     with serving_pages({"/": "<a href=/>again</a>"}) as port:
         player = Player(port)
-        with pytest.raises(EnvError, match="/missing answers 404. Check that the site is up, and its URL"):
+        with pytest.raises(EnvError, match=r"/missing answers 404\. Check that the site is up, and its URL"):
             player.start("/missing")
         player.close()
         player = Player(port)
         player.start("/")
-    with pytest.raises(EnvError, match="a site does not answer: http://site.test/"):
+    with pytest.raises(EnvError, match=r"a site does not answer: http://site\.test/"):
         player.do("click <'again'>")
     player.close()
     player = Player(1)
-    with pytest.raises(EnvError, match="answers 502: http://site.test/"):
+    with pytest.raises(EnvError, match=r"answers 502: http://site\.test/"):
         player.start("/")
     player.close()
 
