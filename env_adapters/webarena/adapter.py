@@ -5,7 +5,6 @@ import copyreg
 import re
 from abc import ABCMeta
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from env_adapters.webarena.grammar import Action, ActionError, parse
 from env_adapters.webarena.judge import judge_of
 from env_adapters.webarena.options import AccessOptions, EconomyOptions, ViewOptions, group
 from env_adapters.webarena.session import BrowserSession, Sight, View
-from env_adapters.webarena.splits import SPLITS
-from env_adapters.webarena.tasks import ENV, installed_tasks, items_of, selected
+from env_adapters.webarena.sources import SourceOptions, TaskSource, source_of
+from env_adapters.webarena.tasks import ENV
 from env_adapters.webarena.tools import TOOLS
-from env_adapters.webarena.worlds import GivenSites, World
+from env_adapters.webarena.worlds import World
 from verl_agent.envs.actions import shorten
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.forms import FenceForm
@@ -40,7 +39,7 @@ class WebArenaClass(ABCMeta):
 class WebArena(EnvAdapter, metaclass=WebArenaClass):
     """Reward 1 for a task whose ending the evaluators accept, else 0. Terminates when the agent says `stop`."""
 
-    splits = tuple(SPLITS)
+    splits = source_of(SourceOptions()).splits
     form = FenceForm(TOOLS, "click [id]")
     # All sessions of a host share its browsers, and those one event loop: its calls only wait.
     hosting = Hosting(threads=1, sessions=32, busy=16, episodes=4000, memory_mb=8192)
@@ -58,7 +57,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         """Say what is played, where, and what the model sees.
 
         Args:
-            tasks: `webarena` for the 812 of an installed package, or a file in its format.
+            tasks: a source of tasks, see `SOURCES`, or a file in WebArena's format.
             sites: URL of each site by its name; tasks of other sites are left out.
             access: see `AccessOptions`.
             view: see `ViewOptions`.
@@ -73,7 +72,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         self.view = group(ViewOptions, "view", view)
         self.economy = group(EconomyOptions, "economy", economy)
         self.judge = judge_of(dict(judge) if judge is not None else None)
-        self.source = GivenSites(dict(sites or {}), self.access.allow, self.access.auth, dict(self.access.reset or {}))
+        self.source: TaskSource = source_of(SourceOptions(tasks, sites, self.access))
         self.item: TaskItem | None = None
         self.session: BrowserSession | None = None
         self.world: World | None = None
@@ -81,21 +80,20 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> type[EnvAdapter]:
         """The class with the tasks that `options` name, of the sites that they give."""
-        cls(**options)  # whatever cannot be meant is refused before anything starts
-        sites = options.get("sites")
-        return bound_class(str(options.get("tasks", ENV)), None if sites is None else tuple(sorted(sites)))
+        return bound_class(cls(**options).source)  # whatever cannot be meant is refused before anything starts
 
     @classmethod
     def tasks(cls, split: str) -> Sequence[TaskItem]:
-        """The items of `split`, of all sites."""
-        return chosen_tasks(ENV, None, split)
+        """The items of `split`."""
+        return source_of(SourceOptions()).items(split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """Open the start page in a browser of its own; shows the task and the page."""
         await self.close()
         self.item, self.watch, self.steps, self.last = item, Efficiency(), 0, "None"
         self.world = await self.source.open(item)
-        view = View(self.view.size, self.view.whole_page, self.view.settle_s, self.view.show_options)
+        seen = self.view
+        view = View(seen.size, seen.whole_page, seen.settle_s, seen.show_options, seen.browser_numbers)
         self.session = BrowserSession(self._farm(), self.world.routes, view)
         sight = await self._farm().run(self.session.start(self.world.start_urls(item), self.world.state))
         self.watch.begin(state_of(sight))
@@ -182,23 +180,18 @@ def state_of(sight: Sight) -> str:
     return f"{sight.url}\n{sight.text}"
 
 
-def chosen_tasks(tasks: str, sites: tuple[str, ...] | None, split: str) -> list[TaskItem]:
-    """The items of a split of a source, of the sites that are given, or of all."""
-    items = SPLITS[split](items_of(installed_tasks() if tasks == ENV else Path(tasks)))
-    return items if sites is None else selected(items, sites)
-
-
-@cache
-def bound_class(source: str, sites: tuple[str, ...] | None) -> type[WebArena]:
+def bound_class(source: TaskSource) -> type[WebArena]:
     """`WebArena` with the tasks of a source."""
 
     class BoundWebArena(WebArena):
         """`WebArena` with chosen tasks."""
 
+        splits = tuple(source.splits)
+
         @classmethod
         def tasks(cls, split: str) -> Sequence[TaskItem]:
             """The items of `split`."""
-            return chosen_tasks(source, sites, split)
+            return source.items(split)
 
     return BoundWebArena
 

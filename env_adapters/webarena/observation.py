@@ -44,6 +44,27 @@ class Element:
     words: str
 
 
+class Numbers:
+    """Numbers for the nodes of a page, from 1 in the order in which they are first shown.
+
+    The browser's own numbers depend on when it paints what; these are the same whenever an episode is replayed.
+    """
+
+    def __init__(self) -> None:
+        self._root = ""
+        self._numbers: dict[str, str] = {}
+
+    def begin(self, root: str) -> None:
+        """A page is read, whose root has this id: another one starts anew."""
+        if root != self._root:
+            self._root = root
+            self._numbers.clear()
+
+    def of(self, node_id: str) -> str:
+        """The number of a node."""
+        return self._numbers.setdefault(node_id, str(len(self._numbers) + 1))
+
+
 @dataclass(frozen=True, slots=True)
 class PageText:
     """A page as text.
@@ -91,6 +112,7 @@ def page_text(
     places: Mapping[int, Rect | None],
     size: tuple[int, int] | None,
     show_options: bool = False,
+    numbers: Numbers | None = None,
 ) -> PageText:
     """The text of a page.
 
@@ -99,12 +121,15 @@ def page_text(
         places: see `rects`.
         size: width and height of the viewport, outside of which nothing is shown; None for the whole page.
         show_options: show the options of closed lists too, wherever the list is shown. WebArena does not.
+        numbers: those that nodes have; None for the browser's own.
     """
     by_id: dict[str, Mapping[str, Any]] = {}
     for node in nodes:
         by_id.setdefault(node["nodeId"], node)  # a few come twice
     lines: list[str] = []
     elements: dict[str, Element] = {}
+    if numbers is not None and nodes:
+        numbers.begin(nodes[0]["nodeId"])
     stack: list[tuple[str, int, Rect | None]] = [(nodes[0]["nodeId"], 0, None)] if nodes else []
     while stack:
         node_id, depth, place = stack.pop()
@@ -116,10 +141,11 @@ def page_text(
             place = places.get(backend, None if role in PLACELESS_ROLES else place) if backend else None
         if size is not None and not (role == "RootWebArea" or in_view(place, size)):
             words = ""
+        number = numbers.of(node_id) if words and numbers is not None else node_id
         if words:
-            lines.append(f"{depth * chr(9)}[{node_id}] {words}")
+            lines.append(f"{depth * chr(9)}[{number}] {words}")
         if words and backend:
-            elements[node_id] = Element(backend, role, words)
+            elements[number] = Element(backend, role, words)
             depth += 1
         stack += [(child, depth, place) for child in reversed(node.get("childIds", ()))]
     return PageText([line for line in _said_once(lines) if REPEATING not in line], elements)

@@ -19,6 +19,7 @@ class ViewOptions:
         height: of the viewport, CSS pixels.
         whole_page: show the whole page instead of what is in the viewport.
         show_options: show the options of closed lists too; WebArena does not, so that they have to be guessed.
+        browser_numbers: number the elements as the browser does, like WebArena; they differ from one play to the next.
         max_chars: of an observation's page; the rest is cut, and the cut is said.
         settle_s: seconds that a page may take to come and to settle.
         screenshots: folder for a picture of each step; None for none.
@@ -28,6 +29,7 @@ class ViewOptions:
     height: int = 720
     whole_page: bool = False
     show_options: bool = False
+    browser_numbers: bool = False
     max_chars: int = 8000
     settle_s: float = 10.0
     screenshots: str | None = None

@@ -39,12 +39,14 @@ class View:
         whole: show the whole page, not only what is in the viewport.
         settle_s: seconds that a page may take to settle after an action.
         show_options: show the options of closed lists too.
+        browser_numbers: number the elements as the browser does, and not from 1 on each page.
     """
 
     size: tuple[int, int] = (1280, 720)
     whole: bool = False
     settle_s: float = 10.0
     show_options: bool = False
+    browser_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +323,7 @@ class BrowserSession:
         await self._guard(self.tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
         self._raise_fault()
         size = None if self.view.whole else self.view.size
-        title, text = await self._guard(self.tab.read(size, self.view.show_options))
+        title, text = await self._guard(self.tab.read(size, self.view.show_options, self.view.browser_numbers))
         titles = [title if tab is self.tab else await tab.title() for tab in self._tabs]
         self._elements = text.elements
         self._raise_fault()

@@ -11,7 +11,7 @@ from typing import Any
 
 from playwright.async_api import CDPSession, Error, Page
 
-from env_adapters.webarena.observation import PageText, page_text, rects
+from env_adapters.webarena.observation import Numbers, PageText, page_text, rects
 from verl_agent.errors import EnvError
 
 QUIET_MS = 40
@@ -81,6 +81,7 @@ class Tab:
         self._loading: set[str] = set()
         self._arriving = ""
         self._main = ""
+        self._numbers = Numbers()
 
     @property
     def loading(self) -> bool:
@@ -102,7 +103,7 @@ class Tab:
         for name in DONE:
             client.on(name, self._note_done)
         client.on("Page.frameNavigated", self._note_arrival)
-        await asyncio.gather(client.send("Page.enable"), client.send("Accessibility.enable"))
+        await client.send("Page.enable")
         tree = await client.send("Page.getFrameTree")
         self._main = tree["frameTree"]["frame"]["id"]
         self._client = client
@@ -132,23 +133,29 @@ class Tab:
         if self._arriving:
             raise EnvError(f"{self._arriving[:200]} did not come within {bound_s:g} s.")
 
-    async def read(self, size: tuple[int, int] | None, show_options: bool = False) -> tuple[str, PageText]:
+    async def read(
+        self, size: tuple[int, int] | None, show_options: bool = False, browser_numbers: bool = False
+    ) -> tuple[str, PageText]:
         """The title and the text of the page.
 
         Args:
             size: of the viewport, to read only what is in it; None for the whole page.
             show_options: show the options of closed lists too.
+            browser_numbers: number the elements as the browser does.
         """
         for tries_left in (2, 1, 0):
             try:
-                tree, snapshot = await asyncio.gather(
-                    self._ask("Accessibility.getFullAXTree"),
+                # In this order the nodes are numbered as they stand in the document. Where the accessibility domain is
+                # enabled, they are numbered while the page loads, and differently each time.
+                snapshot, tree = await asyncio.gather(
                     self._ask("DOMSnapshot.captureSnapshot", computedStyles=[]),
+                    self._ask("Accessibility.getFullAXTree"),
                 )
                 document = snapshot["documents"][0]
                 index = document.get("title", -1)
                 title = " ".join(snapshot["strings"][index].split()) if index >= 0 else ""
-                return title, page_text(tree["nodes"], rects(document), size, show_options)
+                numbers = None if browser_numbers else self._numbers
+                return title, page_text(tree["nodes"], rects(document), size, show_options, numbers)
             except (Error, KeyError, IndexError) as error:  # another document has come in between
                 if not tries_left or self.page.is_closed():
                     raise EnvError(f"the page cannot be read: {str(error).partition(chr(10))[0]}") from error
@@ -212,7 +219,9 @@ class Tab:
         assert self._client is not None
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await self._client.send(method, parameters)
+                # The public `send` looks through the whole answer, some ten thousand values, for objects of
+                # Playwright's, of which the protocol has none: half of the time that reading a page takes here.
+                return await self._client._impl_obj.send(method=method, params=parameters, timeout=0)
         except TimeoutError:
             raise EnvError(
                 f"the page {self.page.url[:200]} does not answer: {method} took more than {ANSWER_S:g} s."

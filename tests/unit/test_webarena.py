@@ -10,6 +10,7 @@ from aiohttp import web
 from env_adapters.webarena.adapter import WebArena, _adapter, bound_class
 from env_adapters.webarena.efficiency import Efficiency
 from env_adapters.webarena.grammar import parse
+from env_adapters.webarena.sources import SourceOptions, source_of
 from tests.web import needs_chromium, page, serving, serving_pages
 from verl_agent.envs.check import check_adapter
 from verl_agent.envs.hosts.host import CallLimits
@@ -252,7 +253,7 @@ def test_sessions_of_a_host_process_share_its_browsers(shop, tmp_path):
 @needs_chromium
 def test_the_contract_is_kept(shop, tmp_path):
     file = tmp_path / "tasks.json"
-    items = [task(ASK, task_id=n, intent_template_id=17) for n in range(60)]
+    items = [task(ASK, task_id=n, split="test" if n % 3 else "train", intent_template_id=17) for n in range(9)]
     file.write_text(json.dumps(items))
     options = {"tasks": str(file), "sites": {"shopping": shop}}
     report = check_adapter(WebArena.with_options(options), options, items=1, timeout_s=120)
@@ -263,6 +264,10 @@ def test_the_contract_is_kept(shop, tmp_path):
     ("options", "said"),
     [
         ({"prompt": "long"}, "env.options.prompt='long' is unknown. Allowed: full, short."),
+        (
+            {"tasks": "webarna"},
+            "env.options.tasks='webarna' is no source of tasks and no file. Did you mean",
+        ),
         ({"view": {"widht": 3}}, "env.options.view.widht is unknown. Did you mean 'width'?"),
         ({"view": {"width": "wide"}}, "env.options.view.width='wide' is not allowed"),
         ({"view": {"settle_s": 0}}, "env.options.view.settle_s=0 is not allowed"),
@@ -290,8 +295,8 @@ def test_a_task_without_its_site_is_refused():
         asyncio.run(WebArena(sites={"map": "http://map.test"}).reset(TaskItem("webarena", "1", task(ASK))))
 
 
-def test_a_class_with_tasks_of_its_own_travels_as_the_adapter(tmp_path):
-    bound = bound_class(str(tmp_path / "x.json"), None)
+def test_a_class_with_tasks_of_its_own_travels_as_the_adapter():
+    bound = bound_class(source_of(SourceOptions()))
     assert bound is not WebArena and pickle.loads(pickle.dumps(bound)) is WebArena is _adapter()
     assert pickle.loads(pickle.dumps(WebArena)) is WebArena
 

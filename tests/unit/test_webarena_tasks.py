@@ -130,3 +130,16 @@ def test_urls_are_filled_in_everywhere():
     filled = world.fill({"a": ["__SHOPPING_ADMIN__/x", "__SHOPPING__"], "b": 3})
     assert filled == {"a": ["http://shop.test:7780/admin/x", "http://shop.test:7770"], "b": 3}
     assert list(world.routes) == ["shop.test:7770"]
+
+
+def test_a_file_may_say_which_tasks_are_held_out(tmp_path):
+    file = tmp_path / "tasks.json"
+    file.write_text(
+        json.dumps([GOOD | {"task_id": n, "split": split} for n, split in enumerate(("train", "test", "dev"))])
+    )
+    adapter = WebArena.with_options({"tasks": str(file)})
+    assert [[item.id for item in adapter.tasks(split)] for split in ("train", "test", "all")] == [
+        ["0"],
+        ["1"],
+        ["0", "1", "2"],
+    ]
