@@ -21,7 +21,7 @@ import psutil
 
 from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser import BrowserLimits, farm
-from tests.bench.web_text import Quiet
+from tests.bench.web_text import Quiet, computed
 from verl_agent.types import TaskItem
 
 STEPS = 10
@@ -44,7 +44,7 @@ class Figures:
         self.errors: list[str] = []
 
 
-async def episode(url: str, number: int, figures: Figures) -> None:
+async def episode(url: str, number: int, figures: Figures, steps: int = STEPS) -> None:
     """Play some steps as an agent would: look around, open a product, come back, type."""
     draw = random.Random(number)
     evaluation = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "done"}}
@@ -54,7 +54,7 @@ async def episode(url: str, number: int, figures: Figures) -> None:
         begun = time.perf_counter()
         text = (await env.reset(TaskItem("webarena", str(number), data)))[-1]["content"]
         figures.resets.append(time.perf_counter() - begun)
-        for _ in range(STEPS):
+        for _ in range(steps):
             begun = time.perf_counter()
             result = await env.step(choose(text, draw))
             figures.steps.append(time.perf_counter() - begun)
@@ -92,19 +92,7 @@ def family() -> tuple[int, int, float]:
     return len(processes), len(os.listdir("/proc/self/fd")), total
 
 
-def computed() -> float:
-    """Seconds that this process, those below it, and those of them that have ended have computed so far."""
-    me = psutil.Process()
-    total = 0.0
-    for process in (me, *me.children(recursive=True)):
-        try:
-            total += sum(process.cpu_times()[:4])
-        except psutil.Error:
-            continue
-    return total
-
-
-async def main(sessions: int, episodes: int, url: str) -> None:
+async def main(sessions: int, episodes: int, steps: int, url: str) -> None:
     """Play, and print the figures."""
     figures, room = Figures(), asyncio.Semaphore(sessions)
     browser_mb: list[float] = []
@@ -112,7 +100,7 @@ async def main(sessions: int, episodes: int, url: str) -> None:
 
     async def one(number: int) -> None:
         async with room:
-            await episode(url, number, figures)
+            await episode(url, number, figures, steps)
         if number % max(1, episodes // 10) == 0:
             samples.append([number, *(round(value) for value in family())])
 
@@ -149,6 +137,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--episodes", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of an episode")
     parser.add_argument("--url")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -160,6 +149,6 @@ if __name__ == "__main__":
         assert server.stdout is not None
         address = given.url or f"http://127.0.0.1:{server.stdout.readline().strip()}/shop/{PRODUCTS}"
         try:
-            asyncio.run(main(given.sessions, given.episodes, address))
+            asyncio.run(main(given.sessions, given.episodes, given.steps, address))
         finally:
             server.terminate()
