@@ -45,6 +45,10 @@ $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
 	@touch $@
 	@echo "Ready. Activate it with: source $(BIN)/activate"
 
+.PHONY: chromium
+chromium: ## Install Chromium for the web environments (needs root and apt)
+	requirements/chromium.sh
+
 .PHONY: test
 test: setup ## Run the quick tests (minutes)
 	pytest tests/unit tests/verl
@@ -55,7 +59,7 @@ test-unit: setup ## Run the unit tests (seconds)
 
 .PHONY: test-long
 test-long: setup ## Run the slow tests: whole training runs on CPU
-	pytest -s -m "slow and not gpu" tests/long
+	pytest -s -m "slow and not gpu" tests/long/test_learning.py
 
 .PHONY: test-gpu
 test-gpu: setup ## Run the tests that need a GPU (DEVICE=gpu VENV=.venv-gpu)
@@ -90,6 +94,14 @@ quickstart: setup ## Train a small model on this machine, and see what it learnt
 .PHONY: bench
 bench: setup ## Measure the rollout
 	python -m tests.bench.rollout
+
+.PHONY: bench-envs
+bench-envs: setup ## Measure the environments over HTTP beside a server of the reference's way
+	python -m tests.bench.envs
+
+.PHONY: soak
+soak: setup ## Play thousands of episodes of each environment and see what is left of them (an hour)
+	pytest -s -m slow tests/long/test_environments.py
 
 .PHONY: clean
 clean: ## Remove caches and build files; keeps the environment and what runs wrote

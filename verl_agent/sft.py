@@ -17,10 +17,10 @@ from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import new_agent
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.schema import AgentSection, section
-from verl_agent.config.search_path import register_config
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.launch import launch
 from verl_agent.machine import (
     SFT_BYTES,
     SFT_MEMORY_GB,
@@ -30,8 +30,10 @@ from verl_agent.machine import (
     memory_needed,
     read_memory,
 )
+from verl_agent.model_config import load_config
 from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.rollout.oracle import moves_of
 from verl_agent.run_folder import SFT_IDENTITY, RunFolder, identity
 from verl_agent.terminal import exit_with, explaining, quiet, repeating
 from verl_agent.trace.metrics_log import MetricsTail
@@ -76,8 +78,6 @@ def prepare(config: DictConfig, folder: RunFolder) -> None:
     Raises:
         ConfigError: see `run`.
     """
-    from transformers import AutoConfig
-
     env, options = config.env, env_options(config)
     new_session(env.name, options)
     agent_of(config)
@@ -91,7 +91,7 @@ def prepare(config: DictConfig, folder: RunFolder) -> None:
     with open_dict(config):
         config.trainer.default_local_dir = str(folder.root)
         config.model.path = resolve_model(config.model.path, key="model.path")
-        config.data.model_type = AutoConfig.from_pretrained(config.model.path).model_type
+        config.data.model_type = load_config(config.model.path, "model.path").model_type
     count = parameters(config.model.path)
     if use_cpu_device():
         check_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
@@ -126,7 +126,7 @@ def total_steps(config: DictConfig) -> int:
     agent, rows = agent_of(config), len(tasks)
     if agent.context.edits:
         session = new_session(config.env.name, options)
-        rows = sum(agent.context.stretches(len(session.demonstration(item))) for item in tasks)
+        rows = sum(agent.context.stretches(len(moves_of(session, item))) for item in tasks)
     return rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
 
 
@@ -192,5 +192,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    register_config()
-    main()
+    launch(main)
