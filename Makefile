@@ -57,6 +57,14 @@ test: setup ## Run the quick tests (minutes)
 test-unit: setup ## Run the unit tests (seconds)
 	pytest tests/unit
 
+.PHONY: test-sites
+test-sites: setup ## Run the tests of the embedded web sites (a minute, and one more the first time)
+	pytest --timeout 900 tests/web/test_sites.py
+
+.PHONY: test-web
+test-web: setup ## Solve a web task of each template in a browser; all with WEB_TASKS=all
+	pytest --timeout 900 tests/web
+
 .PHONY: test-long
 test-long: setup ## Run the slow tests: whole training runs on CPU
 	pytest -s -m "slow and not gpu" tests/long/test_learning.py

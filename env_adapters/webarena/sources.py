@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks, refuse_urls
 from env_adapters.webarena.options import AccessOptions
 from env_adapters.webarena.splits import SPLITS
 from env_adapters.webarena.tasks import ENV, installed_tasks, items_of, selected
@@ -78,7 +79,21 @@ class GivenTasks:
         return await self.sites.open(item)
 
 
-SOURCES: Mapping[str, Callable[[SourceOptions], TaskSource]] = {ENV: GivenTasks}
+def _embedded(options: SourceOptions) -> TaskSource:
+    refuse_urls(options.tasks, options.sites)
+    return EmbeddedTasks()
+
+
+def _miniwob(options: SourceOptions) -> TaskSource:
+    refuse_urls(options.tasks, options.sites)
+    return MiniWobTasks()
+
+
+SOURCES: Mapping[str, Callable[[SourceOptions], TaskSource]] = {
+    ENV: GivenTasks,
+    "embedded": _embedded,
+    "miniwob": _miniwob,
+}
 """By the name that `env.options.tasks` takes; anything else is a file."""
 
 
