@@ -8,7 +8,7 @@ from typing import Any
 from env_adapters.webarena.sites.world import DEFAULT_SEED, World, world
 from env_adapters.webarena.sites_tasks.templates import PER_TEMPLATE, TEMPLATES, Draft, Template
 
-MODULES = ("shopping", "admin", "forum", "code", "cross")
+MODULES = ("shopping", "cart", "admin", "forum", "code", "cross")
 TABS = " |AND| "
 """Between the start pages of a task with several tabs."""
 

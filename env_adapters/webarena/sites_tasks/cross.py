@@ -6,7 +6,7 @@ from env_adapters.webarena.sites.world import World
 from env_adapters.webarena.sites.world.code import Project, Ticket
 from env_adapters.webarena.sites.world.forum import Topic
 from env_adapters.webarena.sites.world.shop import Product
-from env_adapters.webarena.sites_tasks import code, forum, shopping
+from env_adapters.webarena.sites_tasks import cart, code, forum, shopping
 from env_adapters.webarena.sites_tasks.templates import (
     CROSS,
     TEST,
@@ -107,9 +107,7 @@ def buy_praised(world: World, split: str) -> Iterator[Draft]:
         if product.stock:
             looked = [*to_topic(topic), *to_shop(product)]
             script = [*looked, 'click [button "Add to cart"]', stop()]
-            yield Draft(
-                f"{topic.pk}", words_of(topic), shopping.in_cart(product), script, [[stop()], [*looked, stop()]]
-            )
+            yield Draft(f"{topic.pk}", words_of(topic), cart.in_cart(product), script, [[stop()], [*looked, stop()]])
 
 
 @template(
@@ -186,7 +184,7 @@ def buy_by_upc(world: World, split: str) -> Iterator[Draft]:
         looked = ['click [button "Catalog"]', 'click [link "Products"]', f'type [textbox "UPC:"] [{product.upc}] [1]']
         looked += to_shop(product)
         script = [*looked, 'click [button "Add to cart"]', stop()]
-        yield Draft(product.upc, {"upc": product.upc}, shopping.in_cart(product), script, [[stop()], [*looked, stop()]])
+        yield Draft(product.upc, {"upc": product.upc}, cart.in_cart(product), script, [[stop()], [*looked, stop()]])
 
 
 @template(
