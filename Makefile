@@ -59,11 +59,11 @@ test-unit: setup ## Run the unit tests (seconds)
 
 .PHONY: test-sites
 test-sites: setup ## Run the tests of the embedded web sites (a minute, and one more the first time)
-	pytest --timeout 900 tests/web/test_sites.py
+	pytest --timeout 900 tests/sites/test_sites.py
 
 .PHONY: test-web
 test-web: setup ## Solve a web task of each template in a browser; all with WEB_TASKS=all
-	pytest --timeout 900 tests/web
+	pytest --timeout 900 tests/sites
 
 .PHONY: test-long
 test-long: setup ## Run the slow tests: whole training runs on CPU

@@ -9,7 +9,7 @@ import pytest
 
 from env_adapters.webarena.sites import control
 from env_adapters.webarena.sites.world import world
-from tests.web.visitor import Visitor
+from tests.sites.visitor import Visitor
 
 TOKEN = re.compile('value="[A-Za-z0-9]{64}"')
 """What guards a form is drawn anew for each page."""
