@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from tests.bench.env_alone import babyai_in_process, first_looks, scienceworld_in_process, waiting
 from tests.bench.env_play import Players, Window
-from tests.bench.env_report import FLAT, Pair, show
+from tests.bench.env_report import FLAT, Pair, profile, show, speeds
 from tests.scripts import scripts, strict_scripts
 from tests.served import Server, serve_command, started
 from tests.wire_client import Script
@@ -51,11 +52,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return found
 
 
+@cache
 def episodes(env: str) -> list[Script]:
     """What is played: oracles' episodes that both servers allow."""
     if env == "babyai":
         return strict_scripts(SPLIT, 40)
-    return scripts(env, SPLIT, 40, range(4, 40) if env == "textcraft" else range(6, 30))
+    return scripts(env, SPLIT, 40, range(4, 40)) if env == "textcraft" else scripts(env, SPLIT, 12, range(6, 30))
 
 
 def reference_command(env: str) -> list[str]:
@@ -112,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 status.update(f"{env}: {clients} clients, {options.rounds} windows on each server")
                 long = 3 if env == "scienceworld" else 1
                 pairs.append(compare(env, clients, long * options.seconds, options.rounds))
+                console.print(speeds(pairs[-1:]), profile(pairs[-1:]))
             status.update(f"{env}: {AT_ONCE} sessions at once")
             with started(ours_command(env)) as server:
                 looks.append(asyncio.run(first_looks(env, "ours", server, episodes(env), AT_ONCE)))
