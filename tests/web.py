@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser import BrowserFarm, BrowserLimits, farm
+from env_adapters.webarena.browser import BrowserFarm, farm
 from env_adapters.webarena.fence import Address
 from env_adapters.webarena.grammar import parse
-from env_adapters.webarena.session import BrowserSession, Sight, View
+from env_adapters.webarena.running import BrowserLimits
+from env_adapters.webarena.session import BrowserSession
+from env_adapters.webarena.sight import Sight, View
 from verl_agent.envs.chromium import GET_CHROMIUM, installed_chromiums
 
 needs_chromium = pytest.mark.skipif(not installed_chromiums(), reason=f"no Chromium is installed: {GET_CHROMIUM}")

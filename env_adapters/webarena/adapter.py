@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.browser import BrowserFarm, BrowserLimits, farm
+from env_adapters.webarena.browser import BrowserFarm, farm
 from env_adapters.webarena.efficiency import Efficiency
 from env_adapters.webarena.evaluators import Ending, evaluate
 from env_adapters.webarena.grammar import Action, ActionError, parse
 from env_adapters.webarena.judge import judge_of
 from env_adapters.webarena.options import AccessOptions, EconomyOptions, ViewOptions, group
-from env_adapters.webarena.session import BrowserSession, Sight, View
+from env_adapters.webarena.running import BrowserLimits
+from env_adapters.webarena.session import BrowserSession
+from env_adapters.webarena.sight import Sight, View
 from env_adapters.webarena.sources import SourceOptions, TaskSource, source_of
 from env_adapters.webarena.tasks import ENV
 from env_adapters.webarena.tools import TOOLS

@@ -4,71 +4,25 @@ Knows no tasks and no rewards.
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Dialog, Download, Error, Page, StorageState
 
+from env_adapters.webarena.acting import enter, go, point, reason_of, travel
 from env_adapters.webarena.browser import DIED, BrowserFarm, Room
 from env_adapters.webarena.fence import Address, Fence
 from env_adapters.webarena.grammar import Action, ActionError
-from env_adapters.webarena.observation import Element, PageText, tab_line
-from env_adapters.webarena.tab import ANSWER_S, GoneError, Tab
+from env_adapters.webarena.observation import Element, tab_line
+from env_adapters.webarena.sight import Sight, View
+from env_adapters.webarena.tab import ANSWER_S, Tab
 from verl_agent.errors import EnvError
 
 MAX_TABS = 8
 MAX_POPUPS = 20
 """Windows that pages may open, or boxes that they may show, during one action, before the episode ends."""
-SLOW_TYPING = 200
-"""Characters up to which each key is pressed; longer texts are inserted at once."""
-PLAYWRIGHT_BLANK = "about:blank"
-BROWSER_ERRORS = ("chrome-error:",)
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """How pages are shown.
-
-    Attributes:
-        size: width and height of the viewport, CSS pixels.
-        whole: show the whole page, not only what is in the viewport.
-        settle_s: seconds that a page may take to settle after an action.
-        show_options: show the options of closed lists too.
-        browser_numbers: number the elements as the browser does, and not from 1 on each page.
-    """
-
-    size: tuple[int, int] = (1280, 720)
-    whole: bool = False
-    settle_s: float = 10.0
-    show_options: bool = False
-    browser_numbers: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What is seen after an action.
-
-    Attributes:
-        tabs: the titles of the open tabs.
-        page: the text of the current one.
-        url: its address.
-        notes: what else happened, in sentences.
-    """
-
-    tabs: str
-    page: PageText
-    url: str
-    notes: Sequence[str] = ()
-
-    @property
-    def text(self) -> str:
-        """Titles and text, as WebArena writes them."""
-        return self.tabs + "\n\n" + "\n".join(self.page.lines)
 
 
 class BrowserSession:
@@ -178,15 +132,13 @@ class BrowserSession:
         await self.fence.close()
 
     async def _begin(self, tab: Tab, url: str) -> None:
-        if url == PLAYWRIGHT_BLANK:
-            return
         if not self.fence.allows(url):
             raise EnvError(f"the start page {url} is outside the sites of its task: {', '.join(self.fence.routes)}.")
         bound = self.view.settle_s * 1000
         try:
             answer = await tab.page.goto(url, wait_until="commit", timeout=bound)
         except Error as error:
-            raise EnvError(f"the start page {url} does not come: {_reason(error)}") from error
+            raise EnvError(f"the start page {url} does not come: {reason_of(error)}") from error
         if answer is not None and answer.status >= 400:
             down = f": {self.fence.traffic.down}" if self.fence.traffic.down else ""
             raise EnvError(
@@ -197,9 +149,9 @@ class BrowserSession:
     async def _do(self, action: Action) -> None:
         match action.kind:
             case "click" | "hover":
-                await self._point(action)
+                await point(self.tab, self._find(action.element), action)
             case "type":
-                await self._type(action)
+                await enter(self.tab, self._find(action.element), action)
             case "press":
                 await self.page.keyboard.press(action.text)
             case "scroll":
@@ -207,7 +159,7 @@ class BrowserSession:
             case "goto":
                 await self._goto(action.text)
             case "go_back" | "go_forward":
-                await self._travel(action.kind)
+                self._note(await travel(self.tab, action.kind, self.view.settle_s))
             case "new_tab":
                 await self._open_tab()
             case "close_tab":
@@ -217,63 +169,12 @@ class BrowserSession:
             case _:
                 raise ActionError(f"{action.kind} cannot be carried out on a page.")
 
-    async def _point(self, action: Action) -> None:
-        element = self._find(action.element)
-        try:
-            if action.kind == "click" and element.role == "option":
-                if (came := await self.tab.choose(element.backend_id, None)) == "chosen":
-                    return
-                if came == "disabled":
-                    raise ActionError(f"[{action.element}] is disabled.")
-            x, y = await self.tab.place(element.backend_id)
-        except GoneError:
-            raise ActionError(f"[{action.element}] cannot be reached on this page any more.") from None
-        await (self.page.mouse.click(x, y) if action.kind == "click" else self.page.mouse.move(x, y))
-
-    async def _type(self, action: Action) -> None:
-        element = self._find(action.element)
-        try:
-            if element.role in ("combobox", "listbox"):
-                came = await self.tab.choose(element.backend_id, action.text)
-                if came == "chosen":
-                    return
-                if came != "none":
-                    raise ActionError(f"[{action.element}] has no option {action.text[:80]!r} to choose.")
-            x, y = await self.tab.place(element.backend_id)
-        except GoneError:
-            raise ActionError(f"[{action.element}] cannot be reached on this page any more.") from None
-        await self.page.mouse.click(x, y)
-        if len(action.text) <= SLOW_TYPING:
-            await self.page.keyboard.type(action.text)
-        else:
-            await self.page.keyboard.insert_text(action.text)
-        if action.enter:
-            await self.page.keyboard.press("Enter")
-
     async def _goto(self, url: str) -> None:
-        if url == PLAYWRIGHT_BLANK:
-            await self.page.goto(url)
-            return
         full = url if "://" in url else f"http://{url}"
         if not self.fence.allows(full):
-            raise ActionError(f"{url[:200]!r} is outside the sites of this task. Allowed: {self._sites()}.")
-        try:
-            await self.page.goto(full, wait_until="commit", timeout=self.view.settle_s * 1000)
-        except Error as error:
-            self._explain(error, full)
-
-    async def _travel(self, kind: str) -> None:
-        back, forward = await self.tab.history()
-        if not (back if kind == "go_back" else forward):
-            raise ActionError(f"There is no page to {kind.replace('_', ' ')} to.")
-        bound = self.view.settle_s * 1000
-        try:
-            if kind == "go_back":
-                await self.page.go_back(wait_until="commit", timeout=bound)
-            else:
-                await self.page.go_forward(wait_until="commit", timeout=bound)
-        except Error as error:
-            self._explain(error, "the page")
+            sites = ", ".join(name.removesuffix(":80") for name in self.fence.routes)
+            raise ActionError(f"{url[:200]!r} is outside the sites of this task. Allowed: {sites}.")
+        self._note(await go(self.tab, full, self.view.settle_s))
 
     async def _open_tab(self) -> None:
         if len(self._tabs) >= MAX_TABS:
@@ -301,17 +202,6 @@ class BrowserSession:
         if element not in self._elements:
             raise ActionError(f"There is no element [{element}] in the observation.")
         return self._elements[element]
-
-    def _sites(self) -> str:
-        return ", ".join(name.removesuffix(":80") for name in self.fence.routes)
-
-    def _explain(self, error: Error, what: str) -> None:
-        """A page that did not come: what the model is told, unless it is the site that failed."""
-        reason = _reason(error)
-        if "Timeout" in reason:
-            raise EnvError(f"{what[:200]} did not come within {self.view.settle_s:g} s.") from error
-        if "ERR_ABORTED" not in reason and "interrupted" not in reason:
-            self._notes.append(f"The page did not open: {reason}.")
 
     async def _see(self) -> Sight:
         """Wait until the current tab has settled, and read it."""
@@ -343,9 +233,7 @@ class BrowserSession:
             self._raise_fault()
             if self._room is None or not self._room.browser.alive:
                 raise EnvError(DIED) from error
-            if self._fault:
-                raise EnvError(self._fault) from error
-            reason = _reason(error)
+            reason = reason_of(error)
             if "Unknown key" in reason:
                 raise ActionError(f"{reason}.") from error
             raise EnvError(f"the browser: {reason}") from error
@@ -390,7 +278,7 @@ class BrowserSession:
         self._note(f"The download of {download.suggested_filename[:100]!r} was refused: downloads are off.")
 
     def _note(self, sentence: str) -> None:
-        if sentence not in self._notes and len(self._notes) < 5:
+        if sentence and sentence not in self._notes and len(self._notes) < 5:
             self._notes.append(sentence)
 
     def _later(self, work: Any) -> None:
@@ -409,8 +297,3 @@ class BrowserSession:
 async def _quietly(work: Any) -> None:
     with suppress(Error):
         await work
-
-
-def _reason(error: Error) -> str:
-    """What went wrong, without Playwright's log of the call."""
-    return error.message.strip().partition("\n")[0].removeprefix("Page.goto: ").rstrip(".")

@@ -20,7 +20,8 @@ from pathlib import Path
 import psutil
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.browser import BrowserLimits, farm
+from env_adapters.webarena.browser import farm
+from env_adapters.webarena.running import BrowserLimits
 from tests.bench.web_text import Quiet, computed
 from verl_agent.types import TaskItem
 

@@ -9,10 +9,11 @@ import psutil
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser import BrowserLimits
 from env_adapters.webarena.fence import Address
 from env_adapters.webarena.grammar import ActionError
-from env_adapters.webarena.session import MAX_TABS, View
+from env_adapters.webarena.running import BrowserLimits
+from env_adapters.webarena.session import MAX_TABS
+from env_adapters.webarena.sight import View
 from tests.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
