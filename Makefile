@@ -45,6 +45,10 @@ $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
 	@touch $@
 	@echo "Ready. Activate it with: source $(BIN)/activate"
 
+.PHONY: chromium
+chromium: ## Install Chromium for the web environments (needs root and apt)
+	requirements/chromium.sh
+
 .PHONY: test
 test: setup ## Run the quick tests (minutes)
 	pytest tests/unit tests/verl
@@ -52,6 +56,14 @@ test: setup ## Run the quick tests (minutes)
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests (seconds)
 	pytest tests/unit
+
+.PHONY: test-sites
+test-sites: setup ## Run the tests of the embedded web sites (a minute, and one more the first time)
+	pytest --timeout 900 tests/sites/test_sites.py
+
+.PHONY: test-web
+test-web: setup ## Solve a web task of each template in a browser; all with WEB_TASKS=all
+	pytest --timeout 900 tests/sites
 
 .PHONY: test-long
 test-long: setup ## Run the slow tests: whole training runs on CPU

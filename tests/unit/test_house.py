@@ -47,7 +47,7 @@ def test_the_changelog_has_the_version_of_the_package():
 
 
 def test_every_environment_has_its_recipes_and_its_data_sheet():
-    names = re.findall(r'"(\w+) = env_adapters\.', (ROOT / "setup.py").read_text(encoding="utf-8"))
+    names = re.findall(r'"(\w+) = env_adapters\.\w+\.adapter:', (ROOT / "setup.py").read_text(encoding="utf-8"))
     assert names
     wanted = [f"{folder}/{name}/{file}" for name in names for folder, file in _FILES_OF_AN_ENVIRONMENT]
     assert [path for path in wanted if not (ROOT / path).is_file()] == []

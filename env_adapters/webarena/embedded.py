@@ -1,0 +1,81 @@
+"""Two sources of tasks that every machine has: the embedded sites, and MiniWoB's pages."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from env_adapters.webarena import miniwob
+from env_adapters.webarena.fence import Address
+from env_adapters.webarena.sites import SiteSet
+from env_adapters.webarena.sites_tasks import site_tasks
+from env_adapters.webarena.tasks import ENV, item_of
+from env_adapters.webarena.worlds import World
+from verl_agent.errors import ConfigError
+from verl_agent.types import TaskItem
+
+READING = ("train", "test")
+CHANGING = ("train_all", "test_all")
+
+
+class EmbeddedTasks:
+    """The tasks of the sites that `verl-agent sites up` starts, each episode on a copy of their state.
+
+    Splits: `train` and `test` hold the tasks that only read, as the paper; `train_all` and `test_all` those that change
+    something too.
+
+    Args:
+        folder: of the sites; None for the one in the cache.
+    """
+
+    splits = (*READING, *CHANGING)
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+
+    def items(self, split: str) -> Sequence[TaskItem]:
+        """See `TaskSource`."""
+        half = split.removesuffix("_all")
+        listed = [task for task in site_tasks() if task["split"] == half]
+        return [item(task) for task in listed if split in CHANGING or not task["require_reset"]]
+
+    async def open(self, item: TaskItem) -> World:
+        """See `TaskSource`."""
+        sites = SiteSet.running(self.folder)
+        copy = sites.acquire()
+        routes = {name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items()}
+        cookies: list[Any] = copy.cookies(item.data["sites"]) if item.data.get("require_login") else []
+        return World(copy.urls, routes, {"cookies": cookies, "origins": []}, copy.release)
+
+
+class MiniWobTasks:
+    """MiniWoB's pages, in splits `train` and `test`."""
+
+    splits = tuple(miniwob.SEEDS)
+
+    def items(self, split: str) -> Sequence[TaskItem]:
+        """See `TaskSource`."""
+        miniwob.pages_folder()  # without the package there is nothing to play
+        return [item(task) for task in miniwob.miniwob_tasks(split)]
+
+    async def open(self, item: TaskItem) -> World:
+        """See `TaskSource`."""
+        routes = {name: Address(host, port) for name, (host, port) in miniwob.pages().routes.items()}
+        return World({miniwob.SITE: miniwob.URL}, routes)
+
+
+def item(task: Mapping[str, Any]) -> TaskItem:
+    """A task as an item that is called by its name."""
+    made = item_of(task)
+    return TaskItem(ENV, f"{task['sites'][0]}:{task['id']}", made.data, made.category)
+
+
+def refuse_urls(name: str, sites: Mapping[str, str] | None) -> None:
+    """The sources of this module know where their sites are.
+
+    Raises:
+        ConfigError: the user gives URLs.
+    """
+    if sites:
+        raise ConfigError(
+            f"env.options.sites={dict(sites)!r} does not go with tasks={name!r}, which brings its own sites."
+        )

@@ -1,0 +1,299 @@
+"""One episode's browser: a context behind a fence, its tabs, and the actions carried out on them.
+
+Knows no tasks and no rewards.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Dialog, Download, Error, Page, StorageState
+
+from env_adapters.webarena.acting import enter, go, point, reason_of, travel
+from env_adapters.webarena.browser import DIED, BrowserFarm, Room
+from env_adapters.webarena.fence import Address, Fence
+from env_adapters.webarena.grammar import Action, ActionError
+from env_adapters.webarena.observation import Element, tab_line
+from env_adapters.webarena.sight import Sight, View
+from env_adapters.webarena.tab import ANSWER_S, Tab
+from verl_agent.errors import EnvError
+
+MAX_TABS = 8
+MAX_POPUPS = 20
+"""Windows that pages may open, or boxes that they may show, during one action, before the episode ends."""
+
+
+class BrowserSession:
+    """One episode's browser. `start` comes first, `close` last; all calls on the loop of the farm.
+
+    Args:
+        farm: gives the context.
+        routes: where each allowed site listens, see `Fence`.
+        view: how pages are shown.
+    """
+
+    def __init__(self, farm: BrowserFarm, routes: Mapping[str, Address], view: View) -> None:
+        self.fence = Fence(routes)
+        self.view = view
+        self._farm = farm
+        self._room: Room | None = None
+        self._tabs: list[Tab] = []
+        self._current = 0
+        self._elements: Mapping[str, Element] = {}
+        self._notes: list[str] = []
+        self._popups = 0
+        self._ours = 0
+        self._background: set[asyncio.Task[None]] = set()
+        self._fault = ""
+
+    @property
+    def tab(self) -> Tab:
+        """The tab that is worked in."""
+        if not self._tabs:
+            raise EnvError(self._fault or DIED)
+        return self._tabs[self._current]
+
+    @property
+    def page(self) -> Page:
+        """Playwright's view of it."""
+        return self.tab.page
+
+    async def start(self, urls: Sequence[str], state: StorageState | None = None) -> Sight:
+        """Open the start pages, each in a tab, and show the first.
+
+        Args:
+            urls: at least one.
+            state: cookies and local storage to begin with.
+
+        Raises:
+            ConfigError: no Chromium.
+            EnvError: a page does not come, or is an error.
+        """
+        await self.fence.start()
+        self._room = await self._farm.context(self.fence.url, self.view.size, state)
+        self._room.context.on("page", self._note_page)
+        for url in urls:
+            page = await self._guard(self._room.context.new_page())
+            tab = next(tab for tab in self._tabs if tab.page is page)
+            await self._guard(tab.attach())
+            await self._begin(tab, url)
+        return await self._see()
+
+    async def act(self, action: Action) -> Sight:
+        """Carry out an action and show what comes of it.
+
+        Raises:
+            ActionError: it cannot be carried out on this page.
+            EnvError: the browser, a site or a page failed.
+        """
+        self._notes, self._popups = [], 0
+        before = self.fence.traffic.refusals
+        try:
+            async with asyncio.timeout(self.view.settle_s + ANSWER_S):
+                await self._guard(self._do(action))
+        except TimeoutError:
+            self._raise_fault()
+            raise EnvError(f"the page {self.page.url[:200]} does not answer to {action.kind}.") from None
+        sight = await self._see()
+        if self.fence.traffic.refusals > before and action.kind == "goto" and not self.fence.allows(sight.url):
+            raise ActionError("That address is outside the sites of this task.")
+        return sight
+
+    async def look(self) -> Sight:
+        """Show the current tab as it is now."""
+        self._notes, self._popups = [], 0
+        return await self._see()
+
+    async def screenshot(self, path: Path) -> None:
+        """Write a picture of the viewport."""
+        with suppress(Error):
+            await self.page.screenshot(path=path)
+
+    def words_of(self, element: str) -> str:
+        """What an id stood for in the last text, "" if for nothing."""
+        return self._elements[element].words if element in self._elements else ""
+
+    async def extra_page(self) -> Page:
+        """A page in the same context that is no tab of the agent's, for evaluators; to be closed by the caller."""
+        assert self._room is not None
+        self._ours += 1
+        try:
+            return await self._room.context.new_page()
+        finally:
+            self._ours -= 1
+
+    async def close(self) -> None:
+        """Give the context back. May be called more than once."""
+        room, self._room = self._room, None
+        if room is not None:
+            await room.close()
+        await self.fence.close()
+
+    async def _begin(self, tab: Tab, url: str) -> None:
+        if not self.fence.allows(url):
+            raise EnvError(f"the start page {url} is outside the sites of its task: {', '.join(self.fence.routes)}.")
+        bound = self.view.settle_s * 1000
+        try:
+            answer = await tab.page.goto(url, wait_until="commit", timeout=bound)
+        except Error as error:
+            raise EnvError(f"the start page {url} does not come: {reason_of(error)}") from error
+        if answer is not None and answer.status >= 400:
+            down = f": {self.fence.traffic.down}" if self.fence.traffic.down else ""
+            raise EnvError(
+                f"the start page {url} answers {answer.status}{down}. Check that the site is up, and its URL."
+            )
+        await self._guard(tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
+
+    async def _do(self, action: Action) -> None:
+        match action.kind:
+            case "click" | "hover":
+                await point(self.tab, self._find(action.element), action)
+            case "type":
+                await enter(self.tab, self._find(action.element), action)
+            case "press":
+                await self.page.keyboard.press(action.text)
+            case "scroll":
+                await self.tab.scroll(1 if action.text == "down" else -1)
+            case "goto":
+                await self._goto(action.text)
+            case "go_back" | "go_forward":
+                self._note(await travel(self.tab, action.kind, self.view.settle_s))
+            case "new_tab":
+                await self._open_tab()
+            case "close_tab":
+                await self._close_tab()
+            case "tab_focus":
+                await self._focus(int(action.text))
+            case _:
+                raise ActionError(f"{action.kind} cannot be carried out on a page.")
+
+    async def _goto(self, url: str) -> None:
+        full = url if "://" in url else f"http://{url}"
+        if not self.fence.allows(full):
+            sites = ", ".join(name.removesuffix(":80") for name in self.fence.routes)
+            raise ActionError(f"{url[:200]!r} is outside the sites of this task. Allowed: {sites}.")
+        self._note(await go(self.tab, full, self.view.settle_s))
+
+    async def _open_tab(self) -> None:
+        if len(self._tabs) >= MAX_TABS:
+            raise ActionError(f"There are {MAX_TABS} tabs already. Close one with close_tab.")
+        assert self._room is not None
+        page = await self._room.context.new_page()
+        self._popups -= 1
+        self._current = next(index for index, tab in enumerate(self._tabs) if tab.page is page)
+
+    async def _close_tab(self) -> None:
+        tab = self._tabs.pop(self._current)
+        await tab.page.close()
+        if not self._tabs:
+            await self._open_tab()
+        self._current = len(self._tabs) - 1
+        await self.page.bring_to_front()
+
+    async def _focus(self, number: int) -> None:
+        if number >= len(self._tabs):
+            raise ActionError(f"There is no tab {number}. Tabs: 0 to {len(self._tabs) - 1}.")
+        self._current = number
+        await self.page.bring_to_front()
+
+    def _find(self, element: str) -> Element:
+        if element not in self._elements:
+            raise ActionError(f"There is no element [{element}] in the observation.")
+        return self._elements[element]
+
+    async def _see(self) -> Sight:
+        """Wait until the current tab has settled, and read it."""
+        if self.page.is_closed():
+            self._current = len(self._tabs) - 1
+        if not self._tabs:
+            await self._guard(self._open_tab())
+        await self._guard(self.tab.attach())
+        await self._guard(self.tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
+        self._raise_fault()
+        size = None if self.view.whole else self.view.size
+        title, text = await self._guard(self.tab.read(size, self.view.show_options, self.view.browser_numbers))
+        titles = [title if tab is self.tab else await tab.title() for tab in self._tabs]
+        self._elements = text.elements
+        self._raise_fault()
+        return Sight(tab_line(titles, self._current), text, self.page.url, tuple(self._notes))
+
+    def _raise_fault(self) -> None:
+        if self.fence.traffic.down:
+            raise EnvError(f"a site does not answer: {self.fence.traffic.down}")
+        if self._fault:
+            raise EnvError(self._fault)
+
+    async def _guard(self, work: Any) -> Any:
+        """Name what goes wrong with the browser, and end what a page keeps doing."""
+        try:
+            return await work
+        except Error as error:
+            self._raise_fault()
+            if self._room is None or not self._room.browser.alive:
+                raise EnvError(DIED) from error
+            reason = reason_of(error)
+            if "Unknown key" in reason:
+                raise ActionError(f"{reason}.") from error
+            raise EnvError(f"the browser: {reason}") from error
+
+    def _note_page(self, page: Page) -> None:
+        """A tab has opened: by an action, or by a page."""
+        if self._ours:
+            return
+        self._popups += 1
+        if len(self._tabs) >= MAX_TABS or self._popups > MAX_POPUPS:
+            self._note("A page tried to open more tabs than there may be.")
+            if self._popups > MAX_POPUPS:
+                self._fail(f"a page opened more than {MAX_POPUPS} windows at once.")
+            self._later(page.close())
+            return
+        tab = Tab(page)
+        self._tabs.append(tab)
+        page.on("dialog", self._note_dialog)
+        page.on("download", self._note_download)
+        page.on("crash", lambda _: self._fail(f"the page {page.url[:200]} crashed."))
+        page.on("close", lambda _: self._forget(tab))
+
+    def _forget(self, tab: Tab) -> None:
+        """A tab has closed itself."""
+        if tab in self._tabs:
+            index = self._tabs.index(tab)
+            self._tabs.remove(tab)
+            if index <= self._current:
+                self._current = max(0, self._current - 1)
+
+    async def _note_dialog(self, dialog: Dialog) -> None:
+        """Answer a box at once, since the page waits: as Playwright does for WebArena, by dismissing it."""
+        self._popups += 1
+        if self._popups > MAX_POPUPS:
+            self._fail(f"a page showed more than {MAX_POPUPS} boxes at once.")
+        leaving = dialog.type == "beforeunload"
+        if not leaving:
+            self._note(f"A box ({dialog.type}) said {dialog.message[:200]!r}; it was closed.")
+        await _quietly(dialog.accept() if leaving or dialog.type == "alert" else dialog.dismiss())
+
+    def _note_download(self, download: Download) -> None:
+        self._note(f"The download of {download.suggested_filename[:100]!r} was refused: downloads are off.")
+
+    def _note(self, sentence: str) -> None:
+        if sentence and sentence not in self._notes and len(self._notes) < 5:
+            self._notes.append(sentence)
+
+    def _later(self, work: Any) -> None:
+        """Do something that nobody waits for."""
+        task = asyncio.ensure_future(_quietly(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _fail(self, why: str) -> None:
+        """End the episode: nothing that is asked of the context from now on is answered."""
+        if not self._fault and self._room is not None:
+            self._fault = why
+            self._later(self._room.context.close())
+
+
+async def _quietly(work: Any) -> None:
+    with suppress(Error):
+        await work

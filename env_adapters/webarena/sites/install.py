@@ -1,0 +1,162 @@
+"""What the sites need, made once: a virtual environment, Fossil, and the state that copies begin with."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from env_adapters.webarena.sites.folders import HERE, Home
+from verl_agent.errors import ConfigError
+
+REQUIREMENTS = HERE / "requirements.txt"
+ROOT = HERE.parents[2]
+"""Folder of the package that this module belongs to."""
+STAMP = ".verl-agent-sites"
+FOSSIL_PACKAGES = ("fossil", "libfuse2")
+GET_FOSSIL = "apt-get install fossil"
+FETCH_TIMEOUT_S = 120
+SEEDERS = ("shop_seed", "forum_seed", "code_seed")
+
+Say = Callable[[str], None]
+
+
+def install(home: Home, seed: int, say: Say) -> None:
+    """Make what is missing.
+
+    Raises:
+        ConfigError: something cannot be had.
+    """
+    home.folder.mkdir(parents=True, exist_ok=True)
+    for folder in (home.copies, home.logs):
+        folder.mkdir(exist_ok=True)
+    make_venv(home.venv, say)
+    fossil_program(home, say)
+    make_seed(home, seed, say)
+
+
+def make_venv(folder: Path, say: Say) -> None:
+    """The virtual environment of the sites, whose packages training never sees.
+
+    Raises:
+        ConfigError: pip fails.
+    """
+    wanted, stamp = f"{REQUIREMENTS.read_text(encoding='utf-8')}\n{ROOT}\n", folder / STAMP
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
+        return
+    say(f"new virtual environment {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+    python = str(folder / "bin" / "python")
+    run([sys.executable, "-m", "venv", str(folder)])
+    say("installing django-oscar, django-spirit and gunicorn into it")
+    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
+    packages = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
+    # After the environment's own packages: what lies beside ours must not come before them.
+    Path(packages, "verl_agent_sites.pth").write_text(f"{ROOT}\n", encoding="utf-8")
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+def fossil_program(home: Home, say: Say = lambda line: None) -> str:
+    """Path of Fossil: the machine's, or one that is fetched from Debian and unpacked without being installed.
+
+    Raises:
+        ConfigError: there is none and it cannot be fetched.
+    """
+    installed = shutil.which("fossil")
+    if installed:
+        return installed
+    program = home.fossil / "fossil"
+    if program.is_file():
+        return str(program)
+    if not all(shutil.which(tool) for tool in ("apt-get", "dpkg-deb")):
+        raise ConfigError(f"The code host needs the program `fossil`. Install it: {GET_FOSSIL}")
+    say("fetching fossil from Debian")
+    shutil.rmtree(home.fossil, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=home.folder) as temporary:
+        try:
+            run(["apt-get", "download", *FOSSIL_PACKAGES], cwd=temporary)
+            for package in sorted(Path(temporary).glob("*.deb")):
+                run(["dpkg-deb", "-x", str(package), temporary])
+                package.unlink()
+            wrapper = Path(temporary, "fossil")
+            libraries = sorted({str(file.parent.relative_to(temporary)) for file in Path(temporary).rglob("lib*.so*")})
+            paths = ":".join(str(home.fossil / library) for library in libraries)
+            wrapper.write_text(
+                f'#!/bin/sh\nLD_LIBRARY_PATH="{paths}" exec "{home.fossil / "usr/bin/fossil"}" "$@"\n', encoding="utf-8"
+            )
+            wrapper.chmod(0o755)
+        except ConfigError as error:
+            raise ConfigError(f"The code host needs the program `fossil`. Install it: {GET_FOSSIL}\n{error}") from error
+        shutil.copytree(temporary, home.fossil, symlinks=True)
+    return str(program)
+
+
+def environment(home: Home, seed: Path) -> dict[str, str]:
+    """Variables of the sites' processes."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return {
+        **kept,
+        "PYTHONDONTWRITEBYTECODE": "",
+        "SITES_COPIES_FOLDER": str(home.copies),
+        "SITES_FOSSIL": fossil_program(home),
+        "SITES_SEED_FOLDER": str(seed),
+    }
+
+
+def make_seed(home: Home, seed: int, say: Say) -> None:
+    """The state that copies begin with; the sites are filled side by side, and the folder appears when all are.
+
+    Raises:
+        ConfigError: one of them fails.
+    """
+    target = home.seed(seed)
+    if target.is_dir():
+        return
+    say(f"filling the sites with the world of seed {seed}")
+    new = home.folder / f".{target.name}.{os.getpid()}"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    variables = environment(home, new)
+    python = str(home.venv / "bin" / "python")
+    started = [
+        subprocess.Popen(
+            [python, "-m", f"env_adapters.webarena.sites.served.{name}", str(seed)],
+            env=variables,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in SEEDERS
+    ]
+    said = [process.communicate()[1] for process in started]
+    for name, process, text in zip(SEEDERS, started, said, strict=True):
+        if process.returncode:
+            shutil.rmtree(new)
+            raise ConfigError(f"{name} failed:\n{text.strip()[-2000:]}")
+    try:
+        new.rename(target)
+    except OSError:  # another process was faster
+        shutil.rmtree(new)
+    for old in home.folder.glob("seed-*"):
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def run(command: Sequence[str], cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Run a command; returns what it prints.
+
+    Raises:
+        ConfigError: it fails.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env={**kept, **(env or {})}, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise ConfigError(f"`{command[0]}` cannot be run: {error}") from error
+    if done.returncode:
+        raise ConfigError(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout).strip()[-2000:]}")
+    return done.stdout

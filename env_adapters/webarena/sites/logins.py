@@ -1,0 +1,60 @@
+"""Who is logged in from the start, and the cookies that say so. The seed data holds the other half."""
+
+from collections.abc import Iterator
+from hashlib import sha1, sha256
+from urllib.parse import urlsplit
+
+from env_adapters.webarena.sites.world import world
+from env_adapters.webarena.sites.world.code import OWN_LOGIN
+from env_adapters.webarena.sites.world.forum import OWN_NAME
+
+SHOPPER = "shopper"
+ADMIN = "admin"
+
+
+def session_key(site: str, user: str) -> str:
+    """Key of the Django session in which `user` is logged in."""
+    return sha256(f"{site}:{user}".encode()).hexdigest()[:32]
+
+
+def project_code(name: str) -> str:
+    """Fossil's name of a repository, which its login cookie is named after."""
+    return sha1(f"project {name}".encode()).hexdigest()
+
+
+def login_secret(name: str) -> str:
+    """What the login cookie of a repository holds."""
+    return sha256(f"login {name}".encode()).hexdigest()[:50]
+
+
+def cookies(site: str, url: str, seed: int) -> Iterator[dict[str, object]]:
+    """The cookies with which a browser is logged in at a site, as Playwright takes them.
+
+    Args:
+        site: WebArena's name of it.
+        url: its address.
+        seed: of the world that it shows.
+    """
+    for name, value in pairs(site, seed):
+        yield {
+            "name": name,
+            "value": value,
+            "domain": urlsplit(url).hostname or "",
+            "path": "/",
+            "expires": -1,
+            "httpOnly": True,
+            "secure": False,
+            "sameSite": "Lax",
+        }
+
+
+def pairs(site: str, seed: int) -> Iterator[tuple[str, str]]:
+    """Name and value of each cookie."""
+    if site in ("shopping", "shopping_admin"):
+        yield "shop_session", session_key("shop", SHOPPER if site == "shopping" else ADMIN)
+    elif site == "reddit":
+        yield "forum_session", session_key("forum", OWN_NAME)
+    elif site == "gitlab":
+        for project in world(seed).code.projects:
+            code = project_code(project.name)[:16]
+            yield f"fossil-{code}", f"{login_secret(project.name)}/{code}/{OWN_LOGIN}"

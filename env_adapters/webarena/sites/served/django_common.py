@@ -1,0 +1,77 @@
+"""Settings that shop and forum share. The folders come from the environment, set by whoever starts the process."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+SEED_VARIABLE = "SITES_SEED_FOLDER"
+COPIES_VARIABLE = "SITES_COPIES_FOLDER"
+SECRET = "made-up-data-on-loopback-needs-no-secret"
+SESSION_END = "2099-01-01T00:00:00+00:00"
+
+
+def seed_folder() -> Path:
+    """Folder with the state that copies begin with."""
+    return Path(os.environ[SEED_VARIABLE])
+
+
+def copies_folder() -> Path:
+    """Folder that copies lie in."""
+    return Path(os.environ[COPIES_VARIABLE])
+
+
+def database(name: str) -> dict[str, Any]:
+    """A SQLite file that is worth nothing after a power cut, and fast for it."""
+    return {
+        "default": {
+            "ENGINE": "env_adapters.webarena.sites.served.sqlite_copy",
+            "NAME": seed_folder() / name,
+            "CONN_MAX_AGE": 0,
+            "ATOMIC_REQUESTS": False,
+            "OPTIONS": {
+                "timeout": 20,
+                "transaction_mode": "IMMEDIATE",
+                "init_command": "PRAGMA synchronous=OFF;PRAGMA journal_mode=MEMORY;",
+            },
+        }
+    }
+
+
+def search_index(name: str) -> dict[str, Any]:
+    """A Whoosh index that is written once, when the site is made."""
+    return {
+        "default": {
+            "ENGINE": "haystack.backends.whoosh_backend.WhooshEngine",
+            "PATH": str(seed_folder() / name),
+            "INCLUDE_SPELLING": False,
+        }
+    }
+
+
+COMMON: dict[str, Any] = {
+    "ALLOWED_HOSTS": [".test", "127.0.0.1", "localhost"],
+    "CACHES": {
+        "default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"},
+        "st_rate_limit": {"BACKEND": "django.core.cache.backends.dummy.DummyCache", "TIMEOUT": None},
+    },
+    "DEBUG": False,
+    "DEFAULT_AUTO_FIELD": "django.db.models.AutoField",
+    "EMAIL_BACKEND": "django.core.mail.backends.dummy.EmailBackend",
+    "HAYSTACK_SIGNAL_PROCESSOR": "haystack.signals.BaseSignalProcessor",
+    "LANGUAGES": [("en-us", "English")],
+    "LANGUAGE_CODE": "en-us",
+    "MEDIA_URL": "/media/",
+    "PASSWORD_HASHERS": ["django.contrib.auth.hashers.MD5PasswordHasher"],
+    "SECRET_KEY": SECRET,
+    "SITE_ID": 1,
+    "STATIC_URL": "/static/",
+    "TIME_ZONE": "UTC",
+    "USE_I18N": True,
+    "USE_TZ": True,
+    "LOGGING": {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "handlers": {"stderr": {"class": "logging.StreamHandler"}},
+        "root": {"handlers": ["stderr"], "level": "WARNING"},
+    },
+}

@@ -1,0 +1,22 @@
+"""Django's SQLite backend, opening the file of the copy that the present request sees."""
+
+from pathlib import Path
+from typing import Any
+
+from django.db.backends.sqlite3 import base
+
+from env_adapters.webarena.sites.served.copies import current
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """Connections to `NAME` of the settings, or to the file of that name in the present copy.
+
+    Connections are closed at the end of each request (`CONN_MAX_AGE = 0`), so none outlives its copy.
+    """
+
+    def get_connection_params(self) -> dict[str, Any]:
+        """Where to connect to."""
+        params: dict[str, Any] = super().get_connection_params()
+        if (copy := current.get()) is not None:
+            params["database"] = str(copy / Path(self.settings_dict["NAME"]).name)
+        return params

@@ -1,0 +1,5 @@
+"""The tasks of the embedded sites, in WebArena's format, with scripts that solve them and endings that must not."""
+
+from env_adapters.webarena.sites_tasks.build import site_tasks
+
+__all__ = ["site_tasks"]

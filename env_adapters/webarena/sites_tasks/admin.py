@@ -1,0 +1,205 @@
+"""Tasks of the shop's administrator."""
+
+from collections.abc import Iterator, Sequence
+
+from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world.shop import Order, Product, Review
+from env_adapters.webarena.sites_tasks.templates import (
+    CMS,
+    TEST,
+    TRAIN,
+    Draft,
+    Evaluation,
+    answer,
+    exactly,
+    neighbours,
+    page,
+    rank,
+    shows,
+    side,
+    state,
+    stop,
+    template,
+)
+
+ADMIN, SHOP = "__SHOPPING_ADMIN__", "__SHOPPING__"
+ORDERS = ['click [button "Fulfilment"]', 'click [link "Orders"]']
+PRODUCTS = ['click [button "Catalog"]', 'click [link "Products"]']
+CUSTOMERS = ['click [button "Customers"]', 'click [link "Customers"]']
+REVIEWS = ['click [button "Content"]', 'click [link "Reviews"]']
+
+
+def orders(world: World, split: str) -> Sequence[Order]:
+    """The orders of a split but for the shopper's, shuffled."""
+    chosen = [one for one in world.shop.orders if one.customer is not world.shop.shopper and side(one.number) == split]
+    return sorted(chosen, key=lambda order: rank(order.number))
+
+
+def products(world: World, split: str) -> Sequence[Product]:
+    """The products of a split, shuffled otherwise than for customers."""
+    chosen = [product for product in world.shop.products if side(product.upc) == split]
+    return sorted(chosen, key=lambda product: rank(f"admin {product.upc}"))
+
+
+def pending(world: World, split: str) -> Sequence[Review]:
+    """The reviews of a split that wait for a moderator, but for those that could be mistaken for another one."""
+    names = [(one.customer, one.title) for one in world.shop.reviews]
+    waiting = [one for one in world.shop.reviews if one.pending and side(one.product.upc) == split]
+    return [one for one in waiting if names.count((one.customer, one.title)) == 1]
+
+
+def open_order(order: Order) -> list[str]:
+    """Open an order from the dashboard."""
+    return [*ORDERS, f'type [textbox "Order number:"] [{order.number}] [1]']
+
+
+def open_review(review: Review) -> list[str]:
+    """Open a review from the dashboard."""
+    name = review.customer.name
+    return [*REVIEWS, f'type [textbox "Customer name:"] [{name}] [1]', f'click [link "{review.title}"]']
+
+
+@template(TRAIN, CMS, "shopping_admin", "Which customer placed order {{order}}? Answer with the full name.")
+def order_customer(world: World, split: str) -> Iterator[Draft]:
+    """Who placed an order."""
+    for one, other in neighbours(orders(world, split)):
+        if one.customer is not other.customer:
+            script = [*open_order(one), stop(one.customer.name)]
+            yield Draft(
+                one.number, {"order": one.number}, answer(one.customer.name), script, [[stop(other.customer.name)]]
+            )
+
+
+@template(TEST, CMS, "shopping_admin", "What is the email address of the customer who placed order {{order}}?")
+def order_email(world: World, split: str) -> Iterator[Draft]:
+    """How to write to somebody who placed an order."""
+    for one, other in neighbours(orders(world, split)):
+        if one.customer is not other.customer:
+            script = [*open_order(one), stop(one.customer.email)]
+            yield Draft(
+                one.number, {"order": one.number}, answer(one.customer.email), script, [[stop(other.customer.email)]]
+            )
+
+
+@template(TRAIN, CMS, "shopping_admin", "What is the total of order {{order}}?")
+def any_order_total(world: World, split: str) -> Iterator[Draft]:
+    """What an order of any customer cost."""
+    for one, other in neighbours(orders(world, split)[::-1]):
+        yield Draft(
+            one.number,
+            {"order": one.number},
+            answer(one.total),
+            [*open_order(one), stop(one.total)],
+            [[stop(other.total)]],
+        )
+
+
+@template(TRAIN, CMS, "shopping_admin", "Which product has the UPC {{upc}}? Answer with its title.")
+def product_by_upc(world: World, split: str) -> Iterator[Draft]:
+    """The product that a code stands for."""
+    for one, other in neighbours(products(world, split)):
+        script = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', stop(one.title)]
+        yield Draft(one.upc, {"upc": one.upc}, answer(one.title), script, [[stop(other.title)]])
+
+
+@template(TEST, CMS, "shopping_admin", "What is the UPC of the {{product}}?")
+def upc_of(world: World, split: str) -> Iterator[Draft]:
+    """The code of a product."""
+    for one, other in neighbours(products(world, split)):
+        script = [*PRODUCTS, f'type [textbox "Product title:"] [{one.title}] [1]', stop(one.upc)]
+        yield Draft(one.upc, {"product": one.title}, answer(one.upc), script, [[stop(other.upc)]])
+
+
+@template(
+    TRAIN, CMS, "shopping_admin", "How many orders has the customer {{name}} placed? Answer with the number only."
+)
+def orders_of(world: World, split: str) -> Iterator[Draft]:
+    """How often somebody has bought something."""
+    for one in world.shop.customers[1:]:
+        if side(one.email) == split:
+            count = sum(order.customer is one for order in world.shop.orders)
+            script = [*CUSTOMERS, f'type [textbox "Email:"] [{one.email}] [1]', stop(f"{count}")]
+            yield Draft(one.email, {"name": one.name}, exactly(f"{count}"), script, [[stop(f"{count + 1}")]])
+
+
+@template(
+    TEST, CMS, "shopping_admin", "How many stars did {{name}} give to the {{product}}? Answer with the number only."
+)
+def stars(world: World, split: str) -> Iterator[Draft]:
+    """What somebody thought of a product."""
+    chosen = [one for one in world.shop.reviews if not one.pending and side(one.product.upc) == split]
+    for one in sorted(chosen, key=lambda review: rank(f"stars {review.pk}")):
+        words = {"name": one.customer.name, "product": one.product.title}
+        script = [*REVIEWS, f'type [textbox "Customer name:"] [{one.customer.name}] [1]', stop(f"{one.stars}")]
+        yield Draft(f"{one.pk}", words, exactly(f"{one.stars}"), script, [[stop(f"{one.stars % 5 + 1}")]])
+
+
+@template(TEST, CMS, "shopping_admin", "Open the details of order {{order}}.")
+def show_order(world: World, split: str) -> Iterator[Draft]:
+    """The page of an order."""
+    for one in orders(world, split)[6:]:
+        where = page(f"{ADMIN}/orders/{one.number}/")
+        yield Draft(one.number, {"order": one.number}, where, [*open_order(one), stop()], [[stop()]])
+
+
+@template(TRAIN, CMS, "shopping_admin", "Open the page on which the {{product}} can be edited.")
+def show_product(world: World, split: str) -> Iterator[Draft]:
+    """The page of a product in the dashboard."""
+    for one in products(world, split)[10:]:
+        script = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', f'click [link "{one.title}"]', stop()]
+        where = page(f"{ADMIN}/catalogue/products/{one.pk}/")
+        yield Draft(one.upc, {"product": one.title}, where, script, [[stop()], [*script[:-2], stop()]])
+
+
+@template(TRAIN, CMS, "shopping_admin", "Change the status of order {{order}} to {{status}}.", changes=True)
+def advance_order(world: World, split: str) -> Iterator[Draft]:
+    """The next status of an order."""
+    following = {"Pending": "Processing", "Processing": "Shipped", "Shipped": "Delivered"}
+    for one in orders(world, split):
+        if one.status in following:
+            yield status_change(one, following[one.status])
+
+
+@template(TEST, CMS, "shopping_admin", "Cancel order {{order}}.", changes=True)
+def cancel_order(world: World, split: str) -> Iterator[Draft]:
+    """An order that is called off."""
+    for one in orders(world, split):
+        if one.status in ("Pending", "Processing"):
+            yield status_change(one, "Cancelled")
+
+
+def status_change(order: Order, status: str) -> Draft:
+    """An order gets a status."""
+    opened = open_order(order)
+    first = {"Pending": "Processing", "Processing": "Shipped", "Shipped": "Delivered"}[order.status]
+    chosen = [] if first == status else [f'click [combobox "{first}"]', f'click [option "{status}"]']
+    change = f"{order.status}\t{status}"  # a row of the table of changes
+    evaluation = state(shows(f"{ADMIN}/orders/{order.number}/", "document.body.outerText", change))
+    script = [*opened, *chosen, 'click [button "Change status"]', stop()]
+    return Draft(
+        order.number, {"order": order.number, "status": status}, evaluation, script, [[stop()], [*opened, stop()]]
+    )
+
+
+@template(TRAIN, CMS, "shopping_admin", 'Approve the review "{{title}}" that {{name}} wrote.', changes=True)
+def approve_review(world: World, split: str) -> Iterator[Draft]:
+    """A review that visitors may read: it stands among those of its product."""
+    for one in pending(world, split):
+        seen = shows(f"{SHOP}{one.product.path}reviews/", "", one.customer.name)
+        yield moderation(one, [], state(seen))
+
+
+@template(TEST, CMS, "shopping_admin", 'Reject the review "{{title}}" that {{name}} wrote.', changes=True)
+def reject_review(world: World, split: str) -> Iterator[Draft]:
+    """A review that visitors may not read: it is in the list of rejected ones."""
+    for one in pending(world, split):
+        seen = shows(f"{ADMIN}/reviews/?status=2", "document.querySelector('table').outerText", one.product.title)
+        yield moderation(one, ['click [combobox "Approved"]', 'click [option "Rejected"]'], state(seen))
+
+
+def moderation(review: Review, choice: Sequence[str], evaluation: Evaluation) -> Draft:
+    """A review gets the status that is chosen; the form offers to approve it at first."""
+    opened = open_review(review)
+    script = [*opened, *choice, 'click [button "Save"]', stop()]
+    words = {"title": review.title, "name": review.customer.name}
+    return Draft(f"{review.pk}", words, evaluation, script, [[stop()], [*opened, stop()]])

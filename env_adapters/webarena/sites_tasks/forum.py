@@ -1,0 +1,229 @@
+"""Tasks of a member of the forum."""
+
+from collections.abc import Iterator, Sequence
+
+from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world.forum import Topic
+from env_adapters.webarena.sites_tasks.code import TEST_PROJECTS
+from env_adapters.webarena.sites_tasks.templates import (
+    GR,
+    TEST,
+    TRAIN,
+    Draft,
+    answer,
+    exactly,
+    neighbours,
+    page,
+    rank,
+    shows,
+    side,
+    state,
+    stop,
+    template,
+)
+
+FORUM = "__REDDIT__"
+TEST_CATEGORIES = ("Camping", "Tabletop Games", "Introductions")
+POSTS = (
+    ("Where do you buy spare parts?", "The lid of mine broke, and I would like to repair it."),
+    ("Looking for a partner for weekends", "I have time on most Sundays. Who joins me?"),
+    ("What did you do this autumn?", "Tell us what you tried, and what you would not do again."),
+    ("A small victory", "It took three attempts, but now it works."),
+    ("Advice for a first project", "I have two free evenings a week and little space."),
+    ("Selling my collection", "I am moving and cannot take everything with me."),
+    ("Which book should I read first?", "There are so many. Which one helped you?"),
+    ("Best time of the year?", "Spring or autumn, what do you prefer and why?"),
+)
+ANSWERS = (
+    "Thank you, that was the hint I needed.",
+    "I tried this last week and it worked at once.",
+    "Count me in.",
+    "I can lend you mine if you live nearby.",
+    "Please keep us posted.",
+)
+
+
+def categories(world: World, split: str) -> Sequence[str]:
+    """The categories of a split."""
+    return [name for name in world.forum.categories if (name in TEST_CATEGORIES) == (split == TEST)]
+
+
+def topics(world: World, split: str, salt: str = "") -> Sequence[Topic]:
+    """The topics of a split, shuffled."""
+    chosen = [topic for topic in world.forum.topics if topic_side(world, topic) == split]
+    return sorted(chosen, key=lambda topic: rank(salt + topic.title))
+
+
+def topic_side(world: World, topic: Topic) -> str:
+    """The split that a topic is for: that of the product or project that it is about."""
+    if topic.category == "Open Source":
+        return TEST if topic.about[0] in TEST_PROJECTS else TRAIN
+    products = {product.title: product for product in world.shop.products}
+    return side(products[topic.about[0]].upc) if topic.about else side(topic.title)
+
+
+def open_category(name: str) -> list[str]:
+    """Open a category from the forum's first page."""
+    return ['click [link "All Categories"]', f'click [link "{name}"]']
+
+
+def open_topic(topic: Topic) -> list[str]:
+    """Open a topic from the forum's first page."""
+    return [*open_category(topic.category), f'click [link "{topic.title}"]']
+
+
+@template(TRAIN, GR, "reddit", 'Who started the topic "{{topic}}"?')
+def topic_author(world: World, split: str) -> Iterator[Draft]:
+    """Who began a topic."""
+    for one in topics(world, split):
+        script = [*open_topic(one), stop(one.author)]
+        yield Draft(f"{one.pk}", {"topic": one.title}, answer(one.author), script, [[stop(one.replies[0].member)]])
+
+
+@template(TRAIN, GR, "reddit", 'How many replies does the topic "{{topic}}" have? Answer with the number only.')
+def reply_count(world: World, split: str) -> Iterator[Draft]:
+    """How many have answered."""
+    for one in topics(world, split, "count"):
+        count = len(one.replies)
+        script = [*open_topic(one), stop(f"{count}")]
+        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(f"{count}"), script, [[stop(f"{count + 1}")]])
+
+
+@template(TEST, GR, "reddit", 'Who was the first to reply in the topic "{{topic}}"?')
+def first_reply(world: World, split: str) -> Iterator[Draft]:
+    """Who answered first."""
+    for one in topics(world, split):
+        member = one.replies[0].member
+        yield Draft(
+            f"{one.pk}", {"topic": one.title}, answer(member), [*open_topic(one), stop(member)], [[stop(one.author)]]
+        )
+
+
+@template(TRAIN, GR, "reddit", 'Whose post has the most likes in the topic "{{topic}}"?')
+def most_liked(world: World, split: str) -> Iterator[Draft]:
+    """Who wrote the post that most members like."""
+    for one in topics(world, split, "liked"):
+        ordered = sorted(one.comments, key=lambda comment: len(comment.likes), reverse=True)
+        if len(ordered[0].likes) > len(ordered[1].likes):
+            script = [*open_topic(one), stop(ordered[0].member)]
+            yield Draft(
+                f"{one.pk}", {"topic": one.title}, answer(ordered[0].member), script, [[stop(ordered[1].member)]]
+            )
+
+
+@template(TEST, GR, "reddit", "Which topic in the category {{category}} was active last? Answer with its title.")
+def last_active(world: World, split: str) -> Iterator[Draft]:
+    """The topic in which somebody wrote last."""
+    for name in categories(world, split):
+        listed = [topic for topic in world.forum.topics if topic.category == name]
+        listed.sort(key=lambda topic: topic.comments[-1].moment, reverse=True)
+        script = [*open_category(name), stop(listed[0].title)]
+        yield Draft(name, {"category": name}, answer(listed[0].title), script, [[stop(listed[2].title)]])
+
+
+@template(TRAIN, GR, "reddit", 'Open the topic "{{topic}}".')
+def show_topic(world: World, split: str) -> Iterator[Draft]:
+    """The page of a topic."""
+    for one, other in neighbours(topics(world, split, "show")):
+        where = page(FORUM + one.path)
+        yield Draft(
+            f"{one.pk}",
+            {"topic": one.title},
+            where,
+            [*open_topic(one), stop()],
+            [[stop()], [*open_topic(other), stop()]],
+        )
+
+
+@template(TEST, GR, "reddit", "Show me the topics of the category {{category}}.")
+def show_category(world: World, split: str) -> Iterator[Draft]:
+    """The page of a category."""
+    for name in categories(world, split):
+        where = page(FORUM + world.forum.category_path(name))
+        yield Draft(name, {"category": name}, where, [*open_category(name), stop()], [[stop()]])
+
+
+@template(TRAIN, GR, "reddit", "At what time does the {{topic}} begin?")
+def meetup_time(world: World, split: str) -> Iterator[Draft]:
+    """When a meetup begins."""
+    meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
+    for one in meetups:
+        script = [*open_topic(one), stop(one.facts["hour"])]
+        yield Draft(f"{one.pk}", {"topic": one.title}, answer(one.facts["hour"]), script, [[stop("8:15")]])
+
+
+@template(TEST, GR, "reddit", "Where does the {{topic}} take place, and on which day?")
+def meetup_place(world: World, split: str) -> Iterator[Draft]:
+    """Where a meetup takes place."""
+    meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
+    for one in meetups:
+        said = f"{one.facts['place']}, {one.facts['day']}"
+        script = [*open_topic(one), stop(said)]
+        parts = answer(one.facts["place"], one.facts["day"])
+        yield Draft(f"{one.pk}", {"topic": one.title}, parts, script, [[stop(f"harbour, {one.facts['day']}")]])
+
+
+@template(TRAIN, GR, "reddit", 'Reply to the topic "{{topic}}" with: {{text}}', changes=True)
+def reply(world: World, split: str) -> Iterator[Draft]:
+    """An answer in a topic."""
+    for place, one in enumerate(topics(world, split, "reply")):
+        text = ANSWERS[place % len(ANSWERS)]
+        opened = open_topic(one)
+        script = [*opened, f'type [textbox "Write comment..."] [{text}] [0]', 'click [button "Publish"]', stop()]
+        evaluation = state(shows(FORUM + one.path, "document.querySelector('.comments_list').outerText", text))
+        yield Draft(f"{one.pk}", {"topic": one.title, "text": text}, evaluation, script, [[stop()], [*opened, stop()]])
+
+
+@template(
+    TEST, GR, "reddit", 'Start a topic "{{title}}" in the category {{category}} with the text: {{text}}', changes=True
+)
+def new_topic(world: World, split: str) -> Iterator[Draft]:
+    """A new topic."""
+    for place, (title, text) in enumerate(POSTS):
+        names = categories(world, split)
+        name, other = names[place % len(names)], names[(place + 1) % len(names)]
+        evaluation = state(shows(FORUM + world.forum.category_path(name), "", title))
+        words = {"title": title, "category": name, "text": text}
+        yield Draft(f"{place}", words, evaluation, publish(name, title, text), [[stop()], publish(other, title, text)])
+
+
+def publish(category: str, title: str, text: str) -> list[str]:
+    """Start a topic."""
+    return [
+        *open_category(category),
+        'click [link "Create Topic"]',
+        f'type [textbox "Title:"] [{title}] [0]',
+        f'type [textbox "Comment:"] [{text}] [0]',
+        'click [button "Publish"]',
+        stop(),
+    ]
+
+
+@template(TRAIN, GR, "reddit", 'Like the first post of the topic "{{topic}}".', changes=True)
+def like(world: World, split: str) -> Iterator[Draft]:
+    """A like for the post that began a topic."""
+    for one in topics(world, split, "like"):
+        opened, count = open_topic(one), len(one.comments[0].likes)
+        script = [*opened, f'click [link "like ({count})"]', stop()]
+        locator = "document.querySelector('.comments_list__comment').outerText"
+        evaluation = state(shows(FORUM + one.path, locator, f"({count + 1})"))
+        yield Draft(f"{one.pk}", {"topic": one.title}, evaluation, script, [[stop()], [*opened, stop()]])
+
+
+@template(TEST, GR, "reddit", 'Send {{member}} a private message titled "{{title}}" that says: {{text}}', changes=True)
+def private_message(world: World, split: str) -> Iterator[Draft]:
+    """A message that only its reader sees."""
+    chosen = [name for name in world.forum.members[1:] if side(name) == split]
+    for (title, text), (member, _) in zip(POSTS, neighbours(chosen), strict=False):
+        script = [
+            f"goto [{FORUM}/topic/private/publish/]",
+            f'type [textbox "Title:"] [{title}] [0]',
+            f'type [textbox "Invite users:"] [{member}] [0]',
+            f'type [textbox "Comment:"] [{text}] [0]',
+            'click [button "Publish"]',
+            stop(),
+        ]
+        sent = Topic(len(world.forum.topics) + 1, title, "", ())
+        evaluation = state(shows(FORUM + sent.path.replace("/topic/", "/topic/private/"), "", title, text, member))
+        words = {"member": member, "title": title, "text": text}
+        yield Draft(member, words, evaluation, script, [[stop()], [*script[:-2], stop()]])

@@ -1,0 +1,248 @@
+"""Tasks of a customer of the shop."""
+
+from collections.abc import Iterator, Sequence
+
+from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world.shop import Category, Order, Product, Review
+from env_adapters.webarena.sites_tasks.templates import (
+    SHOPPING,
+    TEST,
+    TRAIN,
+    Draft,
+    answer,
+    exactly,
+    neighbours,
+    page,
+    rank,
+    side,
+    stop,
+    template,
+)
+
+SHOP = "__SHOPPING__"
+NAME_ONLY = "Answer with the name only."
+NUMBER_ONLY = "Answer with the number only."
+SEARCHED = (
+    "kettle",
+    "helmet",
+    "lantern",
+    "journal",
+    "puzzle",
+    "saucepan",
+    "trowel",
+    "pannier",
+    "ruler",
+    "blanket",
+    "teapot",
+)
+
+
+def products(world: World, split: str) -> Sequence[Product]:
+    """The products of a split, shuffled."""
+    chosen = [product for product in world.shop.products if side(product.upc) == split]
+    return sorted(chosen, key=lambda product: rank(product.upc))
+
+
+def in_stock(world: World, split: str) -> Sequence[Product]:
+    """Those that can be bought."""
+    return [product for product in products(world, split) if product.stock]
+
+
+def categories(world: World, split: str) -> Sequence[Category]:
+    """The categories of a split that hold products themselves."""
+    return [one for one in world.shop.categories if one.department and side(one.name) == split]
+
+
+def orders(world: World, split: str) -> Sequence[Order]:
+    """The shopper's orders of a split, shuffled."""
+    own = [one for one in world.shop.orders if one.customer is world.shop.shopper and side(one.number) == split]
+    return sorted(own, key=lambda order: rank(order.number))
+
+
+def find(product: Product) -> list[str]:
+    """Open the page of a product from any page of the shop."""
+    return [f'type [textbox "Search"] [{product.title}] [1]', f'click [link "{product.title}"]']
+
+
+def open_order(order: Order) -> list[str]:
+    """Open one of the shopper's orders."""
+    return [
+        'click [link "Account"]',
+        'click [link "Order History"]',
+        f'type [textbox "Order number"] [{order.number}] [1]',
+    ]
+
+
+def category_path(world: World, category: Category) -> str:
+    """Address of a category below the shop's."""
+    above = next(one for one in world.shop.categories if one.name == category.department)
+    slugs = ["-".join(name.lower().split()) for name in (above.name, category.name)]
+    return f"/catalogue/category/{slugs[0]}/{slugs[1]}_{category.pk}/"
+
+
+def of_category(world: World, category: Category) -> list[Product]:
+    """Its products, the cheapest first."""
+    return sorted(
+        (one for one in world.shop.products if one.category == category.name), key=lambda product: product.cents
+    )
+
+
+@template(TRAIN, SHOPPING, "shopping", "What is the price of the {{product}}?")
+def price(world: World, split: str) -> Iterator[Draft]:
+    """The price of a product."""
+    for one, other in neighbours(products(world, split)):
+        yield Draft(
+            one.upc, {"product": one.title}, answer(one.price), [*find(one), stop(one.price)], [[stop(other.price)]]
+        )
+
+
+@template(TRAIN, SHOPPING, "shopping", f"How many units of the {{{{product}}}} are in stock? {NUMBER_ONLY}")
+def stock(world: World, split: str) -> Iterator[Draft]:
+    """How many there are."""
+    for one in in_stock(world, split):
+        found = str(one.stock)
+        yield Draft(
+            one.upc, {"product": one.title}, exactly(found), [*find(one), stop(found)], [[stop(f"{one.stock + 1}")]]
+        )
+
+
+@template(TRAIN, SHOPPING, "shopping", f"How many reviews does the {{{{product}}}} have? {NUMBER_ONLY}")
+def review_count(world: World, split: str) -> Iterator[Draft]:
+    """How many reviews a product has."""
+    for one in products(world, split):
+        count = len(world.shop.reviews_of(one))
+        yield Draft(
+            one.upc,
+            {"product": one.title},
+            exactly(f"{count}"),
+            [*find(one), stop(f"{count}")],
+            [[stop(f"{count + 2}")]],
+        )
+
+
+@template(TEST, SHOPPING, "shopping", f'Who wrote the review "{{{{title}}}}" of the {{{{product}}}}? {NAME_ONLY}')
+def reviewer(world: World, split: str) -> Iterator[Draft]:
+    """Who wrote a review."""
+    for one in products(world, split):
+        for review in world.shop.reviews_of(one)[:1]:
+            yield Draft(
+                one.upc,
+                {"title": review.title, "product": one.title},
+                answer(review.customer.name),
+                [*find(one), stop(review.customer.name)],
+                [[stop(other_reviewer(world, review))]],
+            )
+
+
+def other_reviewer(world: World, review: Review) -> str:
+    """Somebody who did not write it."""
+    return next(one.customer.name for one in world.shop.reviews if one.customer is not review.customer)
+
+
+@template(TEST, SHOPPING, "shopping", "What is the weight of the {{product}} in grams?")
+def weight(world: World, split: str) -> Iterator[Draft]:
+    """The weight of a product."""
+    for one, other in neighbours(products(world, split)):
+        if one.grams != other.grams:
+            script = [*find(one), stop(f"{one.grams} g")]
+            yield Draft(one.upc, {"product": one.title}, answer(f"{one.grams}"), script, [[stop(f"{other.grams} g")]])
+
+
+@template(TRAIN, SHOPPING, "shopping", "What colour is the {{product}}, and how many years of warranty does it have?")
+def colour_and_warranty(world: World, split: str) -> Iterator[Draft]:
+    """Two facts of a product."""
+    for one in products(world, split):
+        said = f"{one.colour}, {one.warranty} years"
+        wrong = f"{one.colour}, {one.warranty + 1} years"
+        parts = answer(one.colour, f"{one.warranty} years")
+        yield Draft(one.upc, {"product": one.title}, parts, [*find(one), stop(said)], [[stop(wrong)]])
+
+
+@template(TRAIN, SHOPPING, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
+def cheapest(world: World, split: str) -> Iterator[Draft]:
+    """The cheapest product of a category."""
+    yield from by_price(world, split, 0, "Price low to high")
+
+
+@template(TEST, SHOPPING, "shopping", f"Which product in the category {{{{category}}}} costs the most? {NAME_ONLY}")
+def dearest(world: World, split: str) -> Iterator[Draft]:
+    """The most expensive product of a category."""
+    yield from by_price(world, split, -1, "Price high to low")
+
+
+def by_price(world: World, split: str, place: int, order: str) -> Iterator[Draft]:
+    """The product at one end of a category."""
+    for category in categories(world, split):
+        listed = of_category(world, category)
+        script = [
+            f'click [link "{category.name}"]',
+            f'type [combobox "Sort by"] [{order}] [0]',
+            stop(listed[place].title),
+        ]
+        words = {"category": category.name}
+        yield Draft(category.name, words, answer(listed[place].title), script, [[stop(listed[len(listed) // 2].title)]])
+
+
+@template(TRAIN, SHOPPING, "shopping", "Show me all products of the category {{category}}.")
+def open_category(world: World, split: str) -> Iterator[Draft]:
+    """The page of a category."""
+    for one in categories(world, split):
+        script = [f'click [link "{one.name}"]', stop()]
+        yield Draft(one.name, {"category": one.name}, page(SHOP + category_path(world, one)), script, [[stop()]])
+
+
+@template(TEST, SHOPPING, "shopping", "Open the page of the {{product}}.")
+def open_product(world: World, split: str) -> Iterator[Draft]:
+    """The page of a product."""
+    for one, other in neighbours(products(world, split)):
+        yield Draft(
+            one.upc,
+            {"product": one.title},
+            page(SHOP + one.path),
+            [*find(one), stop()],
+            [[stop()], [*find(other), stop()]],
+        )
+
+
+@template(TRAIN, SHOPPING, "shopping", 'Search the shop for "{{words}}".')
+def search(world: World, split: str) -> Iterator[Draft]:
+    """The results of a search."""
+    for words in SEARCHED:
+        script = [f'type [textbox "Search"] [{words}] [1]', stop()]
+        yield Draft(words, {"words": words}, page(f"{SHOP}/search/?q={words}"), script, [[stop()]])
+
+
+@template(TRAIN, SHOPPING, "shopping", "What is the total of my order {{order}}?")
+def order_total(world: World, split: str) -> Iterator[Draft]:
+    """What an order cost."""
+    for one, other in neighbours(orders(world, split)):
+        yield Draft(
+            one.number,
+            {"order": one.number},
+            answer(one.total),
+            [*open_order(one), stop(one.total)],
+            [[stop(other.total)]],
+        )
+
+
+@template(TEST, SHOPPING, "shopping", "What is the status of my order {{order}}?")
+def order_status(world: World, split: str) -> Iterator[Draft]:
+    """How far an order is."""
+    for one in orders(world, split):
+        wrong = "Delivered" if one.status != "Delivered" else "Pending"
+        yield Draft(
+            one.number, {"order": one.number}, answer(one.status), [*open_order(one), stop(one.status)], [[stop(wrong)]]
+        )
+
+
+@template(TRAIN, SHOPPING, "shopping", "What is the number of my order with the {{product}}?")
+def order_with(world: World, split: str) -> Iterator[Draft]:
+    """The order that a product was bought in, by looking through those of one page."""
+    own = [one for one in world.shop.orders if one.customer is world.shop.shopper]
+    for order in own[-20:]:
+        for product, _ in order.lines[:1]:
+            bought = [one for one in own if any(line[0] is product for line in one.lines)]
+            if side(product.upc) == split and side(order.number) == split and len(bought) == 1:
+                script = [*open_order(order), stop(order.number)]
+                wrong = next(one.number for one in own if one is not order)
+                yield Draft(order.number, {"product": product.title}, answer(order.number), script, [[stop(wrong)]])

@@ -1,0 +1,110 @@
+"""Where tasks come from, and what opens the sites that they are played on; `env.options.tasks` chooses."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks, refuse_urls
+from env_adapters.webarena.options import AccessOptions
+from env_adapters.webarena.splits import SPLITS
+from env_adapters.webarena.tasks import ENV, installed_tasks, items_of, selected
+from env_adapters.webarena.worlds import GivenSites, World
+from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.types import TaskItem
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a source is made from.
+
+    Attributes:
+        tasks: its name, or a file of tasks in WebArena's format.
+        sites: URL of each site by its name; None where none are given.
+        access: how these are used.
+    """
+
+    tasks: str = ENV
+    sites: Mapping[str, str] | None = None
+    access: AccessOptions = field(default_factory=AccessOptions)
+
+
+class TaskSource(Protocol):
+    """Tasks, and the sites for each of them."""
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """Names that `items` accepts."""
+        ...
+
+    def items(self, split: str) -> Sequence[TaskItem]:
+        """The items of a split, in the same order on every machine."""
+        ...
+
+    async def open(self, item: TaskItem) -> World:
+        """The sites of one episode of a task.
+
+        Raises:
+            ConfigError: a setting does not allow it.
+            EnvError: they cannot be had now.
+        """
+        ...
+
+
+class GivenTasks:
+    """WebArena's 812 tasks, or those of a file, on sites that the user names; see `splits.py`.
+
+    In a file whose tasks have a field `split`, that says which are in `train` and which in `test`.
+
+    Raises:
+        ConfigError: a site has no name or URL that could be meant.
+    """
+
+    splits = tuple(SPLITS)
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        access = options.access
+        self.sites = GivenSites(dict(options.sites or {}), access.allow, access.auth, dict(access.reset or {}))
+
+    def items(self, split: str) -> Sequence[TaskItem]:
+        """See `TaskSource`; with the URLs of some sites, only tasks that need no others."""
+        every = items_of(installed_tasks() if self.options.tasks == ENV else Path(self.options.tasks))
+        named = any("split" in item.data for item in every) and split in ("train", "test")
+        items = [item for item in every if item.data.get("split") == split] if named else SPLITS[split](every)
+        return items if self.options.sites is None else selected(items, tuple(self.options.sites))
+
+    async def open(self, item: TaskItem) -> World:
+        """See `TaskSource`."""
+        return await self.sites.open(item)
+
+
+def _embedded(options: SourceOptions) -> TaskSource:
+    refuse_urls(options.tasks, options.sites)
+    return EmbeddedTasks()
+
+
+def _miniwob(options: SourceOptions) -> TaskSource:
+    refuse_urls(options.tasks, options.sites)
+    return MiniWobTasks()
+
+
+SOURCES: Mapping[str, Callable[[SourceOptions], TaskSource]] = {
+    ENV: GivenTasks,
+    "embedded": _embedded,
+    "miniwob": _miniwob,
+}
+"""By the name that `env.options.tasks` takes; anything else is a file."""
+
+
+def source_of(options: SourceOptions) -> TaskSource:
+    """The source that `env.options` mean.
+
+    Raises:
+        ConfigError: there is none of that name, and no such file; or see the source itself.
+    """
+    made = SOURCES.get(options.tasks)
+    if made is None and not Path(options.tasks).is_file():
+        hint = did_you_mean(options.tasks, SOURCES)
+        raise ConfigError(f"env.options.tasks={options.tasks!r} is no source of tasks and no file. {hint}")
+    return (made or GivenTasks)(options)

@@ -1,0 +1,153 @@
+"""The sites of one episode: what their URLs are, where they listen, who is logged in, and how they are given back."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from playwright.async_api import StorageState
+
+from env_adapters.webarena.fence import Address, authority
+from env_adapters.webarena.tasks import SITES
+from verl_agent.errors import ConfigError, EnvError, did_you_mean
+from verl_agent.types import TaskItem
+
+TABS = " |AND| "
+"""Between the URLs of the tabs that a task starts with."""
+RESET_S = 120.0
+
+
+def placeholder(site: str) -> str:
+    """How tasks write the URL of a site."""
+    return f"__{site.upper()}__"
+
+
+def _nothing() -> None:
+    """There is nothing to give back."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The sites of one episode.
+
+    Attributes:
+        urls: URL of each site, without a slash at its end, by its name.
+        routes: where they listen, see `Fence`.
+        state: cookies and local storage to begin with.
+        release: gives the world back; may take a moment, and runs in a thread.
+    """
+
+    urls: Mapping[str, str]
+    routes: Mapping[str, Address]
+    state: StorageState | None = None
+    release: Callable[[], None] = field(default=_nothing)
+
+    @property
+    def base(self) -> Mapping[str, str]:
+        """URL of each site by its placeholder."""
+        return {placeholder(site): url for site, url in self.urls.items()}
+
+    def fill(self, value: Any) -> Any:
+        """A value of a task with the URLs filled in, in all texts within it."""
+        if isinstance(value, str):
+            for mark in sorted(self.base, key=len, reverse=True):
+                value = value.replace(mark, self.base[mark])
+            return value
+        if isinstance(value, Mapping):
+            return {key: self.fill(part) for key, part in value.items()}
+        return [self.fill(part) for part in value] if isinstance(value, list | tuple) else value
+
+    def start_urls(self, item: TaskItem) -> list[str]:
+        """What the tabs of the task show at first."""
+        return str(self.fill(item.data["start_url"])).split(TABS)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSites:
+    """Sites that run somewhere, named by the user; every episode sees the same ones.
+
+    Attributes:
+        sites: URL of each by its name.
+        allow: further URLs whose hosts pages may use.
+        auth: folder of saved logins, as WebArena's tasks name their files; None to begin logged out.
+        reset: URL that is posted to before a task on a site begins, by the site's name.
+    """
+
+    sites: Mapping[str, str]
+    allow: tuple[str, ...] = ()
+    auth: Path | None = None
+    reset: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for option, urls in (("sites", self.sites), ("reset", self.reset)):
+            for site, url in urls.items():
+                if site not in SITES:
+                    raise ConfigError(
+                        f"env.options.{option}.{site} is no site of WebArena. {did_you_mean(site, SITES)}"
+                    )
+                _check_url(url, f"env.options.{option}.{site}")
+        for url in self.allow:
+            _check_url(url, "env.options.allow")
+
+    async def open(self, item: TaskItem) -> World:
+        """The sites of a task.
+
+        Raises:
+            ConfigError: one has no URL, or the file of its login is missing.
+            EnvError: one could not be reset.
+        """
+        for site in item.data["sites"]:
+            if site not in self.sites:
+                raise ConfigError(
+                    f"task {item.id} needs the site {site}, and env.options.sites has no URL for it. "
+                    f"Given: {', '.join(self.sites) or 'none'}."
+                )
+        await asyncio.gather(*(_post(self.reset[site]) for site in item.data["sites"] if site in self.reset))
+        urls = {site: url.rstrip("/") for site, url in self.sites.items()}
+        allowed = [*(urls[site] for site in item.data["sites"]), *self.allow]
+        return World(urls, routes_of(allowed), self._login(item))
+
+    def _login(self, item: TaskItem) -> StorageState | None:
+        named = item.data.get("storage_state")
+        if self.auth is None or not named:
+            return None
+        file = self.auth / Path(named).name
+        try:
+            state: StorageState = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"task {item.id} wants the login {file}, which cannot be read: {error}. "
+                "Make it with WebArena's auto_login, or leave env.options.auth away to begin logged out."
+            ) from error
+        return state
+
+
+def routes_of(urls: Iterable[str]) -> dict[str, Address]:
+    """Where the hosts of URLs listen: where their names lead."""
+    found = {}
+    for url in urls:
+        host, _, port = authority(url).rpartition(":")
+        found[f"{host}:{port}"] = Address(host, int(port))
+    return found
+
+
+def _check_url(url: object, option: str) -> None:
+    if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not authority(url):
+        raise ConfigError(
+            f"{option}={url!r} is no URL. Allowed: http://host:port or https://host, with a path if need be."
+        )
+
+
+async def _post(url: str) -> None:
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(RESET_S), raise_for_status=True) as client,
+            client.post(url) as answer,
+        ):
+            await answer.read()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise EnvError(f"the site was not reset by {url}: {type(error).__name__}: {error}") from error

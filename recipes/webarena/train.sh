@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Train this folder's environment. Arguments are Hydra's own; paths are relative to the repository:
+#   train.sh                                      # grpo.yaml
+#   train.sh --config-name grpo_cpu               # another recipe of this folder
+#   train.sh trainer.total_training_steps=2       # override any value
+#   train.sh --cfg job                            # print the config, run nothing
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here/../.."
+python=${VIRTUAL_ENV:-.venv}/bin/python
+"$python" -c 'import hydra' 2>/dev/null || python=.venv/bin/python # some other environment is active
+[[ -x $python ]] || python=python
+exec "$python" -m verl_agent.train --config-dir "$here" --config-name grpo "$@"

@@ -1,0 +1,23 @@
+"""The sites, started once for all tests of this folder."""
+
+import pytest
+
+from env_adapters.webarena.sites import control
+from env_adapters.webarena.sites.folders import Home, sites_home
+from env_adapters.webarena.sites.install import fossil_program
+from env_adapters.webarena.sites.world import DEFAULT_SEED
+from verl_agent.errors import ConfigError
+
+
+@pytest.fixture(scope="session")
+def sites():
+    """Sites on free ports, beside those that a user may run; what takes a minute to make is kept in the cache."""
+    home = Home(sites_home().with_name("webarena-tests"))
+    home.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        fossil_program(home)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    control.down(home)
+    yield control.up(home, DEFAULT_SEED, 0, print)
+    control.down(home)

@@ -1,0 +1,68 @@
+"""Scripts solve the tasks through the text actions, and wrong endings earn nothing: in a real browser.
+
+By default one task of each template; the variable `WEB_TASKS=all` plays every one.
+"""
+
+import asyncio
+import os
+
+import pytest
+
+from env_adapters.webarena.adapter import WebArena
+from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks
+from env_adapters.webarena.miniwob import SITE, URL
+from env_adapters.webarena.oracle import Oracle
+from env_adapters.webarena.sites_tasks import site_tasks
+from verl_agent.envs.chromium import installed_chromiums
+
+pytestmark = pytest.mark.skipif(not installed_chromiums(), reason="needs Chromium: make chromium")
+EVERY = EmbeddedTasks().items("train_all") + EmbeddedTasks().items("test_all")
+FIRST = list({item.data["intent_template_id"]: item for item in reversed(EVERY)}.values())[::-1]
+PLAYED = EVERY if os.environ.get("WEB_TASKS") == "all" else FIRST
+MINIWOB = [
+    ("click-test-2", ['click [button "ONE"]'], 1.0),
+    ("click-test-2", ['click [button "TWO"]', 'click [button "ONE"]'], 0.0),
+    ("click-test-2", [], 0.0),
+    ("click-test-2", ['click [button "ONE"]', "goto [http://miniwob.test/miniwob/click-test.html?seed=0]"], 0.0),
+    ("click-test", ['click [button "Click Me!"]'], 1.0),
+]
+
+
+def play(item, source, script, urls):
+    """What a script earns."""
+
+    async def episode():
+        env = WebArena(tasks="miniwob")
+        env.source = source
+        oracle = Oracle(script, urls)
+        try:
+            observation = (await env.reset(item))[-1]["content"]
+            while True:
+                step = await env.step(oracle.act(observation))
+                assert not step.info.get("invalid_action"), step.observation
+                if step.terminated:
+                    return step.reward
+                observation = step.observation
+        finally:
+            await env.close()
+
+    return asyncio.run(episode())
+
+
+@pytest.mark.parametrize("item", PLAYED, ids=lambda item: item.id)
+def test_the_script_solves_the_task_and_wrong_endings_do_not(item, sites):
+    source = EmbeddedTasks(sites.home.folder)
+    assert play(item, source, item.data["oracle"], sites.urls) == 1.0
+    for script in item.data["wrong"]:
+        assert play(item, source, script, sites.urls) == 0.0
+
+
+@pytest.mark.parametrize(("page", "script", "reward"), MINIWOB)
+def test_a_page_of_miniwob_says_whether_it_was_solved(page, script, reward):
+    source = MiniWobTasks()
+    item = next(one for split in source.splits for one in source.items(split) if one.id == f"miniwob:{page}:0")
+    assert play(item, source, [*script, "stop []"], {SITE: URL}) == reward
+
+
+def test_every_template_is_played():
+    assert {item.data["intent_template_id"] for item in FIRST} == {task["intent_template_id"] for task in site_tasks()}

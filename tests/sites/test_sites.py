@@ -1,0 +1,131 @@
+"""The sites show the world of their seed, and two sessions that change the same thing do not see each other."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from env_adapters.webarena.sites import control
+from env_adapters.webarena.sites.world import world
+from tests.sites.visitor import Visitor
+
+TOKEN = re.compile('value="[A-Za-z0-9]{64}"')
+"""What guards a form is drawn anew for each page."""
+SHOP, ADMIN, FORUM, CODE = "http://shop.test", "http://admin.test/dashboard", "http://forum.test", "http://code.test"
+
+
+@pytest.fixture
+def pair(sites):
+    """Two sessions, and one that begins when these have changed something."""
+    copies = [sites.acquire() for _ in range(3)]
+    yield [Visitor(sites, copy) for copy in copies]
+    for copy in copies:
+        copy.release()
+
+
+def test_the_shop_shows_its_products(pair):
+    for product in world().shop.products[::40]:
+        status, text = pair[0].get(SHOP + product.path)
+        assert status == 200
+        assert product.price in text and f"{product.grams} g" in text
+
+
+def test_the_shop_shows_the_orders_of_its_customer_and_all_to_its_administrator(pair):
+    shop = world().shop
+    own = next(order for order in shop.orders if order.customer is shop.shopper)
+    other = next(order for order in shop.orders if order.customer is not shop.shopper)
+    assert own.total in pair[0].get(f"{SHOP}/accounts/orders/{own.number}/")[1]
+    assert pair[0].get(f"{SHOP}/accounts/orders/{other.number}/")[0] == 404
+    assert other.customer.email in pair[0].get(f"{ADMIN}/orders/{other.number}/")[1]
+
+
+def test_the_forum_shows_its_topics_under_the_addresses_that_tasks_know(pair):
+    for topic in world().forum.topics[::30]:
+        status, text = pair[0].get(FORUM + topic.path)
+        assert status == 200
+        assert topic.author in text and topic.replies[-1].member in text
+    for name in world().forum.categories:
+        assert pair[0].get(FORUM + world().forum.category_path(name))[0] == 200
+
+
+def test_the_code_host_shows_its_projects_with_dates_and_authors_of_the_world(pair):
+    for project in world().code.projects:
+        timeline = pair[0].get(f"{CODE}/{project.name}/timeline?n=50")[1]
+        assert all(one.message in timeline for one in project.checkins)
+        assert f"{project.checkins[-1].moment:%Y-%m-%d}" in timeline
+        ticket = project.tickets[0]
+        shown = pair[0].get(f"{CODE}/{project.name}{ticket.path}")[1]
+        assert ticket.title in shown and ticket.status in shown
+        assert project.facts["python"] in pair[0].get(f"{CODE}/{project.name}/wiki?name=Installation")[1]
+
+
+def test_the_same_page_is_the_same_in_every_copy(pair):
+    for url in (f"{SHOP}/catalogue/", f"{SHOP}/catalogue/?page=2", f"{FORUM}/"):
+        texts = [TOKEN.sub("", visitor.get(url)[1]) for visitor in pair]
+        assert texts[0] == texts[1] == texts[2]
+
+
+def test_two_sessions_that_fill_the_same_cart_do_not_see_each_other(pair):
+    first, second = [product for product in world().shop.products if product.stock][:2]
+    for visitor, product in zip(pair, (first, second), strict=False):
+        page = SHOP + product.path
+        visitor.post(f"{SHOP}/basket/add/{product.pk}/", page, quantity="1")
+    carts = [visitor.get(f"{SHOP}/basket/")[1] for visitor in pair]
+    assert [first.title in cart for cart in carts] == [True, False, False]
+    assert [second.title in cart for cart in carts] == [False, True, False]
+
+
+def test_two_sessions_that_change_the_same_order_do_not_see_each_other(pair):
+    order = next(order for order in world().shop.orders if order.status == "Pending")
+    page = f"{ADMIN}/orders/{order.number}/"
+    for visitor, status in zip(pair, ("Processing", "Cancelled"), strict=False):
+        visitor.post(page, order_action="change_order_status", new_status=status)
+    shown = [visitor.get(page)[1] for visitor in pair]
+    changed = [["<td>Processing</td>" in text, "<td>Cancelled</td>" in text] for text in shown]
+    assert changed == [[True, False], [False, True], [False, False]]
+
+
+def test_two_sessions_that_change_the_same_ticket_do_not_see_each_other(pair):
+    project = world().code.projects[0]
+    ticket = next(ticket for ticket in project.tickets if ticket.status == "Open")
+    page = f"{CODE}/{project.name}/tktedit/{ticket.uuid[:10]}"
+    for visitor, status in zip(pair, ("Closed", "In Progress"), strict=False):
+        visitor.post(page, title=ticket.title, status=status, submit="Save changes")
+    shown = [visitor.get(f"{CODE}/{project.name}{ticket.path}")[1] for visitor in pair]
+    found = [text.partition('id="tkt-status">')[2].partition("<")[0].strip() for text in shown]
+    assert found == ["Closed", "In Progress", "Open"]
+
+
+def test_two_sessions_that_write_into_the_same_topic_do_not_see_each_other(pair):
+    topic = world().forum.topics[0]
+    page = f"{FORUM}/comment/{topic.pk}/publish/"
+    for visitor, text in zip(pair, ("the first was here", "the second was here"), strict=False):
+        visitor.post(page, comment=text)
+    shown = [visitor.get(FORUM + topic.path)[1] for visitor in pair]
+    assert ["the first was here" in text for text in shown] == [True, False, False]
+    assert ["the second was here" in text for text in shown] == [False, True, False]
+
+
+def test_a_site_that_is_killed_comes_back_and_copies_live_on(sites, pair):
+    product = next(product for product in world().shop.products if product.stock)
+    pair[0].post(f"{SHOP}/basket/add/{product.pk}/", SHOP + product.path, quantity="1")
+    before = {one.name: one for one in control.status(sites.home)}
+    killed = control.processes_of(sites, "shop")
+    for process in killed:
+        os.kill(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while True:
+        after = {one.name: one for one in control.status(sites.home)}
+        if after["shop"].answer_ms is not None and after["shop"].processes == before["shop"].processes:
+            break
+        assert time.monotonic() < deadline, after
+        time.sleep(0.2)
+    assert product.title in pair[0].get(f"{SHOP}/basket/")[1]
+    assert pair[0].get(f"{FORUM}/")[0] == 200
+
+
+def test_starting_what_runs_changes_nothing(sites):
+    again = control.up(sites.home, sites.seed, 0, print)
+    assert (again.pid, again.ports) == (sites.pid, sites.ports)

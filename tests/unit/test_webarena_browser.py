@@ -1,0 +1,331 @@
+"""Actions on pages of our own, and what goes wrong with pages, sites and browsers."""
+
+import asyncio
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from aiohttp import web
+
+from env_adapters.webarena.fence import Address
+from env_adapters.webarena.grammar import ActionError
+from env_adapters.webarena.running import BrowserLimits
+from env_adapters.webarena.session import MAX_TABS
+from env_adapters.webarena.sight import View
+from tests.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
+from verl_agent.errors import EnvError
+
+pytestmark = needs_chromium
+FORM = """<h1>Form</h1><input aria-label=Name oninput="out.textContent = 'is ' + this.value">
+<form action=/sent><input name=q aria-label=Query></form><p id=out>nothing</p>
+<button onclick="out.textContent = 'pressed'">Press me</button><label><input type=checkbox>Agree</label>
+<div onmouseover="out.textContent = 'hovered'"><a href=#>Menu</a></div>
+<select aria-label=Size onchange="out.textContent = 'size ' + this.value">
+<option>Small<option>Large<option disabled>Huge</select>
+<a href=/next>Next</a><a href=/next target=_blank>Elsewhere</a>
+<p style='margin-top:2000px'>Far <a href=/next>below</a></p>"""
+PAGES = {"/": FORM, "/next": "<h1>Second</h1><a href=/>Home</a>", "/sent": "<h1>Sent</h1>"}
+
+
+@pytest.fixture(scope="module")
+def site():
+    with serving_pages(PAGES) as port:
+        yield port
+
+
+def test_a_click_presses_and_follows(site):
+    with playing(site) as player:
+        assert "'pressed'" in player.do("click <'Press me'>").text
+        assert "checked: true" in player.do("click <checkbox>").text
+        sight = player.do("click <'Next'>")
+        assert sight.url == f"{SITE}/next" and "heading 'Second'" in sight.text
+
+
+def test_typing_goes_where_it_is_meant_and_enter_sends(site):
+    with playing(site) as player:
+        assert "'is hello'" in player.do("type <'Name'> [hello] [0]").text
+        assert player.do("type <'Query'> [shoes & socks]").url == f"{SITE}/sent?q=shoes+%26+socks"
+
+
+def test_a_long_text_is_typed_at_once(site):
+    text = "word " * 300
+    with playing(site) as player:
+        player.do(f"type <'Name'> [{text}] [0]")
+        assert player.run(player.session.page.input_value("[aria-label=Name]")) == text
+
+
+def test_hovering_and_keys(site):
+    with playing(site) as player:
+        assert "'hovered'" in player.do("hover <link 'Menu'>").text
+        player.do("type <'Name'> [abc] [0]")
+        player.do("press [Control+a]")
+        assert "'is x'" in player.do("press [x]").text
+
+
+def test_a_list_is_chosen_from_by_name(site):
+    with playing(site) as player:
+        assert "'size Large'" in player.do("type <'Size'> [large]").text
+        with pytest.raises(ActionError, match="no option 'Medium'"):
+            player.do("type <'Size'> [Medium]")
+
+
+def test_options_are_shown_and_clicked_where_that_is_asked_for(site):
+    with playing(site, view=View(show_options=True)) as player:
+        assert "option 'Small' selected: True" in player.sight.text
+        assert "option 'Large' selected: True" in player.do("click <'Large'>").text
+        with pytest.raises(ActionError, match="is disabled"):
+            player.do("click <'Huge'>")
+
+
+def test_scrolling_shows_another_part_and_the_whole_page_shows_all(site):
+    with playing(site) as player:
+        assert "'below'" not in player.sight.text
+        for _ in range(2):
+            player.do("scroll [down]")
+        assert "'below'" in player.do("scroll [down]").text
+        assert "'below'" not in player.do("scroll [up]").text
+    with playing(site, view=View(whole=True)) as player:
+        assert player.do("click <'below'>").url == f"{SITE}/next"
+
+
+def test_going_back_and_forward(site):
+    with playing(site) as player:
+        with pytest.raises(ActionError, match="no page to go back to"):
+            player.do("go_back")
+        player.do("click <'Next'>")
+        assert player.do("go_back").url == f"{SITE}/"
+        assert player.do("go_forward").url == f"{SITE}/next"
+        with pytest.raises(ActionError, match="no page to go forward to"):
+            player.do("go_forward")
+
+
+def test_tabs_open_change_and_close(site):
+    with playing(site, "/", "/next") as player:
+        assert player.sight.tabs == "Tab 0 (current): Page | Tab 1: Page"
+        assert player.do("tab_focus [1]").url == f"{SITE}/next"
+        assert player.do("new_tab").tabs == "Tab 0: Page | Tab 1: Page | Tab 2 (current): "
+        assert player.do("goto [site.test/next]").url == f"{SITE}/next"
+        assert player.do("close_tab").tabs == "Tab 0: Page | Tab 1 (current): Page"
+        with pytest.raises(ActionError, match="no tab 5"):
+            player.do("tab_focus [5]")
+        player.do("close_tab")
+        assert player.do("close_tab").url == "about:blank"  # there is always one
+
+
+def test_a_link_that_opens_a_tab_leaves_the_agent_where_it_is(site):
+    with playing(site) as player:
+        sight = player.do("click <'Elsewhere'>")
+        assert sight.url == f"{SITE}/" and sight.tabs.startswith("Tab 0 (current): Page | Tab 1: ")
+        assert player.do("tab_focus [1]").url == f"{SITE}/next"
+        while len(player.session._tabs) < MAX_TABS:
+            player.do("new_tab")
+        with pytest.raises(ActionError, match="8 tabs already"):
+            player.do("new_tab")
+
+
+def test_an_element_that_is_not_there_is_named(site):
+    with playing(site) as player:
+        with pytest.raises(ActionError, match=r"no element \[999999\]"):
+            player.do("click [999999]")
+        number = next(key for key, one in player.sight.page.elements.items() if "Press me" in one.words)
+        player.run(player.session.page.evaluate("document.querySelector('button').remove()"))
+        with pytest.raises(ActionError, match="cannot be reached"):
+            player.do(f"click [{number}]")
+
+
+def test_a_page_is_waited_for_until_it_has_settled():
+    body = """<script>const show = text => setTimeout(() => out.textContent = text, 20)</script>
+    <button onclick="fetch('/slow').then(r => r.text()).then(show)">load</button><p id=out>nothing</p>"""
+
+    async def answer(request):
+        if request.path == "/slow":
+            await asyncio.sleep(0.5)
+            return web.Response(text="arrived")
+        return page(body)
+
+    with serving(answer) as port, playing(port) as player:
+        assert "'arrived'" in player.do("click <'load'>").text
+
+
+def test_a_page_that_never_stops_changing_is_read_in_time():
+    body = "<p id=out></p><script>setInterval(() => out.textContent = Math.random(), 5)</script><a href=#>link</a>"
+    with serving_pages({"/": body}) as port, playing(port) as player:
+        begun = time.monotonic()
+        player.do("click <'link'>")
+        assert time.monotonic() - begun < 3
+
+
+async def hang(request):
+    await asyncio.sleep(30)
+    return page("late")
+
+
+def test_a_page_that_never_comes_ends_the_episode_with_its_reason():
+    async def answer(request):
+        return await hang(request) if request.path == "/never" else page("<a href=/never>go</a><button>stay</button>")
+
+    with serving(answer) as port:
+        with (
+            playing(port, view=View(settle_s=1)) as player,
+            pytest.raises(EnvError, match=r"/never did not come within 1 s"),
+        ):
+            player.do("click <'go'>")
+        with (
+            playing(port, view=View(settle_s=1)) as player,
+            pytest.raises(EnvError, match=r"/never did not come within 1 s"),
+        ):
+            player.do("goto [http://site.test/never]")
+        player = Player(port, View(settle_s=1))
+        with pytest.raises(EnvError, match=r"the start page http://site.test/never does not come"):
+            player.start("/never")
+        player.close()
+
+
+def test_an_image_that_never_comes_holds_nobody_up_for_ever():
+    async def answer(request):
+        return await hang(request) if request.path == "/never.png" else page("<h1>Here</h1><img src=/never.png>")
+
+    with serving(answer) as port, playing(port, view=View(settle_s=1)) as player:
+        assert "'Here'" in player.sight.text
+
+
+def test_boxes_are_closed_and_said():
+    body = """<button onclick="alert('hello'); out.textContent = 'went on'">alert</button><p id=out></p>
+    <button onclick="out.textContent = 'said ' + confirm('sure?')">ask</button>"""
+    with serving_pages({"/": body}) as port, playing(port) as player:
+        sight = player.do("click <'alert'>")
+        assert sight.notes == ("A box (alert) said 'hello'; it was closed.",) and "'went on'" in sight.text
+        assert "'said false'" in player.do("click <'ask'>").text
+        assert player.do("scroll [down]").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("while (true) alert('x')", "showed more than 20 boxes"),
+        ("for (let i = 0; i < 500; i++) window.open('/')", "opened more than 20 windows"),
+        ("while (true) {}", "does not answer|did not come"),
+    ],
+)
+def test_a_page_that_runs_wild_ends_its_own_episode_only(script, why):
+    pages = {"/": f'<button onclick="{script}">go</button><a href=#>stay</a>'}
+    with (
+        serving_pages(pages) as port,
+        playing(port) as other,
+        playing(port, view=View(settle_s=1)) as player,
+    ):
+        with pytest.raises(EnvError, match=why):
+            player.do("click <'go'>")
+        assert other.do("click <'stay'>").url == "http://site.test/#"
+
+
+def test_a_redirect_without_end_is_said_and_can_be_left():
+    async def answer(request):
+        if request.path == "/round":
+            raise web.HTTPFound("/round")
+        return page("<a href=/round>round</a>")
+
+    with serving(answer) as port, playing(port) as player:
+        sight = player.do("goto [http://site.test/round]")
+        assert "ERR_TOO_MANY_REDIRECTS" in sight.notes[0]
+        assert "'round'" in player.do("goto [http://site.test/]").text
+        assert "chrome-error" in player.do("click <'round'>").url
+        assert "'round'" in player.do("go_back").text
+
+
+def test_a_site_that_is_down_or_wrong_is_named():
+    with serving_pages({"/": "<a href=/>again</a>"}) as port:
+        player = Player(port)
+        with pytest.raises(EnvError, match=r"/missing answers 404\. Check that the site is up, and its URL"):
+            player.start("/missing")
+        player.close()
+        player = Player(port)
+        player.start("/")
+    with pytest.raises(EnvError, match=r"a site does not answer: http://site\.test/"):
+        player.do("click <'again'>")
+    player.close()
+    player = Player(1)
+    with pytest.raises(EnvError, match=r"answers 502: http://site\.test/"):
+        player.start("/")
+    player.close()
+
+
+def test_a_browser_that_is_killed_costs_its_own_sessions_and_is_replaced(site):
+    limits = BrowserLimits(contexts=1, lifetime=100)
+    with playing(site, limits=limits) as other:
+        player = Player(site, limits=limits)
+        player.start("/")
+        player.session._room.browser.kill()
+        with pytest.raises(EnvError, match="the browser of this session has ended"):
+            player.do("click <'Press me'>")
+        player.close()
+        assert "'pressed'" in other.do("click <'Press me'>").text
+        with playing(site, limits=limits) as again:
+            assert "'pressed'" in again.do("click <'Press me'>").text
+
+
+def test_a_browser_that_hangs_is_found_and_killed_with_its_tree(site):
+    limits = BrowserLimits(contexts=2, lifetime=100, ping_s=0.2, frozen_s=1.0)
+    player = Player(site, limits=limits)
+    player.start("/")
+    family = player.session._room.browser._family()
+    for process in family:
+        process.suspend()
+    deadline = time.monotonic() + 15
+    while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(EnvError, match="has ended"):
+        player.do("click <'Press me'>")
+    player.close()
+
+
+def test_a_worn_browser_is_replaced_after_its_last_session(site):
+    limits = BrowserLimits(contexts=4, lifetime=2)
+    with playing(site, limits=limits) as first, playing(site, limits=limits) as second:
+        worn = first.session._room.browser
+        assert second.session._room.browser is worn
+        with playing(site, limits=limits) as third:
+            assert third.session._room.browser is not worn
+        assert worn.alive
+    deadline = time.monotonic() + 10
+    while worn.alive or psutil.pid_exists(worn.process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_many_sessions_play_at_once(site):
+    def play(_):
+        with playing(site) as player:
+            for _ in range(3):
+                player.do("click <'Next'>")
+                player.do("click <'Home'>")
+            return player.sight.url
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(play, range(8))) == [f"{SITE}/"] * 8
+
+
+def test_nothing_is_left_open_after_many_episodes(site):
+    player = Player(site)
+    player.start("/")
+    handles = []
+    for _ in range(12):
+        with playing(site) as one:
+            one.do("click <'Elsewhere'>")
+        handles.append(len(os.listdir("/proc/self/fd")))
+    player.close()
+    assert max(handles[6:]) <= max(handles[:6]) + 2
+
+
+def test_a_fence_that_is_closed_cuts_what_is_open():
+    with serving(hang) as port:
+        player = Player(port, View(settle_s=1))
+        begun = time.monotonic()
+        with pytest.raises(EnvError):
+            player.start("/")
+        player.close()
+        assert time.monotonic() - begun < 5
+        assert player.session.fence.routes == {"site.test:80": Address("127.0.0.1", port)}

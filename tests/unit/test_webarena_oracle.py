@@ -1,0 +1,65 @@
+"""A script by name finds its elements on the page as it is seen."""
+
+import pytest
+
+from env_adapters.webarena.oracle import MAX_SCROLLS, Oracle, OracleError, find
+
+PAGE = """Tab 0 (current): Shop
+
+[1] RootWebArea 'Shop' focused: True
+\t[2] link '\uf007 Account' url: http://shop.test/accounts/
+\t[3] textbox 'Search' required: False
+\t[4] heading 'Claw Hammer'
+\t\t[5] button 'Add to cart'
+\t[6] heading "Baker's Mallet"
+\t\t[7] button 'Add to cart'
+\t[8] link 'like (3)'
+\t[9] link 'like (5)'
+URL: http://shop.test/"""
+
+
+@pytest.mark.parametrize(
+    ("line", "action"),
+    [
+        ('click [link "Account"]', "click [2]"),
+        ('click [button "Add to cart"]', "click [5]"),
+        ('click [button "Add to cart" #2]', "click [7]"),
+        ('click [button "Add to cart" after "Mallet"]', "click [7]"),
+        ('click [link "like*"]', "click [8]"),
+        ('click [link "like*" #2]', "click [9]"),
+        ('type [textbox "Search"] [red [small] hat] [1]', "type [3] [red [small] hat] [1]"),
+        ("goto [__SHOPPING__/basket/]", "goto [http://shop.test/basket/]"),
+        ("goto [__SHOPPING_ADMIN__]", "goto [http://admin.test/dashboard]"),
+        ("stop [$12.50]", "stop [$12.50]"),
+    ],
+)
+def test_a_line_becomes_an_action(line, action):
+    urls = {"shopping": "http://shop.test", "shopping_admin": "http://admin.test/dashboard"}
+    oracle = Oracle([line], urls)
+    assert oracle.act(PAGE) == action
+    assert oracle.done
+
+
+def test_what_is_out_of_view_is_scrolled_to():
+    oracle = Oracle(['click [link "Logout"]'], {})
+    assert oracle.act(PAGE) == "scroll [down]"
+    assert oracle.act("[40] link 'Logout'") == "click [40]"
+
+
+def test_what_is_not_there_is_an_error_that_names_the_line():
+    oracle = Oracle(['click [link "Logout"]'], {})
+    for _ in range(MAX_SCROLLS):
+        oracle.act(PAGE)
+    with pytest.raises(OracleError, match=r"line 1 .*Logout"):
+        oracle.act(PAGE)
+
+
+def test_a_script_that_is_over_says_so():
+    oracle = Oracle(["stop []"], {})
+    oracle.act(PAGE)
+    with pytest.raises(OracleError, match="at its end"):
+        oracle.act(PAGE)
+
+
+def test_a_role_has_to_fit():
+    assert find(PAGE, "link", "Add to cart") is None

@@ -1,0 +1,145 @@
+"""Tasks in WebArena's JSON: the 812 are read and split, and what could not be judged is refused by name."""
+
+import asyncio
+import copy
+import json
+from collections import Counter
+
+import pytest
+
+from env_adapters.webarena.adapter import WebArena
+from env_adapters.webarena.splits import PAPER_TEST, READING
+from env_adapters.webarena.tasks import installed_tasks, item_of, items_of
+from env_adapters.webarena.worlds import GivenSites
+from verl_agent.errors import ConfigError
+
+GOOD = {
+    "task_id": 7,
+    "sites": ["shopping"],
+    "intent": "Buy it.",
+    "start_url": "__SHOPPING__",
+    "eval": {
+        "eval_types": ["string_match", "url_match", "program_html"],
+        "reference_answers": {"exact_match": "yes"},
+        "reference_url": "__SHOPPING__/cart",
+        "program_html": [
+            {
+                "url": "func:shopping_get_latest_order_url()",
+                "locator": "document.body.outerText",
+                "required_contents": {"must_include": ["it"]},
+            }
+        ],
+    },
+}
+
+
+def changed(path, value):
+    task = copy.deepcopy(GOOD)
+    place = task
+    *steps, last = path
+    for step in steps:
+        place = place[step]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return task
+
+
+def read(tmp_path, tasks):
+    file = tmp_path / "tasks.json"
+    file.write_text(tasks if isinstance(tasks, str) else json.dumps(tasks))
+    return items_of(file)
+
+
+def test_a_good_task_becomes_an_item(tmp_path):
+    (item,) = read(tmp_path, [GOOD])
+    assert (item.env, item.id, item.category, dict(item.data)) == ("webarena", "7", "Shopping", GOOD)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("intent",), None, "task 7: intent is missing."),
+        (("start_url",), 3, "task 7: start_url must be a str, got 3."),
+        (("sites",), [], "task 7: sites must be names of sites"),
+        (("eval",), None, "task 7: eval is missing."),
+        (("eval", "eval_types"), [], "task 7: eval.eval_types is empty"),
+        (("eval", "eval_types"), ["string_mach"], "eval.eval_types has 'string_mach'. Did you mean 'string_match'?"),
+        (("eval", "reference_answers"), None, "eval: reference_answers is missing."),
+        (("eval", "reference_answers"), {"fuzy_match": "x"}, "has 'fuzy_match'. Did you mean 'fuzzy_match'?"),
+        (
+            ("eval", "reference_answers"),
+            {"must_include": "x"},
+            "reference_answers.must_include must be texts, got 'x'.",
+        ),
+        (("eval", "reference_url"), "", "eval.reference_url is empty."),
+        (("eval", "url_note"), "PRED in GOLD", "eval.url_note is 'PRED in GOLD'. Allowed: 'GOLD in PRED'."),
+        (("eval", "program_html"), [], "eval.program_html is empty."),
+        (("eval", "program_html", 0, "locator"), None, "eval.program_html[0]: locator is missing."),
+        (("eval", "program_html", 0, "locator"), "h1", "program_html[0].locator 'h1' is no script"),
+        (
+            ("eval", "program_html", 0, "url"),
+            "func:os.system('x')",
+            "calls no known helper. Known: reddit_get_post_url",
+        ),
+        (("eval", "program_html", 0, "url"), "func:reddit_get_post_url(f())", "has arguments that are no texts"),
+        (("eval", "program_html", 0, "required_contents"), {}, "must have exact_match or must_include, got []"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(tmp_path, path, value, said):
+    with pytest.raises(ConfigError) as error:
+        read(tmp_path, [changed(path, value)])
+    assert said in str(error.value) and "tasks.json: task 7" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "cannot be read"), ("{}", "must hold a list"), ("[{}]", "has no task_id")]
+)
+def test_a_file_without_tasks_is_refused(tmp_path, text, said):
+    with pytest.raises(ConfigError, match=said):
+        read(tmp_path, text)
+
+
+def test_all_812_tasks_are_read():
+    items = items_of(installed_tasks())
+    assert len({item.id for item in items}) == 812
+    categories = Counter(item.category for item in items)
+    assert categories == {
+        "Shopping": 187, "CMS": 182, "GitLab and Reddit": 286, "Maps": 109, "Several sites": 48,
+    }  # fmt: skip
+
+
+def test_the_splits_are_the_papers_as_far_as_they_can_be_told():
+    train, test, every = (WebArena.tasks(split) for split in ("train", "test", "all"))
+    assert len(every) == 812 and len(test) == 50
+    assert Counter(item.category for item in test) == PAPER_TEST
+    assert not {item.id for item in train} & {item.id for item in test}
+    assert all(item.data["intent_template_id"] in READING for item in [*train, *test])
+    assert abs(len(train) - 372) <= 15
+
+
+def test_with_the_urls_of_some_sites_only_their_tasks_are_listed():
+    adapter = WebArena.with_options({"sites": {"shopping": "http://shop.test", "map": "http://map.test"}})
+    assert {item.category for item in adapter.tasks("train")} == {"Shopping", "Maps"}
+
+
+def test_urls_are_filled_in_everywhere():
+    sites = GivenSites({"shopping": "http://shop.test:7770/", "shopping_admin": "http://shop.test:7780/admin"})
+    world = asyncio.run(sites.open(item_of(GOOD)))
+    filled = world.fill({"a": ["__SHOPPING_ADMIN__/x", "__SHOPPING__"], "b": 3})
+    assert filled == {"a": ["http://shop.test:7780/admin/x", "http://shop.test:7770"], "b": 3}
+    assert list(world.routes) == ["shop.test:7770"]
+
+
+def test_a_file_may_say_which_tasks_are_held_out(tmp_path):
+    file = tmp_path / "tasks.json"
+    file.write_text(
+        json.dumps([GOOD | {"task_id": n, "split": split} for n, split in enumerate(("train", "test", "dev"))])
+    )
+    adapter = WebArena.with_options({"tasks": str(file)})
+    assert [[item.id for item in adapter.tasks(split)] for split in ("train", "test", "all")] == [
+        ["0"],
+        ["1"],
+        ["0", "1", "2"],
+    ]

@@ -1,0 +1,139 @@
+"""The made-up world is the same for the same seed, and the tasks about it can be told right from wrong."""
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from env_adapters.webarena.oracle import TARGET
+from env_adapters.webarena.sites.siteset import SITES
+from env_adapters.webarena.sites.world import World, world
+from env_adapters.webarena.sites_tasks import site_tasks
+from env_adapters.webarena.sites_tasks.build import templates
+
+ROOT = Path(__file__).parents[2]
+LISTING = "from env_adapters.webarena.sites.world import World; print(repr(World(1).listing()))"
+ACTIONS = ("click", "type", "goto", "press", "stop")
+
+
+def test_a_seed_gives_the_same_world_in_every_process():
+    command = [sys.executable, "-c", LISTING]
+    outputs = [
+        subprocess.run(
+            command, cwd=ROOT, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1] == f"{World(1).listing()!r}\n"
+    assert sha256(repr(World(2).listing()).encode()).digest() != sha256(outputs[0].encode()).digest()
+
+
+def test_there_is_enough_to_look_for():
+    made = world()
+    assert len(made.shop.products) == 240
+    assert len(made.shop.orders) == 300
+    assert len(made.shop.reviews) > 400
+    assert len(made.forum.topics) > 180
+    assert sum(len(topic.comments) for topic in made.forum.topics) > 900
+    assert len(made.code.projects) == 8
+    assert sum(len(project.tickets) for project in made.code.projects) > 150
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        lambda made: [product.title for product in made.shop.products],
+        lambda made: [product.slug for product in made.shop.products],
+        lambda made: [customer.email for customer in made.shop.customers],
+        lambda made: [order.cents for order in made.shop.orders],
+        lambda made: [topic.title for topic in made.forum.topics],
+        lambda made: [(project.name, ticket.title) for project in made.code.projects for ticket in project.tickets],
+    ],
+)
+def test_what_tasks_ask_for_by_name_is_there_once(names):
+    for seed in (1, 2, 3):
+        listed = names(World(seed))
+        assert len(set(listed)) == len(listed)
+
+
+def test_prices_of_a_category_differ_so_that_one_is_the_lowest():
+    prices = defaultdict(list)
+    for product in world().shop.products:
+        prices[product.category].append(product.cents)
+    assert all(len(set(cents)) == len(cents) for cents in prices.values())
+
+
+def test_there_are_enough_tasks_of_enough_kinds():
+    tasks = site_tasks()
+    assert len(tasks) >= 300
+    assert len({task["intent_template_id"] for task in tasks}) >= 25
+    assert {site for task in tasks for site in task["sites"]} == set(SITES)
+    assert sum(len(task["sites"]) > 1 for task in tasks) >= 30
+    assert {task["split"] for task in tasks} == {"train", "test"}
+
+
+def test_tasks_are_the_same_for_the_same_seed():
+    assert json.dumps(site_tasks(1)) == json.dumps(site_tasks.__wrapped__(1))
+
+
+def test_train_and_test_share_no_template():
+    splits = defaultdict(set)
+    for task in site_tasks():
+        splits[task["intent_template"]].add(task["split"])
+    assert all(len(found) == 1 for found in splits.values())
+
+
+def test_train_and_test_share_no_entity():
+    names = {
+        *(product.title for product in world().shop.products),
+        *(product.upc for product in world().shop.products),
+        *(order.number for order in world().shop.orders),
+        *(topic.title for topic in world().forum.topics),
+    }
+    found = {"train": set(), "test": set()}
+    for task in site_tasks():
+        found[task["split"]] |= names & set(task["instantiation_dict"].values())
+    assert found["train"] and found["test"]
+    assert not found["train"] & found["test"]
+
+
+@pytest.mark.parametrize("place", range(len(templates())), ids=lambda place: templates()[place].name)
+def test_the_tasks_of_a_template_are_whole(place):
+    tasks = [task for task in site_tasks() if task["intent_template_id"] == place]
+    assert len(tasks) >= 2
+    for task in tasks:
+        check_task(task)
+
+
+def check_task(task):
+    assert "{{" not in task["intent"]
+    assert task["oracle"][-1].startswith("stop [")
+    assert task["wrong"]
+    kinds = task["eval"]["eval_types"]
+    assert len(kinds) == 1
+    assert task["require_reset"] == (kinds == ["program_html"])
+    for script in (task["oracle"], *task["wrong"]):
+        assert script[-1].startswith("stop [")
+        for line in script:
+            assert line.split()[0] in ACTIONS
+            assert TARGET.search(line) or not line.startswith(("click", "type"))
+
+
+def test_the_names_of_tasks_are_unique():
+    tasks = site_tasks()
+    assert len({task["id"] for task in tasks}) == len({task["task_id"] for task in tasks}) == len(tasks)
+    assert len({task["intent"] for task in tasks}) == len(tasks)
+
+
+def test_a_wrong_answer_is_not_the_right_one():
+    for task in site_tasks():
+        if task["eval"]["eval_types"] == ["string_match"]:
+            parts = task["eval"]["reference_answers"]
+            wanted = parts.get("must_include") or [parts["exact_match"]]
+            assert all(part in task["oracle"][-1] for part in wanted), task["id"]
+            for script in task["wrong"]:
+                assert not all(part in script[-1][6:-1].split() or part in script[-1] for part in wanted), task["id"]
