@@ -67,7 +67,7 @@ test-web: setup ## Solve a web task of each template in a browser; all with WEB_
 
 .PHONY: test-long
 test-long: setup ## Run the slow tests: whole training runs on CPU
-	pytest -s -m "slow and not gpu" tests/long/test_learning.py
+	pytest -s -m "slow and not gpu" tests/long --ignore tests/long/test_environments.py
 
 .PHONY: test-gpu
 test-gpu: setup ## Run the tests that need a GPU (DEVICE=gpu VENV=.venv-gpu)
