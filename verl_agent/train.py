@@ -54,7 +54,8 @@ def run(config: DictConfig) -> None:
         written = OmegaConf.create(OmegaConf.to_container(config))
         written.actor_rollout_ref.model.path = as_written
         tasks = select_tasks(settings.env.name, settings.env.train_tasks, settings.env.options)
-        folder.check_identity(identity(OmegaConf.to_container(written), RL_IDENTITY, tasks), resume)
+        facts = identity(OmegaConf.to_container(written), RL_IDENTITY, tasks)
+        folder.check_identity({"command": "train", **facts}, resume)
         if resume and folder.finished(total):
             console.print(f"All {folder.last_step} steps are done already: {folder.root}")
             finish(folder, console)
