@@ -72,13 +72,34 @@ def keep_best(run: Path) -> Best | None:
     for step, checkpoint in checkpoints(folder.root).items():
         found = validation_result(step, metrics.get(step, {}))
         if found is not None and step <= folder.last_step and found.better_than(kept):
-            _store(checkpoint, found, folder.root / BEST)
+            store_best(checkpoint, found, folder.root)
             kept = found
     return kept
 
 
-def _store(checkpoint: Path, found: Best, target: Path) -> None:
-    """Write the folder beside its place and move it there, so that it is whole at any moment."""
+class BestKeeper:
+    """Calls `keep_best` whenever a run has saved or logged a step since the last look.
+
+    Args:
+        folder: of the run, at this start.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._seen: tuple[int, int] = (-1, -1)
+
+    def look(self) -> None:
+        """Look once; a trainer validates, saves and logs in this or another order, at most once a second."""
+        log = self._folder.metrics
+        now = (self._folder.last_step, log.stat().st_size if log.is_file() else 0)
+        if now != self._seen:
+            self._seen = now
+            keep_best(self._folder.root)
+
+
+def store_best(checkpoint: Path, found: Best, run: Path) -> None:
+    """Keep the weights of a checkpoint in `best/`, written beside and moved there: it is whole at any moment."""
+    target = run / BEST
     actor = checkpoint / "actor"
     weights = actor if actor.is_dir() else checkpoint
     merged = weights / "huggingface"

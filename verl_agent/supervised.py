@@ -130,9 +130,7 @@ def check_batches(config: DictConfig, plan: Plan) -> None:
     """
     data, batch = config.data, int(config.data.train_batch_size)
     if plan.rows < batch:
-        raise ConfigError(
-            f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or learn from more."
-        )
+        raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or learn from more.")
     if not data.use_dynamic_bsz and batch % int(data.micro_batch_size_per_gpu):
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of "

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.best import Best, keep_best, read_best, validation_result
+from verl_agent.best import Best, BestKeeper, keep_best, read_best, validation_result
 from verl_agent.models import resolve_checkpoint
+from verl_agent.run_folder import RunFolder
 
 SUCCESS = "val-core/toy/success/mean@2"
 
@@ -77,3 +78,17 @@ def test_a_checkpoint_that_is_not_complete_is_not_kept(tmp_path):
 def test_several_environments_count_the_same():
     values = {SUCCESS: 0.2, "val-core/other/success/mean@2": 0.6, "val-core/toy/reward/mean@2": 5.0}
     assert validation_result(3, values) == Best(3, "success", pytest.approx(0.4))
+
+
+def test_a_running_trainer_is_followed(tmp_path):
+    folder = RunFolder.at(tmp_path)
+    keeper = BestKeeper(folder)
+    keeper.look()
+    assert read_best(tmp_path) is None
+    for step, success in ((1, 0.2), (2, 0.7), (3, 0.5)):
+        save(tmp_path, step)
+        keeper.look()  # verl has saved the step, and not yet logged it
+        with folder.metrics.open("a") as log:
+            log.write(json.dumps({"step": step, "data": {SUCCESS: success}}) + "\n")
+        keeper.look()
+    assert read_best(tmp_path) == Best(2, "success", 0.7)

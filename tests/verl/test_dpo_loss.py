@@ -11,8 +11,8 @@ from verl_agent.offline.preference_trainer import mean_of_sums, preference_loss
 
 BETA, NLL = 0.3, 0.2
 MASKS = ["000110011", "00011", "0001110100", "00010001111"]
-"""Of better, worse, better, worse: a prompt, then replies between observations; the second has one reply, the third ends
-with observations."""
+"""Of better, worse, better, worse: a prompt, then replies between observations; the second has one reply, the third
+ends with observations."""
 
 
 def tiny(seed: int) -> LlamaForCausalLM:

@@ -34,6 +34,7 @@ KINDS = {
     "agent_sft": ("episodes", "sft"),
     "agent_dpo": ("preference", "dpo"),
     "agent_eval": ("evaluation", "eval"),
+    "agent_evolve": ("evolve", "evolve"),
 }
 """The section that only one kind of recipe has at its top, and the command for it, by base."""
 

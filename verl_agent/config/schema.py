@@ -204,6 +204,9 @@ class EngineSettings:
             raise ConfigError(f"engine.gpu_memory_utilization must be in 0 to 1, got {self.gpu_memory_utilization}.")
 
 
+EVALUATION_PURPOSES = ("evaluation", "collection")
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
     """Section `evaluation`.
@@ -218,6 +221,7 @@ class EvaluationSettings:
         concurrency: episodes played at once.
         output_dir: folder of results and records; null for a new one in runs/eval.
         compare_with: output folder of an earlier evaluation to compare with, task by task, or null.
+        purpose: what the records say that they are for: `evaluation`, or `collection` of episodes to learn from.
     """
 
     tasks: str = "test"
@@ -229,8 +233,13 @@ class EvaluationSettings:
     concurrency: int = 128
     output_dir: str | None = None
     compare_with: str | None = None
+    purpose: str = "evaluation"
 
     def __post_init__(self) -> None:
+        if self.purpose not in EVALUATION_PURPOSES:
+            raise ConfigError(
+                f"evaluation.purpose={self.purpose!r} is not known. {did_you_mean(self.purpose, EVALUATION_PURPOSES)}"
+            )
         for name in ("samples", "concurrency", "max_tasks"):
             value = getattr(self, name)
             if value is not None and value < 1:

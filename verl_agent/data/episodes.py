@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 

@@ -24,7 +24,7 @@ class PreferenceSettings:
         val_share: share of the tasks, 0 to below 1, whose pairs are held out to validate.
         beta: strength of the pull towards the reference model, β of equation 7 of DPO (arXiv 2305.18290), > 0.
         nll_coef: factor of the mean negative log-probability of a token of the better episode, added to the loss, so
-            that it does not become less likely itself (α of equation 2 of arXiv 2404.19733); 0 for plain DPO.
+            that it does not become less likely itself (equation 2 of arXiv 2404.19733); 0 for plain DPO.
     """
 
     records: Sequence[str]

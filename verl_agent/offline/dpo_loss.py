@@ -1,8 +1,8 @@
 """Direct preference optimisation over whole episodes: the loss, on log-probs that a model gave.
 
 DPO, arXiv 2305.18290, equation 7: for a better episode w and a worse one l of the same prompt,
-`-log σ(β · (log π(w)/π_ref(w) - log π(l)/π_ref(l)))`, where log π sums over the tokens that the model wrote: over every
-turn, never over prompt and observations. Optionally the mean negative log-probability of a token of w is added
+`-log sigmoid(β · (log π(w)/π_ref(w) - log π(l)/π_ref(l)))`, where log π sums over the tokens that the model wrote: over
+every turn, never over prompt and observations. Optionally the mean negative log-probability of a token of w is added
 (arXiv 2404.19733, equation 2).
 
 Shape suffixes: B pairs, 2B rows in the order better, worse, better, worse, ...

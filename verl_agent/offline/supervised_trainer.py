@@ -36,7 +36,8 @@ class SupervisedTrainer(SFTTrainer):
 
     def _build_ckpt_handler(self) -> None:
         super()._build_ckpt_handler()
-        self.ckpt_handler = KeepingHandler(self.ckpt_handler)
+        handler: CheckpointHandler = self.ckpt_handler
+        self.ckpt_handler: CheckpointHandler | KeepingHandler = KeepingHandler(handler)
 
 
 def run_trainer(kind: type[SFTTrainer], config: Any) -> None:
