@@ -21,7 +21,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 .PHONY: help
 help: ## List the targets
 	@echo "usage: make TARGET [DEVICE=cpu|gpu] [ENGINE=vllm|sglang] [VENV=.venv]"; echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
 setup: $(STAMP) ## Create the virtual environment and install everything (first time: some minutes)
@@ -90,6 +90,10 @@ quickstart: setup ## Train a small model on this machine, and see what it learnt
 .PHONY: bench
 bench: setup ## Measure the rollout
 	python -m tests.bench.rollout
+
+.PHONY: bench-evolve
+bench-evolve: setup ## Three rounds of AgentEvol on this machine; goes on where it stopped
+	verl-agent evolve recipes/textcraft/evolve_cpu.yaml
 
 .PHONY: clean
 clean: ## Remove caches and build files; keeps the environment and what runs wrote

@@ -16,7 +16,9 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, kind, recipe, written_in
 from verl_agent.config.keys import FIELDS, FREE, check_keys
-from verl_agent.config.schema import agent_settings, evaluation_config
+from verl_agent.config.schema import agent_settings, evaluation_config, section
+from verl_agent.data.preferences import PreferenceSettings
+from verl_agent.data.selection import EpisodeSource
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.prepare import check_budgets, check_environment
@@ -59,13 +61,15 @@ def test_every_key_of_a_recipe_is_one_that_exists(path):
         ("agent_grpo", "agent_base"),
         ("cpu", "agent_base"),
         ("agent_sft", "sft_trainer_engine"),
+        ("agent_dpo", "sft_trainer_engine"),
         ("cpu_sft", "agent_sft"),
         ("cpu_eval", "agent_eval"),
     ],
 )
 def test_every_key_of_the_shared_files_is_one_that_exists(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
-    ours = ("env.", "horizon.", "episode.", "data.env_name", "data.env_options", "data.model_type")
+    ours = ("env.", "horizon.", "episode.", "episodes.", "preference.", "data.env_name", "data.env_options")
+    ours += ("data.model_type", "data.episodes", "data.preference")
     ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl hands both on as they are
     base = recipe(tmp_path / "only.yaml")
     keys = {key for key in written_in(SHARED / f"{shared}.yaml") if not key.startswith(FREE + ours)}
@@ -89,8 +93,8 @@ def exists(config: DictConfig, key: str) -> bool:
 def test_verl_accepts_a_training_recipe(path):
     config = resolved(path)
     validate_config(config, need_reference_policy(config), need_critic(config))
-    for section in (config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm):
-        omega_conf_to_dataclass(section)
+    for part in (config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.algorithm):
+        omega_conf_to_dataclass(part)
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
@@ -123,12 +127,24 @@ def test_the_wiring_of_the_base_is_left_alone(path):
 @pytest.mark.parametrize("path", of_kind("agent_sft"))
 def test_a_warm_start_recipe_fits_its_environment(path):
     config = resolved(path)
-    assert config.data.custom_cls.name == "DemonstrationDataset"
+    assert config.data.custom_cls.name == "EpisodeDataset"
+    assert section("episodes", EpisodeSource, OmegaConf.to_container(config.episodes)).oracle
     with chdir(ROOT):
         load_adapter(config.env.name)(**config.env.options)
         tasks = select_tasks(config.env.name, config.env.train_tasks)
         check_disjoint(config.env.name, config.env.train_tasks, config.env.eval_tasks)
     assert config.data.train_batch_size <= len(tasks)
+
+
+@pytest.mark.parametrize("path", of_kind("agent_dpo"))
+def test_a_preference_recipe_fits_its_environment(path):
+    config = resolved(path)
+    assert config.data.custom_cls.name == "PairDataset"
+    section("preference", PreferenceSettings, OmegaConf.to_container(config.preference))
+    assert config.data.train_batch_size % config.data.micro_batch_size_per_gpu == 0
+    with chdir(ROOT):
+        load_adapter(config.env.name)(**config.env.options)
+        assert select_tasks(config.env.name, config.env.eval_tasks)
 
 
 @pytest.mark.parametrize("path", of_kind("agent_eval"))
@@ -143,5 +159,6 @@ def test_an_evaluation_recipe_fits_its_environment(path):
 
 def test_a_recipe_is_named_once():
     """Runs and their folders are named after it."""
-    names = [resolved(path).trainer.experiment_name for path in RECIPES if kind(path) != "agent_eval"]
+    trained = [path for path in RECIPES if kind(path) not in ("agent_eval", "agent_evolve")]
+    names = [resolved(path).trainer.experiment_name for path in trained]
     assert len(set(names)) == len(names)
