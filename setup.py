@@ -13,6 +13,15 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "http = verl_agent.envs.http.client:HttpEnv",
 ]
 
+AGENTS = [
+    "act = verl_agent.agents.plain:Act",
+    "raw = verl_agent.agents.plain:Raw",
+    "react = verl_agent.agents.plain:ReAct",
+    "think = verl_agent.agents.plain:Think",
+    "plan = verl_agent.agents.plan:PlanReflect",
+    "tools = verl_agent.agents.functions:FunctionCalls",
+]
+
 setup(
     name="verl-agent",
     version="0.1.0",
@@ -88,5 +97,6 @@ setup(
         "console_scripts": ["verl-agent = verl_agent.cli:app"],
         "verl.plugins": ["verl_agent = verl_agent.plugin"],  # imported by verl, never called
         "verl_agent.envs": ENVIRONMENTS,
+        "verl_agent.agents": AGENTS,
     },
 )

@@ -28,6 +28,6 @@ def talk(
         messages.append({"role": "assistant", "content": word})
         if step:
             messages.append({"role": "user", "content": step.observation})
-        turns.append(Turn(Reply(word, cut, 1), step, 0.0, 0.0))
+        turns.append(Turn(Reply(word, cut, 1), None if cut else word, step, 0.0, 0.0))
     episode = Episode(TaskItem(env, task), max_turns=9, messages=messages, turns=turns, stop=stop)
     return to_record(episode, Origin(purpose, "train", 0, task, 0, STARTED, seconds=1.0))

@@ -7,10 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from verl_agent.agents.base import Agent
+from verl_agent.agents.context import Context
+from verl_agent.agents.plain import Raw
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.forms import LineForm
 from verl_agent.types import Message, Reply, StepResult, TaskItem
 
 ITEM = TaskItem("talk", "1")
+
+
+def plain(context: Context | None = None) -> Agent:
+    """An agent that adds nothing and takes the whole reply for the action."""
+    return Raw(LineForm(), context)
 
 
 class ScriptedPolicy:

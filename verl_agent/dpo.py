@@ -1,12 +1,16 @@
 """Learn from pairs of episodes: `python -m verl_agent.dpo --config-dir DIR --config-name RECIPE`."""
 
+from typing import Any
+
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.config.schema import section
+from verl_agent.agents.registry import new_agent
+from verl_agent.config.schema import AgentSection, section
 from verl_agent.config.search_path import register_config
 from verl_agent.data.preferences import PreferenceSettings, make_pairs, split_pairs
 from verl_agent.data.selection import fingerprint, usable_records
+from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.run_folder import DPO_IDENTITY, identity
@@ -29,6 +33,13 @@ def plan(config: DictConfig) -> Plan:
         settings.records, "preference.records", frozenset((item.env, item.id) for item in held_out)
     )
     train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
+    chosen: Any = OmegaConf.to_container(config.agent)
+    words = section("agent", AgentSection, chosen)
+    if new_agent(words.name, words.options, words.context, load_adapter(config.env.name, options).form).context.edits:
+        raise ConfigError(
+            f"agent.context.keep={words.context.get('keep')!r} makes several samples of an episode, and a pair needs "
+            "one of each side. Play and learn with agent.context.keep=all."
+        )
     if config.data.use_dynamic_bsz and 2 * config.data.max_length > config.data.max_token_len_per_gpu:
         raise ConfigError(
             f"data.max_token_len_per_gpu={config.data.max_token_len_per_gpu} must hold both episodes of a pair: at "

@@ -3,12 +3,14 @@
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import hydra
 from omegaconf import DictConfig
 from rich.console import Console
 
+from verl_agent.agents.registry import new_agent
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.search_path import register_config
 from verl_agent.envs.hosts.local import local_pool
@@ -56,7 +58,7 @@ async def play(job: Job, console: Console) -> None:
     from verl_agent.rollout.vllm_engine import VllmEngine
 
     config, slots = job.config, job.slots
-    env, evaluation = config.agent.env, config.evaluation
+    env, words, evaluation = config.agent.env, config.agent.agent, config.evaluation
     adapter = load_adapter(env.name, env.options)
     context = config.data.max_prompt_length + config.data.max_response_length
     console.print(f"starting the engine for {job.model}; {len(slots)} episodes to play", markup=False, soft_wrap=True)
@@ -64,6 +66,7 @@ async def play(job: Job, console: Console) -> None:
     with VllmEngine(job.model, config.engine, context) as engine, EpisodeWriter(job.folder / RECORDS) as writer:
         setup = EvaluationSetup(
             new_env=lambda: PooledEnv(adapter, pool),
+            new_agent=partial(new_agent, words.name, words.options, words.context, adapter.form),
             new_policy=policies(job, engine),
             limits=EpisodeLimits(config.agent.horizon.turns_for_evaluation(), None, env.retries),
             tasks=evaluation.tasks,
@@ -85,12 +88,16 @@ def policies(job: Job, engine: Any) -> Callable[[int], Policy]:
     from transformers import AutoConfig, AutoTokenizer
 
     from verl_agent.rollout.policy import EnginePolicy, TokenBudget
-    from verl_agent.rollout.tokens import EpisodeTokens, choose_builder
+    from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder
 
     data, episode, evaluation = job.config.data, job.config.agent.episode, job.config.evaluation
     tokenizer = AutoTokenizer.from_pretrained(job.model)
     model_type = AutoConfig.from_pretrained(job.model).model_type
     builder = choose_builder(tokenizer, model_type, data.apply_chat_template_kwargs)
+    words, env = job.config.agent.agent, job.config.agent.env
+    tools = new_agent(words.name, words.options, words.context, load_adapter(env.name, env.options).form).tools
+    if tools:
+        check_tools(tokenizer, tools, data.apply_chat_template_kwargs)
     budget = TokenBudget(
         data.max_prompt_length, data.max_response_length, episode.max_tokens_per_turn, episode.cut_turn == "play"
     )
@@ -98,7 +105,7 @@ def policies(job: Job, engine: Any) -> Callable[[int], Policy]:
 
     def new_policy(seed: int) -> EnginePolicy:
         sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p, "seed": seed}
-        tokens = EpisodeTokens(builder, end_of_turn)
+        tokens = EpisodeTokens(builder, end_of_turn, tools)
         return EnginePolicy(engine, tokenizer, tokens, budget, sampling, frozenset({end_of_turn}))
 
     return new_policy

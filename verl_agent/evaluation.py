@@ -12,8 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from verl_agent.agents.registry import new_agent
 from verl_agent.config.schema import EvaluationConfig, evaluation_config
-from verl_agent.envs.registry import new_session
+from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models import resolve_model
@@ -80,6 +81,8 @@ def prepare_evaluation(config: DictConfig) -> Job:
     sections = evaluation_config(plain)
     evaluation, env = sections.evaluation, sections.agent.env
     new_session(env.name, env.options)
+    words = sections.agent.agent
+    new_agent(words.name, words.options, words.context, load_adapter(env.name, env.options).form)
     items = select_tasks(env.name, evaluation.tasks, env.options)[: evaluation.max_tasks]
     baseline = list(read_records(Path(evaluation.compare_with) / RECORDS)) if evaluation.compare_with else []
     if evaluation.compare_with and {record["task"] for record in baseline}.isdisjoint(item.id for item in items):
@@ -109,6 +112,9 @@ def comparable(config: EvaluationConfig, model: str) -> dict[str, Any]:
         "model": model,
         "env.name": agent.env.name,
         "env.options": dict(agent.env.options),
+        "agent.name": agent.agent.name,
+        "agent.options": dict(agent.agent.options),
+        "agent.context": dict(agent.agent.context),
         "horizon.eval_max_turns": agent.horizon.turns_for_evaluation(),
         "episode.max_tokens_per_turn": agent.episode.max_tokens_per_turn,
         "episode.cut_turn": agent.episode.cut_turn,

@@ -1,23 +1,19 @@
 """Turn a composed recipe into a config that verl can run, or refuse it before anything starts."""
 
-import asyncio
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, zip_longest
+from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
-from verl_agent.config.schema import AgentSettings, EnvSettings, agent_settings
-from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import load_adapter, new_session
-from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.config.schema import AgentSettings, agent_settings
+from verl_agent.envs.registry import new_session
+from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.errors import ConfigError
 from verl_agent.machine import (
     RL_BYTES,
     RL_MEMORY_GB,
@@ -29,12 +25,8 @@ from verl_agent.machine import (
 )
 from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.types import Message, TaskItem
+from verl_agent.prompts import agent_of, check_prompts
 
-PROMPTS_CHECKED = 64
-"""Tasks that begin side by side; the first so many are always looked at."""
-PROMPTS_S = 5.0
-"""Seconds in which further prompts are looked at: all of them where an environment begins quickly."""
 UNIFORM_IS_ZERO = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized")
 """Estimators (verl/trainer/ppo/core_algos.py) that give a group of equal rewards no advantage, whatever the others."""
 
@@ -62,6 +54,7 @@ def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
     settings = agent_settings(OmegaConf.to_container(config))
     check_trainer(config)
     check_environment(settings)
+    check_context(config, settings)
     check_budgets(config, settings)
     with open_dict(config):
         _complete(config)
@@ -111,8 +104,29 @@ def check_environment(settings: AgentSettings) -> None:
     """
     env = settings.env
     new_session(env.name, env.options)
+    agent_of(settings)
     select_tasks(env.name, env.train_tasks, env.options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, env.options)
+
+
+def check_context(config: DictConfig, settings: AgentSettings) -> None:
+    """A context that is edited makes several rows of an episode, which not every estimator and loss counts as one.
+
+    Raises:
+        ConfigError: the estimator, or how the loss is averaged, would weigh an episode by its rows.
+    """
+    if not agent_of(settings).context.edits:
+        return
+    keep = settings.agent.context["keep"]
+    for key, allowed, why in (
+        ("algorithm.adv_estimator", "grpo", "takes an episode's rows for episodes"),
+        ("actor_rollout_ref.actor.loss_agg_mode", "token-mean", "gives an episode the weight of its rows"),
+    ):
+        if OmegaConf.select(config, key) != allowed:
+            raise ConfigError(
+                f"agent.context.keep={keep!r} makes several rows of an episode, and {key}="
+                f"{OmegaConf.select(config, key)!r} {why}. Allowed with it: {allowed!r}."
+            )
 
 
 def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
@@ -143,73 +157,6 @@ def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
         raise ConfigError(
             f"env.train_tasks={settings.env.train_tasks!r} has {tasks} tasks, fewer than data.train_batch_size={batch}."
         )
-
-
-def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
-    """The model can be asked as the environment asks: its chat template is understood, prompts fit the budget.
-
-    Looks at all tasks, or at as many as begin in `PROMPTS_S`; a longer prompt of another task stops the run when
-    it is met.
-
-    Raises:
-        ConfigError: no token builder agrees with the template, or a prompt is too long.
-    """
-    from transformers import AutoConfig, AutoTokenizer
-
-    from verl_agent.rollout.tokens import choose_builder
-
-    model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
-    tokenizer = AutoTokenizer.from_pretrained(model.tokenizer_path or model.path)
-    template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    builder = choose_builder(tokenizer, AutoConfig.from_pretrained(model.path).model_type, template_options)
-    selections = (settings.env.train_tasks, settings.env.eval_tasks)
-    listed = [select_tasks(settings.env.name, tasks, settings.env.options) for tasks in selections]
-    pairs = zip_longest(*(draw(tasks, len(tasks)) for tasks in listed))
-    items = [item for pair in pairs for item in pair if item is not None]
-    for item, prompt in zip(items, asyncio.run(first_messages(settings.env, items)), strict=False):
-        length = len(builder.build_initial_tokens(prompt))
-        if length > budget:
-            raise ConfigError(
-                f"the prompt of task {item.id!r} has {length} tokens, more than data.max_prompt_length={budget}. "
-                "Raise it, or choose a shorter prompt in env.options."
-            )
-
-
-def batched(items: Sequence[TaskItem], size: int) -> Iterator[list[TaskItem]]:
-    """The items in lists of `size`; the last one may be shorter."""
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk
-
-
-async def first_messages(env: EnvSettings, items: Sequence[TaskItem]) -> list[list[Message]]:
-    """The prompts of the tasks, of as many as begin in time, from a host that ends with all that it started.
-
-    Raises:
-        ConfigError: the environment does not start.
-    """
-    pool = local_pool(load_adapter(env.name), env, count=1)
-
-    async def begin(item: TaskItem) -> list[Message]:
-        try:
-            session = await pool.open()
-            try:
-                return await pool.reset(session, item)
-            finally:
-                await pool.close(session)
-        except EnvError as error:
-            raise ConfigError(f"env {env.name!r} does not begin task {item.id!r}: {error}") from error
-
-    prompts: list[list[Message]] = []
-    until = time.monotonic() + PROMPTS_S
-    try:
-        for chunk in batched(items, PROMPTS_CHECKED):
-            prompts += await asyncio.gather(*map(begin, chunk))
-            if time.monotonic() > until:
-                break
-        return prompts
-    finally:
-        await pool.shutdown()
 
 
 def check_machine(config: DictConfig) -> None:

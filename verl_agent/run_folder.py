@@ -16,6 +16,7 @@ from verl_agent.types import TaskItem
 RL_IDENTITY = (
     "env.name",
     "env.options",
+    "agent",
     "env.train_tasks",
     "horizon.max_turns",
     "horizon.steps_per_stage",
@@ -43,6 +44,7 @@ RL_IDENTITY = (
 SFT_IDENTITY = (
     "env.name",
     "env.options",
+    "agent",
     "env.train_tasks",
     "episodes.oracle",
     "data.train_max_samples",
@@ -56,6 +58,7 @@ SFT_IDENTITY = (
 """The same for supervised training, which counts its steps from its tasks."""
 DPO_IDENTITY = (
     "env.name",
+    "agent",
     "env.eval_tasks",
     "preference.beta",
     "preference.nll_coef",

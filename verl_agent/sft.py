@@ -5,7 +5,9 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.config.schema import section
+from verl_agent.agents.base import Agent
+from verl_agent.agents.registry import new_agent
+from verl_agent.config.schema import AgentSection, section
 from verl_agent.config.search_path import register_config
 from verl_agent.data.selection import (
     ChosenEpisode,
@@ -16,8 +18,8 @@ from verl_agent.data.selection import (
     select_episodes,
     usable_records,
 )
-from verl_agent.envs.registry import new_session
-from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.envs.registry import load_adapter, new_session
+from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.run_folder import SFT_IDENTITY, identity
 from verl_agent.supervised import Method, Plan
@@ -39,7 +41,8 @@ def plan(config: DictConfig) -> Plan:
     tasks = select_tasks(env.name, env.train_tasks, options)
     held_out = select_tasks(env.name, env.eval_tasks, options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, options)
-    shown = drawn(tasks, config.data.train_max_samples) if source.oracle else 0
+    agent = agent_of(config)
+    shown = drawn(tasks, config.data.train_max_samples) if source.oracle else []
     chosen = recorded(source, held_out)
     if source.records and not chosen:
         raise ConfigError(
@@ -50,10 +53,11 @@ def plan(config: DictConfig) -> Plan:
     facts = identity(OmegaConf.to_container(config), SFT_IDENTITY, tasks)
     content = [[conversation(episode.record), episode.weight] for episode in chosen]
     return Plan(
-        rows=shown + len(chosen),
-        val_rows=validation_rows(config),
+        rows=oracle_rows(config, agent, shown)
+        + sum(agent.context.stretches(len(episode.record["turns"])) for episode in chosen),
+        val_rows=validation_rows(config, agent),
         identity={"command": "sft", **facts, "recorded episodes": fingerprint(content)},
-        summary=f"{shown} episodes of the oracle" + (f", {counts}" if counts else ""),
+        summary=f"{len(shown)} episodes of the oracle" + (f", {counts}" if counts else ""),
     )
 
 
@@ -69,13 +73,21 @@ def recorded(source: EpisodeSource, held_out: list[TaskItem]) -> list[ChosenEpis
     return select_episodes(usable_records(source.records, "episodes.records", tasks), source)
 
 
-def drawn(tasks: list[TaskItem], most: int) -> int:
-    """How many of the tasks are shown."""
-    return min(len(tasks), most) if most > 0 else len(tasks)
+def drawn(tasks: list[TaskItem], most: int) -> list[TaskItem]:
+    """The tasks that are shown."""
+    return draw(tasks, most) if most > 0 else tasks
 
 
-def validation_rows(config: DictConfig) -> int:
-    """The oracle's episodes that are validated on.
+def oracle_rows(config: DictConfig, agent: Agent, tasks: list[TaskItem]) -> int:
+    """Rows that the oracle's episodes of the tasks make: several each where the agent edits the context."""
+    if not agent.context.edits:
+        return len(tasks)
+    session = new_session(config.env.name, env_options(config))
+    return sum(agent.context.stretches(len(session.demonstration(item))) for item in tasks)
+
+
+def validation_rows(config: DictConfig, agent: Agent) -> int:
+    """Rows to validate on, of the oracle's episodes.
 
     Raises:
         ConfigError: data.val_files names other tasks than env.eval_tasks.
@@ -85,7 +97,20 @@ def validation_rows(config: DictConfig) -> int:
     wanted = f"validation:{config.env.eval_tasks}"
     if config.data.val_files != wanted:
         raise ConfigError(f"data.val_files={config.data.val_files!r} is not allowed. Allowed: null, {wanted!r}.")
-    return drawn(select_tasks(config.env.name, config.env.eval_tasks, env_options(config)), config.data.val_max_samples)
+    tasks = select_tasks(config.env.name, config.env.eval_tasks, env_options(config))
+    return oracle_rows(config, agent, drawn(tasks, config.data.val_max_samples))
+
+
+def agent_of(config: DictConfig) -> Agent:
+    """An agent as the episodes have it.
+
+    Raises:
+        ConfigError: there is no such one, or it refuses its options or its context.
+    """
+    chosen: Any = OmegaConf.to_container(config.agent)
+    words = section("agent", AgentSection, chosen)
+    form = load_adapter(config.env.name, env_options(config)).form
+    return new_agent(words.name, words.options, words.context, form)
 
 
 def env_options(config: DictConfig) -> dict[str, Any]:

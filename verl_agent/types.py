@@ -26,8 +26,21 @@ class TaskItem:
 class Message(TypedDict):
     """One chat message."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One action of an oracle; an agent makes a reply of it.
+
+    Attributes:
+        action: as the environment takes it, such as `get 1 oak log`.
+        thought: why, in a sentence; may be empty.
+    """
+
+    action: str
+    thought: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +94,18 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One reply and what the environment made of it.
+    """One reply and what came of it.
 
     Attributes:
         reply: the policy's words.
-        step: the environment's answer; None if it was never asked or did not answer.
+        action: what was read out of it and given to the environment; None if nothing could be read.
+        step: what it led to, the environment's answer as a rule; None if there was none.
         generate_s: seconds that the policy took.
         env_s: seconds that the environment took.
     """
 
     reply: Reply
+    action: str | None
     step: StepResult | None
     generate_s: float
     env_s: float

@@ -10,26 +10,27 @@ from env_adapters.babyai.strict import StrictGame
 from env_adapters.babyai.tasks import split_items
 from env_adapters.babyai.texts import Brief, Style
 from env_adapters.babyai.world import World
-from verl_agent.envs.actions import last_action
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.forms import LineForm
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
-STYLES = {"react": Style, "short": Brief}
+STYLES = {"full": Style, "short": Brief}
 
 
 class BabyAI(EnvAdapter):
     """Reward 1.0 for completing the mission, else 0.0. Terminates when it is completed, failed or out of moves."""
 
     splits = ("train", "test", "paper_train", "paper_test", "easy_train", "easy_test")
+    form = LineForm(placeholder="one action, on one line")
     success_reward = 0.05  # what `strict` pays for a success is at least 0.1; anything else pays nothing
 
-    def __init__(self, prompt: str = "react", strict: bool = False) -> None:
+    def __init__(self, prompt: str = "full", strict: bool = False) -> None:
         """Choose what the model is shown, and by whose rules it plays.
 
         Args:
-            prompt: `react` explains the game, asks for a thought and lists the actions after each observation; `short`
-                has a sentence and brief observations, for small models.
+            prompt: `full` explains the game and lists the actions after each observation; `short` has a sentence and
+                brief observations, for small models.
             strict: play as AgentGym's server does, faults included.
         """
         if prompt not in STYLES:
@@ -51,23 +52,19 @@ class BabyAI(EnvAdapter):
         return [{"role": "system", "content": system}, {"role": "user", "content": self.game.opening()}]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out the text after the last `Action:`."""
+        """Carry out one command."""
         if self.game.ended:
             return StepResult("The task has ended.", terminated=True)
-        command = last_action(action)
-        if command is None:
-            return self.game.answer("No action found. Answer with: Action: <action>", "invalid_action")
-        return self.game.play(command)
+        return self.game.play(action)
 
-    def demonstration(self, item: TaskItem) -> Sequence[str]:
-        """The oracle's plan, in the form that the prompt asks for."""
+    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+        """The oracle's plan."""
         if self.strict:
             raise NotImplementedError("BabyAI has no oracle for AgentGym's rules (env.options.strict=true).")
         steps = plan(build(item))
         if steps is None:
             raise NotImplementedError(f"the oracle of BabyAI does not solve {item.id!r}.")
-        lead = "" if self.prompt == "short" else "Thought: {thought}\n"
-        return [lead.format(thought=step.thought) + f"Action: {step.command}" for step in steps]
+        return [Move(step.command, step.thought) for step in steps]
 
 
 def build(item: TaskItem) -> World:

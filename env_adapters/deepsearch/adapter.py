@@ -5,28 +5,37 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.deepsearch.answers import contains, contains_all, exact_match, normalize
-from env_adapters.deepsearch.protocol import describe, first_action
+from env_adapters.deepsearch.protocol import describe
 from env_adapters.deepsearch.retriever import EMBEDDED, check_place, open_retriever
 from env_adapters.deepsearch.tasks import Splits, task_items
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.forms import Parameter, TagForm, Tool
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
-PROMPTS = ("think", "short")
+PROMPTS = ("full", "short")
+TOOLS = (
+    Tool("search", "Look for passages.", "<search>{words}</search>", (Parameter("words"),)),
+    Tool("answer", "Give the answer, which ends the task.", "<answer>{answer}</answer>", (Parameter("answer"),)),
+)
 MAX_QUERY = 300
 """Characters of the longest query that is searched for."""
 MAX_ANSWER = 2000
 """Characters of an answer that are read; the longest that is asked for has about 500."""
 
 
+FORM = TagForm(TOOLS, (("search", "words"), ("answer", "answer")))
+
+
 class DeepSearch(EnvAdapter):
     """Reward 1.0 for the right answer, else 0.0. The first answer ends the episode."""
 
     splits = Splits()
+    form = FORM
 
     def __init__(
         self,
-        prompt: str = "think",
+        prompt: str = "full",
         retriever: str | Sequence[str] = EMBEDDED,
         top_k: int = 3,
         passage_chars: int = 1000,
@@ -36,7 +45,7 @@ class DeepSearch(EnvAdapter):
         """Choose what the model is shown and where it searches.
 
         Args:
-            prompt: `think` explains the task and asks for a thought; `short` is one line for small models.
+            prompt: `full` explains the task; `short` is one line for small models.
             retriever: `embedded`, the folder of an index, or URLs of servers that speak Search-R1's protocol.
             top_k: passages that a search shows, 1 to 10.
             passage_chars: characters of each passage that are shown, 20 to 1500.
@@ -73,17 +82,18 @@ class DeepSearch(EnvAdapter):
         return [{"role": "system", "content": system}, {"role": "user", "content": f"Question: {question}"}]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out the first search or answer of the reply."""
+        """Carry out a search, or judge an answer."""
         if self.ended:
             return StepResult("The question is already answered.", terminated=True)
-        found = first_action(action)
-        if found is None or not found.text:
-            return invalid("No action found. Reply with <search>words</search> or <answer>answer</answer>.")
-        if found.kind == "answer":
-            return self.judge(found.text)
-        if len(found.text) > MAX_QUERY:
+        found = FORM.split(action)
+        if found is None:
+            return invalid(f"No action found. Answer with: {FORM.template}")
+        kind, text = found
+        if kind == "answer":
+            return self.judge(text)
+        if len(text) > MAX_QUERY:
             return invalid(f"The query has over {MAX_QUERY} characters. Search for a few words.")
-        return self.look_up(found.text)
+        return self.look_up(text)
 
     def judge(self, answer: str) -> StepResult:
         """Compare an answer with the accepted ones."""
@@ -105,16 +115,14 @@ class DeepSearch(EnvAdapter):
             info["answer_seen"] = 1.0
         return StepResult(text, info=info)
 
-    def demonstration(self, item: TaskItem) -> Sequence[str]:
+    def demonstration(self, item: TaskItem) -> Sequence[Move]:
         """The gold chain: its searches, then the answer; questions from files have none."""
         chain = item.data.get("chain")
         if not chain:
             raise NotImplementedError(f"the question {item.id!r} comes without a gold chain.")
         *searches, (conclusion, answer) = chain
-        replies = [(thought, f"<search>{query}</search>") for thought, query in searches]
-        replies.append((conclusion, f"<answer>{answer}</answer>"))
-        lead = "" if self.prompt == "short" else "<think>{thought}</think>\n"
-        return [lead.format(thought=thought) + action for thought, action in replies]
+        moves = [Move(f"<search>{query}</search>", thought) for thought, query in searches]
+        return [*moves, Move(f"<answer>{answer}</answer>", conclusion)]
 
 
 def invalid(observation: str) -> StepResult:

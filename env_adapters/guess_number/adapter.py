@@ -6,24 +6,26 @@ The smallest real environment: copy this folder to begin your own.
 import re
 from collections.abc import Sequence
 
-from verl_agent.envs.actions import last_action
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.forms import LineForm
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
-SYSTEM = "Guess a whole number from 1 to {high}. Answer with one line: Action: <number>"
+SYSTEM = "Guess a whole number from 1 to {high}."
+TOLERANT = " Answer with one line: Action: <number>"
 
 
 class GuessNumber(EnvAdapter):
     """Reward 1.0 for the right number, else 0.0. Terminates only when it is found."""
 
     splits = ("train", "test", "small_train", "small_test")
+    form = LineForm(placeholder="<number>")
 
     def __init__(self, tolerant: bool = False) -> None:
         """Choose how replies are read.
 
         Args:
-            tolerant: take the first whole number anywhere in the reply, instead of the text after `Action:`.
+            tolerant: take the first whole number in the action, for agents that hand on whole replies (`raw`).
         """
         if not isinstance(tolerant, bool):
             raise ConfigError(f"env.options.tolerant={tolerant!r} is not allowed. Allowed: true, false.")
@@ -48,7 +50,7 @@ class GuessNumber(EnvAdapter):
         self.target: int = item.data["target"]
         self.ended = False
         return [
-            {"role": "system", "content": SYSTEM.format(high=self.high)},
+            {"role": "system", "content": SYSTEM.format(high=self.high) + (TOLERANT if self.tolerant else "")},
             {"role": "user", "content": "Your first guess?"},
         ]
 
@@ -58,7 +60,7 @@ class GuessNumber(EnvAdapter):
             return StepResult("You have found it already.", terminated=True)
         guess = self.read_guess(action)
         if guess is None:
-            return StepResult("I could not read that. Answer with: Action: <number>", info={"invalid_action": 1.0})
+            return StepResult("That is no whole number.", info={"invalid_action": 1.0})
         if not 1 <= guess <= self.high:
             return StepResult(f"Out of range: guess from 1 to {self.high}.", info={"invalid_action": 1.0})
         if guess == self.target:
@@ -66,22 +68,19 @@ class GuessNumber(EnvAdapter):
             return StepResult("Right.", reward=1.0, terminated=True)
         return StepResult("Higher." if guess < self.target else "Lower.")
 
-    def read_guess(self, reply: str) -> int | None:
-        """The number that `reply` guesses, or None if it names none."""
-        if self.tolerant:
-            found = re.search(r"-?[0-9]+", reply)
-        else:
-            found = re.fullmatch(r"(-?[0-9]+)\.?", last_action(reply) or "")
+    def read_guess(self, action: str) -> int | None:
+        """The number that is guessed, or None if there is none."""
+        found = re.search(r"-?[0-9]+", action) if self.tolerant else re.fullmatch(r"(-?[0-9]+)\.?", action)
         # Twelve characters tell that a number is out of range; Python refuses to read thousands.
         return int(found[0].rstrip(".")[:12]) if found else None
 
-    def demonstration(self, item: TaskItem) -> Sequence[str]:
+    def demonstration(self, item: TaskItem) -> Sequence[Move]:
         """Binary search."""
         low, high = 1, item.data["high"]
-        replies = []
+        moves: list[Move] = []
         while True:
             guess = (low + high) // 2
-            replies.append(f"Action: {guess}")
+            moves.append(Move(str(guess), f"It is from {low} to {high}."))
             if guess == item.data["target"]:
-                return replies
+                return moves
             low, high = (guess + 1, high) if guess < item.data["target"] else (low, guess - 1)

@@ -7,18 +7,18 @@ from pathlib import Path
 from env_adapters.scienceworld.oracle import solution, thought
 from env_adapters.scienceworld.simulator import Answer, World
 from env_adapters.scienceworld.tasks import SPLITS
-from verl_agent.envs.actions import last_action, shorten
+from verl_agent.envs.actions import shorten
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.forms import LineForm
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
-PROMPTS = ("react", "short")
+PROMPTS = ("full", "short")
 MAX_COMMAND = 200
 """Characters that a command may have; the longest of a gold path has 90."""
 MAX_OBSERVATION = 4_000
 """Characters of the simulator's answer that are shown; the longest on a gold path has 1,100."""
 
-NO_ACTION = "No action found. Answer with: Action: <action>"
 TOO_LONG = f"The action is too long: at most {MAX_COMMAND} characters."
 NOT_UNDERSTOOD = "No known action matches that input."
 QUESTION = "Ambiguous request"
@@ -32,13 +32,14 @@ class ScienceWorld(EnvAdapter):
     """The return is the score reached, 0 to 1; 0 if the task failed. Terminates when the task is solved or failed."""
 
     splits = tuple(SPLITS)
+    form = LineForm(placeholder="one action, on one line")
     success_reward = 0.995  # scores are whole percents; a sum of their differences may miss 1 by a rounding error
 
-    def __init__(self, prompt: str = "react", jvms: int = 1) -> None:
+    def __init__(self, prompt: str = "full", jvms: int = 1) -> None:
         """Choose what the model is shown, and what the sessions of a process share.
 
         Args:
-            prompt: `react` explains the actions and asks for a thought; `short` is a few lines for small models.
+            prompt: `full` explains the actions; `short` is a few lines for small models.
             jvms: JVMs over which the sessions of a process are spread, >= 1; one plays some 100 turns a second.
         """
         if prompt not in PROMPTS:
@@ -66,14 +67,12 @@ class ScienceWorld(EnvAdapter):
         ]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out the text after the last `Action:`."""
+        """Carry out one command, or answer the simulator's question."""
         if self.world is None:
             return StepResult("The task has ended.", terminated=True)
-        command = last_action(action)
-        if self.asked:
-            command = choice(command)
-        elif command is None or len(command) > MAX_COMMAND:
-            return StepResult(NO_ACTION if command is None else TOO_LONG, info={"invalid_action": 1.0})
+        command = choice(action) if self.asked else " ".join(action.split())
+        if not self.asked and not 0 < len(command) <= MAX_COMMAND:
+            return StepResult(TOO_LONG if command else NOT_UNDERSTOOD, info={"invalid_action": 1.0})
         answer = self.world.step(command.removesuffix("."))
         cancelled = self.asked and answer.text.startswith("Unknown action")
         self.asked = answer.text.startswith(QUESTION)
@@ -104,19 +103,18 @@ class ScienceWorld(EnvAdapter):
             self.world.close()
             self.world = None
 
-    def demonstration(self, item: TaskItem) -> Sequence[str]:
-        """The simulator's gold path, in the form that the prompt asks for."""
-        lead = "" if self.prompt == "short" else "Thought: {thought}\n"
+    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+        """The simulator's gold path."""
         commands = solution(item.data["task"], item.data["variation"])
-        return [lead.format(thought=thought(command)) + f"Action: {command}" for command in commands]
+        return [Move(command, thought(command)) for command in commands]
 
 
-def choice(command: str | None) -> str:
+def choice(command: str) -> str:
     """What to answer to the simulator's question: the number that `command` begins with, or nothing, which cancels.
 
     Example:
         >>> choice("2: focus on the red box")
         '2'
     """
-    found = re.match(r"\s*(\d{1,4})(?!\d)", command or "", re.ASCII)
+    found = re.match(r"\s*(\d{1,4})(?!\d)", command, re.ASCII)
     return found[1] if found else ""

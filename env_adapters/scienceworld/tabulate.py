@@ -47,8 +47,8 @@ async def _play(item: TaskItem) -> int:
     env = ScienceWorld()
     await env.reset(item)
     try:
-        for turn, reply in enumerate(env.demonstration(item), start=1):
-            if (await env.step(reply)).terminated:
+        for turn, move in enumerate(env.demonstration(item), start=1):
+            if (await env.step(move.action)).terminated:
                 return turn
     finally:
         await env.close()

@@ -7,24 +7,44 @@ from env_adapters.textcraft.game import Game
 from env_adapters.textcraft.oracle import Action, plan
 from env_adapters.textcraft.recipes import RecipeBook, recipe_book, words
 from env_adapters.textcraft.tasks import split_goals, stable_hash, task_item
-from verl_agent.envs.actions import last_action
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.forms import LineForm, Parameter, Tool
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
-PROMPTS = ("react", "short")
+PROMPTS = ("full", "short")
+TOOLS = (
+    Tool(
+        "get",
+        "Fetch an item that no crafting command makes.",
+        "get {number} {item}",
+        (Parameter("number", "integer"), Parameter("item", description="such as oak log")),
+    ),
+    Tool(
+        "craft",
+        "Apply one crafting command from the list, with exactly its numbers.",
+        "craft {number} {item} using {ingredients}",
+        (
+            Parameter("number", "integer"),
+            Parameter("item"),
+            Parameter("ingredients", description="such as 2 oak planks, 1 stick"),
+        ),
+    ),
+    Tool("inventory", "See what you carry.", "inventory"),
+)
 
 
 class TextCraft(EnvAdapter):
     """Reward 1.0 for crafting the goal, else 0.0. Terminates only when it is crafted."""
 
     splits = ("train", "test", "easy_train", "easy_test")
+    form = LineForm(TOOLS, "one action, on one line")
 
-    def __init__(self, prompt: str = "react", distractors: int = 10) -> None:
+    def __init__(self, prompt: str = "full", distractors: int = 10) -> None:
         """Choose what the model is shown.
 
         Args:
-            prompt: `react` explains the game and asks for a thought; `short` is one sentence for small models.
+            prompt: `full` explains the game; `short` is one sentence for small models.
             distractors: most crafting commands shown that the goal does not need, >= 0.
         """
         if prompt not in PROMPTS:
@@ -53,21 +73,17 @@ class TextCraft(EnvAdapter):
         ]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out the text after the last `Action:`."""
+        """Carry out one command."""
         if self.ended:
             return StepResult("The goal is already crafted.", terminated=True)
-        command = last_action(action)
-        if command is None:
-            return StepResult("No action found. Answer with: Action: <action>", info={"invalid_action": 1.0})
-        result = self.game.play(command)
+        result = self.game.play(action)
         self.ended = result.terminated
         return result
 
-    def demonstration(self, item: TaskItem) -> Sequence[str]:
-        """The oracle's plan, in the form that the prompt asks for."""
+    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+        """The oracle's plan."""
         goal = item.data["goal"]
-        lead = "" if self.prompt == "short" else "Thought: {thought}\n"
-        return [lead.format(thought=thought(action, goal)) + f"Action: {action.command}" for action in plan(goal)]
+        return [Move(action.command, thought(action, goal)) for action in plan(goal)]
 
 
 def describe_task(book: RecipeBook, goal: str, distractors: int) -> str:

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.bench.paced import EpisodePlan, PacedEnv, PacedPolicy, generate
+from tests.fakes import plain
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool, process_pool
@@ -78,7 +79,7 @@ async def play_with(new_env: NewEnv, plans: Sequence[EpisodePlan], limits: Episo
     start = time.monotonic()
 
     async def one(plan: EpisodePlan) -> tuple[Episode, float]:
-        tries = await play_until_sound(plan.item, new_env, lambda: PacedPolicy(plan), limits)
+        tries = await play_until_sound(plan.item, new_env, plain, lambda: PacedPolicy(plan), limits)
         return tries[-1], time.monotonic() - start
 
     ended = await asyncio.gather(*map(one, plans))
@@ -125,7 +126,7 @@ async def _round(players: Sequence[tuple[EpisodePlan, Episode, EnvAdapter]], num
     steps = await asyncio.gather(*(env.step(reply.text) for (_, _, env), reply in zip(players, replies, strict=True)))
     stepped = time.monotonic()
     for (_, episode, _), reply, step in zip(players, replies, steps, strict=True):
-        episode.turns.append(Turn(reply, step, answered - asked, stepped - answered))
+        episode.turns.append(Turn(reply, reply.text, step, answered - asked, stepped - answered))
         episode.messages.append({"role": "assistant", "content": reply.text})
         episode.messages.append({"role": "user", "content": step.observation})
         if step.terminated:

@@ -26,6 +26,7 @@ from env_adapters.babyai.world import Move, World, name_of
 from verl_agent.envs.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Move as OracleMove
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = [
@@ -74,18 +75,18 @@ class NoList(Style):
         return ""
 
 
-def start(name: str, seed: int, prompt: str = "react", strict: bool = False) -> tuple[BabyAI, list[Message]]:
+def start(name: str, seed: int, prompt: str = "full", strict: bool = False) -> tuple[BabyAI, list[Message]]:
     env = BabyAI(prompt, strict)
     return env, asyncio.run(env.reset(task_item(LEVEL_BY_NAME[name], seed)))
 
 
 def say(env: BabyAI, *commands: str) -> list[StepResult]:
-    return [asyncio.run(env.step(f"Action: {command}")) for command in commands]
+    return [asyncio.run(env.step(command)) for command in commands]
 
 
 def demonstrate(env: BabyAI, item: TaskItem) -> list[StepResult]:
     asyncio.run(env.reset(item))
-    return [asyncio.run(env.step(reply)) for reply in env.demonstration(item)]
+    return [asyncio.run(env.step(move.action)) for move in env.demonstration(item)]
 
 
 def looks(levels: Iterable[str], seeds: Iterable[int], moves: int) -> Iterable[World]:
@@ -371,12 +372,6 @@ def test_refusals_name_their_reason():
     assert say(env, "turn left", locked)[1].observation.startswith(f"You cannot {locked}, {refusal}")
 
 
-def test_a_reply_without_an_action_is_answered():
-    env, _ = start("GoToObjS4", 1, prompt="short")
-    step = asyncio.run(env.step("go to yellow key 1"))
-    assert step == StepResult("No action found. Answer with: Action: <action>", info={"invalid_action": 1.0})
-
-
 def test_the_brief_texts():
     env, messages = start("UnlockPickupDist", 0, prompt="short")
     assert messages[-1]["content"] == (
@@ -421,7 +416,7 @@ def test_nonsense_is_answered_briefly_and_moves_nothing(prompt):
     ]
     env, _ = start("GoToObjDoor", 0, prompt=prompt)
     for _ in range(1_000):
-        step = asyncio.run(env.step("Action: " + " ".join(draw.choices(words, k=draw.randint(0, 12)))))
+        step = asyncio.run(env.step(" ".join(draw.choices(words, k=draw.randint(0, 12)))))
         assert 0 < len(step.observation) < 4_000
         assert not step.terminated
         if env.game.world.moves:
@@ -525,11 +520,9 @@ def test_the_easy_items_take_few_commands_and_short_prompts():
         assert len(env.demonstration(one)) <= 7
 
 
-def test_the_form_of_demonstrations_follows_the_prompt():
-    assert BabyAI("short").demonstration(item("GoToObjS4", 1)) == ["Action: go to yellow key 1"]
-    assert BabyAI("react").demonstration(item("GoToObjS4", 1)) == [
-        "Thought: I see the yellow key and can reach it.\nAction: go to yellow key 1"
-    ]
+def test_the_oracle_says_what_it_does_and_why():
+    moves = BabyAI().demonstration(item("GoToObjS4", 1))
+    assert moves == [OracleMove("go to yellow key 1", "I see the yellow key and can reach it.")]
 
 
 EVERYTHING_SHOWN = """
@@ -557,7 +550,7 @@ def test_worlds_and_plans_do_not_depend_on_the_hash_seed():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: react, short."),
+        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: full, short."),
         ({"strict": "yes"}, "env.options.strict='yes' is not allowed. Allowed: true, false."),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.check import BAD_ACTIONS, Report, check_adapter
 from verl_agent.envs.trial import MAX_MESSAGE
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
 
 class Sound(EnvAdapter):
@@ -31,8 +31,8 @@ class Sound(EnvAdapter):
         self.ended = action == self.word
         return StepResult("Yes." if self.ended else "No.", float(self.ended), self.ended, {"said": 1.0})
 
-    def demonstration(self, item: TaskItem) -> Sequence[str]:
-        return ["hello", item.data["word"]]
+    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+        return [Move("hello"), Move(item.data["word"])]
 
 
 def finding(report: Report, check: str) -> str:
@@ -248,7 +248,7 @@ def test_a_loop_that_is_kept_from_another_thread():
 def test_an_oracle_that_fails():
     class Wrong(Sound):
         def demonstration(self, item):
-            return ["hello"]
+            return [Move("hello")]
 
     assert "earned 0.0 of 1.0" in finding(check_adapter(Wrong), "demonstrations solve")
 
@@ -258,7 +258,7 @@ def test_an_oracle_that_says_nothing():
         def demonstration(self, item):
             return []
 
-    assert "returned no texts" in finding(check_adapter(Speechless), "an oracle answers")
+    assert "returned no moves" in finding(check_adapter(Speechless), "an oracle answers")
 
 
 def test_no_oracle_is_noted_and_allowed():

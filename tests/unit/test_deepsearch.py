@@ -19,10 +19,10 @@ from env_adapters.deepsearch.adapter import MAX_QUERY, PROMPTS, DeepSearch
 from env_adapters.deepsearch.answers import contains_all, exact_match, normalize
 from env_adapters.deepsearch.factbook import countries
 from env_adapters.deepsearch.index import embedded_folder, open_index
-from env_adapters.deepsearch.protocol import Action, first_action
 from env_adapters.deepsearch.questions import split_questions
 from env_adapters.deepsearch.tasks import EASY_CHARS
 from env_adapters.deepsearch.verify import unsupported
+from verl_agent.envs.actions import first_tag
 from verl_agent.envs.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import StepResult, TaskItem
@@ -41,14 +41,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield result.output
 
 
-def play(replies: list[str], item: TaskItem = FRANCE, **options: object) -> list[StepResult]:
+def play(actions: list[str], item: TaskItem = FRANCE, **options: object) -> list[StepResult]:
     env = DeepSearch(**options)  # type: ignore[arg-type]
     asyncio.run(env.reset(item))
-    return [asyncio.run(env.step(reply)) for reply in replies]
+    return [asyncio.run(env.step(action)) for action in actions]
 
 
 def play_chain(item: TaskItem, **options: object) -> list[StepResult]:
-    return play(list(DeepSearch(**options).demonstration(item)), item, **options)  # type: ignore[arg-type]
+    return play([move.action for move in DeepSearch(**options).demonstration(item)], item, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -76,26 +76,26 @@ def test_where_all_parts_are_needed_each_has_to_stand_there_as_words():
 @pytest.mark.parametrize(
     ("reply", "action"),
     [
-        ("<search>France capital</search>", Action("search", "France capital")),
-        ("<think>hm</think>\n< Search >\n France\n capital </SEARCH>", Action("search", "France capital")),
-        ("```\n<answer>`Paris`</answer>\n```", Action("answer", "Paris")),
-        ("<search>a</search><information>b</information><answer>c</answer>", Action("search", "a")),
-        ("<think>maybe <answer>Rome</answer>?</think><answer>Paris</answer>", Action("answer", "Paris")),
-        ("maybe <answer>Rome</answer>?</think><answer>Paris</answer>", Action("answer", "Paris")),
-        ("<think>I never stop <search>France</search>", Action("search", "France")),
-        ("I will use <search> like so: <search>France</search>", Action("search", "France")),
-        ("<search>France capital", Action("search", "France capital")),
-        ("<answer>Paris\nbecause", Action("answer", "Paris")),
-        ("<answer>Paris</search>", Action("answer", "Paris")),
-        ("<search>Mali</search></think>", Action("search", "Mali")),
-        ("<answer></answer>", Action("answer", "")),
+        ("<search>France capital</search>", ("search", "France capital")),
+        ("<think>hm</think>\n< Search >\n France\n capital </SEARCH>", ("search", "France capital")),
+        ("```\n<answer>`Paris`</answer>\n```", ("answer", "Paris")),
+        ("<search>a</search><information>b</information><answer>c</answer>", ("search", "a")),
+        ("<think>maybe <answer>Rome</answer>?</think><answer>Paris</answer>", ("answer", "Paris")),
+        ("maybe <answer>Rome</answer>?</think><answer>Paris</answer>", ("answer", "Paris")),
+        ("<think>I never stop <search>France</search>", ("search", "France")),
+        ("I will use <search> like so: <search>France</search>", ("search", "France")),
+        ("<search>France capital", ("search", "France capital")),
+        ("<answer>Paris\nbecause", ("answer", "Paris")),
+        ("<answer>Paris</search>", ("answer", "Paris")),
+        ("<search>Mali</search></think>", ("search", "Mali")),
+        ("<answer></answer>", ("answer", "")),
         ("Paris", None),
         ("</search>", None),
         ("<think><search>France</search></think>", None),
     ],
 )
 def test_the_first_action_is_read_however_it_is_dressed(reply, action):
-    assert first_action(reply) == action
+    assert first_tag(reply, ("search", "answer")) == action
 
 
 def test_a_search_shows_passages_and_an_answer_ends_the_episode():
@@ -246,7 +246,7 @@ def test_fuzzed_replies_end_in_short_observations():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: think, short."),
+        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: full, short."),
         ({"top_k": 0}, "env.options.top_k=0 is not allowed. Allowed: a whole number from 1 to 10."),
         (
             {"passage_chars": True},

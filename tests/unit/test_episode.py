@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.fakes import ITEM, ScriptedPolicy, Talk, talk_class
+from tests.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play, play_until_sound
 from verl_agent.types import Episode, Reply, StepResult, StopReason
@@ -17,7 +17,7 @@ NO_ROOM = Reply("", cut=StopReason.EPISODE_TOKENS)
 def run(script, max_turns: int = 3, **talk) -> tuple[Episode, Talk]:
     env = talk_class()(**talk)
     limits = EpisodeLimits(max_turns, timeout_s=0.05)
-    return asyncio.run(play(ITEM, env, ScriptedPolicy(script), limits)), env
+    return asyncio.run(play(ITEM, env, plain(), ScriptedPolicy(script), limits)), env
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_reply_for_which_there_was_no_room_leaves_no_trace():
 
 def test_the_policy_reads_all_that_was_said_before():
     policy = ScriptedPolicy(["a", "b"])
-    asyncio.run(play(ITEM, talk_class()(turns=2), policy, EpisodeLimits(5)))
+    asyncio.run(play(ITEM, talk_class()(turns=2), plain(), policy, EpisodeLimits(5)))
     assert [len(messages) for messages in policy.heard] == [2, 4]
 
 
@@ -92,7 +92,7 @@ def test_an_environment_that_cannot_close_does_not_spoil_its_episode(fault):
 def test_a_failing_policy_raises_and_the_environment_is_closed():
     env = talk_class()()
     with pytest.raises(ZeroDivisionError, match="our bug"):
-        asyncio.run(play(ITEM, env, ScriptedPolicy(["a", ZeroDivisionError("our bug")]), EpisodeLimits(5)))
+        asyncio.run(play(ITEM, env, plain(), ScriptedPolicy(["a", ZeroDivisionError("our bug")]), EpisodeLimits(5)))
     assert env.closed == 1
 
 
@@ -106,7 +106,7 @@ class Misconfigured(talk_class()):
 def test_a_wrong_setting_stops_the_run_rather_than_every_episode_of_it():
     env = Misconfigured()
     with pytest.raises(ConfigError, match=r"env\.options\.url"):
-        asyncio.run(play(ITEM, env, ScriptedPolicy([]), EpisodeLimits(5)))
+        asyncio.run(play(ITEM, env, plain(), ScriptedPolicy([]), EpisodeLimits(5)))
     assert env.closed == 1
 
 
@@ -114,7 +114,7 @@ def test_a_cancelled_episode_closes_its_environment_and_counts_as_nothing():
     env = talk_class()(fault="hang")
 
     async def stop_in_the_middle() -> None:
-        task = asyncio.create_task(play(ITEM, env, ScriptedPolicy(["a"]), EpisodeLimits(5)))
+        task = asyncio.create_task(play(ITEM, env, plain(), ScriptedPolicy(["a"]), EpisodeLimits(5)))
         while not env.heard:
             await asyncio.sleep(0)
         task.cancel()
@@ -131,7 +131,7 @@ def test_a_failed_episode_is_never_a_success():
     class Generous(talk_class()):
         success_reward = 0.0
 
-    episode = asyncio.run(play(ITEM, Generous(fault="raise"), ScriptedPolicy(["a"]), EpisodeLimits(5)))
+    episode = asyncio.run(play(ITEM, Generous(fault="raise"), plain(), ScriptedPolicy(["a"]), EpisodeLimits(5)))
     assert (episode.success_reward, episode.success) == (0.0, False)
 
 
@@ -144,7 +144,7 @@ def replay(faults: list[str], retries: int) -> tuple[list[Episode], list[Talk], 
         return policies[-1]
 
     limits = EpisodeLimits(1, timeout_s=0.05, retries=retries)
-    tries = asyncio.run(play_until_sound(ITEM, lambda: talk(fault=next(left)), new_policy, limits))
+    tries = asyncio.run(play_until_sound(ITEM, lambda: talk(fault=next(left)), plain, new_policy, limits))
     return tries, talk.made, policies
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from tests.fakes import ScriptedPolicy, talk_class
+from tests.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, FaultLimitError
 from verl_agent.evaluation import model_name, prepare_evaluation
 from verl_agent.rollout.episode import EpisodeLimits
@@ -28,6 +28,7 @@ class Evaluation:
         self.seeds: list[int] = []
         self.setup = EvaluationSetup(
             new_env=lambda: self.talk(turns=2, fault=fault),
+            new_agent=plain,
             new_policy=self._policy,
             limits=EpisodeLimits(max_turns=3, timeout_s=1.0, retries=1),
             tasks="test",
@@ -105,7 +106,7 @@ def test_no_more_episodes_run_at_once_than_allowed(tmp_path):
             return await super().reply(messages)
 
     evaluation.setup = EvaluationSetup(
-        evaluation.setup.new_env, lambda seed: Slow(["one", "two"]), EpisodeLimits(3), "test", "x", concurrency=3
+        evaluation.setup.new_env, plain, lambda seed: Slow(["one", "two"]), EpisodeLimits(3), "test", "x", concurrency=3
     )
     evaluation.play(samples=3)
     assert max(running) == 3
@@ -114,7 +115,12 @@ def test_no_more_episodes_run_at_once_than_allowed(tmp_path):
 def test_a_policy_that_fails_is_a_bug_and_ends_the_evaluation(tmp_path):
     evaluation = Evaluation(tmp_path)
     evaluation.setup = EvaluationSetup(
-        evaluation.setup.new_env, lambda seed: ScriptedPolicy([RuntimeError("engine")]), EpisodeLimits(3), "test", "x"
+        evaluation.setup.new_env,
+        plain,
+        lambda seed: ScriptedPolicy([RuntimeError("engine")]),
+        EpisodeLimits(3),
+        "test",
+        "x",
     )
     with pytest.raises(RuntimeError, match="engine"):
         evaluation.play()
@@ -157,6 +163,7 @@ def composed(folder: Path, **evaluation) -> DictConfig:
             "env": {"name": "guess_number"},
             "horizon": {"max_turns": [3]},
             "episode": {"max_tokens_per_turn": 8},
+            "agent": {},
             "data": {"max_prompt_length": 64, "max_response_length": 64},
             "model": {"path": "owner/model"},
             "engine": {},

@@ -22,8 +22,8 @@ def record(
 ) -> EpisodeRecord:
     """An episode of two turns, the first of them invalid."""
     turns = [
-        Turn(Reply("?", tokens=3), StepResult("what?", info={"invalid_action": 1.0}), 0.0, 0.0),
-        Turn(Reply("go", tokens=5), StepResult("done", reward=float(solved), terminated=solved), 0.0, 0.0),
+        Turn(Reply("?", tokens=3), "?", StepResult("what?", info={"invalid_action": 1.0}), 0.0, 0.0),
+        Turn(Reply("go", tokens=5), "go", StepResult("done", reward=float(solved), terminated=solved), 0.0, 0.0),
     ]
     reason = StopReason.TERMINATED if solved else stop
     episode = Episode(TaskItem("talk", task, category=category), max_turns=2, turns=turns, stop=reason)

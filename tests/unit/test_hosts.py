@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.fakes import ScriptedPolicy
+from tests.fakes import ScriptedPolicy, plain
 from tests.hosted import ITEM, Obedient, Odd, Patient
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
@@ -146,7 +146,7 @@ def test_episodes_of_a_host_that_is_killed_are_played_again():
         async def one() -> list[Episode]:
             limits = EpisodeLimits(3, None, retries=1)
             return await play_until_sound(
-                ITEM, lambda: PooledEnv(Obedient, pool), lambda: ScriptedPolicy(next(scripts)), limits
+                ITEM, lambda: PooledEnv(Obedient, pool), plain, lambda: ScriptedPolicy(next(scripts)), limits
             )
 
         return await asyncio.gather(*(one() for _ in range(8)))
@@ -200,7 +200,7 @@ def test_sessions_that_only_wait_hardly_wait_for_each_other(blocks):
         async def one() -> list[Episode]:
             limits = EpisodeLimits(steps, None)
             return await play_until_sound(
-                ITEM, lambda: PooledEnv(Patient, pool), lambda: ScriptedPolicy(["wait"] * steps), limits
+                ITEM, lambda: PooledEnv(Patient, pool), plain, lambda: ScriptedPolicy(["wait"] * steps), limits
             )
 
         played = await asyncio.gather(*(one() for _ in range(sessions)))

@@ -22,6 +22,7 @@ from env_adapters.textcraft.adapter import TextCraft
 from tests.agentgym import CLIENTS
 from tests.fakes import talk_class
 from tests.serving import RunningEnv, pool_of, serving
+from verl_agent.agents.plain import ReAct
 from verl_agent.cli import app
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.link import HostLink
@@ -85,7 +86,7 @@ def test_agentgyms_textcraft_client_solves_20_goals(textcraft):
         observation = client.reset(index)
         assert observation.startswith("Crafting commands:\n")
         assert observation == client.observe()
-        steps = [client.step(reply) for reply in TextCraft().demonstration(TRAIN[index])]
+        steps = [client.step(reply) for reply in ReAct(TextCraft.form).write(TextCraft().demonstration(TRAIN[index]))]
         assert [(reward, done) for _, reward, done in steps[-2:]] == [(0, False), (1, True)]
         assert steps[-1][0] == f"Crafted {steps[-1][0].split()[1]} {TRAIN[index].data['goal']}"
     client.close()
@@ -97,8 +98,8 @@ def test_each_of_agentgyms_clients_finds_what_it_reads(guess, name):
     items = GuessNumber.tasks("train")
     client = CLIENTS[name](guess.url)
     assert client.reset(41).strip() == "Your first guess?"
-    replies = GuessNumber().demonstration(items[41])
-    played = [client.step(f"Thought: halve it.\n{reply}") for reply in replies]
+    replies = ReAct(GuessNumber.form).write(GuessNumber().demonstration(items[41]))
+    played = [client.step(reply) for reply in replies]
     assert played[-1] == ("Right.", 1.0, True)
     assert all(step[1:] == (0.0, False) for step in played[:-1])
     assert client.close() == {"closed": True}
@@ -108,11 +109,10 @@ def test_the_action_alone_and_the_whole_reply_are_told_apart():
     with serving("guess_number", pool_of(GuessNumber)) as strict:
         session = begin(strict)
         alone = post(strict, "/step", {"id": session, "action": "50"}).json()
-        whole = post(strict, "/step", {"id": session, "reply": "50"}).json()
-        searching = post(strict, "/step", {"env_idx": session, "action": "50"}).json()
-    assert alone["observation"] == "Lower."
-    assert whole["observation"] == searching["observation"] == "I could not read that. Answer with: Action: <number>"
-    assert whole["info"] == {"invalid_action": 1.0}
+        whole = post(strict, "/step", {"env_idx": session, "action": "Halve it.\nAction: 50"}).json()
+        bare = post(strict, "/step", {"env_idx": session, "action": "50"}).json()
+    assert alone["observation"] == whole["observation"] == "Lower."
+    assert (bare["observation"], bare["info"]) == ("That is no whole number.", {"invalid_action": 1.0})
 
 
 def test_the_score_is_the_sum_of_the_rewards_and_begins_anew_with_each_task():
@@ -176,7 +176,7 @@ def test_it_says_what_it_is(guess):
         ("/step", {"id": {"id": 1}, "action": "x"}, 422, "must be the number"),
         ("/step", {"id": 1}, 422, "action must be a text, got null."),
         ("/step", {"id": 1, "action": ["x"]}, 422, 'action must be a text, got ["x"].'),
-        ("/step", {"id": 1, "reply": 7}, 422, "reply must be a text, got 7."),
+        ("/step", {"id": 1, "action": 7}, 422, "action must be a text, got 7."),
         ("/step", {"id": 1, "action": "x" * 1_048_577}, 422, "action has 1048577 characters, allowed are 1048576."),
         ("/step", [1, "x"], 422, 'the body must be a JSON object, got [1, "x"].'),
         ("/create", {"goal": "minecraft:bed"}, 422, "goal cannot be set: choose an item of the environment"),
@@ -403,8 +403,8 @@ def test_a_session_that_nobody_waits_for_any_more_is_not_kept():
 def test_32_clients_at_once(textcraft):
     def play(index: int) -> float:
         session = begin(textcraft, index)
-        replies = TextCraft().demonstration(TRAIN[index])
-        steps = [post(textcraft, "/step", {"id": session, "reply": reply}).json() for reply in replies]
+        moves = TextCraft().demonstration(TRAIN[index])
+        steps = [post(textcraft, "/step", {"id": session, "action": move.action}).json() for move in moves]
         post(textcraft, "/close", {"id": session})
         return float(steps[-1]["score"])
 
@@ -556,7 +556,7 @@ def test_sigterm_lets_the_last_episode_end():
         assert process.wait(100) == 0
 
 
-@pytest.mark.parametrize("field", ["sessions", "body_bytes", "reply_chars", "idle_s", "drain_s"])
+@pytest.mark.parametrize("field", ["sessions", "body_bytes", "action_chars", "idle_s", "drain_s"])
 def test_limits_that_allow_nothing_are_refused(field):
     with pytest.raises(ConfigError, match=f"the limit {field} must be > 0, got 0"):
         Limits(**{field: 0})

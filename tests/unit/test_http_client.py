@@ -4,7 +4,7 @@ import asyncio
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,7 +19,9 @@ from env_adapters.textcraft.adapter import TextCraft
 from tests.agentgym import Server
 from tests.fakes import ScriptedPolicy
 from tests.serving import pool_of, serving, serving_app
+from verl_agent.agents.plain import ReAct
 from verl_agent.envs.check import check_adapter
+from verl_agent.envs.forms import LineForm
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.place import PoolLimits
@@ -35,7 +37,7 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.types import Episode, StepResult, StopReason, TaskItem
+from verl_agent.types import Episode, Move, StepResult, StopReason, TaskItem
 
 
 def options(env: str, *urls: str, **more: Any) -> dict[str, Any]:
@@ -56,9 +58,12 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-async def solve(item: TaskItem, chosen: dict[str, Any], replies: list[str]) -> Episode:
-    env = HttpEnv.with_options(chosen)(**chosen)
-    return await play(item, env, ScriptedPolicy(replies), EpisodeLimits(len(replies), timeout_s=250))
+async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[Move | str]) -> Episode:
+    """Play moves as an agent would say them, and whole replies as they are."""
+    adapter = HttpEnv.with_options(chosen)
+    agent, env = ReAct(adapter.form), adapter(**chosen)
+    said = [move if isinstance(move, str) else agent.write([move])[0] for move in moves]
+    return await play(item, env, agent, ScriptedPolicy(said), EpisodeLimits(len(moves), timeout_s=250))
 
 
 # Our servers
@@ -73,7 +78,7 @@ def test_the_oracle_solves_20_goals_of_textcraft_from_here():
         assert items[0].category == local[items[0].id].category
 
         async def all_at_once() -> list[Episode]:
-            plays = [solve(item, chosen, list(TextCraft().demonstration(local[item.id]))) for item in items[:20]]
+            plays = [solve(item, chosen, TextCraft().demonstration(local[item.id])) for item in items[:20]]
             return await asyncio.gather(*plays)
 
         episodes = asyncio.run(all_at_once())
@@ -83,7 +88,8 @@ def test_the_oracle_solves_20_goals_of_textcraft_from_here():
         play(
             local[items[0].id],
             TextCraft(),
-            ScriptedPolicy(TextCraft().demonstration(local[items[0].id])),
+            ReAct(TextCraft.form),
+            ScriptedPolicy(ReAct(TextCraft.form).write(TextCraft().demonstration(local[items[0].id]))),
             EpisodeLimits(99),
         )
     )
@@ -135,7 +141,13 @@ def test_host_processes_play_on_a_server():
         pool = process_pool(adapter, chosen, CallLimits(), PoolLimits(count=1))
         try:
             policy = ScriptedPolicy(["Action: 7"])
-            return await play(TaskItem("guess_number", "100:7"), PooledEnv(adapter, pool), policy, EpisodeLimits(1))
+            return await play(
+                TaskItem("guess_number", "100:7"),
+                PooledEnv(adapter, pool),
+                ReAct(adapter.form),
+                policy,
+                EpisodeLimits(1),
+            )
         finally:
             await pool.shutdown()
 
@@ -384,7 +396,7 @@ SOLVED = {
 }
 """What the server of each environment answers to two actions that solve a task, in its own units."""
 RETURNS = {"babyai": 0.3}
-SENT = {"searchqa": "Thought: go.\nAction: go north", "webarena": "Thought: go.\nAction: go north"}
+SENT = {"searchqa": "<search>north</search>", "webarena": "```go north```"}
 
 
 @pytest.mark.parametrize("name", list(SOLVED))
@@ -394,7 +406,9 @@ def test_each_of_agentgyms_servers_is_understood(name):
         chosen = options(name, running.url, protocol="agentgym", items={"train": "0-9", "test": "10-12"})
         items = select_tasks("http", "test", chosen)
         assert [item.id for item in items] == [f"{name}_{number}" for number in (10, 11, 12)]
-        episode = asyncio.run(solve(items[1], chosen, ["Thought: go.\nAction: go north"] * 3))
+        episode = asyncio.run(
+            solve(items[1], chosen, [Move("<search>north</search>" if name == "searchqa" else "go north", "go.")] * 3)
+        )
     assert episode.stop is StopReason.TERMINATED
     assert (episode.reward, len(episode.turns)) == (pytest.approx(RETURNS.get(name, 1.0)), 2)
     assert server.item == 11
@@ -410,9 +424,9 @@ def test_instructions_are_the_users_if_he_says_any():
     server = Server("textcraft", SOLVED["textcraft"])
     with serving_app(server.app) as running:
         chosen = options("textcraft", running.url, protocol="agentgym", items={"train": "0"}, instructions="Craft.")
-        episode = asyncio.run(solve(TaskItem("textcraft", "textcraft_0"), chosen, ["what?"]))
-    assert episode.messages[0] == {"role": "user", "content": "Craft."}
-    assert server.heard[-1] == ("step", {"action": "", "id": 7})
+        episode = asyncio.run(solve(TaskItem("textcraft", "textcraft_0"), chosen, [Move("look")]))
+    assert episode.messages[0] == {"role": "user", "content": f"Craft.\n\n{ReAct(LineForm()).instruction()}"}
+    assert server.heard[-1] == ("step", {"action": "look", "id": 7})
 
 
 @pytest.mark.parametrize(("name", "item"), [("textcraft", 404), ("webarena", 408)])
@@ -420,7 +434,7 @@ def test_errors_with_status_200_are_errors(name, item):
     server = Server(name, SOLVED[name])
     with serving_app(server.app) as running:
         chosen = options(name, running.url, protocol="agentgym", items={"train": str(item)})
-        episode = asyncio.run(solve(TaskItem(name, f"{name}_{item}"), chosen, ["x"]))
+        episode = asyncio.run(solve(TaskItem(name, f"{name}_{item}"), chosen, [Move("x")]))
     assert episode.stop is StopReason.ENV_ERROR
     assert ("list index out of range" if item == 404 else "could not begin the task in time") in episode.error
 

@@ -85,9 +85,9 @@ def test_a_batch_without_a_sound_episode_has_no_reward():
 
 def test_a_summary_holds_sums_over_turns():
     turns = [
-        Turn(Reply("a", tokens=3), StepResult("x", 0.5, info={"invalid_action": 1.0}), generate_s=1.0, env_s=0.5),
-        Turn(Reply("b", tokens=4), StepResult("y", 0.5, True, {"invalid_action": 1.0}), generate_s=2.0, env_s=0.5),
-        Turn(Reply("c", tokens=1), None, generate_s=1.0, env_s=0.0),
+        Turn(Reply("a", tokens=3), "a", StepResult("x", 0.5, info={"invalid_action": 1.0}), generate_s=1.0, env_s=0.5),
+        Turn(Reply("b", tokens=4), "b", StepResult("y", 0.5, True, {"invalid_action": 1.0}), generate_s=2.0, env_s=0.5),
+        Turn(Reply("c", tokens=1), None, None, generate_s=1.0, env_s=0.0),
     ]
     played = Episode(TaskItem("env", "1", category="low"), 5, turns=turns, stop=StopReason.TERMINATED)
     assert summarize(played, attempts=2) == EpisodeSummary(

@@ -20,6 +20,7 @@ def config(**changes) -> dict:
         "env": {"name": "guess_number"},
         "horizon": {"max_turns": [3, 6], "steps_per_stage": 10},
         "episode": {"max_tokens_per_turn": 64},
+        "agent": {},
         "trainer": {"anything": "of verl's"},
     }
     for key, value in changes.items():
@@ -100,7 +101,7 @@ def test_a_missing_value_is_named():
         section("horizon", Horizon, {})
 
 
-@pytest.mark.parametrize("name", ["env", "horizon", "episode"])
+@pytest.mark.parametrize("name", ["env", "horizon", "episode", "agent"])
 def test_a_config_without_our_sections_is_not_a_recipe(name):
     with pytest.raises(ConfigError, match=f"no section '{name}'. Start from a recipe"):
         agent_settings({key: values for key, values in config().items() if key != name})

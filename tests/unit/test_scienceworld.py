@@ -35,13 +35,13 @@ LIFESPAN = ITEMS["lifespan-longest-lived:93"]
 CIRCUIT = ITEMS["test-conductivity:675"]
 
 
-def start(item: TaskItem, prompt: str = "react", jvms: int = 1) -> tuple[ScienceWorld, list[Message]]:
+def start(item: TaskItem, prompt: str = "full", jvms: int = 1) -> tuple[ScienceWorld, list[Message]]:
     env = ScienceWorld(prompt, jvms)
     return env, asyncio.run(env.reset(item))
 
 
 def say(env: ScienceWorld, *commands: str) -> list[StepResult]:
-    return [asyncio.run(env.step(f"Action: {command}")) for command in commands]
+    return [asyncio.run(env.step(command)) for command in commands]
 
 
 def play(item: TaskItem, commands: Sequence[str], jvms: int = 1) -> list[StepResult]:
@@ -147,14 +147,12 @@ def test_an_ambiguous_request_is_answered_by_a_number():
     assert steps[3].info == {}
 
 
-@pytest.mark.parametrize(
-    "reply", ["Action: 99", "Action: go to hallway", "Action:", "I do not know.", "Action: " + "9" * 5_000]
-)
-def test_any_other_answer_cancels_the_request(reply):
+@pytest.mark.parametrize("action", ["99", "go to hallway", "", "I do not know.", "9" * 5_000])
+def test_any_other_answer_cancels_the_request(action):
     env, _ = start(LIFESPAN)
     say(env, "open door to outside", "go to outside")
     assert say(env, "look at door")[0].info == {"ambiguous_action": 1.0}
-    answer = asyncio.run(env.step(reply))
+    answer = asyncio.run(env.step(action))
     assert answer.observation.startswith("The action was cancelled")
     assert answer.info == {"invalid_action": 1.0}
     assert say(env, "look around")[0].info == {}
@@ -162,21 +160,18 @@ def test_any_other_answer_cancels_the_request(reply):
 
 
 @pytest.mark.parametrize(
-    ("command", "number"), [("2", "2"), ("2: focus", "2"), (" 0.", "0"), ("12345", ""), ("two", ""), (None, "")]
+    ("command", "number"), [("2", "2"), ("2: focus", "2"), (" 0.", "0"), ("12345", ""), ("two", ""), ("", "")]
 )
 def test_the_number_of_a_choice_is_read_however_it_is_written(command, number):
     assert choice(command) == number
 
 
-@pytest.mark.parametrize(
-    "reply", ["Action: LOOK  AROUND.", "Thought: hm.\nAction:\n```\nlook around\n```", "**Action:** `look around`"]
-)
-def test_the_last_action_is_read_however_it_is_dressed(reply):
-    env, _ = start(LIFESPAN)
-    assert asyncio.run(env.step(reply)).observation.startswith("This room is called")
+@pytest.mark.parametrize("command", ["LOOK  AROUND.", " look\naround "])
+def test_spaces_and_case_of_a_command_do_not_matter(command):
+    assert play(LIFESPAN, [command])[0].observation.startswith("This room is called")
 
 
-@pytest.mark.parametrize("command", ["dance", "9", "look at nothing at all"])
+@pytest.mark.parametrize("command", ["dance", "9", "look at nothing at all", "", " \n "])
 def test_what_is_not_understood_is_said_and_counted(command):
     assert play(LIFESPAN, [command]) == [
         StepResult("No known action matches that input.", info={"invalid_action": 1.0})
@@ -217,9 +212,9 @@ def test_fuzzed_actions_end_in_a_bounded_observation():
     ]
     replies = [
         *BAD_ACTIONS,
-        *(f"Action: {' '.join(draw.choices(verbs + things, k=draw.randint(1, 9)))}" for _ in range(150)),
+        *(" ".join(draw.choices(verbs + things, k=draw.randint(1, 9))) for _ in range(150)),
     ]
-    replies += ["Action: " + bytes(draw.randrange(256) for _ in range(80)).decode("latin-1") for _ in range(30)]
+    replies += [bytes(draw.randrange(256) for _ in range(80)).decode("latin-1") for _ in range(30)]
     env, _ = start(LIFESPAN)
     for reply in replies:
         step = asyncio.run(env.step(reply))
@@ -257,15 +252,15 @@ def test_a_look_around_comes_before_what_is_done_in_a_place():
     assert list(with_looks(path)) == [*path[:3], "look around", *path[3:]]
 
 
-def test_the_form_of_demonstrations_follows_the_prompt():
-    assert ScienceWorld("short").demonstration(LIFESPAN)[0] == "Action: open door to outside"
-    assert ScienceWorld("react").demonstration(LIFESPAN)[0].startswith("Thought: ")
+def test_the_oracle_says_what_it_does_and_why():
+    first = ScienceWorld().demonstration(LIFESPAN)[0]
+    assert (first.action, first.thought != "") == ("open door to outside", True)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: react, short."),
+        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: full, short."),
         ({"jvms": 0}, "env.options.jvms=0 is not allowed. Allowed: a whole number >= 1."),
         ({"jvms": True}, "env.options.jvms=True is not allowed. Allowed: a whole number >= 1."),
     ],

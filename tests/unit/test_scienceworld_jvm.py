@@ -31,7 +31,7 @@ def start(jvms: int = 1) -> ScienceWorld:
 
 
 def say(env: ScienceWorld, *commands: str) -> list[StepResult]:
-    return [asyncio.run(env.step(f"Action: {command}")) for command in commands]
+    return [asyncio.run(env.step(command)) for command in commands]
 
 
 def pid(env: ScienceWorld) -> int:

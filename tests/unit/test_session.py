@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.fakes import ITEM, ScriptedPolicy, Talk, talk_class
+from tests.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from tests.hosted import Obedient
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool
@@ -32,7 +32,7 @@ def gone(before: set[str], within_s: float = 5.0) -> bool:
 async def one(talk: type[Talk], timeout_s: float = 5.0, **options) -> Episode:
     pool = inline_pool(talk, options, CallLimits(timeout_s, grace_s=0.1), PoolLimits())
     try:
-        return await play(ITEM, PooledEnv(talk, pool), ScriptedPolicy(["a", "b"]), EpisodeLimits(2, None))
+        return await play(ITEM, PooledEnv(talk, pool), plain(), ScriptedPolicy(["a", "b"]), EpisodeLimits(2, None))
     finally:
         await pool.shutdown()
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from env_adapters.textcraft.adapter import PROMPTS, TextCraft
+from env_adapters.textcraft.adapter import PROMPTS, TOOLS, TextCraft
 from env_adapters.textcraft.game import MAX_QUANTITY, Game
 from env_adapters.textcraft.recipes import build_book, recipe_book
 from env_adapters.textcraft.tasks import EASY_TURNS, task_item
 from verl_agent.envs.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
 GOLDEN = json.loads(Path(__file__).parents[1].joinpath("data/textcraft_golden.json").read_text())
 ALL_ITEMS = [*TextCraft.tasks("train"), *TextCraft.tasks("test")]
@@ -26,7 +26,7 @@ FULLER = {"minecraft:coarse_dirt", "minecraft:crimson_trapdoor"}
 """Goals for which the reference shows fewer distractors than exist: it draws before it drops those that are needed."""
 
 
-def start(goal: str, prompt: str = "react", distractors: int = 10) -> tuple[TextCraft, list[Message]]:
+def start(goal: str, prompt: str = "full", distractors: int = 10) -> tuple[TextCraft, list[Message]]:
     env = TextCraft(prompt, distractors)
     return env, asyncio.run(env.reset(task_item(goal)))
 
@@ -51,7 +51,7 @@ def test_observations_and_rewards_are_those_of_the_reference(golden):
     env, messages = start(golden["goal_item"])
     assert messages[-1]["content"].endswith(golden["goal_line"])
     for expected in golden["steps"]:
-        got = asyncio.run(env.step(f"Action: {expected['action']}"))
+        got = asyncio.run(env.step(f"{expected['action']}"))
         assert (got.observation, got.reward, got.terminated) == (
             expected["observation"],
             expected["reward"],
@@ -78,7 +78,7 @@ def test_the_oracle_solves_every_goal_through_the_text(prompt):
     for item in ALL_ITEMS:
         env = TextCraft(prompt)
         asyncio.run(env.reset(item))
-        steps = [asyncio.run(env.step(reply)) for reply in env.demonstration(item)]
+        steps = [asyncio.run(env.step(move.action)) for move in env.demonstration(item)]
         assert len(steps) == item.data["turns"]
         solved += sum(step.reward for step in steps) == 1.0 and steps[-1].terminated
     assert solved == 544
@@ -139,34 +139,15 @@ def test_as_many_distractors_as_asked_for(count):
 
 
 @pytest.mark.parametrize(
-    "reply",
-    [
-        "Action: get 4 birch log",
-        "Thought: wood.\nAction: get 4 birch log.",
-        "Action: get 1 oak log? No.\nAction:   GET  4  Birch Log  ",
-        "Action:\n```\nget 4 birch log\n```",
-        "Action: ```get 4 birch log```",
-        "```text\nAction: get 4 birch log\n```",
-        "**Action:** `get 4 birch log`",
-        "action: get 4 birch log\nObservation: Got 4 birch log",
-    ],
-)
-def test_the_last_action_is_read_however_it_is_dressed(reply):
-    assert answer(reply) == StepResult("Got 4 birch log")
-
-
-@pytest.mark.parametrize(
     ("reply", "observation", "measure"),
     [
-        ("get 4 birch log", "No action found. Answer with: Action: <action>", "invalid_action"),
-        ("Action:", "No action found. Answer with: Action: <action>", "invalid_action"),
-        ("Action: dance", "Could not execute dance", "invalid_action"),
-        ("Action: get -1 birch log", "Could not execute get -1 birch log", "invalid_action"),
-        ("Action: get 4 birch wood", "Could not find birch wood", "failed_action"),
-        ("Action: get 1 planks", "Could not find planks", "failed_action"),
-        ("Action: craft 1 stick using wood", "Wrong item format: wood", "failed_action"),
-        ("Action: get 0 birch log", "Could not get that many birch log: ask for 1 to 1000", "failed_action"),
-        ("Action: get 1000000000 birch log", "Could not get that many birch log: ask for 1 to 1000", "failed_action"),
+        ("dance", "Could not execute dance", "invalid_action"),
+        ("get -1 birch log", "Could not execute get -1 birch log", "invalid_action"),
+        ("get 4 birch wood", "Could not find birch wood", "failed_action"),
+        ("get 1 planks", "Could not find planks", "failed_action"),
+        ("craft 1 stick using wood", "Wrong item format: wood", "failed_action"),
+        ("get 0 birch log", "Could not get that many birch log: ask for 1 to 1000", "failed_action"),
+        ("get 1000000000 birch log", "Could not get that many birch log: ask for 1 to 1000", "failed_action"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_counted(reply, observation, measure):
@@ -178,15 +159,15 @@ def test_what_cannot_be_done_is_said_and_counted(reply, observation, measure):
     ["x" * 1_000_000, "get " + "9" * 1_000_000 + " birch log", "get 1 " + "y" * 400, "craft 1 x using " + "1 x, " * 90],
 )
 def test_long_actions_are_answered_briefly(action):
-    assert len(answer(f"Action: {action}").observation) < 200
+    assert len(answer(f"{action}").observation) < 200
 
 
 def test_a_wrong_recipe_costs_nothing():
     steps = answers(
         "minecraft:birch_wood",
-        f"Action: get {MAX_QUANTITY} birch log",
-        "Action: craft 3 birch wood using 5 birch log",
-        "Action: inventory",
+        f"get {MAX_QUANTITY} birch log",
+        "craft 3 birch wood using 5 birch log",
+        "inventory",
     )
     assert [step.observation for step in steps[1:]] == [
         "Could not find a valid recipe for birch wood",
@@ -195,9 +176,7 @@ def test_a_wrong_recipe_costs_nothing():
 
 
 def test_an_ingredient_offered_twice_is_taken_twice():
-    steps = answers(
-        "minecraft:birch_wood", "Action: get 2 birch log", "Action: craft 3 birch wood using 2 birch log, 2 birch log"
-    )
+    steps = answers("minecraft:birch_wood", "get 2 birch log", "craft 3 birch wood using 2 birch log, 2 birch log")
     assert steps[-1].observation == "Could not find enough items to craft minecraft:birch_wood"
 
 
@@ -209,16 +188,16 @@ def test_crafting_takes_the_ingredients_and_leaves_the_rest():
 
 
 def test_a_kind_of_item_is_not_an_item_but_one_of_it_will_do():
-    plank = ["Action: get 2 oak logs", *["Action: craft 4 oak planks using 1 oak logs"] * 2]
-    tag, member = "Action: craft 1 chest using 8 planks", "Action: craft 1 chest using 8 oak planks"
+    plank = ["get 2 oak logs", *["craft 4 oak planks using 1 oak logs"] * 2]
+    tag, member = "craft 1 chest using 8 planks", "craft 1 chest using 8 oak planks"
     steps = answers("minecraft:chest", *plank, tag, member)
     assert steps[-2].observation == "Could not find enough items to craft minecraft:chest"
     assert steps[-1] == StepResult("Crafted 1 minecraft:chest", 1.0, True)
 
 
 def test_the_goal_is_rewarded_once():
-    craft = "Action: craft 3 birch wood using 4 birch log"
-    steps = answers("minecraft:birch_wood", "Action: get 8 birch log", craft, craft)
+    craft = "craft 3 birch wood using 4 birch log"
+    steps = answers("minecraft:birch_wood", "get 8 birch log", craft, craft)
     assert [(step.reward, step.terminated) for step in steps] == [(0.0, False), (1.0, True), (0.0, True)]
 
 
@@ -236,16 +215,24 @@ def test_of_two_recipes_that_form_a_cycle_the_first_stays():
     assert list(build_book(iter([ingot, nugget])).recipes) == ["minecraft:ingot"]
 
 
-def test_the_form_of_demonstrations_follows_the_prompt():
-    item = task_item("minecraft:birch_wood")
-    assert TextCraft("short").demonstration(item)[0] == "Action: get 4 birch log"
-    assert TextCraft("react").demonstration(item)[0].startswith("Thought: ")
+def test_the_oracle_says_what_it_does_and_why():
+    first = TextCraft().demonstration(task_item("minecraft:birch_wood"))[0]
+    assert first == Move("get 4 birch log", "No command makes birch log, so I fetch all that I need.")
+
+
+def test_every_move_is_one_of_the_tools():
+    for item in TextCraft.tasks("test"):
+        for move in TextCraft().demonstration(item):
+            found = [tool.parse(move.action) for tool in TOOLS]
+            assert [tool.render(one) for tool, one in zip(TOOLS, found, strict=True) if one is not None] == [
+                move.action
+            ]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: react, short."),
+        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: full, short."),
         ({"distractors": -1}, "env.options.distractors=-1 is not allowed. Allowed: a whole number >= 0."),
         ({"distractors": "10"}, "env.options.distractors='10' is not allowed. Allowed: a whole number >= 0."),
     ],

@@ -44,8 +44,7 @@ def episode(replies: list[str], observations: list[str]) -> Sample:
         tokens.write(reply, [ord(letter) for letter in reply] + [END])
         messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation}]
     tokens.read(messages)
-    sample = tokens.sample()
-    assert sample is not None
+    (sample,) = tokens.samples()
     return sample
 
 

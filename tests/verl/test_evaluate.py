@@ -22,6 +22,7 @@ def job(folder: Path, **episode) -> Job:
                 "env": {"name": "guess_number"},
                 "horizon": {"max_turns": [3]},
                 "episode": {"max_tokens_per_turn": 8, **episode},
+                "agent": {"name": "act"},
                 "data": {"max_prompt_length": 64, "max_response_length": 64},
                 "model": {"path": "smollm2-135m"},
                 "engine": {},

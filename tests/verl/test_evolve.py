@@ -26,6 +26,7 @@ evolve:
 PLAY = """
 defaults: [agent_eval, cpu_eval, _self_]
 env: {name: guess_number, options: {tolerant: true}}
+agent: {name: raw}
 horizon: {eval_max_turns: 4}
 episode: {max_tokens_per_turn: 8}
 data: {max_prompt_length: 96, max_response_length: 160}
@@ -34,6 +35,7 @@ evaluation: {tasks: small_test}
 LEARN = """
 defaults: [agent_sft, cpu_sft, _self_]
 env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test}
+agent: {name: raw}
 episodes: {records: base.jsonl}
 data: {max_length: 256, train_max_samples: 8}
 model: {path: model}
@@ -128,6 +130,7 @@ def test_a_round_that_keeps_nothing_says_so(folder):
         ("evolve", "tasks: small_train", "tasks: nothing", "nothing"),
         ("play", "max_tokens_per_turn", "max_token_per_turn", "recipe='play.yaml': episode.max_token_per_turn is not"),
         ("learn", "max_length: 256", "max_length: 255", "episodes of up to 256 tokens .* at most data.max_length=255"),
+        ("play", "agent: {name: raw}", "agent: {name: raw, context: {keep: last}}", "show a model different things"),
         ("learn", "path: model}", "path: nowhere}", "model.path='nowhere' does not exist"),
         (
             "learn",

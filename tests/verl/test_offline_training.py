@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.episodes import talk
 from tests.verl.test_training import write_model
-from verl_agent.data.encoding import encode_episode
+from verl_agent.data.encoding import EpisodeEncoder
 from verl_agent.data.preferences import PreferenceSettings, make_pairs
 from verl_agent.export import export
 from verl_agent.models import resolve_checkpoint
-from verl_agent.rollout.tokens import choose_builder
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
 
@@ -30,6 +30,7 @@ GUESSES = ("1", "2", "3", "4", "5", "6", "7", "8")
 DPO = """
 defaults: [agent_dpo, cpu_sft, _self_]
 env: {name: guess_number, eval_tasks: small_test}
+agent: {name: raw}
 preference: {records: episodes.jsonl, val_share: 0.25, beta: 0.1}
 data: {train_batch_size: 2, micro_batch_size_per_gpu: 1, max_length: 96, val_files: validation}
 model: {path: model}
@@ -40,6 +41,7 @@ trainer: {total_epochs: 4, save_freq: 1, test_freq: 3, max_ckpt_to_keep: 2}
 SFT = """
 defaults: [agent_sft, cpu_sft, _self_]
 env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test}
+agent: {name: raw}
 episodes: {records: episodes.jsonl, weight: task}
 data: {train_max_samples: 4, train_batch_size: 2, micro_batch_size_per_gpu: 2, max_length: 96}
 model: {path: model}
@@ -51,9 +53,9 @@ trainer: {total_epochs: 3}
 
 
 def episodes() -> list[EpisodeRecord]:
-    """Eight tasks of a made-up talk, each with a reply that was right and one that was not, after a first turn."""
+    """Eight made-up tasks, each with a reply that was right and one that was not, after a first turn."""
     return [
-        talk(f"Look {reply}", reward, task, prompt=f"Task {task}.")
+        talk(f"Look {reply}", reward, task, env="guess_number", prompt=f"Task {task}.")
         for task in GUESSES
         for reply, reward in (("right", 1.0), ("wrong", 0.0))
     ]
@@ -119,11 +121,12 @@ def preferred(folder) -> Path:
 def margin(model: Path) -> float:
     """By how many nats a model finds the better episodes likelier than the worse ones, in plain PyTorch."""
     tokenizer = AutoTokenizer.from_pretrained(model)
-    builder = choose_builder(tokenizer, "llama", {})
+    data = {"env_name": "guess_number", "env_options": {}, "agent": {"name": "raw"}, "max_length": 96}
+    encoder = EpisodeEncoder(tokenizer, OmegaConf.create({**data, "model_type": "llama"}))
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
     def score(record: EpisodeRecord) -> float:
-        row = encode_episode(record, builder, tokenizer, 96)
+        (row,) = encoder.encode(record)
         ids, written = row["input_ids"], row["loss_mask"].bool()
         with torch.no_grad():
             scores = policy(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
@@ -169,7 +172,7 @@ def test_a_killed_preference_run_ends_as_one_that_nobody_disturbed(folder, prefe
 def test_supervised_training_learns_from_oracle_and_records_and_its_shards_are_exported(folder, tmp_path):
     run = folder / "runs/sft"
     output = finished(start(folder, "sft", f"trainer.default_local_dir={run}"))
-    assert "4 episodes of the oracle, 8 recorded of talk" in output
+    assert "4 episodes of the oracle, 8 recorded of guess_number" in output
     steps = metrics(run)
     assert list(steps) == list(range(1, 19))
     assert steps[18]["train/loss"] < steps[1]["train/loss"] - 1
@@ -179,7 +182,7 @@ def test_supervised_training_learns_from_oracle_and_records_and_its_shards_are_e
     again = finished(start(folder, "sft", f"trainer.default_local_dir={run}"))
     assert "All 18 steps are done already" in again
     with (folder / "episodes.jsonl").open("a") as more:
-        more.write(json.dumps(talk("Look right", 1.0, "new")) + "\n")
+        more.write(json.dumps(talk("Look right", 1.0, "new", env="guess_number")) + "\n")
     refused = start(folder, "sft", f"trainer.default_local_dir={run}")
     assert "recorded episodes changed" in refused.communicate(timeout=120)[0]
     refused = start(folder, "dpo", f"trainer.default_local_dir={run}")

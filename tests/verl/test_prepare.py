@@ -79,6 +79,19 @@ def prepared(folder: Path, *changes: str):
             ["env.options.tolerant=yes please"],
             "env.options.tolerant='yes please' is not allowed. Allowed: true, false.",
         ),
+        (["agent.name=raect"], "agent.name='raect' is not registered. Did you mean 'react'?"),
+        (["agent.options.loud=true"], "agent.options.loud is not an option of 'react'. Known: instructions."),
+        (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not known. Did you mean 'last'?"),
+        (["agent.context={keep: last, turns: 0}"], "agent.context.turns must be a whole number >= 1, got 0."),
+        (
+            ["agent.context.keep=summary", "algorithm.adv_estimator=rloo"],
+            "agent.context.keep='summary' makes several rows of an episode, and algorithm.adv_estimator='rloo' takes "
+            "an episode's rows for episodes. Allowed with it: 'grpo'.",
+        ),
+        (
+            ["agent.context.keep=last", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
+            "agent.context.keep='last' makes several rows of an episode, and actor_rollout_ref.actor.loss_agg_mode=",
+        ),
         (["env.timeout_s=0"], "env.timeout_s must be > 0 seconds, got 0."),
         (["horizon.max_turns=[8,4]"], "horizon.max_turns must not shrink, got [8, 4]."),
         (["horizon.max_turns=[]"], "horizon.max_turns must hold limits >= 1, got []."),

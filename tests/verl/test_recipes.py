@@ -68,8 +68,20 @@ def test_every_key_of_a_recipe_is_one_that_exists(path):
 )
 def test_every_key_of_the_shared_files_is_one_that_exists(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
-    ours = ("env.", "horizon.", "episode.", "episodes.", "preference.", "data.env_name", "data.env_options")
-    ours += ("data.model_type", "data.episodes", "data.preference")
+    ours = (
+        "env.",
+        "agent.",
+        "horizon.",
+        "episode.",
+        "episodes.",
+        "preference.",
+        "data.env_name",
+        "data.env_options",
+        "data.agent",
+        "data.episodes",
+        "data.model_type",
+        "data.preference",
+    )
     ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl hands both on as they are
     base = recipe(tmp_path / "only.yaml")
     keys = {key for key in written_in(SHARED / f"{shared}.yaml") if not key.startswith(FREE + ours)}

@@ -102,8 +102,13 @@ def earned(*rewards: float) -> list[EpisodeSummary]:
 
 
 def test_a_group_is_uniform_if_all_its_episodes_earned_the_same():
-    rows = ["a_0_0", "b_0_0", "a_1_0", "b_1_0", "c_0_0"]
-    assert uniform_groups(rows, earned(1, 1, 1, 0, 0)) == {"a", "c"}
+    episodes = dict(zip(["a_0", "b_0", "a_1", "b_1", "c_0"], earned(1, 1, 1, 0, 0), strict=True))
+    assert uniform_groups(episodes) == {"a", "c"}
+
+
+def test_the_rows_of_an_episode_are_one_survivor():
+    rows = ["a_0_0", "a_0_1", "a_0_2", "b_0_0", "b_1_0", "b_1_1"]
+    assert split(sampler(), rows) == (["b_0_0", "b_1_0", "b_1_1"], ["a_0_0", "a_0_1", "a_0_2"])
 
 
 def test_a_crashed_episode_is_not_taken_for_a_failed_environment():

@@ -13,7 +13,10 @@ from transformers import AutoTokenizer
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, QwenContinuousTokenBuilder
 from verl.workers.rollout.replica import TokenOutput
 
-from tests.fakes import ITEM, EngineOutput, ScriptedEngine, Talk, split_ids
+from tests.fakes import ITEM, EngineOutput, ScriptedEngine, Talk, plain, split_ids
+from verl_agent.agents.context import Context, LastObservations, Summary
+from verl_agent.agents.functions import FunctionCalls
+from verl_agent.envs.forms import LineForm
 from verl_agent.errors import ConfigError
 from verl_agent.models import prepare_smollm2
 from verl_agent.rollout.episode import EpisodeLimits, play
@@ -21,9 +24,11 @@ from verl_agent.rollout.policy import EnginePolicy, TokenBudget
 from verl_agent.rollout.tokens import (
     EpisodeTokens,
     Sample,
+    check_tools,
     choose_builder,
     encode_reply,
     render,
+    render_episode,
     without_empty_thoughts,
 )
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason
@@ -118,14 +123,21 @@ class Played:
     episode: Episode
     engine: ScriptedEngine
     policy: EnginePolicy
-    sample: Sample | None
+    samples: list[Sample]
+
+    @property
+    def sample(self) -> Sample:
+        assert len(self.samples) == 1
+        return self.samples[0]
 
 
-def played(model: Model, script, turns: int, budget: TokenBudget = AMPLE, **engine) -> Played:
+def played(
+    model: Model, script, turns: int, budget: TokenBudget = AMPLE, context: Context | None = None, **engine
+) -> Played:
     scripted = ScriptedEngine(model.tokenizer, script, **engine)
     policy = model.policy(scripted, budget)
-    episode = asyncio.run(play(ITEM, Chatter(turns=turns), policy, EpisodeLimits(turns)))
-    return Played(episode, scripted, policy, policy.tokens.sample())
+    episode = asyncio.run(play(ITEM, Chatter(turns=turns), plain(context), policy, EpisodeLimits(turns)))
+    return Played(episode, scripted, policy, policy.tokens.samples())
 
 
 def check_tokens(play: Played) -> None:
@@ -210,7 +222,7 @@ def test_a_demonstration_is_rendered_as_an_episode_is_played(model):
     script = [encode_reply(model.tokenizer, text, model.tokenizer.eos_token_id) for text in texts]
     play = played(model, script, len(script))
     builder = choose_builder(model.tokenizer, model.model_type, model.options)
-    shown = render(builder, model.tokenizer, play.episode.messages).sample()
+    (shown,) = render(builder, model.tokenizer, play.episode.messages).samples()
     assert (shown.prompt_ids, shown.response_ids, shown.response_mask) == (
         play.sample.prompt_ids,
         play.sample.response_ids,
@@ -223,7 +235,7 @@ def test_an_engine_without_log_probs_gives_a_sample_without(smollm2):
 
 
 def test_an_episode_in_which_nothing_was_written_is_no_sample(smollm2):
-    assert smollm2.policy(ScriptedEngine(smollm2.tokenizer, [])).tokens.sample() is None
+    assert smollm2.policy(ScriptedEngine(smollm2.tokenizer, [])).tokens.samples() == []
 
 
 def test_the_versions_of_the_weights_are_kept(smollm2):
@@ -375,3 +387,89 @@ def messages() -> list[Message]:
         {"role": "assistant", "content": "hi"},
         {"role": "user", "content": "heard 1"},
     ]
+
+
+CONTEXTS = [
+    LastObservations(turns=1),
+    LastObservations(turns=2, stride=3),
+    Summary(turns=1),
+    Summary(turns=3, stride=2),
+]
+
+
+@pytest.mark.parametrize("context", CONTEXTS, ids=repr)
+def test_an_edited_context_trains_on_what_was_sampled_where_it_was_sampled(model, context):
+    script = [text.replace("Action", "Summary: so far\nAction") for text in REPLIES if text.strip()]
+    play = played(model, script, len(script), context=context)
+    trained = [
+        (sample.prompt_ids + sample.response_ids[:place], token)
+        for sample in play.samples
+        for place, (token, mask) in enumerate(zip(sample.response_ids, sample.response_mask, strict=True))
+        if mask
+    ]
+    sampled = [
+        ([*prompt, *ids[:place]], token)
+        for prompt, ids in zip(play.engine.prompts, play.engine.written, strict=True)
+        for place, token in enumerate(ids)
+    ]
+    assert trained == sampled
+    assert [p for s in play.samples for p, m in zip(s.response_log_probs, s.response_mask, strict=True) if m] == [
+        one for reply in play.engine.log_probs for one in reply
+    ]
+    assert len(play.samples) == context.stretches(len(script)) > 1
+    assert all(sample.response_mask[-1] == 1 for sample in play.samples)
+
+
+@pytest.mark.parametrize("context", CONTEXTS, ids=repr)
+def test_each_prompt_of_an_edited_context_is_the_templates_own(model, context):
+    script = [text for text in REPLIES if text.strip()]
+    play = played(model, script, len(script), context=context)
+    for turn, prompt in enumerate(play.engine.prompts):
+        shown = context.view(play.episode.messages[: 2 + 2 * turn], 2)
+        rendered = without_empty_thoughts(model.rendered(shown))
+        assert without_empty_thoughts(model.tokenizer.decode(prompt)) == rendered
+
+
+def test_a_demonstration_with_an_edited_context_is_rendered_as_it_is_played(model):
+    texts = [text for text in REPLIES if text.strip()]
+    script = [encode_reply(model.tokenizer, text, model.tokenizer.eos_token_id) for text in texts]
+    play = played(model, script, len(script), context=LastObservations(turns=2))
+    agent = plain(LastObservations(turns=2))
+    agent.begin(play.episode.messages[:2])
+    tokens = EpisodeTokens(
+        choose_builder(model.tokenizer, model.model_type, model.options), play.policy.tokens.end_of_turn
+    )
+    shown = render_episode(tokens, model.tokenizer, agent, play.episode)
+    assert [(s.prompt_ids, s.response_ids, s.response_mask) for s in shown] == [
+        (s.prompt_ids, s.response_ids, s.response_mask) for s in play.samples
+    ]
+
+
+def test_an_edited_context_may_outlast_the_budget_of_one_stretch(smollm2):
+    """What was given up makes room: a window that holds some turns holds an episode of ten."""
+    script = [encode_reply(smollm2.tokenizer, "word " * 18, smollm2.tokenizer.eos_token_id)] * 10
+    budget = TokenBudget(prompt=200, episode=200, turn=25)
+    assert played(smollm2, script, 10, budget).episode.stop is StopReason.EPISODE_TOKENS
+    window = played(smollm2, script, 10, budget, context=Summary(turns=1))
+    assert len(window.episode.turns) == 10
+    assert all(len(sample.prompt_ids + sample.response_ids) <= 400 for sample in window.samples)
+
+
+def test_functions_are_in_every_prompt_and_answers_come_as_the_tool(model):
+    agent = FunctionCalls(LineForm())
+    if model.model_type == "llama":
+        with pytest.raises(ConfigError, match=r"has no functions.*Choose another agent\.name"):
+            check_tools(model.tokenizer, agent.tools, model.options)
+        return
+    check_tools(model.tokenizer, agent.tools, model.options)
+    call = '<tool_call>\n{"name": "act", "arguments": {"action": "go"}}\n</tool_call>'
+    engine = ScriptedEngine(model.tokenizer, [call] * 3)
+    policy = model.policy(engine)
+    policy.tokens.tools = agent.tools
+    episode = asyncio.run(play(ITEM, Chatter(turns=3), agent, policy, EpisodeLimits(3)))
+    assert [turn.action for turn in episode.turns] == ["go"] * 3
+    rendered = model.tokenizer.apply_chat_template(
+        episode.messages[:-2], tools=agent.tools, tokenize=False, add_generation_prompt=True, **model.options
+    )
+    assert without_empty_thoughts(model.tokenizer.decode(engine.prompts[-1])) == without_empty_thoughts(rendered)
+    assert "<tool_response>" in rendered

@@ -64,6 +64,7 @@ env:
   options: {tolerant: true}
   timeout_s: 2
   retries: 2
+agent: {name: raw}
 horizon: {max_turns: [2, 3], steps_per_stage: 2}
 episode: {max_tokens_per_turn: 4, cut_turn: play}
 data: {train_batch_size: 2, max_prompt_length: 128, max_response_length: 128}

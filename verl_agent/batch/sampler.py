@@ -1,12 +1,13 @@
 """Which episodes of a step are trained on, and what is measured of them.
 
-verl's sampler hands over all rows of a prompt's group. Here a group that has lost so many episodes to
-failing environments that its statistics mean nothing is dropped whole; the others keep their survivors,
-whose advantages are those of the smaller group, since a failed episode leaves no row behind.
+verl's sampler hands over all rows of a prompt's group; an episode has several where its context was edited.
+Here a group that has lost so many episodes to failing environments that its statistics mean nothing is dropped
+whole; the others keep their survivors, whose advantages are those of the smaller group, since a failed episode
+leaves no row behind.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import transfer_queue as tq
@@ -62,7 +63,7 @@ class EpisodeSampler(ReplayBuffer):
             self._check_crashes(partition_id, self.finished_keys[partition_id] | self.failure_keys[partition_id])
             raise FaultLimitError(f"step {global_steps}: no episode is left to train on. {WHERE}") from error
         size = self.val_group_size if partition_id == "val" else self.group_size
-        lost = batch_size * size - len(batch.keys)
+        lost = batch_size * size - len({episode_of(key) for key in batch.keys})
         self._check_faults(lost, batch_size * size)
         if partition_id == "val":
             return batch, metrics
@@ -72,14 +73,15 @@ class EpisodeSampler(ReplayBuffer):
             raise FaultLimitError(
                 f"step {global_steps}: no group has {self.min_group_size} episodes whose environment worked. {WHERE}"
             )
-        uniform = uniform_groups(batch.keys, summaries)
+        uniform = uniform_groups(summaries)
         kept, dropped = self._split(batch.keys, intact, uniform)
         if dropped:
             tq.kv_clear(partition_id=partition_id, keys=dropped)
             tags = dict(zip(batch.keys, batch.tags, strict=True))
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
-        failure = EpisodeSummary(0.0, False, 0, summaries[0].max_turns, StopReason.ENV_ERROR, attempts=self.tries)
-        every = [*summaries, *[failure] * lost]
+        played = list(summaries.values())
+        failure = EpisodeSummary(0.0, False, 0, played[0].max_turns, StopReason.ENV_ERROR, attempts=self.tries)
+        every = [*played, *[failure] * lost]
         return batch, metrics | episode_metrics(every, batch_size - len(intact), len(uniform))
 
     def _materialize_batch(
@@ -107,7 +109,7 @@ class EpisodeSampler(ReplayBuffer):
 
     def _intact(self, keys: list[str]) -> set[str]:
         """Groups with enough survivors."""
-        sizes = Counter(group_of(key) for key in keys)
+        sizes = Counter(group_of(episode) for episode in {episode_of(key) for key in keys})
         return {group for group, size in sizes.items() if size >= self.min_group_size}
 
     def _split(self, keys: list[str], intact: set[str], uniform: set[str]) -> tuple[list[str], list[str]]:
@@ -116,14 +118,18 @@ class EpisodeSampler(ReplayBuffer):
         chosen = wanted or intact
         return [key for key in keys if group_of(key) in chosen], [key for key in keys if group_of(key) not in chosen]
 
-    def _summaries(self, batch: KVBatchMeta) -> list[EpisodeSummary]:
+    def _summaries(self, batch: KVBatchMeta) -> dict[str, EpisodeSummary]:
+        """What the episodes were, by episode; all rows of one say the same."""
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         fields = [getattr(value, "data", value) for value in data["extra_fields"]]
         if not all("episode" in field for field in fields):
             raise ConfigError(
                 "rows without an episode: data.custom_cls and the agent loop of verl_agent belong together."
             )
-        return [EpisodeSummary.from_fields(field["episode"]) for field in fields]
+        return {
+            episode_of(key): EpisodeSummary.from_fields(field["episode"])
+            for key, field in zip(batch.keys, fields, strict=True)
+        }
 
 
 def group_of(key: str) -> str:
@@ -131,14 +137,18 @@ def group_of(key: str) -> str:
     return key.split("_")[0]
 
 
-def uniform_groups(keys: Sequence[str], summaries: Sequence[EpisodeSummary]) -> set[str]:
+def episode_of(key: str) -> str:
+    """The episode of a row: an episode whose context was edited has several."""
+    return key.rsplit("_", 1)[0]
+
+
+def uniform_groups(summaries: Mapping[str, EpisodeSummary]) -> set[str]:
     """Groups whose episodes all earned the same.
 
     Args:
-        keys: of the rows.
-        summaries: one for each key.
+        summaries: by episode, `<group>_<sample>`.
     """
     rewards: dict[str, set[float]] = defaultdict(set)
-    for key, summary in zip(keys, summaries, strict=True):
-        rewards[group_of(key)].add(summary.reward)
+    for episode, summary in summaries.items():
+        rewards[group_of(episode)].add(summary.reward)
     return {group for group, values in rewards.items() if len(values) == 1}

@@ -12,6 +12,7 @@ from verl_agent.errors import ConfigError, did_you_mean
 
 FREE = (
     "env.options.",
+    "agent.options.",
     "data.apply_chat_template_kwargs.",
     "actor_rollout_ref.model.override_config.",
     "critic.model.override_config.",

@@ -115,12 +115,28 @@ class EpisodeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSection:
+    """Section `agent`: the words around the environment.
+
+    Attributes:
+        name: registered name of the agent.
+        options: keyword arguments of it.
+        context: what the model is shown of the conversation, see `verl_agent.agents.context`.
+    """
+
+    name: str = "react"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSettings:
     """All sections of this package."""
 
     env: EnvSettings
     horizon: Horizon
     episode: EpisodeSettings
+    agent: AgentSection = field(default_factory=AgentSection)
 
 
 def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
@@ -140,12 +156,12 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
-    """The sections `env`, `horizon` and `episode` of a whole, resolved config.
+    """The sections `env`, `horizon`, `episode` and `agent` of a whole, resolved config.
 
     Raises:
         ConfigError: see `section`.
     """
-    for name in ("env", "horizon", "episode"):
+    for name in ("env", "horizon", "episode", "agent"):
         if not isinstance(config.get(name), Mapping):
             raise ConfigError(f"the config has no section {name!r}. Start from a recipe in recipes/.")
     hosts = section("env.hosts", HostSettings, config["env"].get("hosts") or {})
@@ -153,6 +169,7 @@ def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
         section("env", EnvSettings, {**config["env"], "hosts": hosts}),
         section("horizon", Horizon, config["horizon"]),
         section("episode", EpisodeSettings, config["episode"]),
+        section("agent", AgentSection, config["agent"]),
     )
 
 

@@ -8,12 +8,15 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
+from verl_agent.agents.base import Agent
+from verl_agent.agents.registry import new_agent
+from verl_agent.config.schema import AgentSection, section
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import draw, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.rollout.tokens import choose_builder, render
+from verl_agent.rollout.tokens import EpisodeTokens, Sample, check_tools, choose_builder, render_episode
 from verl_agent.types import Episode, Message, Reply, TaskItem
 
 
@@ -28,17 +31,17 @@ class OraclePolicy:
         return Reply(next(self._replies))
 
 
-def demonstrate(item: TaskItem, env: EnvAdapter) -> Episode:
-    """The oracle's episode of one task.
+def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent) -> Episode:
+    """The oracle's episode of one task, in the words of `agent`.
 
     Raises:
         ConfigError: the environment has no oracle, or its oracle does not solve the task.
     """
     try:
-        replies = env.demonstration(item)
+        replies = agent.write(env.demonstration(item))
     except NotImplementedError as error:
         raise ConfigError(f"env {item.env!r} has no oracle, so it gives no demonstrations: {error}") from error
-    episode = asyncio.run(play(item, env, OraclePolicy(replies), EpisodeLimits(max(len(replies), 1))))
+    episode = asyncio.run(play(item, env, agent, OraclePolicy(replies), EpisodeLimits(max(len(replies), 1))))
     if not episode.success:
         raise ConfigError(f"the oracle of env {item.env!r} does not solve {item.id!r}: {episode.stop}. {episode.error}")
     return episode
@@ -47,13 +50,15 @@ def demonstrate(item: TaskItem, env: EnvAdapter) -> Episode:
 class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
     """One oracle episode a task; verl's SFT trainer creates it through `data.custom_cls`.
 
+    An episode makes several rows where the agent edits the context.
+
     Each row holds `input_ids`, `position_ids` and `loss_mask`, int64 `(T,)`, unpadded; the mask is 1 on what
     the oracle wrote, each reply with its end-of-turn token.
 
     Args:
         parquet_files: the tasks, see `verl_agent.envs.tasks.select_tasks`; verl's name for data files.
         tokenizer: of the model that learns.
-        config: section `data`, with `env_name`, `env_options`, `max_length` and `model_type`.
+        config: section `data`, with `env_name`, `env_options`, `agent`, `max_length` and `model_type`.
         processor: not used.
         max_samples: keep so many tasks, drawn by a stable hash of their ids; -1 for all.
     """
@@ -64,27 +69,33 @@ class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
         options: Any = OmegaConf.to_container(config.env_options)
         tasks = select_tasks(config.env_name, parquet_files, options)
         adapter = load_adapter(config.env_name, options)
-        builder = choose_builder(tokenizer, config.model_type, config.get("apply_chat_template_kwargs", {}))
+        chosen: Any = OmegaConf.to_container(config.agent)
+        words = section("agent", AgentSection, chosen)
+        template_options = config.get("apply_chat_template_kwargs", {})
+        builder = choose_builder(tokenizer, config.model_type, template_options)
         self.rows: list[dict[str, torch.Tensor]] = []
         for item in draw(tasks, max_samples) if max_samples > 0 else tasks:
-            messages = demonstrate(item, adapter(**options)).messages
-            while messages[-1]["role"] != "assistant":
-                messages.pop()
-            sample = render(builder, tokenizer, messages).sample()
-            assert sample is not None  # it ends with a reply
-            ids = torch.tensor(sample.prompt_ids + sample.response_ids)
-            if len(ids) > config.max_length:
-                raise ConfigError(
-                    f"the demonstration of {item.id!r} has {len(ids)} tokens, "
-                    f"data.max_length allows {config.max_length}."
-                )
-            self.rows.append(
-                {
-                    "input_ids": ids,
-                    "position_ids": torch.arange(len(ids)),
-                    "loss_mask": torch.tensor([0] * len(sample.prompt_ids) + sample.response_mask),
-                }
+            agent = new_agent(words.name, words.options, words.context, adapter.form)
+            if agent.tools:
+                check_tools(tokenizer, agent.tools, template_options)
+            episode = demonstrate(item, adapter(**options), agent)
+            tokens = EpisodeTokens(builder, tokenizer.eos_token_id, agent.tools)
+            for sample in render_episode(tokens, tokenizer, agent, episode):
+                self._add(item, sample, int(config.max_length))
+
+    def _add(self, item: TaskItem, sample: Sample, max_length: int) -> None:
+        ids = torch.tensor(sample.prompt_ids + sample.response_ids)
+        if len(ids) > max_length:
+            raise ConfigError(
+                f"the demonstration of {item.id!r} has {len(ids)} tokens, data.max_length allows {max_length}."
             )
+        self.rows.append(
+            {
+                "input_ids": ids,
+                "position_ids": torch.arange(len(ids)),
+                "loss_mask": torch.tensor([0] * len(sample.prompt_ids) + sample.response_mask),
+            }
+        )
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -7,25 +7,25 @@ from torch.utils.data import Dataset
 
 from verl_agent.config.schema import section
 from verl_agent.data.demonstrations import DemonstrationDataset
-from verl_agent.data.encoding import Row, encode_episode
+from verl_agent.data.encoding import EpisodeEncoder, Row
 from verl_agent.data.selection import EpisodeSource, select_episodes, usable_records
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.tokens import choose_builder
 
 PURPOSES = ("train", "validation")
 
 
 class EpisodeDataset(Dataset[Row]):
-    """One episode a row; verl's SFT trainer creates it through `data.custom_cls`.
+    """One episode a row, several where the agent edits the context; verl's SFT trainer makes it by `data.custom_cls`.
 
-    Rows are those of `encode_episode`, with a float `loss_mask` of the episode's weight: verl's loss, the sum of
+    Rows are those of `EpisodeEncoder`, with a float `loss_mask` of the episode's weight: verl's loss, the sum of
     masked log-probs divided by the sum of the mask, is then their weighted mean.
 
     Args:
         parquet_files: `train:<tasks>`: the oracle's episodes of the tasks and the recorded ones; or
             `validation:<tasks>`: the oracle's alone. verl's name for data files.
         tokenizer: of the model that learns.
-        config: section `data`, with `env_name`, `env_options`, `episodes`, `max_length` and `model_type`.
+        config: section `data`, with `env_name`, `env_options`, `agent`, `episodes`, `max_length` and
+            `model_type`.
         processor: not used.
         max_samples: keep so many of the oracle's episodes, drawn by a stable hash of their tasks; -1 for all.
     """
@@ -41,10 +41,10 @@ class EpisodeDataset(Dataset[Row]):
         if source.oracle or purpose == "validation":
             self.rows += DemonstrationDataset(tasks, tokenizer, config, processor, max_samples).rows
         if source.records and purpose == "train":
-            builder = choose_builder(tokenizer, config.model_type, config.get("apply_chat_template_kwargs", {}))
+            encoder = EpisodeEncoder(tokenizer, config)
             for episode in select_episodes(usable_records(source.records, "episodes.records"), source):
-                row = encode_episode(episode.record, builder, tokenizer, config.max_length)
-                self.rows.append({**row, "loss_mask": row["loss_mask"] * episode.weight})
+                for row in encoder.encode(episode.record):
+                    self.rows.append({**row, "loss_mask": row["loss_mask"] * episode.weight})
         for row in self.rows:
             row["loss_mask"] = row["loss_mask"].float()
 

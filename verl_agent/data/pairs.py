@@ -8,11 +8,10 @@ from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
 from verl_agent.config.schema import section
-from verl_agent.data.encoding import Row, encode_episode
+from verl_agent.data.encoding import EpisodeEncoder, Row
 from verl_agent.data.preferences import PreferenceSettings, make_pairs, split_pairs
 from verl_agent.data.selection import usable_records
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.tokens import choose_builder
 
 Sides = tuple[Row, Row]
 """The better and the worse episode of a pair."""
@@ -24,7 +23,8 @@ class PairDataset(Dataset[Sides]):
     Args:
         parquet_files: `train` or `validation`; verl's name for data files.
         tokenizer: of the model that learns.
-        config: section `data`, with `preference`, `max_length` and `model_type`.
+        config: section `data`, with `preference`, `env_name`, `env_options`, `agent` (whose context keeps all),
+            `max_length` and `model_type`.
         processor: not used.
         max_samples: keep so many of the pairs, by environment and task; -1 for all.
     """
@@ -42,12 +42,11 @@ class PairDataset(Dataset[Sides]):
         )
         self.pairs = train if parquet_files == "train" else held_out
         self.pairs = self.pairs[:max_samples] if max_samples > 0 else self.pairs
-        builder = choose_builder(tokenizer, config.model_type, config.get("apply_chat_template_kwargs", {}))
-
-        def encode(record: Any) -> Row:
-            return encode_episode(record, builder, tokenizer, config.max_length)
-
-        self.rows = [(encode(pair.better), encode(pair.worse)) for pair in self.pairs]
+        encoder = EpisodeEncoder(tokenizer, config)
+        self.rows: list[Sides] = []
+        for pair in self.pairs:
+            (better,), (worse,) = encoder.encode(pair.better), encoder.encode(pair.worse)
+            self.rows.append((better, worse))
 
     @property
     def fingerprints(self) -> list[str]:

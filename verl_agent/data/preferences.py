@@ -7,10 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from verl_agent.data.selection import TaskKey, conversation, fingerprint
+from verl_agent.data.selection import TaskKey, conversation, fingerprint, prompt
 from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.types import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +112,6 @@ def check_prompts(task: TaskKey, episodes: Sequence[EpisodeRecord]) -> None:
             f"preference.records hold episodes of task {task_id!r} of env {env!r} with {len(prompts)} different "
             "prompts. A pair must share its prompt: give records of one agent and one setting of env.options."
         )
-
-
-def prompt(record: EpisodeRecord) -> list[Message]:
-    """What was said before the first reply."""
-    roles = [message["role"] for message in record["messages"]]
-    return list(record["messages"][: roles.index("assistant")])
 
 
 def split_pairs(pairs: Sequence[Pair], val_share: float) -> tuple[list[Pair], list[Pair]]:

@@ -138,6 +138,12 @@ def conversation(record: EpisodeRecord) -> list[Message]:
     return messages
 
 
+def prompt(record: EpisodeRecord) -> list[Message]:
+    """What was said before the first reply."""
+    roles = [message["role"] for message in record["messages"]]
+    return list(record["messages"][: roles.index("assistant")])
+
+
 def ended_by_model(record: EpisodeRecord) -> bool:
     """Whether the model itself ended its last reply, rather than a token budget."""
     return record["turns"][-1]["cut"] is None

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
+from verl_agent.envs.forms import ActionForm, LineForm
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,12 @@ class EnvAdapter(ABC):
     hosting: ClassVar[Hosting] = Hosting()
     """What a host process may hold of it."""
 
+    form: ClassVar[ActionForm] = LineForm()
+    """How replies mark an action. Agents explain it to the model and read actions by it."""
+
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> type["EnvAdapter"]:
-        """The class that `env.options` mean: itself, unless its tasks or `success_reward` depend on them."""
+        """The class that `env.options` mean: itself, unless its tasks, `success_reward` or `form` depend on them."""
         return cls
 
     @classmethod
@@ -69,17 +73,23 @@ class EnvAdapter(ABC):
 
     @abstractmethod
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Begin `item`; returns the prompt, which ends with a user message."""
+        """Begin `item`; returns the rules and what is seen first, ending with a user message.
+
+        How a reply must look is not said here: the agent adds that.
+        """
 
     @abstractmethod
     async def step(self, action: str) -> StepResult:
-        """Take the model's whole reply. What cannot be read is answered with an observation that says so."""
+        """Take one action, bare as `form` found it. What cannot be done is answered with an observation that says so.
+
+        Actions that are none, or not possible, are counted by `info={"invalid_action": 1.0}`.
+        """
 
     async def close(self) -> None:  # noqa: B027 - most environments have nothing to release
         """Release what the session holds. May be called more than once."""
 
-    def demonstration(self, item: TaskItem) -> Sequence[str]:
-        """Replies that solve `item`, for supervised warm starts and tests.
+    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+        """Moves that solve `item`, for supervised warm starts and tests.
 
         Raises:
             NotImplementedError: no oracle exists; that is the default.

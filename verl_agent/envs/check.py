@@ -16,13 +16,13 @@ BAD_ACTIONS = (
     " \n\t ",
     "no such action",
     "Action:",
-    "Action: \u202e\U0001f600\u0301 \x00 \ufffd",
-    "Action: -1",
-    "Action: " + "9" * 5_000,
-    "Action: ([{<%s%n{}\\\"'",
-    "Action: " + "x" * 1_000_000,
+    "\u202e\U0001f600\u0301 \x00 \ufffd",
+    "-1",
+    "9" * 5_000,
+    "([{<%s%n{}\\\"'",
+    "x" * 1_000_000,
 )
-"""Replies that no environment asks for and that a model writes sooner or later."""
+"""Actions that no environment asks for and that a model writes sooner or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def check_adapter(
         replay_exact: whether the same actions must give the same texts; False compares only rewards, for
             a world that also moves by itself.
     """
-    report = Report()
+    report, adapter = Report(), adapter.with_options(options or {})
     listed: dict[str, list[TaskItem]] = {}
     report.run("tasks are listed", lambda: listed.update(list_all(adapter)))
     if report.findings:

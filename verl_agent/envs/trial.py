@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from verl_agent.envs.actions import shorten
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
 T = TypeVar("T")
 
 MAX_MESSAGE = 20_000
 """Characters that one message of an environment may have."""
 
-SMALL_TALK = ("Action: 1", "no such action", "Action: look", "Action: 2")
+SMALL_TALK = ("1", "no such action", "look", "2")
 """What is said to an environment that has no oracle."""
 
 
@@ -85,18 +85,22 @@ class Trial:
             return self.adapter(**self.options)
 
     def oracle(self, item: TaskItem) -> list[str] | None:
-        """Replies that solve `item`, or None where no oracle exists."""
+        """Actions that solve `item`, or None where no oracle exists."""
         session = self.session()
-        with boundary(
-            f"demonstration({item.id!r})", "Without an oracle raise NotImplementedError, else return replies."
-        ):
+        with boundary(f"demonstration({item.id!r})", "Without an oracle raise NotImplementedError, else return moves."):
             try:
-                replies = list(session.demonstration(item))
+                moves = list(session.demonstration(item))
             except NotImplementedError:
                 return None
-            if not replies or not all(isinstance(reply, str) for reply in replies):
-                raise BreachError(f"demonstration({item.id!r})", "returned no texts", "Return the replies of a policy.")
-            return replies
+            if not moves or not all(isinstance(move, Move) for move in moves):
+                raise BreachError(f"demonstration({item.id!r})", "returned no moves", "Return a list of Move.")
+            for move in moves:
+                found = self.adapter.form.find(self.adapter.form.mark(move.action))
+                if found != move.action:
+                    call = f"demonstration({item.id!r})"
+                    got = f"has the action {shorten(repr(move.action))}, which `form` reads as {found!r}"
+                    raise BreachError(call, got, "Return bare actions, as step() takes them, or choose another form.")
+            return [move.action for move in moves]
 
     def play(self, item: TaskItem, replies: Sequence[str]) -> Transcript:
         """Play `item` in a thread of its own until the replies or the episode end."""
@@ -138,7 +142,7 @@ class Trial:
         return answers
 
     def script(self, item: TaskItem) -> list[str]:
-        """Replies that show what a session remembers."""
+        """Actions that show what a session remembers."""
         return ["no such action", *(self.oracle(item) or SMALL_TALK)]
 
     def compare(self, item: TaskItem, first: Transcript, second: Transcript, when: str, advice: str) -> None:

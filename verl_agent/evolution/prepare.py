@@ -12,9 +12,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_agent.agents.base import Agent
+from verl_agent.agents.registry import new_agent
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.schema import section
+from verl_agent.config.schema import AgentSection, section
 from verl_agent.data.selection import fingerprint
+from verl_agent.envs.forms import ActionForm
+from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evolution.rounds import EvolveFolder, EvolveSettings, Exploration, folder_names
@@ -109,6 +113,12 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
     held_out += [learn.env.eval_tasks] if learn.env.name == env else []
     for tasks in held_out:
         check_disjoint(env, entry.tasks, tasks, options)
+    agents = [agent_of(one, load_adapter(env, options).form) for one in (player, learn)]
+    if (agents[0].context, agents[0].tools) != (agents[1].context, agents[1].tools):
+        raise ConfigError(
+            f"{entry.recipe} and {settings.learn} show a model different things of an episode: agent.context, or the "
+            "functions of agent.name=tools. Give both the same section `agent`."
+        )
     longest = int(player.data.max_prompt_length) + int(player.data.max_response_length)
     if longest > int(learn.data.max_length):
         raise ConfigError(
@@ -135,6 +145,13 @@ def check_room(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
             "played from. Add it."
         )
     check_disk(shutil.disk_usage(root).free, training + weights, root)
+
+
+def agent_of(config: DictConfig, form: ActionForm) -> Agent:
+    """The agent of a recipe."""
+    chosen: Any = OmegaConf.to_container(config.agent)
+    words = section("agent", AgentSection, chosen)
+    return new_agent(words.name, words.options, words.context, form)
 
 
 def plain_options(config: DictConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The glue to verl: one row of a batch in, one played episode as verl's sample out."""
+"""The glue to verl: one row of a batch in, one played episode as verl's samples out."""
 
 import os
 import socket
@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
+from verl_agent.agents.base import Agent
+from verl_agent.agents.registry import new_agent
 from verl_agent.config.schema import AgentSettings, agent_settings
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.pool import SessionPool
@@ -71,6 +73,11 @@ class Shared:
             self._tasks[tasks] = {item.id: item for item in select_tasks(env.name, tasks, env.options)}
         return self._tasks[tasks][task_id]
 
+    def new_agent(self) -> Agent:
+        """The agent of one episode."""
+        agent = self.settings.agent
+        return new_agent(agent.name, agent.options, agent.context, self.adapter.form)
+
     @cached_property
     def pool(self) -> SessionPool:
         """Where the sessions of this process live, in training and validation."""
@@ -99,7 +106,7 @@ class EpisodeLoop(AgentLoopBase):
             EpisodeLoop._shared = Shared(self, hf_model_type)
         self.shared = EpisodeLoop._shared
 
-    async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
+    async def run(self, sampling_params: dict[str, Any], **columns: Any) -> list[AgentLoopOutput]:
         """Play one row; see `TaskDataset` for its columns."""
         row = Row(
             purpose=columns["purpose"],
@@ -110,29 +117,30 @@ class EpisodeLoop(AgentLoopBase):
             sample=int(columns["session_id"]),
         )
         shared, policies = self.shared, []
-        limits = self._limits(row)
+        limits, tools = self._limits(row), shared.new_agent().tools
 
         def new_policy() -> EnginePolicy:
-            policies.append(self._policy(sampling_params))
+            policies.append(self._policy(sampling_params, tools))
             return policies[-1]
 
         def new_env() -> EnvAdapter:
             return PooledEnv(shared.adapter, shared.pool)
 
-        tries = await play_until_sound(shared.item(row.tasks, row.task_id), new_env, new_policy, limits)
+        item = shared.item(row.tasks, row.task_id)
+        tries = await play_until_sound(item, new_env, shared.new_agent, new_policy, limits)
         self._record(row, tries)
-        return self._output(tries, policies[-1]) if tries[-1].sound else []
+        return self._outputs(tries, policies[-1]) if tries[-1].sound else []
 
     def _limits(self, row: Row) -> EpisodeLimits:
         horizon, env = self.shared.settings.horizon, self.shared.settings.env
         turns = horizon.turns_at(row.step) if row.purpose == "train" else horizon.turns_for_evaluation()
         return EpisodeLimits(turns, None, env.retries)  # the pool bounds each call
 
-    def _policy(self, sampling_params: dict[str, Any]) -> EnginePolicy:
+    def _policy(self, sampling_params: dict[str, Any], tools: list[dict[str, Any]] | None) -> EnginePolicy:
         return EnginePolicy(
             self.server_manager,
             self.tokenizer,
-            EpisodeTokens(self.shared.builder, self.shared.end_of_turn),
+            EpisodeTokens(self.shared.builder, self.shared.end_of_turn, tools),
             self.shared.budget,
             sampling_params,
             frozenset({self.shared.end_of_turn}),
@@ -154,25 +162,26 @@ class EpisodeLoop(AgentLoopBase):
             )
             self.shared.writer.write(to_record(episode, origin))
 
-    def _output(self, tries: list[Episode], policy: EnginePolicy) -> AgentLoopOutput | list[AgentLoopOutput]:
-        episode, sample = tries[-1], policy.tokens.sample()
-        if sample is None:
-            return []
-        summary = summarize(episode, attempts=len(tries))
-        return AgentLoopOutput(
-            prompt_ids=sample.prompt_ids,
-            response_ids=sample.response_ids,
-            response_mask=sample.response_mask,
-            response_logprobs=sample.response_log_probs,
-            reward_score=episode.reward,
-            num_turns=len(episode.messages),
-            metrics=AgentLoopMetrics(generate_sequences=summary.generate_s, tool_calls=summary.env_s),
-            extra_fields={
-                "turn_scores": [turn.step.reward if turn.step else 0.0 for turn in episode.turns],
-                "tool_rewards": [],
-                "min_global_steps": min(policy.steps),
-                "max_global_steps": max(policy.steps),
-                "episode": summary.to_fields(),
-                "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
-            },
-        )
+    def _outputs(self, tries: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
+        """One row for each stretch of the episode; verl gives all of them the last one's reward."""
+        episode, summary = tries[-1], summarize(tries[-1], attempts=len(tries))
+        return [
+            AgentLoopOutput(
+                prompt_ids=sample.prompt_ids,
+                response_ids=sample.response_ids,
+                response_mask=sample.response_mask,
+                response_logprobs=sample.response_log_probs,
+                reward_score=episode.reward,
+                num_turns=len(episode.messages),
+                metrics=AgentLoopMetrics(generate_sequences=summary.generate_s, tool_calls=summary.env_s),
+                extra_fields={
+                    "turn_scores": [turn.step.reward if turn.step else 0.0 for turn in episode.turns],
+                    "tool_rewards": [],
+                    "min_global_steps": min(policy.steps),
+                    "max_global_steps": max(policy.steps),
+                    "episode": summary.to_fields(),
+                    "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
+                },
+            )
+            for sample in policy.tokens.samples()
+        ]

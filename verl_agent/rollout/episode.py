@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import AgentError, EnvError, EnvTimeoutError
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
@@ -57,7 +58,7 @@ async def env_call(what: str, timeout_s: float | None) -> AsyncIterator[None]:
         raise EnvError(f"{what} failed: {type(error).__name__}: {error}") from error
 
 
-async def play(item: TaskItem, env: EnvAdapter, policy: Policy, limits: EpisodeLimits) -> Episode:
+async def play(item: TaskItem, env: EnvAdapter, agent: Agent, policy: Policy, limits: EpisodeLimits) -> Episode:
     """Play `item` once, from reset to its end, and close `env`.
 
     A failing environment ends this episode with `StopReason.ENV_ERROR`; it never raises, so the
@@ -66,6 +67,7 @@ async def play(item: TaskItem, env: EnvAdapter, policy: Policy, limits: EpisodeL
     Args:
         item: the task.
         env: a fresh session.
+        agent: what words are put around it, fresh for this episode.
         policy: what is trained or evaluated, fresh for this episode.
         limits: turns and seconds.
     """
@@ -73,9 +75,10 @@ async def play(item: TaskItem, env: EnvAdapter, policy: Policy, limits: EpisodeL
     started = time.monotonic()
     try:
         async with env_call("reset", limits.timeout_s):
-            episode.messages += await env.reset(item)
+            prompt = await env.reset(item)
+        episode.messages += agent.begin(prompt)
         for _ in range(limits.max_turns):
-            if await _turn(episode, env, policy, limits.timeout_s):
+            if await _turn(episode, env, agent, policy, limits.timeout_s):
                 break
         else:
             episode.stop = StopReason.TURN_LIMIT
@@ -89,25 +92,28 @@ async def play(item: TaskItem, env: EnvAdapter, policy: Policy, limits: EpisodeL
     return episode
 
 
-async def _turn(episode: Episode, env: EnvAdapter, policy: Policy, timeout_s: float | None) -> bool:
+async def _turn(episode: Episode, env: EnvAdapter, agent: Agent, policy: Policy, timeout_s: float | None) -> bool:
     """Play one turn; returns whether the episode has ended, with its reason set."""
     asked = time.monotonic()
-    reply = await policy.reply(episode.messages)
+    reply = await policy.reply(agent.view(episode.messages))
     answered = time.monotonic()
     if reply.cut and not reply.tokens:
         episode.stop = reply.cut
         return True
     episode.messages.append({"role": "assistant", "content": reply.text})
-    step: StepResult | None = None
+    action, step = None if reply.cut else agent.read(reply.text), None
     try:
         if reply.cut:
             episode.stop = reply.cut
             return True
-        async with env_call("step", timeout_s):
-            step = await env.step(reply.text)
+        if action is None:
+            step = StepResult(agent.complaint, info={"invalid_action": 1.0})
+        else:
+            async with env_call("step", timeout_s):
+                step = await env.step(action)
     finally:
-        episode.turns.append(Turn(reply, step, answered - asked, time.monotonic() - answered))
-    episode.messages.append({"role": "user", "content": step.observation})
+        episode.turns.append(Turn(reply, action, step, answered - asked, time.monotonic() - answered))
+    episode.messages.append(agent.observe(step, len(episode.turns)))
     if step.terminated:
         episode.stop = StopReason.TERMINATED
     return step.terminated
@@ -116,19 +122,20 @@ async def _turn(episode: Episode, env: EnvAdapter, policy: Policy, timeout_s: fl
 async def play_until_sound(
     item: TaskItem,
     new_env: Callable[[], EnvAdapter],
+    new_agent: Callable[[], Agent],
     new_policy: Callable[[], Policy],
     limits: EpisodeLimits,
 ) -> list[Episode]:
     """Play `item` until the environment does its part, at most `1 + limits.retries` times.
 
-    Every try starts from the first turn with a fresh environment and a fresh policy.
+    Every try starts from the first turn with a fresh environment, agent and policy.
 
     Returns:
         All tries; only the last one can be sound.
     """
     tries: list[Episode] = []
     while len(tries) <= limits.retries:
-        tries.append(await play(item, new_env(), new_policy(), limits))
+        tries.append(await play(item, new_env(), new_agent(), new_policy(), limits))
         if tries[-1].sound:
             break
     return tries

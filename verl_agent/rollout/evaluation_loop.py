@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import FaultLimitError
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_sound
@@ -39,6 +40,7 @@ class EvaluationSetup:
 
     Attributes:
         new_env: makes a fresh session.
+        new_agent: makes the agent of one try.
         new_policy: makes the policy of one try from the episode's seed.
         limits: turns, seconds and retries.
         tasks: selection that the items are from, for the record.
@@ -50,6 +52,7 @@ class EvaluationSetup:
     """
 
     new_env: Callable[[], EnvAdapter]
+    new_agent: Callable[[], Agent]
     new_policy: Callable[[int], Policy]
     limits: EpisodeLimits
     tasks: str
@@ -118,7 +121,9 @@ async def _work(
 
 async def _play(slot: Slot, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
     seed = episode_seed(setup.seed, slot.item.id, slot.sample)
-    tries = await play_until_sound(slot.item, setup.new_env, lambda: setup.new_policy(seed), setup.limits)
+    tries = await play_until_sound(
+        slot.item, setup.new_env, setup.new_agent, lambda: setup.new_policy(seed), setup.limits
+    )
     for attempt, episode in enumerate(tries, start=1):
         origin = Origin(
             purpose=setup.purpose,

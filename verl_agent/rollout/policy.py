@@ -68,7 +68,7 @@ class EnginePolicy:
                 f"a prompt has {len(self.tokens.ids)} tokens, data.max_prompt_length allows {self.budget.prompt}. "
                 "Raise it, or choose a shorter prompt in env.options."
             )
-        room = min(self.budget.turn, self.budget.episode - self.tokens.response_length)
+        room = min(self.budget.turn, self._room())
         if room < 1:
             return Reply("", cut=StopReason.EPISODE_TOKENS)
         output = await self.engine.generate(
@@ -77,6 +77,12 @@ class EnginePolicy:
             sampling_params={**self.sampling, "max_tokens": room},
         )
         return self._take(output, room)
+
+    def _room(self) -> int:
+        """Tokens that may still follow; where the context was edited, in the engine's whole window."""
+        if self.tokens.first:
+            return self.budget.episode - self.tokens.response_length
+        return self.budget.prompt + self.budget.episode - len(self.tokens.ids)
 
     def _take(self, output: Any, room: int) -> Reply:
         ids: list[int] = output.token_ids

@@ -12,11 +12,14 @@ from jinja2 import TemplateError
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, MergeResult, QwenContinuousTokenBuilder
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
+from verl_agent.agents.base import Agent
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message
+from verl_agent.types import Episode, Message
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 """What templates of thinking models add to a generation prompt, and drop from earlier turns."""
+
+ANOTHER_AGENT = "Choose another agent.name, such as react, or a model whose template has tools, such as Qwen3."
 
 PROBE: list[Message] = [
     {"role": "system", "content": "Be brief."},
@@ -30,10 +33,10 @@ PROBE: list[Message] = [
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One episode as verl trains on it.
+    """One stretch of an episode as verl trains on it; the whole episode, unless the context was edited.
 
     Attributes:
-        prompt_ids: tokens before the first reply.
+        prompt_ids: tokens before the stretch's first reply.
         response_ids: replies and observations, T tokens, the last one written by the model.
         response_mask: T values, 1 where the model wrote the token.
         response_log_probs: T values, 0.0 where the mask is 0; None if the engine gave none.
@@ -49,33 +52,49 @@ class Sample:
 class EpisodeTokens:
     """Grows one episode's tokens, message by message.
 
+    A view of the conversation that does not go on from the last one (see `verl_agent.agents.context`) begins a
+    new stretch: what was said before is then prompt, rendered anew, and trained on as it was sampled before.
+
     Attributes:
         builder: renders messages; see `choose_builder`.
         end_of_turn: id that closes a reply.
-        ids: all tokens so far, prompt first: what the engine is given for the next reply.
+        tools: functions that the chat template is given, or None.
+        ids: all tokens of this stretch so far, prompt first: what the engine is given for the next reply.
     """
 
     builder: ContinuousTokenBuilder
     end_of_turn: int
+    tools: list[dict[str, Any]] | None = None
     ids: list[int] = field(default_factory=list)
     _messages: list[Message] = field(default_factory=list)
     _mask: list[int] = field(default_factory=list)
     _log_probs: list[float] = field(default_factory=list)
     _has_log_probs: bool = True
+    _ended: list[Sample] = field(default_factory=list)
+
+    @property
+    def first(self) -> bool:
+        """Whether no stretch has ended yet."""
+        return not self._ended
 
     @property
     def response_length(self) -> int:
-        """Tokens after the prompt."""
+        """Tokens after the prompt of this stretch."""
         return len(self._mask)
 
     def read(self, messages: Sequence[Message]) -> None:
-        """Append what was said since the last call: the prompt first, later one observation at a time."""
-        if not self.ids:
-            self.ids = self.builder.build_initial_tokens(list(messages))
+        """Append what was said since the last call: the prompt first, later one observation at a time.
+
+        Args:
+            messages: what the model is shown now, all of it.
+        """
+        said = list(messages)
+        if self.ids and said[: len(self._messages)] == self._messages:
+            self._append(self.builder.merge_context_tokens(self._messages, said, self.ids, tools=self.tools), None)
         else:
-            merged = self.builder.merge_context_tokens(self._messages, list(messages), self.ids)
-            self._append(merged, None)
-        self._messages = list(messages)
+            self._ended, self._mask, self._log_probs = self.samples(), [], []
+            self.ids = self.builder.build_initial_tokens(said, tools=self.tools)
+        self._messages = said
 
     def write(self, text: str, token_ids: Sequence[int], log_probs: Sequence[float] | None = None) -> None:
         """Append a reply.
@@ -98,18 +117,19 @@ class EpisodeTokens:
             closed = [*self.ids, self.end_of_turn]
             self._append(MergeResult(token_ids=closed, appended_token_count=1, kind="context"), None)
 
-    def sample(self) -> Sample | None:
-        """The episode up to the last token that the model wrote, or None if it wrote nothing."""
+    def samples(self) -> list[Sample]:
+        """The stretches so far, each up to the last token that the model wrote; none if it wrote nothing."""
         if 1 not in self._mask:
-            return None
+            return list(self._ended)
         end = len(self._mask) - self._mask[::-1].index(1)
         start = len(self.ids) - len(self._mask)
-        return Sample(
+        last = Sample(
             prompt_ids=self.ids[:start],
             response_ids=self.ids[start : start + end],
             response_mask=self._mask[:end],
             response_log_probs=self._log_probs[:end] if self._has_log_probs else None,
         )
+        return [*self._ended, last]
 
     def _append(self, merged: MergeResult, log_probs: list[float] | None) -> None:
         self.ids = merged.token_ids
@@ -179,3 +199,33 @@ def render(builder: ContinuousTokenBuilder, tokenizer: Any, messages: Sequence[M
     if messages[-1]["role"] != "assistant":
         tokens.read(messages)
     return tokens
+
+
+def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode: Episode) -> list[Sample]:
+    """A played episode as the tokens that its agent showed and its policy wrote.
+
+    Args:
+        tokens: empty, with the agent's tools.
+        tokenizer: encodes the replies.
+        agent: as it was after the episode.
+        episode: what was played.
+    """
+    said = episode.messages
+    for place in range(agent.prompt_length, len(said), 2):
+        tokens.read(agent.view(said[:place]))
+        tokens.write(said[place]["content"], encode_reply(tokenizer, said[place]["content"], tokens.end_of_turn))
+    return tokens.samples()
+
+
+def check_tools(tokenizer: Any, tools: list[dict[str, Any]], template_options: Mapping[str, Any]) -> None:
+    """Raise unless the chat template tells the model of the functions that an agent offers.
+
+    Raises:
+        ConfigError: it leaves them out, or refuses them.
+    """
+    try:
+        shown = tokenizer.apply_chat_template(PROBE, tools=tools, tokenize=False, **template_options)
+    except TemplateError as error:
+        raise ConfigError(f"the chat template of this model refuses functions: {error}. {ANOTHER_AGENT}") from error
+    if not all(tool["function"]["name"] in shown and "<tool_call>" in shown for tool in tools):
+        raise ConfigError(f"the chat template of this model has no functions in the format of Hermes. {ANOTHER_AGENT}")

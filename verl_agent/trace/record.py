@@ -50,9 +50,10 @@ class Origin:
 
 
 class TurnRecord(TypedDict):
-    """`Turn` as JSON; `observation` is null if the environment did not answer."""
+    """`Turn` as JSON; `action` and `observation` are null if there was none."""
 
     reply: str
+    action: str | None
     tokens: int
     cut: str | None
     observation: str | None
@@ -219,6 +220,7 @@ def _turn_record(turn: Turn) -> TurnRecord:
     step = turn.step or StepResult("")
     return {
         "reply": turn.reply.text,
+        "action": turn.action,
         "tokens": turn.reply.tokens,
         "cut": str(turn.reply.cut) if turn.reply.cut else None,
         "observation": turn.step.observation if turn.step else None,
@@ -236,7 +238,9 @@ def _turn_of(turn: TurnRecord) -> Turn:
     answer = None
     if observation is not None:
         answer = StepResult(observation, turn["reward"], turn["terminated"], turn["info"])
-    return Turn(Reply(turn["reply"], cut, turn["tokens"]), answer, turn["generate_s"], turn["env_s"])
+    return Turn(
+        Reply(turn["reply"], cut, turn["tokens"]), turn.get("action"), answer, turn["generate_s"], turn["env_s"]
+    )
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_agent.envs.actions import last_action
+from verl_agent.envs.forms import ActionForm, FenceForm, LineForm, TagForm
 from verl_agent.envs.http.languages import number, pick, text
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, did_you_mean
 from verl_agent.types import Message, StepResult
@@ -18,6 +18,9 @@ from verl_agent.types import Message, StepResult
 TIMED_OUT = "TimeoutError"
 """Observation with which the web server says that it did not get through."""
 AGREED = "OK. I'll follow your instructions and try my best to solve the task."
+
+
+LINE = LineForm()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,8 @@ class Dialect:
         scale: what the score is divided by to lie between 0 and 1.
         done: field of `/step` that tells the end.
         any_score_ends: a score above 0 means that the task is solved, even where the server plays on.
-        whole_reply: send the reply as it is, not the action alone.
+        form: how replies mark an action.
+        whole_reply: send the action with its marks, not alone.
         agreed: what the assistant answers to the instructions.
     """
 
@@ -49,6 +53,7 @@ class Dialect:
     scale: float = 1.0
     done: str = "done"
     any_score_ends: bool = False
+    form: ActionForm = LINE
     whole_reply: bool = False
     agreed: str = AGREED
 
@@ -58,9 +63,27 @@ DIALECTS: Mapping[str, Dialect] = {
     # Its server ends an episode only above a reward of 0.5, and adds the reward again with every further action.
     "babyai": Dialect(score="score", any_score_ends=True),
     "sciworld": Dialect(prompt=("task_description", "observation"), score="score", scale=100.0),
-    "searchqa": Dialect("env_idx", "", {"id": 0}, "id", prompt=(), whole_reply=True, agreed="Ok."),
+    "searchqa": Dialect(
+        "env_idx",
+        "",
+        {"id": 0},
+        "id",
+        prompt=(),
+        form=TagForm(tags=(("search", "query"), ("answer", "answer"))),
+        whole_reply=True,
+        agreed="Ok.",
+    ),
     "webarena": Dialect(
-        "env_idx", "env_idx", None, "idx", {"seed": 0}, prompt=(), done="terminated", whole_reply=True, agreed="Ok."
+        "env_idx",
+        "env_idx",
+        None,
+        "idx",
+        {"seed": 0},
+        prompt=(),
+        done="terminated",
+        form=FenceForm(placeholder="action"),
+        whole_reply=True,
+        agreed="Ok.",
     ),
 }
 """By the task name that AgentGym uses."""
@@ -110,9 +133,9 @@ class AgentGymLanguage:
             {"role": "user", "content": observation},
         ]
 
-    def act(self, reply: str) -> dict[str, Any]:
-        """See `Language`; a reply that names no action is sent as an empty one."""
-        return {"action": reply if self.dialect.whole_reply else last_action(reply) or ""}
+    def act(self, action: str) -> dict[str, Any]:
+        """See `Language`; some servers want the action marked as in a reply."""
+        return {"action": self.dialect.form.mark(action) if self.dialect.whole_reply else action}
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
         """See `Language`. AgentGym's score is that of the last answer, so a step earns what it adds to it."""

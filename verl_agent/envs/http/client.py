@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.http.agentgym import AgentGymLanguage
+from verl_agent.envs.forms import ActionForm, read_form
+from verl_agent.envs.http.agentgym import DIALECTS, AgentGymLanguage
 from verl_agent.envs.http.languages import Language, OwnLanguage, number, pick
 from verl_agent.envs.http.placement import ask_all, fleet
 from verl_agent.envs.http.settings import OWN, HttpSettings
@@ -76,7 +77,7 @@ class HttpEnv(EnvAdapter, metaclass=HttpEnvClass):
         return await _elsewhere(self._reset(item.id))
 
     async def step(self, action: str) -> StepResult:
-        """Send the reply. It is never sent twice: the server may have taken it although its answer was lost."""
+        """Send the action. It is never sent twice: the server may have taken it although its answer was lost."""
         if self._session is None:
             raise EnvError("step before reset: this session plays no task yet.")
         answer = await _elsewhere(self._post("/step", self.language.act(action)))
@@ -133,21 +134,25 @@ copyreg.pickle(  # a host process, which imports the class that it is sent, need
 
 @cache
 def bound_class(settings: HttpSettings) -> type[HttpEnv]:
-    """`HttpEnv` with the splits, the tasks and the measure of success of its servers.
+    """`HttpEnv` with the splits, the tasks, the measure of success and the form of actions of its servers.
 
     Raises:
         ConfigError: no server answers, or they do not offer the same.
     """
+    spoken: ActionForm
     if settings.protocol == OWN:
         info = ask_servers(settings)
         splits, success = tuple(pick(info, "splits")), number(info, "success_reward")
+        spoken = read_form(pick(info, "form"))
     else:
         splits, success = tuple(split for split, _ in settings.items), 1.0
+        spoken = DIALECTS[settings.env].form
 
     class BoundHttpEnv(HttpEnv):
         """`HttpEnv` with the tasks of its servers."""
 
         success_reward = success
+        form = spoken
 
         @classmethod
         def tasks(cls, split: str) -> Sequence[TaskItem]:

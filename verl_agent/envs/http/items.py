@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_agent.envs.actions import shorten
+from verl_agent.envs.forms import describe_form
 from verl_agent.envs.http.wire import Refusal
 from verl_agent.envs.registry import list_tasks, load_adapter
 from verl_agent.errors import ConfigError, did_you_mean
@@ -28,7 +29,7 @@ class TaskIndex:
         if split not in adapter.splits:
             raise ConfigError(f"env {env!r} has no split {split!r}. {did_you_mean(split, adapter.splits)}")
         self.env, self.split = env, split
-        self.success_reward = adapter.success_reward
+        self.success_reward, self.form = adapter.success_reward, adapter.form
         self.splits: Mapping[str, Sequence[TaskItem]] = {
             name: list(list_tasks(env, name, options).values()) for name in adapter.splits
         }
@@ -63,6 +64,7 @@ class TaskIndex:
             "split": self.split,
             "splits": {name: len(items) for name, items in self.splits.items()},
             "success_reward": self.success_reward,
+            "form": describe_form(self.form),
             "digest": digest.hexdigest(),
         }
 

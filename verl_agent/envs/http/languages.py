@@ -32,7 +32,7 @@ class Language(Protocol):
         """The prompt in the answers to `/reset` and, if that has to be asked, to `/observation`."""
         ...
 
-    def act(self, reply: str) -> dict[str, Any]:
+    def act(self, action: str) -> dict[str, Any]:
         """Body of `/step`, but for the session."""
         ...
 
@@ -42,7 +42,7 @@ class Language(Protocol):
 
 
 class OwnLanguage:
-    """What `verl-agent serve` understands: tasks by name, whole replies, whole prompts."""
+    """What `verl-agent serve` understands: tasks by name, whole prompts."""
 
     session = "id"
     create: Mapping[str, Any] | None = None
@@ -60,9 +60,9 @@ class OwnLanguage:
         """See `Language`."""
         return [{"role": message["role"], "content": message["content"]} for message in pick(answer, "messages")]
 
-    def act(self, reply: str) -> dict[str, Any]:
+    def act(self, action: str) -> dict[str, Any]:
         """See `Language`."""
-        return {"reply": reply}
+        return {"action": action}
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
         """See `Language`."""

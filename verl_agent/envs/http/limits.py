@@ -12,14 +12,14 @@ class Limits:
     Attributes:
         sessions: open at once; a further one is refused until one closes.
         body_bytes: of one request.
-        reply_chars: of one action or reply.
+        action_chars: of one action.
         idle_s: seconds after which a session that nobody calls is forgotten and closed.
         drain_s: seconds that running episodes have to end after SIGTERM.
     """
 
     sessions: int = 1024
     body_bytes: int = 8 * 2**20
-    reply_chars: int = 2**20
+    action_chars: int = 2**20
     idle_s: float = 1800.0
     drain_s: float = 30.0
 

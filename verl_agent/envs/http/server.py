@@ -4,7 +4,7 @@
 |---|---|---|
 | `POST /create` | none | `id` of a new session |
 | `POST /reset` | `id`, `data_idx` or `item` | `observation`, `messages`, ... |
-| `POST /step` | `id`, `action` or `reply` | `observation`, `reward`, `score`, `done`, `info`, ... |
+| `POST /step` | `id`, `action` | `observation`, `reward`, `score`, `done`, `info`, ... |
 | `GET /observation?id=` | | the last observation |
 | `POST /close` | `id` | `closed` |
 | `GET /info`, `/tasks?split=` | | what can be played |
@@ -123,11 +123,11 @@ class EnvServer:
         """Take one action."""
         body = await self._body(request)
         number = wire.read_session(body)
-        reply = wire.read_reply(body, self.limits.reply_chars)
+        action = wire.read_action(body, self.tasks.form, self.limits.action_chars)
         with self.book.call(number) as session:
             if session.observation is None:
                 raise Refusal(409, f"session {number} plays no task yet. Begin one with /reset.")
-            result = await self._answer(number, self._pool.step(number, reply))
+            result = await self._answer(number, self._pool.step(number, action))
             session.observation, session.done = result.observation, result.terminated
             session.score += result.reward
         return wire.stepped(result, session.score)

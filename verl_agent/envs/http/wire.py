@@ -7,8 +7,8 @@ Facts from the clients of github.com/WooooDyy/AgentGym, `agentenv/agentenv/envs/
 * The answer to `/create` is an object with `id` or `env_idx`; search, which sends an item, reads a bare number.
 * The score is `reward` for some and the sum `score` for others, the end `done` or `terminated`.
 
-Answers carry all of these fields, so that one server suits them all. Our own client names the item `item`,
-sends `reply`, and reads `messages` and `info` besides.
+Answers carry all of these fields, so that one server suits them all. Our own client names the item `item`, sends
+the action alone, and reads `messages` and `info` besides.
 """
 
 import json
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from verl_agent.envs.actions import shorten
+from verl_agent.envs.forms import ActionForm
 from verl_agent.types import Message, StepResult
 
 Body = Mapping[str, Any]
@@ -85,23 +86,22 @@ def read_item(body: Body) -> int | str:
     raise Refusal(422, f"{key} must be {allowed}, got {_quote(item)}.")
 
 
-def read_reply(body: Body, max_chars: int) -> str:
-    """What the model says, as an adapter reads it.
+def read_action(body: Body, form: ActionForm, max_chars: int) -> str:
+    """The action, bare, as an adapter takes it.
 
-    A client that names its session `id` sends the action alone, cut out of the reply; it is given back the marker
-    that adapters look for. A `reply`, or the `action` of a client that says `env_idx`, is handed on as it is.
+    A client that names its session `id` sends the action alone. One that says `env_idx` sends the whole reply, out
+    of which the action is read; one without is an empty action, for the environment to answer.
     """
-    key = "reply" if "reply" in body else "action"
-    text = body.get(key)
+    text = body.get("action")
     if not isinstance(text, str):
-        raise Refusal(422, f"{key} must be a text, got {_quote(text)}.")
+        raise Refusal(422, f"action must be a text, got {_quote(text)}.")
     if len(text) > max_chars:
-        raise Refusal(422, f"{key} has {len(text)} characters, allowed are {max_chars}.")
+        raise Refusal(422, f"action has {len(text)} characters, allowed are {max_chars}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Refusal(422, f"{key} is not valid Unicode: {error.reason} at {error.start}.") from error
-    return text if key == "reply" or "env_idx" in body else f"Action: {text}"
+        raise Refusal(422, f"action is not valid Unicode: {error.reason} at {error.start}.") from error
+    return (form.find(text) or "") if "env_idx" in body else text
 
 
 def check_create(body: Body) -> None:

@@ -1,0 +1,278 @@
+"""What agents say to a model and read out of its replies, and what of an episode they show it."""
+
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+
+from env_adapters.textcraft.adapter import TextCraft
+from env_adapters.textcraft.tasks import task_item
+from tests.fakes import ITEM, ScriptedPolicy, talk_class
+from verl_agent.agents.base import Agent
+from verl_agent.agents.context import LEFT_OUT, KeepAll, LastObservations, Summary, read_context
+from verl_agent.agents.functions import FunctionCalls
+from verl_agent.agents.plain import Act, Raw, ReAct, Think
+from verl_agent.agents.plan import REFLECT, PlanReflect
+from verl_agent.agents.registry import new_agent
+from verl_agent.envs.actions import first_tag, last_action, last_fence
+from verl_agent.envs.forms import FenceForm, LineForm, TagForm, describe_form, read_form
+from verl_agent.errors import ConfigError, EnvError
+from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.types import Message, Move, StepResult
+
+SEARCH = TagForm(tags=(("search", "words"), ("answer", "answer")))
+FORMS = [TextCraft.form, LineForm(placeholder="<number>"), SEARCH, FenceForm()]
+AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
+
+
+# The parser
+
+
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        ("Action: get 4 birch log", "get 4 birch log"),
+        ("Thought: wood.\nAction: get 4 birch log.", "get 4 birch log."),
+        ("Action: get 1 oak log? No.\nAction:   GET  4  Birch Log  ", "GET  4  Birch Log"),
+        ("Action:\n```\nget 4 birch log\n```", "get 4 birch log"),
+        ("Action: ```get 4 birch log```", "get 4 birch log"),
+        ("```text\nAction: get 4 birch log\n```", "get 4 birch log"),
+        ("**Action:** `get 4 birch log`", "get 4 birch log"),
+        ("action : get 4 birch log\nObservation: Got 4 birch log", "get 4 birch log"),
+        ("<think>Action: no</think>\nAction: yes", "yes"),
+        ("Action: yes\n<think>Action: no</think>", "yes"),
+        ("<think>Action: only thought of</think>", None),
+        ("I could say Action: no </think> Action: yes", "yes"),
+        ("The prompt opened the thought. Action: yes</think> ", "yes"),
+        ("<think>never closed\nAction: yes", "yes"),
+        ("get 4 birch log", None),
+        ("Action:", None),
+        ("Action:\n\n", None),
+        ("", None),
+    ],
+)
+def test_the_last_action_is_read_however_it_is_dressed(reply, action):
+    assert last_action(reply) == action
+
+
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        ("In summary, the next action I will perform is ```click [12]```", "click [12]"),
+        ("```python\nx\n``` then ```type [3] [a b] [1]```", "type [3] [a b] [1]"),
+        ("```\nclick [1]\n```", "click [1]"),
+        ("<think>```stop [no]```</think> ```stop [yes]```", "stop [yes]"),
+        ("``` ```", None),
+        ("click [12]", None),
+    ],
+)
+def test_the_last_fence_is_read(reply, action):
+    assert last_fence(reply) == action
+
+
+@pytest.mark.parametrize(
+    "junk", ["`" * 200_000, "<think>" * 50_000, "Action: " * 50_000, "```" + " " * 500_000, "<" * 300_000]
+)
+def test_a_megabyte_of_nonsense_is_read_in_no_time(junk):
+    """A reply is what a model writes; the timeout of a test is what a quadratic pattern would meet."""
+    for form in FORMS:
+        assert len(form.find(junk) or "") <= len(junk)
+    assert FunctionCalls(LineForm()).read(junk + "<tool_call>" * 10_000) is None
+
+
+# Forms
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
+def test_a_form_reads_what_it_writes_and_travels_as_json(form):
+    action = "<search>who</search>" if form.kind == "tag" else "get 1 oak log"
+    assert form.find(form.mark(action)) == action
+    assert read_form(json.loads(json.dumps(describe_form(form)))) == form
+
+
+@pytest.mark.parametrize(
+    "value", [None, {}, {"kind": "shout"}, {"kind": "line", "loud": True}, {"kind": "tag", "tags": 3}]
+)
+def test_a_form_of_another_version_is_an_error(value):
+    with pytest.raises(EnvError, match="is not known here"):
+        read_form(value)
+
+
+def test_the_empty_tag_is_no_action():
+    assert SEARCH.find("<search> </search>") == "<search></search>"
+    assert SEARCH.split("<search></search>") is None
+    assert SEARCH.split("<answer>a b</answer>") == ("answer", "a b")
+    assert first_tag("<SEARCH >who", ("search",)) == ("search", "who")
+
+
+# Agents
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_agent_reads_its_own_demonstrations(agent, form):
+    action = "<search>who</search>" if form.kind == "tag" else "get 1 oak log"
+    replies = agent(form).write([Move(action, "I need wood."), Move(action)])
+    found = [agent(form).read(reply) for reply in replies]
+    assert found == [action] * 2
+    assert ("I need wood." in replies[0]) == (agent is not Act)
+
+
+def test_the_oracle_solves_a_goal_in_the_words_of_every_agent():
+    item = task_item("minecraft:birch_wood")
+    for kind in (*AGENTS, FunctionCalls):
+        agent, env = kind(TextCraft.form), TextCraft()
+        replies = agent.write(env.demonstration(item))
+        episode = asyncio.run(play(item, env, agent, ScriptedPolicy(replies), EpisodeLimits(len(replies))))
+        assert (episode.reward, episode.turns[0].action) == (1.0, "get 4 birch log")
+
+
+def test_instructions_stand_behind_the_rules_and_can_be_left_out():
+    prompt: list[Message] = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Go."}]
+    told = Act(LineForm(placeholder="<number>")).begin(prompt)
+    assert told[0]["content"].startswith("Rules.\n\n") and told[0]["content"].endswith("Action: <number>")
+    assert told[1] == prompt[1]
+    assert Act(LineForm(), instructions=False).begin(prompt) == prompt
+    alone = ReAct(LineForm()).begin([{"role": "user", "content": "Question?"}])
+    assert alone[0]["content"].endswith("Action: <action>\n\nQuestion?")
+    assert "Summary:" in Act(LineForm(), Summary(), instructions=False).begin(prompt)[0]["content"]
+
+
+def test_a_reply_without_an_action_costs_a_turn_and_does_not_reach_the_environment():
+    env = talk_class()(turns=1)
+    agent = ReAct(LineForm())
+    episode = asyncio.run(play(ITEM, env, agent, ScriptedPolicy(["hello", "Action: go"]), EpisodeLimits(5)))
+    assert [turn.action for turn in episode.turns] == [None, "go"]
+    assert (env.heard, episode.info("invalid_action"), episode.reward) == (1, 1.0, 1.0)
+    assert episode.messages[3]["content"] == "No action found. Answer with: Action: <action>"
+
+
+def test_a_raw_agent_adds_nothing_and_hands_on_everything():
+    agent = Raw(LineForm())
+    assert agent.begin([{"role": "user", "content": "Go."}]) == [{"role": "user", "content": "Go."}]
+    assert [agent.read(reply) for reply in ("", " x\n")] == ["", " x\n"]
+    assert agent.write([Move("go", "why")]) == ["go"]
+
+
+def test_a_plan_is_asked_for_first_and_a_reflection_where_it_is_stuck():
+    agent = PlanReflect(LineForm(), reflect_every=4)
+    assert agent.write([Move("a"), Move("b")])[0] == "Plan: a; b\nAction: a"
+    steps = [
+        (StepResult("one"), False),
+        (StepResult("one"), True),  # nothing changed
+        (StepResult("two", info={"invalid_action": 1.0}), True),
+        (StepResult("three"), True),  # every fourth turn
+        (StepResult("four"), False),
+        (StepResult("four", terminated=True), False),
+    ]
+    for turn, (step, reflects) in enumerate(steps, start=1):
+        assert (REFLECT in agent.observe(step, turn)["content"]) == reflects, turn
+
+
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        ('<tool_call>\n{"name": "get", "arguments": {"number": 1, "item": "oak log"}}\n</tool_call>', "get 1 oak log"),
+        ('I need wood. <tool_call>{"name":"GET","arguments":{"item":"oak log","number":"1"}}', "get 1 oak log"),
+        (
+            '<tool_call>{"name": "get", "arguments": "{\\"number\\": 1, \\"item\\": \\"oak log\\"}"}</tool_call>',
+            "get 1 oak log",
+        ),
+        ('<tool_call>{"name": "inventory", "arguments": {}}</tool_call>', "inventory"),
+        ('<tool_call>{"name": "get", "arguments": {"number": "one", "item": "oak log"}}</tool_call>', None),
+        ('<tool_call>{"name": "get", "arguments": {"number": 1}}</tool_call>', None),
+        ('<tool_call>{"name": "fly", "arguments": {}}</tool_call>', None),
+        ('<tool_call>["get"]</tool_call>', None),
+        ("<tool_call>{</tool_call>", None),
+        ("<tool_call>" + "[" * 100_000, None),
+        ('<tool_call>{"name": "get", "arguments": {"number": ' + "9" * 5_000 + ', "item": "x"}}</tool_call>', None),
+        ("get 1 oak log", None),
+    ],
+)
+def test_how_function_calls_are_read(reply, action):
+    assert FunctionCalls(TextCraft.form).read(reply) == action
+
+
+def test_functions_that_the_environment_names_none_are_one():
+    agent = FunctionCalls(LineForm())
+    assert [tool["function"]["name"] for tool in agent.tools] == ["act"]
+    assert agent.read(agent.write([Move("go {north}", "why")])[0]) == "go {north}"
+    assert agent.observe(StepResult("seen"), 1) == {"role": "tool", "content": "seen"}
+    assert FunctionCalls(SEARCH).complaint == "No function call found. Call one of: act(action)."
+
+
+# Context
+
+
+def conversation(turns: int) -> list[Message]:
+    said: list[Message] = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Go."}]
+    for turn in range(turns):
+        said.append({"role": "assistant", "content": f"**Summary:** after {turn}\nAction: {turn}"})
+        said.append({"role": "user", "content": f"seen {turn}"})
+    return said
+
+
+def test_the_last_observations_are_kept_and_all_replies():
+    view = LastObservations(turns=2).view(conversation(5), 2)
+    assert [message["content"] for message in view[3::2]] == [LEFT_OUT] * 3 + ["seen 3", "seen 4"]
+    assert [message["content"] for message in view[2::2]] == [m["content"] for m in conversation(5)[2::2]]
+
+
+def test_a_summary_stands_for_what_is_given_up():
+    view = Summary(turns=2).view(conversation(5), 2)
+    assert view[1]["content"] == "Go.\n\nYour summary of the turns before: after 2"
+    assert view[2:] == conversation(5)[8:]
+    assert Summary(turns=2).view(conversation(2), 2) == conversation(2)
+
+
+@pytest.mark.parametrize("context", [KeepAll(), LastObservations(2, 3), Summary(3, 2), Summary(1, 1)], ids=repr)
+def test_a_view_goes_on_from_the_last_one_as_often_as_is_said(context):
+    views = [context.view(conversation(turns), 2) for turns in range(12)]
+    broken = [new[: len(old)] != old for old, new in pairwise(views)]
+    assert 1 + sum(broken) == context.stretches(12)
+    assert all(view[-1] == conversation(turns)[-1] for turns, view in enumerate(views) if turns)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"keep": "lst"}, "agent.context.keep='lst' is not known. Did you mean 'last'?"),
+        ({"keep": "last", "turns": 0}, "agent.context.turns must be a whole number >= 1, got 0."),
+        ({"keep": "summary", "stride": 1.5}, "agent.context.stride must be a whole number >= 1, got 1.5."),
+        ({"kep": "last"}, "agent.context.kep is not a setting. Known: keep, turns, stride."),
+    ],
+)
+def test_a_context_that_cannot_be_meant_is_refused(settings, message):
+    with pytest.raises(ConfigError) as refused:
+        read_context(settings)
+    assert str(refused.value) == message
+
+
+# The registry
+
+
+@pytest.mark.parametrize("name", ["act", "react", "think", "plan", "tools", "raw"])
+def test_agents_are_found_by_name(name):
+    agent = new_agent(name, {"instructions": False}, {"keep": "last", "turns": 3}, LineForm())
+    assert (agent.context, agent.instructions) == (LastObservations(3), False)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("raect", {}, "agent.name='raect' is not registered. Did you mean 'react'?"),
+        (
+            "plan",
+            {"reflect_evry": 2},
+            "agent.options.reflect_evry is not an option of 'plan'. Did you mean 'reflect_every'?",
+        ),
+        ("plan", {"reflect_every": -1}, "agent.options.reflect_every=-1 is not allowed. Allowed: a whole number >= 0."),
+        ("act", {"instructions": "no"}, "agent.options.instructions='no' is not allowed. Allowed: true, false."),
+        ("act", {"context": 1}, "agent.options.context is not an option of 'act'. Known: instructions."),
+    ],
+)
+def test_an_agent_that_cannot_be_meant_is_refused(name, options, message):
+    with pytest.raises(ConfigError) as refused:
+        new_agent(name, options, {}, LineForm())
+    assert str(refused.value) == message

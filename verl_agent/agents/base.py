@@ -1,0 +1,98 @@
+"""What an agent is: the words around an environment. It never sees tokens."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from verl_agent.agents.context import Context, KeepAll
+from verl_agent.envs.forms import ActionForm
+from verl_agent.errors import ConfigError
+from verl_agent.types import Message, Move, StepResult
+
+ONE_ACTION = "Take one action in each reply and wait for the result."
+
+
+class Agent(ABC):
+    """How a model is asked for actions and how its replies are read; a new one for each episode.
+
+    A package registers its own with an entry point:
+
+        entry_points={"verl_agent.agents": ["my_agent = my_package.agent:MyAgent"]}
+
+    Its constructor takes what is below, and `agent.options` as further keyword arguments.
+
+    Args:
+        form: how the environment's actions are marked in a reply.
+        context: what the model is shown of the conversation.
+        instructions: tell the model how to reply; false for one that has learnt it, and for short prompts.
+    """
+
+    prefix: ClassVar[str] = ""
+    """What an oracle's reply has before its action: a text with `{thought}`."""
+
+    def __init__(self, form: ActionForm, context: Context | None = None, instructions: bool = True) -> None:
+        if not isinstance(instructions, bool):
+            raise ConfigError(f"agent.options.instructions={instructions!r} is not allowed. Allowed: true, false.")
+        self.form, self.context, self.instructions = form, context or KeepAll(), instructions
+        self.prompt_length = 0
+
+    @property
+    def tools(self) -> list[dict[str, Any]] | None:
+        """Functions that the chat template is given (OpenAI's format); None for none."""
+        return None
+
+    @abstractmethod
+    def instruction(self) -> str:
+        """How the model must reply; "" if nothing needs to be said."""
+
+    def begin(self, messages: Sequence[Message]) -> list[Message]:
+        """The prompt of an episode: the environment's, with the instructions at the end of its first message."""
+        told = [self.instruction()] if self.instructions else []
+        parts = [part for part in (*told, self.context.instruction) if part]
+        first, *others = messages
+        content = "\n\n".join([first["content"], *parts])
+        self.prompt_length = len(messages)
+        if others or first["role"] == "system":
+            return [{"role": first["role"], "content": content}, *others]
+        return [{"role": first["role"], "content": "\n\n".join([*parts, first["content"]])}]
+
+    def view(self, messages: Sequence[Message]) -> list[Message]:
+        """What the model is shown before its next reply; see `Context`."""
+        return self.context.view(messages, self.prompt_length)
+
+    def read(self, reply: str) -> str | None:
+        """The action in a reply, bare, or None."""
+        return self.form.find(reply)
+
+    @property
+    def complaint(self) -> str:
+        """What a reply without an action is answered. It costs a turn; the environment is not asked."""
+        return f"No action found. Answer with: {self.form.template}"
+
+    def observe(self, step: StepResult, turn: int) -> Message:
+        """What the model reads after a step.
+
+        Args:
+            step: the environment's answer.
+            turn: number of the turn that it ends, from 1.
+        """
+        return {"role": "user", "content": step.observation}
+
+    def write(self, moves: Sequence[Move]) -> list[str]:
+        """The replies of an oracle that makes these moves."""
+        return [self.context.recall(moves[:turn]) + self.reply(moves, turn) for turn in range(len(moves))]
+
+    def reply(self, moves: Sequence[Move], turn: int) -> str:
+        """One reply of an oracle, that of move number `turn`, from 0."""
+        move = moves[turn]
+        return (self.prefix.format(thought=move.thought) if move.thought else "") + self.form.mark(move.action)
+
+
+def options_of(agent: type[Agent], parameters: Mapping[str, Any]) -> list[str]:
+    """Names of the options that an agent takes.
+
+    Args:
+        agent: its class.
+        parameters: of its constructor, by name.
+    """
+    return [name for name in parameters if name not in ("form", "context")]

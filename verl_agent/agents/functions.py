@@ -1,0 +1,75 @@
+"""An agent that calls functions, where the model's chat template has tools."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from verl_agent.agents.base import Agent
+from verl_agent.agents.context import Context
+from verl_agent.envs.actions import readable
+from verl_agent.envs.forms import ActionForm, Parameter, Tool
+from verl_agent.types import Message, Move, StepResult
+
+CALL = re.compile(r"<tool_call>\s{0,9}(.*?)(?:</tool_call>|$)", re.DOTALL | re.IGNORECASE)
+ACT = Tool("act", "Take one action in the environment.", "{action}", (Parameter("action", description="the action"),))
+"""The function of an environment that names none."""
+
+
+class FunctionCalls(Agent):
+    """Each reply calls one function, in the format of Hermes and Qwen.
+
+    That is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. The chat template tells the model which
+    functions there are; observations come as the tool's answers.
+    """
+
+    def __init__(self, form: ActionForm, context: Context | None = None, instructions: bool = True) -> None:
+        super().__init__(form, context, instructions)
+        self._tools = {tool.name.lower(): tool for tool in form.tools or (ACT,)}
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """See `Agent`."""
+        return [tool.schema for tool in self._tools.values()]
+
+    def instruction(self) -> str:
+        """See `Agent`."""
+        return "Call one function in each reply and wait for the result."
+
+    def read(self, reply: str) -> str | None:
+        """See `Agent`; the first call of the reply, if it is one of the functions, with all it needs."""
+        for part in readable(reply):
+            found = CALL.search(part)
+            if found:
+                return self._action(found[1])
+        return None
+
+    @property
+    def complaint(self) -> str:
+        """See `Agent`."""
+        known = ", ".join(f"{tool.name}({', '.join(p.name for p in tool.parameters)})" for tool in self._tools.values())
+        return f"No function call found. Call one of: {known}."
+
+    def observe(self, step: StepResult, turn: int) -> Message:
+        """See `Agent`."""
+        return {"role": "tool", "content": step.observation}
+
+    def reply(self, moves: Sequence[Move], turn: int) -> str:
+        """See `Agent`."""
+        return f"{moves[turn].thought}\n{self._call(moves[turn].action)}".lstrip("\n")
+
+    def _action(self, text: str) -> str | None:
+        try:
+            call, _ = json.JSONDecoder().raw_decode(text.strip().strip("`"))
+            arguments = call.get("arguments", call.get("parameters", {}))
+            tool = self._tools[str(call["name"]).lower()]
+            return tool.render(json.loads(arguments) if isinstance(arguments, str) else arguments)
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            return None
+
+    def _call(self, action: str) -> str:
+        for tool in self._tools.values():
+            arguments = tool.parse(action)
+            if arguments is not None and tool.render(arguments) == action:
+                return f"<tool_call>\n{json.dumps({'name': tool.name, 'arguments': arguments})}\n</tool_call>"
+        raise ValueError(f"no function makes the action {action!r}; add one to the tools of the environment's form.")

@@ -1,0 +1,70 @@
+"""An agent that plans first, and looks back when it gets stuck."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from verl_agent.agents.base import ONE_ACTION, Agent
+from verl_agent.agents.context import Context
+from verl_agent.envs.forms import ActionForm
+from verl_agent.errors import ConfigError
+from verl_agent.types import Message, Move, StepResult
+
+REFLECT = (
+    "Before you go on, look back: begin your reply with a line `Reflection: what went wrong and what you change`, "
+    "then `Plan: the steps from here`."
+)
+PLANNED = 8
+"""Actions that the plan of a demonstration names at most."""
+
+
+class PlanReflect(Agent):
+    """A plan in the first reply; a reflection and a new plan where an action failed, nothing changed, or time went by.
+
+    After Plan-and-Solve (arXiv 2305.04091) and Reflexion (arXiv 2303.11366), the latter inside one episode.
+
+    Args:
+        form: see `Agent`.
+        context: see `Agent`.
+        instructions: see `Agent`.
+        reflect_every: turns after which it looks back in any case, >= 1; 0 for never.
+    """
+
+    prefix: ClassVar[str] = "Thought: {thought}\n"
+
+    def __init__(
+        self,
+        form: ActionForm,
+        context: Context | None = None,
+        instructions: bool = True,
+        reflect_every: int = 0,
+    ) -> None:
+        super().__init__(form, context, instructions)
+        if not isinstance(reflect_every, int) or isinstance(reflect_every, bool) or reflect_every < 0:
+            raise ConfigError(
+                f"agent.options.reflect_every={reflect_every!r} is not allowed. Allowed: a whole number >= 0."
+            )
+        self.reflect_every = reflect_every
+        self._last = ""
+
+    def instruction(self) -> str:
+        """See `Agent`."""
+        return (
+            f"{ONE_ACTION} Begin your first reply with a line\nPlan: the steps that lead to the goal\n"
+            f"Always end a reply in this form:\nThought: what you know and what you do next\n{self.form.template}"
+        )
+
+    def observe(self, step: StepResult, turn: int) -> Message:
+        """See `Agent`; asks for a reflection after an invalid action, a repeated observation, or `reflect_every`."""
+        stuck = bool(step.info.get("invalid_action")) or step.observation == self._last
+        due = self.reflect_every > 0 and turn % self.reflect_every == 0
+        self._last = step.observation
+        asked = f"\n\n{REFLECT}" if (stuck or due) and not step.terminated else ""
+        return {"role": "user", "content": step.observation + asked}
+
+    def reply(self, moves: Sequence[Move], turn: int) -> str:
+        """See `Agent`; the plan names the first actions of the oracle."""
+        said = super().reply(moves, turn)
+        if turn:
+            return said
+        more = ["…"] if len(moves) > PLANNED else []
+        return f"Plan: {'; '.join([move.action for move in moves[:PLANNED]] + more)}\n{said}"

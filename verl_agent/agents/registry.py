@@ -1,0 +1,51 @@
+"""Find agents by name, in this package and in every other one that registers them."""
+
+import inspect
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from verl_agent.agents.base import Agent, options_of
+from verl_agent.agents.context import read_context
+from verl_agent.envs.forms import ActionForm
+from verl_agent.errors import ConfigError, did_you_mean
+
+ENTRY_POINT_GROUP = "verl_agent.agents"
+
+
+def load_agent(name: str) -> type[Agent]:
+    """The agent class registered as `name`.
+
+    Raises:
+        ConfigError: no such name, its package does not import, or it is no agent.
+    """
+    known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in known:
+        raise ConfigError(f"agent.name={name!r} is not registered. {did_you_mean(name, known)}")
+    try:
+        agent = known[name].load()
+    except ImportError as error:
+        raise ConfigError(f"agent.name={name!r} ({known[name].value}) does not import: {error}.") from error
+    if not (isinstance(agent, type) and issubclass(agent, Agent)):
+        raise ConfigError(f"agent.name={name!r} points to {known[name].value}, which is not a subclass of Agent.")
+    return agent
+
+
+def new_agent(name: str, options: Mapping[str, Any], context: Mapping[str, Any], form: ActionForm) -> Agent:
+    """An agent for one episode.
+
+    Args:
+        name: `agent.name`.
+        options: `agent.options`.
+        context: `agent.context`.
+        form: of the environment that it plays.
+
+    Raises:
+        ConfigError: see `load_agent`; or an option or context that does not exist or is refused.
+    """
+    agent = load_agent(name)
+    known = options_of(agent, inspect.signature(agent).parameters)
+    for key in options:
+        if key not in known:
+            raise ConfigError(f"agent.options.{key} is not an option of {name!r}. {did_you_mean(str(key), known)}")
+    return agent(form, read_context(context), **options)
