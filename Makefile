@@ -92,8 +92,8 @@ bench: setup ## Measure the rollout
 	python -m tests.bench.rollout
 
 .PHONY: bench-evolve
-bench-evolve: setup ## Three rounds of AgentEvol on this machine; goes on where it stopped
-	verl-agent evolve recipes/textcraft/evolve_cpu.yaml
+bench-evolve: setup ## Three rounds of AgentEvol with a tiny model; goes on where they stopped
+	python -m tests.bench.evolve
 
 .PHONY: clean
 clean: ## Remove caches and build files; keeps the environment and what runs wrote

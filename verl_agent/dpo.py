@@ -69,7 +69,7 @@ def trainer() -> type:
 def state(logged: LoggedStep) -> str:
     """What is shown of a step."""
     values = logged.values
-    return f"loss {values['train/loss']:.3f}, margin {values['train/margin']:.2f}"
+    return f"loss {values['train/loss']:.3f}, margin {values.get('train/margin', 0.0):.2f}"
 
 
 DPO = Method("agent_dpo", "preference learning", plan, trainer, state)

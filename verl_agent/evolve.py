@@ -31,6 +31,8 @@ from verl_agent.trace.evolution_report import RoundResult, rounds_table
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record import EpisodeRecord, read_records
 
+GRACE_S = 10
+"""Seconds that a phase has to end by itself after Ctrl-C."""
 PR_SET_PDEATHSIG = 1
 """Linux, sys/prctl.h: the signal that a child gets when its parent is killed."""
 
@@ -69,9 +71,12 @@ def do(phase: Phase, evolution: Evolution, console: Console) -> None:
     with subprocess.Popen(command, preexec_fn=_end_with_parent) as child:
         try:
             code = child.wait()
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGINT)
-            child.wait()
+        except KeyboardInterrupt:  # the child has got the same Ctrl-C, but not a signal to this process alone
+            try:
+                child.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                child.terminate()
+                child.wait()
             raise
     if code == 130:
         raise KeyboardInterrupt

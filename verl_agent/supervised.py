@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from verl_agent.best import keep_best
+from verl_agent.best import read_best
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.errors import ConfigError
 from verl_agent.machine import (
@@ -97,7 +97,7 @@ def run(config: DictConfig, method: Method) -> None:
         console.print(plan.summary, markup=False, highlight=False, soft_wrap=True)
         with explaining(folder, console), showing(folder, steps, method, console):
             train(config, folder, method)
-        best = keep_best(folder.root)
+        best = read_best(folder.root)
         if best is not None:
             console.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
         console.print(f"{method.title}: {folder.root}   log: {folder.log}", soft_wrap=True)

@@ -1,12 +1,17 @@
 """The rounds come in order, go on where they stopped, and are refused where they are others."""
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from tests.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.evolution.commands import literal
 from verl_agent.evolution.rounds import EvolveFolder, EvolveSettings, Exploration, Phase, folder_names, phases
+from verl_agent.trace.evaluation import compare, results
+from verl_agent.trace.evolution_report import RoundResult, rounds_table
 
 TWO = [Exploration("a.yaml", "train"), Exploration("b.yaml", "train")]
 IDENTITY = {"start": "base", "a.yaml": "0123"}
@@ -125,6 +130,23 @@ def test_a_value_is_written_as_hydra_reads_it(value, text):
 def test_settings_that_cannot_be_meant_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         settings(**changes)
+
+
+def test_the_table_shows_each_round_and_what_it_gained():
+    first = [talk("a", 0.0, task) for task in "1234"]
+    later = [talk("a", float(task < "4"), task) for task in "1234"]
+    gain = compare(first, later)[-1]
+    table = rounds_table(
+        [RoundResult(0, "talk", results(first)[-1], None), RoundResult(1, "talk", results(later)[-1], gain)]
+    )
+    console = Console(width=100, file=io.StringIO())
+    console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert [line.split()[:5] for line in lines if line.startswith(("0", "1"))] == [
+        ["0", "talk", "4", "4", "0.000"],
+        ["1", "talk", "4", "4", "0.750"],
+    ]
+    assert str(gain.difference) in lines[-1]
 
 
 def test_an_exploration_without_episodes_is_refused():

@@ -8,8 +8,6 @@ from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.rollout.horizon import Horizon
 
 T = TypeVar("T")
-
-
 WHERE = ("auto", "local", "ray", "inline")
 
 
@@ -109,9 +107,8 @@ class EpisodeSettings:
         if self.max_tokens_per_turn < 1:
             raise ConfigError(f"episode.max_tokens_per_turn must be >= 1 token, got {self.max_tokens_per_turn}.")
         if self.cut_turn not in CUT_TURNS:
-            raise ConfigError(
-                f"episode.cut_turn={self.cut_turn!r} is not known. {did_you_mean(self.cut_turn, CUT_TURNS)}"
-            )
+            hint = did_you_mean(self.cut_turn, CUT_TURNS)
+            raise ConfigError(f"episode.cut_turn={self.cut_turn!r} is not known. {hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +218,6 @@ class EngineSettings:
             raise ConfigError(f"engine.gpu_memory_utilization must be in 0 to 1, got {self.gpu_memory_utilization}.")
 
 
-EVALUATION_PURPOSES = ("evaluation", "collection")
-
-
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
     """Section `evaluation`.
@@ -253,10 +247,8 @@ class EvaluationSettings:
     purpose: str = "evaluation"
 
     def __post_init__(self) -> None:
-        if self.purpose not in EVALUATION_PURPOSES:
-            raise ConfigError(
-                f"evaluation.purpose={self.purpose!r} is not known. {did_you_mean(self.purpose, EVALUATION_PURPOSES)}"
-            )
+        if self.purpose not in ("evaluation", "collection"):
+            raise ConfigError(f"evaluation.purpose={self.purpose!r} is not allowed. Allowed: evaluation, collection.")
         for name in ("samples", "concurrency", "max_tasks"):
             value = getattr(self, name)
             if value is not None and value < 1:
