@@ -37,7 +37,7 @@ agent: {{name: act, options: {{instructions: false}}}}
 data: {{train_max_samples: 16, train_batch_size: 8, micro_batch_size_per_gpu: 8, max_length: 384}}
 model: {{path: {folder}/model}}
 engine: {{mixed_precision: {{param_dtype: float32}}}}
-optim: {{lr: 2.0e-3}}
+optim: {{lr: 1.0e-3}}
 trainer: {{total_epochs: {epochs}}}
 """
 
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> None:
     """Write what is needed and become `verl-agent evolve`."""
     folder = Path(arguments[0] if arguments else "runs/bench_evolve").resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    write_recipes(folder, epochs=12)
+    write_recipes(folder, epochs=20)
     place = ["--config-dir", str(folder), "--config-name", "evolve"]
     os.execv(sys.executable, [sys.executable, "-m", "verl_agent.evolve", *place])
 
