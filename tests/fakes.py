@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
-from verl_agent.agents.plain import Raw
+from verl_agent.agents.plain import Raw, ReAct
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.forms import LineForm
 from verl_agent.types import Message, Reply, StepResult, TaskItem
@@ -20,6 +20,12 @@ ITEM = TaskItem("talk", "1")
 def plain(context: Context | None = None) -> Agent:
     """An agent that adds nothing and takes the whole reply for the action."""
     return Raw(LineForm(), context)
+
+
+def words_of(env: EnvAdapter, item: TaskItem) -> list[str]:
+    """What an oracle says, in the words of ReAct."""
+    moves = env.demonstration(item)
+    return [ReAct(env.form).write(moves, turn) for turn in range(len(moves))]
 
 
 class ScriptedPolicy:

@@ -97,7 +97,7 @@ def policies(job: Job, engine: Any) -> Callable[[int], Policy]:
     words, env = job.config.agent.agent, job.config.agent.env
     tools = new_agent(words.name, words.options, words.context, load_adapter(env.name, env.options).form).tools
     if tools:
-        check_tools(tokenizer, tools, data.apply_chat_template_kwargs)
+        check_tools(tokenizer, builder, tools, data.apply_chat_template_kwargs)
     budget = TokenBudget(
         data.max_prompt_length, data.max_response_length, episode.max_tokens_per_turn, episode.cut_turn == "play"
     )

@@ -121,6 +121,7 @@ def check_context(config: DictConfig, settings: AgentSettings) -> None:
     for key, allowed, why in (
         ("algorithm.adv_estimator", "grpo", "takes an episode's rows for episodes"),
         ("actor_rollout_ref.actor.loss_agg_mode", "token-mean", "gives an episode the weight of its rows"),
+        ("algorithm.use_kl_in_reward", False, "counts the penalty of its last row alone"),
     ):
         if OmegaConf.select(config, key) != allowed:
             raise ConfigError(
@@ -148,7 +149,8 @@ def check_budgets(config: DictConfig, settings: AgentSettings) -> None:
             "episode after its prompt."
         )
     batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
-    if batch % mini:
+    several = agent_of(settings).context.edits and mini % batch == 0  # one update for all rows of a step
+    if batch % mini and not several:
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
         )

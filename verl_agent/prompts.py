@@ -51,7 +51,7 @@ def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
     builder = choose_builder(tokenizer, AutoConfig.from_pretrained(model.path).model_type, template_options)
     agent = agent_of(settings)
     if agent.tools:
-        check_tools(tokenizer, agent.tools, template_options)
+        check_tools(tokenizer, builder, agent.tools, template_options)
     selections = (settings.env.train_tasks, settings.env.eval_tasks)
     listed = [select_tasks(settings.env.name, tasks, settings.env.options) for tasks in selections]
     pairs = zip_longest(*(draw(tasks, len(tasks)) for tasks in listed))
@@ -61,7 +61,7 @@ def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
         if length > budget:
             raise ConfigError(
                 f"the prompt of task {item.id!r} has {length} tokens, more than data.max_prompt_length={budget}. "
-                "Raise it, or choose a shorter prompt in env.options."
+                "Raise it, or choose shorter words in env.options and agent.options."
             )
 
 

@@ -21,6 +21,7 @@ from verl_agent.data.selection import (
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.oracle import moves_of
 from verl_agent.run_folder import SFT_IDENTITY, identity
 from verl_agent.supervised import Method, Plan
 from verl_agent.supervised import run as run_method
@@ -83,7 +84,7 @@ def oracle_rows(config: DictConfig, agent: Agent, tasks: list[TaskItem]) -> int:
     if not agent.context.edits:
         return len(tasks)
     session = new_session(config.env.name, env_options(config))
-    return sum(agent.context.stretches(len(session.demonstration(item))) for item in tasks)
+    return sum(agent.context.stretches(len(moves_of(session, item))) for item in tasks)
 
 
 def validation_rows(config: DictConfig, agent: Agent) -> int:

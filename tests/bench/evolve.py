@@ -45,9 +45,9 @@ trainer: {{total_epochs: {epochs}}}
 def demonstration_texts() -> list[str]:
     """What the tokenizer learns its merges from: the conversations of the base set."""
     from verl_agent.agents.registry import new_agent
-    from verl_agent.data.demonstrations import demonstrate
     from verl_agent.envs.registry import load_adapter
     from verl_agent.envs.tasks import draw, select_tasks
+    from verl_agent.rollout.oracle import demonstrate
 
     adapter = load_adapter("guess_number", OPTIONS)
     texts = []

@@ -10,7 +10,7 @@ from env_adapters.textcraft.adapter import TextCraft
 from env_adapters.textcraft.tasks import task_item
 from tests.fakes import ITEM, ScriptedPolicy, talk_class
 from verl_agent.agents.base import Agent
-from verl_agent.agents.context import LEFT_OUT, KeepAll, LastObservations, Summary, read_context
+from verl_agent.agents.context import LEFT_OUT, KeepAll, LastObservations, Summary, read_context, summary_in
 from verl_agent.agents.functions import FunctionCalls
 from verl_agent.agents.plain import Act, Raw, ReAct, Think
 from verl_agent.agents.plan import REFLECT, PlanReflect
@@ -19,6 +19,7 @@ from verl_agent.envs.actions import first_tag, last_action, last_fence
 from verl_agent.envs.forms import FenceForm, LineForm, TagForm, describe_form, read_form
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.oracle import demonstrate
 from verl_agent.types import Message, Move, StepResult
 
 SEARCH = TagForm(tags=(("search", "words"), ("answer", "answer")))
@@ -39,6 +40,10 @@ AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
         ("Action: ```get 4 birch log```", "get 4 birch log"),
         ("```text\nAction: get 4 birch log\n```", "get 4 birch log"),
         ("**Action:** `get 4 birch log`", "get 4 birch log"),
+        ("**Action**: get 4 birch log", "get 4 birch log"),
+        ("__Action__ : get 4 birch log", "get 4 birch log"),
+        ("*Action: get 4 birch log*", "get 4 birch log"),
+        ("The reaction: none", None),
         ("action : get 4 birch log\nObservation: Got 4 birch log", "get 4 birch log"),
         ("<think>Action: no</think>\nAction: yes", "yes"),
         ("Action: yes\n<think>Action: no</think>", "yes"),
@@ -113,7 +118,8 @@ def test_the_empty_tag_is_no_action():
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_agent_reads_its_own_demonstrations(agent, form):
     action = "<search>who</search>" if form.kind == "tag" else "get 1 oak log"
-    replies = agent(form).write([Move(action, "I need wood."), Move(action)])
+    moves = [Move(action, "I need wood."), Move(action)]
+    replies = [agent(form).write(moves, turn) for turn in range(2)]
     found = [agent(form).read(reply) for reply in replies]
     assert found == [action] * 2
     assert ("I need wood." in replies[0]) == (agent is not Act)
@@ -123,7 +129,8 @@ def test_the_oracle_solves_a_goal_in_the_words_of_every_agent():
     item = task_item("minecraft:birch_wood")
     for kind in (*AGENTS, FunctionCalls):
         agent, env = kind(TextCraft.form), TextCraft()
-        replies = agent.write(env.demonstration(item))
+        moves = env.demonstration(item)
+        replies = [agent.write(moves, turn) for turn in range(len(moves))]
         episode = asyncio.run(play(item, env, agent, ScriptedPolicy(replies), EpisodeLimits(len(replies))))
         assert (episode.reward, episode.turns[0].action) == (1.0, "get 4 birch log")
 
@@ -152,22 +159,31 @@ def test_a_raw_agent_adds_nothing_and_hands_on_everything():
     agent = Raw(LineForm())
     assert agent.begin([{"role": "user", "content": "Go."}]) == [{"role": "user", "content": "Go."}]
     assert [agent.read(reply) for reply in ("", " x\n")] == ["", " x\n"]
-    assert agent.write([Move("go", "why")]) == ["go"]
+    assert agent.write([Move("go", "why")], 0) == "go"
 
 
 def test_a_plan_is_asked_for_first_and_a_reflection_where_it_is_stuck():
     agent = PlanReflect(LineForm(), reflect_every=4)
-    assert agent.write([Move("a"), Move("b")])[0] == "Plan: a; b\nAction: a"
+    moves = [Move("a"), Move("b", "why")]
+    assert [agent.write(moves, turn) for turn in range(2)] == ["Plan: a; b\nAction: a", "Thought: why\nAction: b"]
     steps = [
-        (StepResult("one"), False),
-        (StepResult("one"), True),  # nothing changed
-        (StepResult("two", info={"invalid_action": 1.0}), True),
-        (StepResult("three"), True),  # every fourth turn
-        (StepResult("four"), False),
-        (StepResult("four", terminated=True), False),
+        (StepResult("one"), "a", False),
+        (StepResult("one"), "a", True),  # nothing changed
+        (StepResult("one"), "b", False),  # something else was tried
+        (StepResult("three"), "c", True),  # every fourth turn
+        (StepResult("two", info={"invalid_action": 1.0}), None, True),
+        (StepResult("four"), "d", False),
+        (StepResult("four", terminated=True), "d", False),
     ]
-    for turn, (step, reflects) in enumerate(steps, start=1):
-        assert (REFLECT in agent.observe(step, turn)["content"]) == reflects, turn
+    for turn, (step, action, reflects) in enumerate(steps, start=1):
+        assert (REFLECT in agent.observe(step, action, turn)["content"]) == reflects, turn
+
+
+def test_an_oracle_reflects_when_it_is_asked_to():
+    agent, item = PlanReflect(TextCraft.form, reflect_every=1), task_item("minecraft:birch_wood")
+    said = [m["content"] for m in demonstrate(item, TextCraft(), agent).messages if m["role"] == "assistant"]
+    assert said[0].startswith("Plan: get 4 birch log; craft")
+    assert said[1].startswith("Reflection: ") and "\nPlan: craft" in said[1]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +196,16 @@ def test_a_plan_is_asked_for_first_and_a_reflection_where_it_is_stuck():
             "get 1 oak log",
         ),
         ('<tool_call>{"name": "inventory", "arguments": {}}</tool_call>', "inventory"),
+        ('<tool_call>{"name": "inventory", "arguments": ""}</tool_call>', "inventory"),
+        ('<tool_call>\n```json\n{"name": "inventory", "arguments": {}}\n```\n</tool_call>', "inventory"),
+        ('I use <tool_call> now: <tool_call>{"name": "inventory", "arguments": {}}</tool_call>', "inventory"),
+        ("<tool_call>{</tool_call>" + '<tool_call>{"name": "inventory", "arguments": null}</tool_call>', "inventory"),
+        ('<tool_call>{"name": "get", "arguments": {"number": 2.0, "item": "log"}}</tool_call>', "get 2 log"),
+        ('<tool_call>{"name": "get", "arguments": {"number": 2.5, "item": "log"}}</tool_call>', None),
+        ('<tool_call>{"name": "get", "arguments": {"number": true, "item": "log"}}</tool_call>', None),
+        ('<tool_call>{"name": "get", "arguments": {"number": 1, "item": ""}}</tool_call>', None),
+        ('<tool_call>{"name": "get", "arguments": {"number": ' + "9" * 24 + ', "item": "log"}}</tool_call>', None),
+        ('<tool_call>{"name": "get", "arguments": {"number": Infinity, "item": "log"}}</tool_call>', None),
         ('<tool_call>{"name": "get", "arguments": {"number": "one", "item": "oak log"}}</tool_call>', None),
         ('<tool_call>{"name": "get", "arguments": {"number": 1}}</tool_call>', None),
         ('<tool_call>{"name": "fly", "arguments": {}}</tool_call>', None),
@@ -197,8 +223,8 @@ def test_how_function_calls_are_read(reply, action):
 def test_functions_that_the_environment_names_none_are_one():
     agent = FunctionCalls(LineForm())
     assert [tool["function"]["name"] for tool in agent.tools] == ["act"]
-    assert agent.read(agent.write([Move("go {north}", "why")])[0]) == "go {north}"
-    assert agent.observe(StepResult("seen"), 1) == {"role": "tool", "content": "seen"}
+    assert agent.read(agent.write([Move("go {north}", "why")], 0)) == "go {north}"
+    assert agent.observe(StepResult("seen"), "go", 1) == {"role": "tool", "content": "seen"}
     assert FunctionCalls(SEARCH).complaint == "No function call found. Call one of: act(action)."
 
 
@@ -226,6 +252,39 @@ def test_a_summary_stands_for_what_is_given_up():
     assert Summary(turns=2).view(conversation(2), 2) == conversation(2)
 
 
+@pytest.mark.parametrize(
+    ("reply", "summary"),
+    [
+        ("Summary: two logs\nAction: craft", "two logs"),
+        ("**Summary:** two logs", "two logs"),
+        ("Summary:\n- two logs\n- a stick\nThought: go on.\nAction: craft", "- two logs\n- a stick"),
+        ("Summary: two logs\n<search>stick</search>", "two logs"),
+        ("<think>I write\nSummary: no</think>\nSummary: yes\nAction: go", "yes"),
+        ("Summary:\nAction: go", ""),
+        ("In summary: nothing", ""),
+    ],
+)
+def test_the_summary_of_a_reply(reply, summary):
+    assert summary_in(reply) == summary
+
+
+def test_an_empty_summary_does_not_wipe_out_the_last_one():
+    said = conversation(5)
+    said[6]["content"] = "Summary:\nAction: 2"
+    assert Summary(turns=2).view(said, 2)[1]["content"].endswith("the turns before: after 1")
+
+
+def test_an_agent_that_makes_its_own_prompt_need_not_count_messages():
+    class Own(Act):
+        def begin(self, messages):
+            return [*messages[:1], {"role": "user", "content": "Mind the gap."}, *messages[1:]]
+
+    agent, policy = Own(LineForm(), LastObservations(1)), ScriptedPolicy(["Action: a", "Action: b", "Action: c"])
+    asyncio.run(play(ITEM, talk_class()(turns=3), agent, policy, EpisodeLimits(3)))
+    assert [m["content"] for m in policy.heard[-1]][:3] == ["Talk.", "Mind the gap.", "Begin."]
+    assert [m["content"] for m in policy.heard[-1]][4::2] == [LEFT_OUT, "heard 2"]
+
+
 @pytest.mark.parametrize("context", [KeepAll(), LastObservations(2, 3), Summary(3, 2), Summary(1, 1)], ids=repr)
 def test_a_view_goes_on_from_the_last_one_as_often_as_is_said(context):
     views = [context.view(conversation(turns), 2) for turns in range(12)]
@@ -240,6 +299,7 @@ def test_a_view_goes_on_from_the_last_one_as_often_as_is_said(context):
         ({"keep": "lst"}, "agent.context.keep='lst' is not known. Did you mean 'last'?"),
         ({"keep": "last", "turns": 0}, "agent.context.turns must be a whole number >= 1, got 0."),
         ({"keep": "summary", "stride": 1.5}, "agent.context.stride must be a whole number >= 1, got 1.5."),
+        ({"keep": ["all"]}, "agent.context.keep=['all'] is not known. Did you mean 'all'?"),
         ({"kep": "last"}, "agent.context.kep is not a setting. Known: keep, turns, stride."),
     ],
 )

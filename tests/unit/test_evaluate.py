@@ -127,16 +127,8 @@ def test_a_policy_that_fails_is_a_bug_and_ends_the_evaluation(tmp_path):
     assert all(env.closed for env in evaluation.talk.made)
 
 
-def test_each_turn_of_an_episode_samples_from_a_stream_of_its_own():
-    given = {"temperature": 1.0, "seed": 7}
-    first, second = request_options(given, 100), request_options(given, 130)
-    assert first["seed"] != second["seed"]
-    assert first == request_options(given, 100)
-    assert given == {"temperature": 1.0, "seed": 7}
-
-
 def test_the_engine_is_asked_for_log_probs_only_if_the_caller_is():
-    assert [request_options(given, 1)["logprobs"] for given in ({}, {"logprobs": False}, {"logprobs": True})] == [
+    assert [request_options(given)["logprobs"] for given in ({}, {"logprobs": False}, {"logprobs": True})] == [
         None,
         None,
         0,

@@ -20,9 +20,8 @@ from typer.testing import CliRunner
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
 from tests.agentgym import CLIENTS
-from tests.fakes import talk_class
+from tests.fakes import talk_class, words_of
 from tests.serving import RunningEnv, pool_of, serving
-from verl_agent.agents.plain import ReAct
 from verl_agent.cli import app
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.link import HostLink
@@ -86,7 +85,7 @@ def test_agentgyms_textcraft_client_solves_20_goals(textcraft):
         observation = client.reset(index)
         assert observation.startswith("Crafting commands:\n")
         assert observation == client.observe()
-        steps = [client.step(reply) for reply in ReAct(TextCraft.form).write(TextCraft().demonstration(TRAIN[index]))]
+        steps = [client.step(reply) for reply in words_of(TextCraft(), TRAIN[index])]
         assert [(reward, done) for _, reward, done in steps[-2:]] == [(0, False), (1, True)]
         assert steps[-1][0] == f"Crafted {steps[-1][0].split()[1]} {TRAIN[index].data['goal']}"
     client.close()
@@ -98,7 +97,7 @@ def test_each_of_agentgyms_clients_finds_what_it_reads(guess, name):
     items = GuessNumber.tasks("train")
     client = CLIENTS[name](guess.url)
     assert client.reset(41).strip() == "Your first guess?"
-    replies = ReAct(GuessNumber.form).write(GuessNumber().demonstration(items[41]))
+    replies = words_of(GuessNumber(), items[41])
     played = [client.step(reply) for reply in replies]
     assert played[-1] == ("Right.", 1.0, True)
     assert all(step[1:] == (0.0, False) for step in played[:-1])

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
 from tests.agentgym import Server
-from tests.fakes import ScriptedPolicy
+from tests.fakes import ScriptedPolicy, words_of
 from tests.serving import pool_of, serving, serving_app
 from verl_agent.agents.plain import ReAct
 from verl_agent.envs.check import check_adapter
@@ -62,7 +62,7 @@ async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[Move | s
     """Play moves as an agent would say them, and whole replies as they are."""
     adapter = HttpEnv.with_options(chosen)
     agent, env = ReAct(adapter.form), adapter(**chosen)
-    said = [move if isinstance(move, str) else agent.write([move])[0] for move in moves]
+    said = [move if isinstance(move, str) else agent.write([move], 0) for move in moves]
     return await play(item, env, agent, ScriptedPolicy(said), EpisodeLimits(len(moves), timeout_s=250))
 
 
@@ -89,7 +89,7 @@ def test_the_oracle_solves_20_goals_of_textcraft_from_here():
             local[items[0].id],
             TextCraft(),
             ReAct(TextCraft.form),
-            ScriptedPolicy(ReAct(TextCraft.form).write(TextCraft().demonstration(local[items[0].id]))),
+            ScriptedPolicy(words_of(TextCraft(), local[items[0].id])),
             EpisodeLimits(99),
         )
     )

@@ -64,6 +64,7 @@ def advantages(
     values_BT: Tensor | None = None,
     gamma: float = 1.0,
     lam: float = 1.0,
+    keys: list[str] | None = None,
 ) -> DataProto:
     """Advantages from the function that verl's V1 trainer calls, on tensors as it builds them.
 
@@ -73,6 +74,7 @@ def advantages(
         values_BT: float `(B, T)`, the critic's values; zero if left out.
         gamma: discount a token.
         lam: of GAE.
+        keys: of the rows, `<group>_<episode>_<part>`; one row an episode if left out.
     """
     outputs = [
         AgentLoopOutput(
@@ -95,7 +97,7 @@ def advantages(
         },
         non_tensors={"uid": np.array([group for group, _, _ in rows], dtype=object)},
     )
-    keys = [f"{group}_{place}_0" for place, (group, _, _) in enumerate(rows)]
+    keys = keys or [f"{group}_{place}_0" for place, (group, _, _) in enumerate(rows)]
     config = AlgoConfig(adv_estimator=estimator, gamma=gamma, lam=lam)
     return compute_advantage_for_multi_trajectories(data, keys, estimator, gamma, lam, config=config)
 
@@ -175,3 +177,13 @@ def test_a_failed_episode_as_a_row_of_zeros_would_shift_its_group(estimator, by_
     failed = ("a", Sample([1], [5, 6], [0, 0], None), 0.0)
     shifted = on_written_tokens(advantages(estimator, [*GROUP, failed]))[:3]
     assert [row[0].item() for row in shifted] == pytest.approx(by_hand, abs=1e-4)
+
+
+def test_the_samples_of_one_episode_share_the_advantage_that_it_has_as_one():
+    """An edited context makes several samples of an episode; GRPO must not take them for episodes."""
+    whole = on_written_tokens(advantages("grpo", GROUP))
+    parts = [("a", SHORT, 1.0), ("a", LOST, 1.0), ("a", WON, 1.0), *GROUP[1:]]
+    keys = ["a_0_0", "a_0_1", "a_0_2", "a_1_0", "a_2_0"]
+    *won, lost, short = on_written_tokens(advantages("grpo", parts, keys=keys))
+    assert all(torch.equal(row, whole[0][0].expand(len(row))) for row in won)
+    assert torch.equal(lost, whole[1]) and torch.equal(short, whole[2])

@@ -47,3 +47,12 @@ def test_a_reply_that_reaches_the_budget_ends_or_is_played_as_the_recipe_says(tm
         asked = job(tmp_path / str(place), cut_turn=cut_turn)
         cuts.append(asyncio.run(policies(asked, engine)(1).reply(MESSAGES)).cut)
     assert cuts == [StopReason.TURN_TOKENS, None]
+
+
+def test_each_turn_of_an_episode_samples_from_a_stream_of_its_own(tmp_path):
+    """Also where the context was edited, so that the prompt of one turn may be that of another."""
+    engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"] * 3, steps=(None,))
+    policy = policies(job(tmp_path), engine)(5)
+    for _ in range(3):
+        asyncio.run(policy.reply(MESSAGES))
+    assert [one["seed"] for one in engine.sampling] == [5, 6, 7]

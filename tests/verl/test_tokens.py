@@ -420,6 +420,15 @@ def test_an_edited_context_trains_on_what_was_sampled_where_it_was_sampled(model
     assert all(sample.response_mask[-1] == 1 for sample in play.samples)
 
 
+def test_what_templates_leave_out_of_earlier_replies_was_trained_on_where_it_was_said(thinker):
+    """Qwen3's template drops the thoughts of earlier replies, so an edited context shows replies without them."""
+    script = [f"<think>\nthought {turn}\n</think>\n\nAction: {turn}" for turn in range(4)]
+    play = played(thinker, script, 4, context=Summary(turns=1))
+    written = [token for reply in play.engine.written for token in reply]
+    assert [t for s in play.samples for t, m in zip(s.response_ids, s.response_mask, strict=True) if m] == written
+    assert "thought" not in thinker.tokenizer.decode(play.samples[-1].prompt_ids)
+
+
 @pytest.mark.parametrize("context", CONTEXTS, ids=repr)
 def test_each_prompt_of_an_edited_context_is_the_templates_own(model, context):
     script = [text for text in REPLIES if text.strip()]
@@ -435,7 +444,7 @@ def test_a_demonstration_with_an_edited_context_is_rendered_as_it_is_played(mode
     script = [encode_reply(model.tokenizer, text, model.tokenizer.eos_token_id) for text in texts]
     play = played(model, script, len(script), context=LastObservations(turns=2))
     agent = plain(LastObservations(turns=2))
-    agent.begin(play.episode.messages[:2])
+    agent.prompt_length = 2
     tokens = EpisodeTokens(
         choose_builder(model.tokenizer, model.model_type, model.options), play.policy.tokens.end_of_turn
     )
@@ -457,11 +466,12 @@ def test_an_edited_context_may_outlast_the_budget_of_one_stretch(smollm2):
 
 def test_functions_are_in_every_prompt_and_answers_come_as_the_tool(model):
     agent = FunctionCalls(LineForm())
+    builder = choose_builder(model.tokenizer, model.model_type, model.options)
     if model.model_type == "llama":
         with pytest.raises(ConfigError, match=r"has no functions.*Choose another agent\.name"):
-            check_tools(model.tokenizer, agent.tools, model.options)
+            check_tools(model.tokenizer, builder, agent.tools, model.options)
         return
-    check_tools(model.tokenizer, agent.tools, model.options)
+    check_tools(model.tokenizer, builder, agent.tools, model.options)
     call = '<tool_call>\n{"name": "act", "arguments": {"action": "go"}}\n</tool_call>'
     engine = ScriptedEngine(model.tokenizer, [call] * 3)
     policy = model.policy(engine)

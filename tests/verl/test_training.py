@@ -64,13 +64,13 @@ env:
   options: {tolerant: true}
   timeout_s: 2
   retries: 2
-agent: {name: raw}
+agent: {name: raw, context: {keep: last, turns: 1}}
 horizon: {max_turns: [2, 3], steps_per_stage: 2}
 episode: {max_tokens_per_turn: 4, cut_turn: play}
 data: {train_batch_size: 2, max_prompt_length: 128, max_response_length: 128}
 algorithm: {rollout_correction: {bypass_mode: false}}
 actor_rollout_ref:
-  actor: {use_kl_loss: false, entropy_coeff: -1.0, optim: {lr: 3.0e-2}}
+  actor: {use_kl_loss: false, entropy_coeff: -1.0, optim: {lr: 3.0e-2}, ppo_mini_batch_size: 4}
   rollout: {n: 4, max_num_seqs: 16}
 trainer: {total_training_steps: 5, save_freq: 1, experiment_name: tiny}
 """

@@ -1,7 +1,7 @@
 """What an agent is: the words around an environment. It never sees tokens."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from verl_agent.agents.context import Context, KeepAll
@@ -34,7 +34,7 @@ class Agent(ABC):
         if not isinstance(instructions, bool):
             raise ConfigError(f"agent.options.instructions={instructions!r} is not allowed. Allowed: true, false.")
         self.form, self.context, self.instructions = form, context or KeepAll(), instructions
-        self.prompt_length = 0
+        self.prompt_length = 0  # messages before the first reply, set when the episode has begun
 
     @property
     def tools(self) -> list[dict[str, Any]] | None:
@@ -46,12 +46,15 @@ class Agent(ABC):
         """How the model must reply; "" if nothing needs to be said."""
 
     def begin(self, messages: Sequence[Message]) -> list[Message]:
-        """The prompt of an episode: the environment's, with the instructions at the end of its first message."""
+        """The prompt of an episode: the environment's with the instructions, which stand behind its rules.
+
+        Args:
+            messages: what `EnvAdapter.reset` returned; a lone message of the user has no rules before it.
+        """
         told = [self.instruction()] if self.instructions else []
         parts = [part for part in (*told, self.context.instruction) if part]
         first, *others = messages
         content = "\n\n".join([first["content"], *parts])
-        self.prompt_length = len(messages)
         if others or first["role"] == "system":
             return [{"role": first["role"], "content": content}, *others]
         return [{"role": first["role"], "content": "\n\n".join([*parts, first["content"]])}]
@@ -69,30 +72,26 @@ class Agent(ABC):
         """What a reply without an action is answered. It costs a turn; the environment is not asked."""
         return f"No action found. Answer with: {self.form.template}"
 
-    def observe(self, step: StepResult, turn: int) -> Message:
+    def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
         """What the model reads after a step.
 
         Args:
             step: the environment's answer.
+            action: what it answers; None if there was none in the reply.
             turn: number of the turn that it ends, from 1.
         """
         return {"role": "user", "content": step.observation}
 
-    def write(self, moves: Sequence[Move]) -> list[str]:
-        """The replies of an oracle that makes these moves."""
-        return [self.context.recall(moves[:turn]) + self.reply(moves, turn) for turn in range(len(moves))]
+    def write(self, moves: Sequence[Move], turn: int) -> str:
+        """The reply of an oracle, asked for when the turn has come.
+
+        Args:
+            moves: all that it makes.
+            turn: which of them is due, from 0.
+        """
+        return self.context.recall(moves[:turn]) + self.reply(moves, turn)
 
     def reply(self, moves: Sequence[Move], turn: int) -> str:
-        """One reply of an oracle, that of move number `turn`, from 0."""
+        """See `write`; without what the context asks for."""
         move = moves[turn]
         return (self.prefix.format(thought=move.thought) if move.thought else "") + self.form.mark(move.action)
-
-
-def options_of(agent: type[Agent], parameters: Mapping[str, Any]) -> list[str]:
-    """Names of the options that an agent takes.
-
-    Args:
-        agent: its class.
-        parameters: of its constructor, by name.
-    """
-    return [name for name in parameters if name not in ("form", "context")]

@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from verl_agent.envs.actions import readable
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import Message, Move
 
 LEFT_OUT = "(This observation is left out.)"
 RECALLED = 8
 """Last actions that the summary of an oracle names."""
-SUMMARY = re.compile(r"^\W{0,9}summary\W{0,3}:(.*)", re.IGNORECASE | re.MULTILINE)
+SUMMARY = re.compile(
+    r"^\W{0,9}summary\W{0,3}:(.*?)(?=^\W{0,9}(?:thought|action|plan|reflection)\W{0,3}:|^\s*[<`]|\Z)",
+    re.IGNORECASE | re.MULTILINE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,8 @@ class Summary(Window):
 
     keep: ClassVar[str] = "summary"
     instruction: ClassVar[str] = (
-        "You will not see earlier turns again. Begin each reply with a line that carries on what you must remember "
-        "of them:\nSummary: what you know, have done and still have to do"
+        "You will not see earlier turns again. Each reply has one more line, before its action, that carries on what "
+        "you must remember of them:\nSummary: what you know, have done and still have to do"
     )
 
     def view(self, messages: Sequence[Message], prompt: int) -> list[Message]:
@@ -119,8 +123,7 @@ class Summary(Window):
         end = prompt + 2 * self.given_up((len(messages) - prompt) // 2)
         if end == prompt:
             return list(messages)
-        found = [SUMMARY.search(message["content"]) for message in messages[prompt:end:2]]
-        notes = [one[1].strip("* ") for one in found if one]
+        notes = list(filter(None, (summary_in(message["content"]) for message in messages[prompt:end:2])))
         *task, last = messages[:prompt]
         slot = f"Your summary of the turns before: {notes[-1] if notes else '(none)'}"
         return [*task, {"role": last["role"], "content": f"{last['content']}\n\n{slot}"}, *messages[end:]]
@@ -128,6 +131,11 @@ class Summary(Window):
     def recall(self, moves: Sequence[Move]) -> str:
         """See `Context`."""
         return f"Summary: {'; '.join(move.action for move in moves[-RECALLED:]) or 'nothing is done yet'}\n"
+
+
+def summary_in(reply: str) -> str:
+    """The summary that a reply carries on, "" if there is none; what is only thought does not count."""
+    return next((text for part in readable(reply) for one in SUMMARY.findall(part) if (text := one.strip("* \n"))), "")
 
 
 CONTEXTS: Mapping[str, type[Context]] = {kind.keep: kind for kind in (KeepAll, LastObservations, Summary)}
@@ -141,7 +149,7 @@ def read_context(settings: Mapping[str, Any]) -> Context:
     """
     values = dict(settings)
     keep = values.pop("keep", KeepAll.keep)
-    if keep not in CONTEXTS:
+    if not isinstance(keep, str) or keep not in CONTEXTS:
         raise ConfigError(f"agent.context.keep={keep!r} is not known. {did_you_mean(str(keep), CONTEXTS)}")
     kind = CONTEXTS[keep]
     allowed = ("turns", "stride") if kind.edits else ()

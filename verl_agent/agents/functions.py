@@ -9,6 +9,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
 from verl_agent.envs.actions import readable
 from verl_agent.envs.forms import ActionForm, Parameter, Tool
+from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult
 
 CALL = re.compile(r"<tool_call>\s{0,9}(.*?)(?:</tool_call>|$)", re.DOTALL | re.IGNORECASE)
@@ -37,11 +38,11 @@ class FunctionCalls(Agent):
         return "Call one function in each reply and wait for the result."
 
     def read(self, reply: str) -> str | None:
-        """See `Agent`; the first call of the reply, if it is one of the functions, with all it needs."""
+        """See `Agent`; the first call of the reply that is one of the functions, with all that it needs."""
         for part in readable(reply):
-            found = CALL.search(part)
-            if found:
-                return self._action(found[1])
+            actions = (self._action(found[1]) for found in CALL.finditer(part))
+            if action := next(filter(None, actions), None):
+                return action
         return None
 
     @property
@@ -50,7 +51,7 @@ class FunctionCalls(Agent):
         known = ", ".join(f"{tool.name}({', '.join(p.name for p in tool.parameters)})" for tool in self._tools.values())
         return f"No function call found. Call one of: {known}."
 
-    def observe(self, step: StepResult, turn: int) -> Message:
+    def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
         """See `Agent`."""
         return {"role": "tool", "content": step.observation}
 
@@ -60,8 +61,8 @@ class FunctionCalls(Agent):
 
     def _action(self, text: str) -> str | None:
         try:
-            call, _ = json.JSONDecoder().raw_decode(text.strip().strip("`"))
-            arguments = call.get("arguments", call.get("parameters", {}))
+            call, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
+            arguments = call.get("arguments", call.get("parameters")) or {}
             tool = self._tools[str(call["name"]).lower()]
             return tool.render(json.loads(arguments) if isinstance(arguments, str) else arguments)
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
@@ -72,4 +73,4 @@ class FunctionCalls(Agent):
             arguments = tool.parse(action)
             if arguments is not None and tool.render(arguments) == action:
                 return f"<tool_call>\n{json.dumps({'name': tool.name, 'arguments': arguments})}\n</tool_call>"
-        raise ValueError(f"no function makes the action {action!r}; add one to the tools of the environment's form.")
+        raise ConfigError(f"agent.name=tools: no function makes the action {action!r}. Add one to the form's tools.")

@@ -18,7 +18,7 @@ PLANNED = 8
 
 
 class PlanReflect(Agent):
-    """A plan in the first reply; a reflection and a new plan where an action failed, nothing changed, or time went by.
+    """A plan in the first reply; a reflection and a new plan where it is stuck, or time went by.
 
     After Plan-and-Solve (arXiv 2305.04091) and Reflexion (arXiv 2303.11366), the latter inside one episode.
 
@@ -44,7 +44,8 @@ class PlanReflect(Agent):
                 f"agent.options.reflect_every={reflect_every!r} is not allowed. Allowed: a whole number >= 0."
             )
         self.reflect_every = reflect_every
-        self._last = ""
+        self._last: tuple[str | None, str] | None = None
+        self._asked = False
 
     def instruction(self) -> str:
         """See `Agent`."""
@@ -53,18 +54,19 @@ class PlanReflect(Agent):
             f"Always end a reply in this form:\nThought: what you know and what you do next\n{self.form.template}"
         )
 
-    def observe(self, step: StepResult, turn: int) -> Message:
-        """See `Agent`; asks for a reflection after an invalid action, a repeated observation, or `reflect_every`."""
-        stuck = bool(step.info.get("invalid_action")) or step.observation == self._last
+    def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
+        """See `Agent`; asks for a reflection after an invalid action, the same action with the same result, or long."""
+        stuck = bool(step.info.get("invalid_action")) or (action, step.observation) == self._last
         due = self.reflect_every > 0 and turn % self.reflect_every == 0
-        self._last = step.observation
-        asked = f"\n\n{REFLECT}" if (stuck or due) and not step.terminated else ""
-        return {"role": "user", "content": step.observation + asked}
+        self._last, self._asked = (action, step.observation), (stuck or due) and not step.terminated
+        return {"role": "user", "content": f"{step.observation}\n\n{REFLECT}" if self._asked else step.observation}
 
     def reply(self, moves: Sequence[Move], turn: int) -> str:
-        """See `Agent`; the plan names the first actions of the oracle."""
+        """See `Agent`; a plan names the next actions of the oracle."""
         said = super().reply(moves, turn)
-        if turn:
+        if turn and not self._asked:
             return said
-        more = ["…"] if len(moves) > PLANNED else []
-        return f"Plan: {'; '.join([move.action for move in moves[:PLANNED]] + more)}\n{said}"
+        left = moves[turn:]
+        plan = "; ".join([move.action for move in left[:PLANNED]] + ["…"] * (len(left) > PLANNED))
+        looked_back = "Reflection: this is the way, I go on.\n" if turn else ""
+        return f"{looked_back}Plan: {plan}\n{said}"

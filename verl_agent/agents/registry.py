@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from verl_agent.agents.base import Agent, options_of
+from verl_agent.agents.base import Agent
 from verl_agent.agents.context import read_context
 from verl_agent.envs.forms import ActionForm
 from verl_agent.errors import ConfigError, did_you_mean
@@ -44,8 +44,11 @@ def new_agent(name: str, options: Mapping[str, Any], context: Mapping[str, Any],
         ConfigError: see `load_agent`; or an option or context that does not exist or is refused.
     """
     agent = load_agent(name)
-    known = options_of(agent, inspect.signature(agent).parameters)
+    known = [option for option in inspect.signature(agent).parameters if option not in ("form", "context")]
     for key in options:
         if key not in known:
             raise ConfigError(f"agent.options.{key} is not an option of {name!r}. {did_you_mean(str(key), known)}")
-    return agent(form, read_context(context), **options)
+    try:
+        return agent(form, read_context(context), **options)
+    except TypeError as error:
+        raise ConfigError(f"agent.options of {name!r}: {error}") from error

@@ -125,6 +125,13 @@ class AgentSection:
     options: Mapping[str, Any] = field(default_factory=dict)
     context: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f"agent.name must be the name of an agent, such as react, got {self.name!r}.")
+        for name in ("options", "context"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ConfigError(f"agent.{name} must be a mapping such as {{}}, got {getattr(self, name)!r}.")
+
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:

@@ -1,50 +1,19 @@
 """Supervised data for verl's SFT trainer: what an oracle says, played and rendered as RL renders it."""
 
-import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import new_agent
 from verl_agent.config.schema import AgentSection, section
-from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import draw, select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.oracle import demonstrate
 from verl_agent.rollout.tokens import EpisodeTokens, Sample, check_tools, choose_builder, render_episode
-from verl_agent.types import Episode, Message, Reply, TaskItem
-
-
-class OraclePolicy:
-    """Replies with a list of texts, in order."""
-
-    def __init__(self, replies: Sequence[str]) -> None:
-        self._replies = iter(replies)
-
-    async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`."""
-        return Reply(next(self._replies))
-
-
-def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent) -> Episode:
-    """The oracle's episode of one task, in the words of `agent`.
-
-    Raises:
-        ConfigError: the environment has no oracle, or its oracle does not solve the task.
-    """
-    try:
-        replies = agent.write(env.demonstration(item))
-    except NotImplementedError as error:
-        raise ConfigError(f"env {item.env!r} has no oracle, so it gives no demonstrations: {error}") from error
-    episode = asyncio.run(play(item, env, agent, OraclePolicy(replies), EpisodeLimits(max(len(replies), 1))))
-    if not episode.success:
-        raise ConfigError(f"the oracle of env {item.env!r} does not solve {item.id!r}: {episode.stop}. {episode.error}")
-    return episode
+from verl_agent.types import TaskItem
 
 
 class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
@@ -77,7 +46,7 @@ class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
         for item in draw(tasks, max_samples) if max_samples > 0 else tasks:
             agent = new_agent(words.name, words.options, words.context, adapter.form)
             if agent.tools:
-                check_tools(tokenizer, agent.tools, template_options)
+                check_tools(tokenizer, builder, agent.tools, template_options)
             episode = demonstrate(item, adapter(**options), agent)
             tokens = EpisodeTokens(builder, tokenizer.eos_token_id, agent.tools)
             for sample in render_episode(tokens, tokenizer, agent, episode):

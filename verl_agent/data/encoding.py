@@ -82,6 +82,6 @@ class EpisodeEncoder:
             words = self._words
             agent = new_agent(words.name, words.options, words.context, load_adapter(env, options).form)
             if agent.tools:
-                check_tools(self._tokenizer, agent.tools, self._template_options)
+                check_tools(self._tokenizer, self._builder, agent.tools, self._template_options)
             self._agents[env] = agent
         return self._agents[env]

@@ -7,7 +7,7 @@ is handed on.
 import re
 from collections.abc import Collection, Iterator
 
-MARKER = re.compile(r"\baction\s*:", re.IGNORECASE)
+MARKER = re.compile(r"(?<![^\W_])action[\s*_]{0,9}:", re.IGNORECASE)
 THINK = re.compile(r"<\s{0,3}(/?)\s{0,3}think\s{0,3}>", re.IGNORECASE)
 FENCE = re.compile(r"```(?:[ \t]{0,9}\w{0,30}[ \t]{0,9}\n)?(.*?)```", re.DOTALL)
 
@@ -95,7 +95,7 @@ def _last_line(reply: str) -> str | None:
         text = line.strip()
         if re.fullmatch(r"```\w+", text):  # opens a fence and names a language
             continue
-        text = text.strip("`* \t")
+        text = text.lstrip("`*_ \t").rstrip("`* \t")
         if text:
             return text
     return None

@@ -1,5 +1,6 @@
 """How an action is marked in a reply: what an environment says about its actions, whatever agent plays it."""
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from verl_agent.errors import EnvError
 
 TYPES: Mapping[str, type] = {"string": str, "integer": int, "number": float, "boolean": bool}
 """Types of a tool's parameters, as JSON Schema names them."""
+MAX_DIGITS = 15
+"""Characters that a number may have; more would not be exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +32,20 @@ class Parameter:
 
     def read(self, value: Any) -> str | None:
         """A value as text, or None if it is not of the type; numbers written as texts are taken."""
+        text = " ".join(str(value).split())
+        if self.type == "boolean" or isinstance(value, bool):
+            return text.lower() if self.type == "boolean" and isinstance(value, bool) else None
+        if not isinstance(value, str | int | float) or not text:
+            return None
+        if self.type == "string":
+            return text
         try:
-            if self.type == "integer":
-                return str(int(str(value)[:20]))
-            if self.type == "number":
-                return str(float(str(value)[:40]))
+            read = float(text) if len(text) <= MAX_DIGITS else None
         except ValueError:
             return None
-        if self.type == "boolean":
-            return str(value).lower() if isinstance(value, bool) else None
-        return " ".join(str(value).split()) if isinstance(value, str | int | float) else None
+        if read is None or not math.isfinite(read) or (self.type == "integer" and not read.is_integer()):
+            return None
+        return str(int(read)) if self.type == "integer" else text
 
 
 @dataclass(frozen=True, slots=True)

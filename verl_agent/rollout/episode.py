@@ -77,6 +77,7 @@ async def play(item: TaskItem, env: EnvAdapter, agent: Agent, policy: Policy, li
         async with env_call("reset", limits.timeout_s):
             prompt = await env.reset(item)
         episode.messages += agent.begin(prompt)
+        agent.prompt_length = len(episode.messages)
         for _ in range(limits.max_turns):
             if await _turn(episode, env, agent, policy, limits.timeout_s):
                 break
@@ -113,7 +114,7 @@ async def _turn(episode: Episode, env: EnvAdapter, agent: Agent, policy: Policy,
                 step = await env.step(action)
     finally:
         episode.turns.append(Turn(reply, action, step, answered - asked, time.monotonic() - answered))
-    episode.messages.append(agent.observe(step, len(episode.turns)))
+    episode.messages.append(agent.observe(step, action, len(episode.turns)))
     if step.terminated:
         episode.stop = StopReason.TERMINATED
     return step.terminated

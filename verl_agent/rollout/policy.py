@@ -25,7 +25,8 @@ class TokenBudget:
 
     Attributes:
         prompt: tokens before the first reply.
-        episode: tokens after it, replies and observations together.
+        episode: tokens after it, replies and observations together. Where the context is edited, each further stretch
+            has both budgets together.
         turn: tokens of one reply.
         play_cut_turns: whether a reply that reaches `turn` is closed and played, rather than ending the episode.
     """
@@ -45,7 +46,7 @@ class EnginePolicy:
         tokenizer: decodes replies.
         tokens: the episode's tokens, to be read when it is over.
         budget: token limits.
-        sampling: parameters that the engine is given, such as temperature and `logprobs`.
+        sampling: parameters that the engine is given, such as temperature and `logprobs`; a `seed` is the episode's.
         end_ids: ids with which a model ends its reply.
         steps: versions of the weights that wrote the replies.
     """
@@ -66,7 +67,7 @@ class EnginePolicy:
         if first and len(self.tokens.ids) > self.budget.prompt:
             raise ConfigError(
                 f"a prompt has {len(self.tokens.ids)} tokens, data.max_prompt_length allows {self.budget.prompt}. "
-                "Raise it, or choose a shorter prompt in env.options."
+                "Raise it, or choose shorter words in env.options and agent.options."
             )
         room = min(self.budget.turn, self._room())
         if room < 1:
@@ -74,9 +75,16 @@ class EnginePolicy:
         output = await self.engine.generate(
             self._request_id,
             prompt_ids=list(self.tokens.ids),
-            sampling_params={**self.sampling, "max_tokens": room},
+            sampling_params=self._sampling(room),
         )
         return self._take(output, room)
+
+    def _sampling(self, room: int) -> dict[str, Any]:
+        """Parameters of the next reply; each turn of an episode gets a stream of its own."""
+        parameters = {**self.sampling, "max_tokens": room}
+        if parameters.get("seed") is not None:
+            parameters["seed"] += len(self.steps)
+        return parameters
 
     def _room(self) -> int:
         """Tokens that may still follow; where the context was edited, in the engine's whole window."""

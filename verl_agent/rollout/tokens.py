@@ -4,6 +4,8 @@ Every id comes either from the chat template, rendered by verl's continuous-toke
 engine; nothing is decoded and encoded again.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -189,9 +191,14 @@ def without_empty_thoughts(text: str) -> str:
     return text.replace(EMPTY_THOUGHT, "")
 
 
-def render(builder: ContinuousTokenBuilder, tokenizer: Any, messages: Sequence[Message]) -> EpisodeTokens:
+def render(
+    builder: ContinuousTokenBuilder,
+    tokenizer: Any,
+    messages: Sequence[Message],
+    tools: list[dict[str, Any]] | None = None,
+) -> EpisodeTokens:
     """A whole conversation as tokens, its assistant messages encoded as replies."""
-    tokens = EpisodeTokens(builder, tokenizer.eos_token_id)
+    tokens = EpisodeTokens(builder, tokenizer.eos_token_id, tools)
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             tokens.read(messages[:index])
@@ -217,15 +224,37 @@ def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode:
     return tokens.samples()
 
 
-def check_tools(tokenizer: Any, tools: list[dict[str, Any]], template_options: Mapping[str, Any]) -> None:
-    """Raise unless the chat template tells the model of the functions that an agent offers.
+def check_tools(
+    tokenizer: Any,
+    builder: ContinuousTokenBuilder,
+    tools: list[dict[str, Any]],
+    template_options: Mapping[str, Any],
+) -> None:
+    """Raise unless the chat template tells the model of the functions that an agent offers, in its format.
 
     Raises:
-        ConfigError: it leaves them out, or refuses them.
+        ConfigError: it leaves them out, wants calls in another format, or renders answers unlike the token builder.
     """
+    call = json.dumps({"name": tools[0]["function"]["name"], "arguments": {}})
+    said: list[Message] = [
+        *PROBE[:2],
+        {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
+        {"role": "tool", "content": "Done."},
+    ]
     try:
-        shown = tokenizer.apply_chat_template(PROBE, tools=tools, tokenize=False, **template_options)
-    except TemplateError as error:
+        asked = tokenizer.apply_chat_template(PROBE[:2], tools=tools, tokenize=False, **template_options)
+        expected = tokenizer.apply_chat_template(
+            said, tools=tools, tokenize=False, add_generation_prompt=True, **template_options
+        )
+        tokens = render(builder, tokenizer, said, tools)
+    except (TemplateError, ValueError) as error:
         raise ConfigError(f"the chat template of this model refuses functions: {error}. {ANOTHER_AGENT}") from error
-    if not all(tool["function"]["name"] in shown and "<tool_call>" in shown for tool in tools):
+    named = all(f'"name": "{tool["function"]["name"]}"' in asked for tool in tools)
+    if not named or not re.search(r'<tool_call>\s*\{"name"', asked):
         raise ConfigError(f"the chat template of this model has no functions in the format of Hermes. {ANOTHER_AGENT}")
+    built = tokenizer.decode(tokens.ids)
+    if without_empty_thoughts(built) != without_empty_thoughts(expected):
+        raise ConfigError(
+            f"verl's token builder renders a function's answer unlike the chat template of this model: {built!r}, not "
+            f"{expected!r}. {ANOTHER_AGENT}"
+        )

@@ -27,18 +27,13 @@ class Generation:
     stop_reason: str | None
 
 
-def request_options(sampling_params: Mapping[str, Any], prompt_length: int) -> dict[str, Any]:
+def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of vLLM's SamplingParams for one reply.
 
     Args:
-        sampling_params: the same, but for `logprobs`, which is true or false, and `seed`, which is the episode's:
-            each of its turns gets a stream of its own, told apart by the length of its prompt.
-        prompt_length: tokens said so far.
+        sampling_params: the same, but for `logprobs`, which is true or false.
     """
-    options = {**sampling_params, "logprobs": 0 if sampling_params.get("logprobs") else None}
-    if options.get("seed") is not None:
-        options["seed"] += prompt_length
-    return options
+    return {**sampling_params, "logprobs": 0 if sampling_params.get("logprobs") else None}
 
 
 class VllmEngine:
@@ -89,7 +84,7 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind
 
         parameters = SamplingParams(
-            **request_options(sampling_params, len(prompt_ids)),
+            **request_options(sampling_params),
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )

@@ -135,7 +135,8 @@ class AgentGymLanguage:
 
     def act(self, action: str) -> dict[str, Any]:
         """See `Language`; some servers want the action marked as in a reply."""
-        return {"action": self.dialect.form.mark(action) if self.dialect.whole_reply else action}
+        marked = not self.dialect.whole_reply or self.dialect.form.find(action) is not None
+        return {"action": action if marked else self.dialect.form.mark(action)}
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
         """See `Language`. AgentGym's score is that of the last answer, so a step earns what it adds to it."""

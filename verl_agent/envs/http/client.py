@@ -143,7 +143,10 @@ def bound_class(settings: HttpSettings) -> type[HttpEnv]:
     if settings.protocol == OWN:
         info = ask_servers(settings)
         splits, success = tuple(pick(info, "splits")), number(info, "success_reward")
-        spoken = read_form(pick(info, "form"))
+        try:
+            spoken = read_form(pick(info, "form"))
+        except EnvError as error:
+            raise ConfigError(f"env.options.urls: {error} Serve the same version as this one.") from error
     else:
         splits, success = tuple(split for split, _ in settings.items), 1.0
         spoken = DIALECTS[settings.env].form

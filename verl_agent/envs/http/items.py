@@ -57,6 +57,7 @@ class TaskIndex:
     def describe(self) -> dict[str, Any]:
         """What a client has to know before it plays; servers with the same digest offer the same tasks."""
         digest = hashlib.sha256()
+        digest.update(repr(self.form).encode())
         for name, items in self.splits.items():
             digest.update(repr((name, [item.id for item in items])).encode())
         return {

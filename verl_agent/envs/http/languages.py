@@ -62,7 +62,7 @@ class OwnLanguage:
 
     def act(self, action: str) -> dict[str, Any]:
         """See `Language`."""
-        return {"action": action}
+        return {"bare_action": action}
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
         """See `Language`."""

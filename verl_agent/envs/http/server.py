@@ -4,7 +4,7 @@
 |---|---|---|
 | `POST /create` | none | `id` of a new session |
 | `POST /reset` | `id`, `data_idx` or `item` | `observation`, `messages`, ... |
-| `POST /step` | `id`, `action` | `observation`, `reward`, `score`, `done`, `info`, ... |
+| `POST /step` | `id`, `action` or `bare_action` | `observation`, `reward`, `score`, `done`, `info`, ... |
 | `GET /observation?id=` | | the last observation |
 | `POST /close` | `id` | `closed` |
 | `GET /info`, `/tasks?split=` | | what can be played |

@@ -8,7 +8,7 @@ Facts from the clients of github.com/WooooDyy/AgentGym, `agentenv/agentenv/envs/
 * The score is `reward` for some and the sum `score` for others, the end `done` or `terminated`.
 
 Answers carry all of these fields, so that one server suits them all. Our own client names the item `item`, sends
-the action alone, and reads `messages` and `info` besides.
+`bare_action`, and reads `messages` and `info` besides.
 """
 
 import json
@@ -89,19 +89,23 @@ def read_item(body: Body) -> int | str:
 def read_action(body: Body, form: ActionForm, max_chars: int) -> str:
     """The action, bare, as an adapter takes it.
 
-    A client that names its session `id` sends the action alone. One that says `env_idx` sends the whole reply, out
-    of which the action is read; one without is an empty action, for the environment to answer.
+    `bare_action` is handed on as it is. The `action` of a client that names its session `id` is what that client cut
+    out of a reply, and may have more around it; one that says `env_idx` sends the whole reply. Out of both the action
+    is read by the environment's form; a reply without one is an empty action, for the environment to answer.
     """
-    text = body.get("action")
+    key = "bare_action" if "bare_action" in body else "action"
+    text = body.get(key)
     if not isinstance(text, str):
-        raise Refusal(422, f"action must be a text, got {_quote(text)}.")
+        raise Refusal(422, f"{key} must be a text, got {_quote(text)}.")
     if len(text) > max_chars:
-        raise Refusal(422, f"action has {len(text)} characters, allowed are {max_chars}.")
+        raise Refusal(422, f"{key} has {len(text)} characters, allowed are {max_chars}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Refusal(422, f"action is not valid Unicode: {error.reason} at {error.start}.") from error
-    return (form.find(text) or "") if "env_idx" in body else text
+        raise Refusal(422, f"{key} is not valid Unicode: {error.reason} at {error.start}.") from error
+    if key == "bare_action":
+        return text
+    return form.find(text if "env_idx" in body else form.mark(text)) or ""
 
 
 def check_create(body: Body) -> None:
