@@ -55,7 +55,7 @@ test-unit: setup ## Run the unit tests (seconds)
 
 .PHONY: test-long
 test-long: setup ## Run the slow tests: whole training runs on CPU
-	pytest -s -m "slow and not gpu" tests/long
+	pytest -s -m "slow and not gpu" tests/long/test_learning.py
 
 .PHONY: test-gpu
 test-gpu: setup ## Run the tests that need a GPU (DEVICE=gpu VENV=.venv-gpu)
@@ -94,6 +94,14 @@ bench: setup ## Measure the rollout
 .PHONY: bench-evolve
 bench-evolve: setup ## Three rounds of AgentEvol with a tiny model; goes on where they stopped
 	python -m tests.bench.evolve
+
+.PHONY: bench-envs
+bench-envs: setup ## Measure the environments over HTTP beside a server of the reference's way
+	python -m tests.bench.envs
+
+.PHONY: soak
+soak: setup ## Play thousands of episodes of each environment and see what is left of them (an hour)
+	pytest -s -m slow tests/long/test_environments.py
 
 .PHONY: clean
 clean: ## Remove caches and build files; keeps the environment and what runs wrote

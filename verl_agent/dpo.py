@@ -7,12 +7,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.registry import new_agent
 from verl_agent.config.schema import AgentSection, section
-from verl_agent.config.search_path import register_config
 from verl_agent.data.preferences import PreferenceSettings, make_pairs, split_pairs
 from verl_agent.data.selection import fingerprint, usable_records
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.launch import launch
 from verl_agent.run_folder import DPO_IDENTITY, identity
 from verl_agent.supervised import Method, Plan
 from verl_agent.supervised import run as run_method
@@ -91,5 +91,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    register_config()
-    main()
+    launch(main)

@@ -12,11 +12,12 @@ from rich.console import Console
 
 from verl_agent.agents.registry import new_agent
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.search_path import register_config
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.session import PooledEnv
 from verl_agent.evaluation import LOG, RECORDS, Job, prepare_evaluation, report
+from verl_agent.launch import launch
+from verl_agent.model_config import load_config, load_tokenizer
 from verl_agent.prepare import worker_environment
 from verl_agent.processes import ending_all_children
 from verl_agent.rollout.episode import EpisodeLimits, Policy
@@ -85,14 +86,12 @@ async def play(job: Job, console: Console) -> None:
 
 def policies(job: Job, engine: Any) -> Callable[[int], Policy]:
     """Makes the policy of one episode from its seed; the token side of training, with the evaluation's sampling."""
-    from transformers import AutoConfig, AutoTokenizer
-
     from verl_agent.rollout.policy import EnginePolicy, TokenBudget
     from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder
 
     data, episode, evaluation = job.config.data, job.config.agent.episode, job.config.evaluation
-    tokenizer = AutoTokenizer.from_pretrained(job.model)
-    model_type = AutoConfig.from_pretrained(job.model).model_type
+    tokenizer = load_tokenizer(job.model, "model.path")
+    model_type = load_config(job.model, "model.path").model_type
     builder = choose_builder(tokenizer, model_type, data.apply_chat_template_kwargs)
     words, env = job.config.agent.agent, job.config.agent.env
     tools = new_agent(words.name, words.options, words.context, load_adapter(env.name, env.options).form).tools
@@ -118,5 +117,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    register_config()
-    main()
+    launch(main)

@@ -13,11 +13,13 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.schema import EvaluationConfig, evaluation_config
+from verl_agent.config.evaluation_schema import EvaluationConfig, evaluation_config
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.model_config import check_context, context_length, load_config
 from verl_agent.models import resolve_model
+from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.evaluation_loop import Slot, pending
 from verl_agent.trace.evaluation import Comparison, compare, results
 from verl_agent.trace.evaluation_report import comparison_table, results_table, write_report
@@ -79,6 +81,7 @@ def prepare_evaluation(config: DictConfig) -> Job:
         raise ConfigError(f"the config does not resolve: {error}") from error
     assert isinstance(plain, dict)
     sections = evaluation_config(plain)
+    check_device(sections.engine.device)
     evaluation, env = sections.evaluation, sections.agent.env
     new_session(env.name, env.options)
     words = sections.agent.agent
@@ -90,13 +93,35 @@ def prepare_evaluation(config: DictConfig) -> Job:
             f"evaluation.compare_with={evaluation.compare_with!r} has no episode of the tasks {evaluation.tasks!r}. "
             "Name the folder of an evaluation of the same tasks."
         )
-    model = resolve_model(str(config.model.path), key="model.path")
+    model, lengths = resolve_model(str(config.model.path), key="model.path"), sections.data
+    longest, named = context_length(load_config(model, "model.path")), f"model.path={str(config.model.path)!r}"
+    check_context(longest, lengths.max_prompt_length, lengths.max_response_length, named)
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
     folder = Path(evaluation.output_dir or f"runs/eval/{env.name}_{model_name(model)}_{time}").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     claim_folder(folder, comparable(sections, model))
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
     return Job(sections, plain, items, model, folder, earlier, baseline)
+
+
+def check_device(device: str) -> None:
+    """The recipe is sized for what this machine has.
+
+    Raises:
+        ConfigError: it is for a GPU where there is none, or for a CPU where there is one.
+    """
+    if device not in ("cuda", "cpu"):
+        raise ConfigError(f"engine.device={device!r} is not known. Allowed: cuda, cpu.")
+    if device == "cuda" and use_cpu_device():
+        raise ConfigError(
+            "engine.device='cuda': this recipe is sized for a GPU, and the machine has none. Choose one whose name "
+            "ends with _cpu, or set engine.device=cpu to play this one on the CPU all the same."
+        )
+    if device == "cpu" and not use_cpu_device():
+        raise ConfigError(
+            "engine.device='cpu': this recipe is sized for a CPU, and the machine has an accelerator. Set "
+            "engine.device=cuda to use it, or VERL_PLATFORM=cpu with the packages of `make setup DEVICE=cpu`."
+        )
 
 
 def model_name(model: str) -> str:

@@ -17,13 +17,13 @@ from rich.console import Console
 
 from verl_agent.best import Best, store_best
 from verl_agent.config.keys import check_kind
-from verl_agent.config.search_path import register_config
 from verl_agent.data.selection import select_episodes, usable_records
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation import RECORDS
 from verl_agent.evolution.commands import arguments
 from verl_agent.evolution.prepare import Evolution, prepare
 from verl_agent.evolution.rounds import REPORT, Phase, phases
+from verl_agent.launch import launch
 from verl_agent.processes import ending_all_children
 from verl_agent.terminal import exit_with
 from verl_agent.trace.evaluation import Comparison, Result, compare, results
@@ -165,5 +165,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    register_config()
-    main()
+    launch(main)

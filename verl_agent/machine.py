@@ -1,8 +1,9 @@
-"""Memory and disk: what this machine has free, and what a run takes.
+"""This machine: memory and disk that are free, what a run takes of them, and where the cache lies.
 
 Readings are arguments where another machine's can be tried; `read_memory` reads this one's.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,3 +121,10 @@ def read_text(path: str) -> str:
     """The text of a file, "" where there is none."""
     file = Path(path)
     return file.read_text() if path and file.is_file() else ""
+
+
+def cache_dir() -> Path:
+    """Where prepared models and data are kept: `$VERL_AGENT_CACHE`, or a folder in the user's cache."""
+    chosen = os.environ.get("VERL_AGENT_CACHE")
+    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return Path(chosen) if chosen else root / "verl_agent"

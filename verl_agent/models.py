@@ -7,12 +7,12 @@ read it like any other model.
 
 import importlib.util
 import logging
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
+from verl_agent.machine import cache_dir
 
 logger = logging.getLogger(__name__)
 
@@ -20,13 +20,6 @@ SMOLLM2 = "smollm2-135m"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 """Files that hold the weights of a model folder."""
-
-
-def cache_dir() -> Path:
-    """Where prepared models are kept: `$VERL_AGENT_CACHE`, or a folder in the user's cache."""
-    chosen = os.environ.get("VERL_AGENT_CACHE")
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(chosen) if chosen else root / "verl_agent"
 
 
 def resolve_model(path: str, key: str = "actor_rollout_ref.model.path") -> str:

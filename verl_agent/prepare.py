@@ -23,6 +23,7 @@ from verl_agent.machine import (
     memory_needed,
     read_memory,
 )
+from verl_agent.model_config import load_config
 from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.prompts import agent_of, check_prompts
@@ -59,6 +60,8 @@ def prepare(config: DictConfig) -> tuple[DictConfig, AgentSettings]:
     with open_dict(config):
         _complete(config)
     check_prompts(config, settings)
+    if has_critic(config):
+        load_config(config.critic.model.path, "critic.model.path")
     check_machine(config)
     return config, settings
 

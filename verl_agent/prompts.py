@@ -14,6 +14,7 @@ from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import draw, select_tasks
 from verl_agent.errors import ConfigError, EnvError
+from verl_agent.model_config import check_context, load_config, load_tokenizer, positions
 from verl_agent.types import Message, TaskItem
 
 PROMPTS_CHECKED = 64
@@ -33,22 +34,24 @@ def agent_of(settings: AgentSettings) -> Agent:
 
 
 def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
-    """The model can be asked as the environment asks: its chat template is understood, prompts fit the budget.
+    """The model can be asked as the environment asks: it reads so much, knows chat templates, prompts fit the budget.
 
     Looks at all tasks, or at as many as begin in `PROMPTS_S`; a longer prompt of another task stops the run when
     it is met.
 
     Raises:
-        ConfigError: no token builder agrees with the template, or a prompt is too long.
+        ConfigError: the model cannot be fetched or reads too little, no token builder agrees with its template, or a
+            prompt is too long.
     """
-    from transformers import AutoConfig, AutoTokenizer
-
     from verl_agent.rollout.tokens import check_tools, choose_builder
 
     model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
-    tokenizer = AutoTokenizer.from_pretrained(model.tokenizer_path or model.path)
+    key, other = "actor_rollout_ref.model.path", model.tokenizer_path
+    read = load_config(model.path, key)
+    check_context(positions(read), budget, int(config.data.max_response_length), f"{key}={model.path!r}")
+    tokenizer = load_tokenizer(other or model.path, "actor_rollout_ref.model.tokenizer_path" if other else key)
     template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    builder = choose_builder(tokenizer, AutoConfig.from_pretrained(model.path).model_type, template_options)
+    builder = choose_builder(tokenizer, read.model_type, template_options)
     agent = agent_of(settings)
     if agent.tools:
         check_tools(tokenizer, builder, agent.tools, template_options)

@@ -8,7 +8,6 @@ from omegaconf import DictConfig, OmegaConf
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import new_agent
 from verl_agent.config.schema import AgentSection, section
-from verl_agent.config.search_path import register_config
 from verl_agent.data.selection import (
     ChosenEpisode,
     EpisodeSource,
@@ -21,6 +20,7 @@ from verl_agent.data.selection import (
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.launch import launch
 from verl_agent.rollout.oracle import moves_of
 from verl_agent.run_folder import SFT_IDENTITY, identity
 from verl_agent.supervised import Method, Plan
@@ -150,5 +150,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    register_config()
-    main()
+    launch(main)

@@ -25,6 +25,7 @@ from verl_agent.machine import (
     memory_needed,
     read_memory,
 )
+from verl_agent.model_config import load_config
 from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.run_folder import RunFolder
@@ -109,12 +110,10 @@ def complete(config: DictConfig, folder: RunFolder) -> None:
     Raises:
         ConfigError: no such model, or too little of either.
     """
-    from transformers import AutoConfig
-
     with open_dict(config):
         config.trainer.default_local_dir = str(folder.root)
         config.model.path = resolve_model(config.model.path, key="model.path")
-        config.data.model_type = AutoConfig.from_pretrained(config.model.path).model_type
+        config.data.model_type = load_config(config.model.path, "model.path").model_type
     count = parameters(config.model.path)
     if use_cpu_device():
         check_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.markup import escape
 
 from verl_agent.errors import AgentError, ConfigError
 from verl_agent.run_folder import RunFolder
@@ -20,7 +21,7 @@ def exit_with(run: Callable[[DictConfig], None], config: DictConfig) -> None:
     try:
         run(config)
     except ConfigError as error:
-        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import hydra
@@ -12,9 +12,9 @@ from rich.console import Console
 
 from verl_agent.best import BestKeeper, keep_best
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.search_path import register_config
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.launch import launch
 from verl_agent.prepare import prepare
 from verl_agent.processes import ending_all_children
 from verl_agent.run_folder import RL_IDENTITY, RunFolder, identity
@@ -68,16 +68,22 @@ def run(config: DictConfig) -> None:
         try:
             with (
                 explaining(folder, console),
-                ending_all_children(),
+                ending_all_children() as note_memory,
                 watching(folder, config.trainer.total_training_steps, console),
             ):
-                train(config, folder)
+                train(config, folder, note_memory)
         finally:
             finish(folder, console)
 
 
-def train(config: DictConfig, folder: RunFolder) -> None:
-    """Hand the config to verl, in this process and the Ray processes that it starts."""
+def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None]) -> None:
+    """Hand the config to verl, in this process and the Ray processes that it starts.
+
+    Args:
+        config: complete and checked.
+        folder: of the run.
+        before_end: called before Ray ends its processes.
+    """
     folder.metrics.parent.mkdir(parents=True, exist_ok=True)
     environment = config.ray_kwargs.ray_init.runtime_env.env_vars
     OmegaConf.set_struct(environment, False)
@@ -98,6 +104,7 @@ def train(config: DictConfig, folder: RunFolder) -> None:
     try:
         run_ppo(config, TaskRunnerV1)
     finally:
+        before_end()
         ray.shutdown()
 
 
@@ -167,5 +174,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    register_config()
-    main()
+    launch(main)

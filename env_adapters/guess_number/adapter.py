@@ -1,6 +1,6 @@
 """Guess a number; the reply says higher or lower. Needs no server.
 
-The smallest real environment: copy this folder to begin your own.
+The smallest real environment; `verl-agent new-env` writes one to begin your own with.
 """
 
 import re

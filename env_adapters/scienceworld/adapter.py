@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from env_adapters.scienceworld.oracle import solution, thought
-from env_adapters.scienceworld.simulator import Answer, World
+from env_adapters.scienceworld.simulator import WORLDS, Answer, World
 from env_adapters.scienceworld.tasks import SPLITS
 from verl_agent.envs.actions import shorten
-from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.forms import LineForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult, TaskItem
@@ -34,6 +34,7 @@ class ScienceWorld(EnvAdapter):
     splits = tuple(SPLITS)
     form = LineForm(placeholder="one action, on one line")
     success_reward = 0.995  # scores are whole percents; a sum of their differences may miss 1 by a rounding error
+    hosting = Hosting(sessions=WORLDS)  # one JVM a host
 
     def __init__(self, prompt: str = "full", jvms: int = 1) -> None:
         """Choose what the model is shown, and what the sessions of a process share.

@@ -2,15 +2,18 @@
 
 import asyncio
 import itertools
+import re
+import threading
 import time
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TextIO
 
 import pytest
 
-from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.check import BAD_ACTIONS, Report, check_adapter
-from verl_agent.envs.trial import MAX_MESSAGE
+from verl_agent.envs.base import EnvAdapter, Hosting
+from verl_agent.envs.breach import MAX_MESSAGE
+from verl_agent.envs.check import Report, check_adapter
+from verl_agent.envs.contract import BAD_ACTIONS, CROWDED, SOLVED, fuzz
 from verl_agent.types import Message, Move, StepResult, TaskItem
 
 
@@ -29,7 +32,8 @@ class Sound(EnvAdapter):
         if self.ended:
             return StepResult("Over.", terminated=True)
         self.ended = action == self.word
-        return StepResult("Yes." if self.ended else "No.", float(self.ended), self.ended, {"said": 1.0})
+        info = {"said": 1.0} if self.ended else {"invalid_action": 1.0}
+        return StepResult("Yes." if self.ended else "No.", float(self.ended), self.ended, info)
 
     def demonstration(self, item: TaskItem) -> Sequence[Move]:
         return [Move("hello"), Move(item.data["word"])]
@@ -43,8 +47,13 @@ def finding(report: Report, check: str) -> str:
 
 
 def test_a_sound_adapter_passes_every_check():
-    report = check_adapter(Sound)
-    assert (report.findings, report.notes, len(report.passed)) == ([], [], 12)
+    said: list[str] = []
+    report = check_adapter(Sound, name="sound", say=said.append)
+    assert (report.findings, report.notes, len(report.passed)) == ([], [], 16)
+    assert said == str(report).splitlines(), "each line is told when it is known"
+    assert re.search(
+        r"^ok    a full host fits .*: \d+ MiB, and about [\d.]+ for each of at most 64 sessions$", said[-1]
+    )
 
 
 def test_a_split_without_items():
@@ -75,6 +84,11 @@ LISTED = [
     ([TaskItem("t", "1", {"word": float("inf")})], "items are JSON", "raised ValueError"),
     ([TaskItem("t", "1", {"word": ("a", "tuple")})], "items are JSON", "has data that JSON changes in item '1'"),
 ]
+
+
+def test_items_of_another_name():
+    found = finding(check_adapter(Sound, name="noise"), "items carry their environment's name")
+    assert "lists 'train-0' as one of env 'sound'. TaskItem.env is the registered name, 'noise'." in found
 
 
 @pytest.mark.parametrize(("items", "check", "words"), LISTED)
@@ -229,7 +243,7 @@ def test_sessions_that_disturb_each_other_in_threads():
             answer = await super().step(action)
             return StepResult(f"{answer.observation} {crowd}", answer.reward, answer.terminated)
 
-    assert "beside other threads" in finding(check_adapter(Racing), "threads do not mix")
+    assert "beside other sessions" in finding(check_adapter(Racing), CROWDED)
 
 
 def test_a_loop_that_is_kept_from_another_thread():
@@ -250,7 +264,7 @@ def test_an_oracle_that_fails():
         def demonstration(self, item):
             return [Move("hello")]
 
-    assert "earned 0.0 of 1.0" in finding(check_adapter(Wrong), "demonstrations solve")
+    assert "earned 0.0 of 1.0" in finding(check_adapter(Wrong), SOLVED)
 
 
 def test_an_oracle_that_says_nothing():
@@ -267,7 +281,8 @@ def test_no_oracle_is_noted_and_allowed():
             raise NotImplementedError
 
     report = check_adapter(Hard)
-    assert (report.findings, report.notes) == ([], ["6 of 6 items have no oracle to be solved with."])
+    assert (report.findings, report.notes[0]) == ([], "6 of 6 items have no oracle to be solved with.")
+    assert report.notes[1].startswith("not tried in other processes, where a training plays: Can't pickle local object")
 
 
 def test_rewards_after_the_end():
@@ -276,7 +291,7 @@ def test_rewards_after_the_end():
             won = action == self.word
             return StepResult("Yes." if won else "No.", float(won), won)
 
-    found = finding(check_adapter(Generous), "nothing is earned after the end")
+    found = finding(check_adapter(Generous), SOLVED)
     assert "step('train 0') after the end of 'train-0' earned 1.0" in found
 
 
@@ -286,4 +301,144 @@ def test_the_report_is_readable():
 
     text = "FAIL  tasks are listed: splits is empty. Name at least one split."
     assert str(check_adapter(Empty)) == text
-    assert str(check_adapter(Sound)).startswith("ok    tasks are listed\nok    ids are unique")
+    assert str(check_adapter(Sound)).startswith("ok    tasks are listed\nok    items carry their environment's name\n")
+
+
+# What else a host does
+
+
+@pytest.mark.parametrize("call", ["reset", "step", "close"])
+def test_a_plain_function_should_be_a_coroutine(call):
+    class Plain(Sound):
+        pass
+
+    setattr(Plain, call, lambda self, *arguments: None)
+    (found, *_) = check_adapter(Plain).findings
+    assert "returned None, which cannot be awaited. Make it a coroutine: `async def " + call in str(found)
+
+
+def test_a_message_that_ends_with_a_full_stop_gets_no_second_one():
+    class Broken(Sound):
+        async def reset(self, item):
+            raise ValueError("The world is flat.")
+
+    found = finding(check_adapter(Broken), "sessions begin and close")
+    assert found.endswith(
+        "raised ValueError: The world is flat. A session must be able to begin every item that tasks() lists."
+    )
+
+
+class OneThread(Sound):
+    """Bears only the thread and the event loop in which it was first played, and says so."""
+
+    hosting = Hosting(threads=1, sessions=8)
+    home: ClassVar[set[tuple[int, asyncio.AbstractEventLoop]]] = set()
+
+    async def reset(self, item: TaskItem) -> list[Message]:
+        self.home.add((threading.get_ident(), asyncio.get_running_loop()))
+        if len(self.home) > 1:
+            raise RuntimeError("called from a second thread")
+        return await super().reset(item)
+
+
+def test_sessions_that_share_a_thread_are_played_in_one():
+    OneThread.home.clear()
+    assert not check_adapter(OneThread).findings
+
+
+def test_a_call_that_blocks_the_shared_thread():
+    class Blocking(OneThread):
+        async def reset(self, item):
+            time.sleep(1.0)
+            return await Sound.reset(self, item)
+
+    assert "a call took over 0.1 s" in finding(check_adapter(Blocking, timeout_s=0.1), "sessions begin and close")
+
+
+def test_sessions_that_leave_files_open(tmp_path):
+    class Leaky(Sound):
+        left: ClassVar[list[TextIO]] = []
+
+        async def reset(self, item):
+            self.left.append((tmp_path / "log").open("w"))
+            return await super().reset(item)
+
+    found = finding(check_adapter(Leaky), "sessions leave nothing behind")
+    assert re.search(r"12 sessions left \d+ files open\. Release in close\(\) what reset\(\) took\.", found)
+    for file in Leaky.left:
+        file.close()
+
+
+def test_sessions_that_leave_threads_running():
+    over = threading.Event()
+
+    class Busy(Sound):
+        async def reset(self, item):
+            threading.Thread(target=over.wait, daemon=True).start()
+            return await super().reset(item)
+
+    found = finding(check_adapter(Busy), "sessions leave nothing behind")
+    over.set()
+    assert re.search(r"12 sessions left \d+ threads open", found)
+
+
+class Heavy(Sound):
+    """Takes 10 MiB a session, and hosts that shall hold no more than 200."""
+
+    hosting = Hosting(sessions=64, memory_mb=200)
+
+    async def reset(self, item: TaskItem) -> list[Message]:
+        self.ballast = b"x" * (10 << 20)
+        return await super().reset(item)
+
+
+def test_sessions_that_a_host_has_no_memory_for():
+    found = finding(check_adapter(Heavy), "a full host fits into its memory")
+    assert re.search(r"64 sessions would take about 6\d\d MiB in a host, more than hosting.memory_mb=200", found)
+    assert re.search(r"`hosting = Hosting\(sessions=1\d\)`\.$", found)
+
+
+class Unsorted(Sound):
+    """Lists its tasks as they come out of a set, which every process has in another order."""
+
+    @classmethod
+    def tasks(cls, split: str) -> Sequence[TaskItem]:
+        return [TaskItem("sound", f"{split}-{word}", {"word": word}) for word in set("abcdefghijklmnop")]
+
+
+def test_tasks_that_are_others_in_another_process():
+    found = finding(check_adapter(Unsorted), "tasks are the same in another process")
+    assert "tasks() listed other items in another process. Sort what comes out of a set" in found
+
+
+class Local(Sound):
+    """Says what only this process knows."""
+
+    started = time.monotonic_ns()
+
+    async def reset(self, item: TaskItem) -> list[Message]:
+        await super().reset(item)
+        return [{"role": "user", "content": f"Say {self.word} before {self.started}."}]
+
+
+def test_texts_that_are_others_in_a_host_process():
+    found = finding(check_adapter(Local), "a host process plays the same")
+    assert "in a host process. Sort what comes out of a set" in found
+
+
+def test_a_slow_environment_is_checked_in_bounded_time():
+    class Slow(Sound):
+        async def reset(self, item):
+            time.sleep(0.1)
+            return await super().reset(item)
+
+    report = check_adapter(Slow, budget_s=0.05)
+    assert not report.findings
+    assert "sessions begin and close: 5 more were left out after 0.05 s." in report.notes
+
+
+def test_fuzzed_actions_are_the_same_for_a_seed_and_mostly_different():
+    made = fuzz(["get 1 oak log"])
+    assert made == fuzz(["get 1 oak log"]) != fuzz(["get 1 oak log"], seed=1)
+    assert len(set(made)) > 150
+    assert max(map(len, made)) > MAX_MESSAGE

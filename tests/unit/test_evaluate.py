@@ -1,6 +1,7 @@
 """An evaluation plays what is missing, records every try, bounds what runs at once, and goes on where it stopped."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,11 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, FaultLimitError
-from verl_agent.evaluation import model_name, prepare_evaluation
+from verl_agent.evaluation import check_device, model_name, prepare_evaluation
+from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.evaluation_loop import ONLY_FAULTS, EvaluationSetup, episode_seed, pending, play_all
 from verl_agent.rollout.vllm_engine import request_options
-from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, origin_of, read_records
+from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, read_records
 from verl_agent.types import Episode, Message, Reply, StopReason, TaskItem
 
 TASKS = [TaskItem("talk", name) for name in "abcd"]
@@ -52,8 +54,9 @@ class Evaluation:
 def test_every_task_is_played_and_recorded_as_evaluation(tmp_path):
     records = Evaluation(tmp_path).play(samples=2)
     assert sorted((record["task"], record["sample"]) for record in records) == [(t, s) for t in "abcd" for s in (0, 1)]
-    origin = origin_of(records[0])
-    assert (origin.purpose, origin.split, origin.model) == ("evaluation", "test", "models/x")
+    assert {(record["purpose"], record["split"], record["model"]) for record in records} == {
+        ("evaluation", "test", "models/x")
+    }
     assert all(record["success"] for record in records)
 
 
@@ -149,7 +152,11 @@ def test_a_model_has_a_short_name(model, name):
 
 
 def composed(folder: Path, **evaluation) -> DictConfig:
-    """A recipe as Hydra composes it."""
+    """A recipe as Hydra composes it, with a model that reads 128 tokens."""
+    model = folder / "model"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 128}))
+    (model / "model.safetensors").touch()
     return OmegaConf.create(
         {
             "env": {"name": "guess_number"},
@@ -157,8 +164,8 @@ def composed(folder: Path, **evaluation) -> DictConfig:
             "episode": {"max_tokens_per_turn": 8},
             "agent": {},
             "data": {"max_prompt_length": 64, "max_response_length": 64},
-            "model": {"path": "owner/model"},
-            "engine": {},
+            "model": {"path": str(model)},
+            "engine": {"device": "cpu" if use_cpu_device() else "cuda"},
             "evaluation": {"output_dir": str(folder / "out"), "tasks": "test", **evaluation},
         }
     )
@@ -166,7 +173,7 @@ def composed(folder: Path, **evaluation) -> DictConfig:
 
 def test_an_evaluation_knows_what_is_to_be_played(tmp_path):
     job = prepare_evaluation(composed(tmp_path, samples=3, max_tasks=2))
-    assert (len(job.slots), job.planned, job.model) == (6, 6, "owner/model")
+    assert (len(job.slots), job.planned, job.model) == (6, 6, str(tmp_path / "model"))
 
 
 def test_an_evaluation_may_grow_in_its_folder(tmp_path):
@@ -197,6 +204,33 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, se
     with pytest.raises(ConfigError, match=message):
         prepare_evaluation(composed(tmp_path, **{setting: value}))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("engine", "device", "gpu", r"engine\.device='gpu' is not known\. Allowed: cuda, cpu\."),
+        (
+            "data",
+            "max_response_length",
+            65,
+            r"make episodes of up to 129 tokens, and model\.path='.*' reads at most 128",
+        ),
+    ],
+)
+def test_what_machine_or_model_cannot_do_is_refused_before_anything_is_written(tmp_path, section, key, value, message):
+    config = composed(tmp_path)
+    config[section][key] = value
+    with pytest.raises(ConfigError, match=message):
+        prepare_evaluation(config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_for_another_machine_names_what_to_do():
+    here, elsewhere = ("cpu", "cuda") if use_cpu_device() else ("cuda", "cpu")
+    check_device(here)
+    with pytest.raises(ConfigError, match=rf"^engine\.device='{elsewhere}': .* engine\.device={here}"):
+        check_device(elsewhere)
 
 
 def test_samples_that_would_all_be_the_same_are_refused(tmp_path):

@@ -155,7 +155,7 @@ def test_the_comparison_shows_both_sides():
         comparison_table(compare([record("a"), record("b")], [record("a", True), record("b", True)]), "runs/x")
     )
     assert "compared with runs/x" in text
-    assert "1.000 [1.000, 1.000]" in text
+    assert "1.000 [-0.553, 1.000]" in text, "two tasks that went alike are no certainty"
 
 
 def test_the_report_is_json_with_all_numbers(tmp_path):

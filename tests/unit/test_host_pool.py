@@ -273,6 +273,7 @@ def test_sessions_of_one_thread_share_it():
     assert len(with_pool(ask, hosting=Hosting(threads=1, busy=4))) == 1
     assert len(with_pool(ask, hosting=Hosting(threads=2, busy=4))) == 2
     assert len(with_pool(ask, hosting=Hosting(busy=4))) == 4
+    assert "MainThread" not in with_pool(ask, hosting=Hosting(threads=0, busy=4))  # here the loop is the caller's
 
 
 def test_waiting_for_a_shared_thread_is_no_fault():
@@ -453,10 +454,12 @@ def test_the_section_env_says_where_sessions_live_and_how_many():
     asyncio.run(fill())
 
 
-@pytest.mark.parametrize("name", ["threads", "sessions", "busy", "episodes", "memory_mb"])
-def test_an_adapter_cannot_ask_for_nothing(name):
-    with pytest.raises(ConfigError, match=rf"Hosting\.{name} must be >= 1, got 0"):
-        Hosting(**{name: 0})
+@pytest.mark.parametrize(
+    ("name", "least"), [("threads", 0), ("sessions", 1), ("busy", 1), ("episodes", 1), ("memory_mb", 1)]
+)
+def test_an_adapter_cannot_ask_for_nothing(name, least):
+    with pytest.raises(ConfigError, match=rf"Hosting\.{name} must be >= {least}, got {least - 1}"):
+        Hosting(**{name: least - 1})
 
 
 def test_settings_go_before_what_the_adapter_says():

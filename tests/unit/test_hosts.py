@@ -169,6 +169,37 @@ def test_a_call_that_hangs_ends_its_session_and_leaves_the_others():
     assert (error, observation) == (["step took more than 1 s"], "2")
 
 
+def test_without_threads_sessions_are_called_in_the_hosts_own_loop():
+    async def ask(pool):
+        sessions = [await begun(pool) for _ in range(2)]
+        threads = {(await pool.step(session, "thread")).observation for session in sessions}
+        hang, answer, fault = await asyncio.gather(
+            pool.step(sessions[0], "sleep 60"),
+            pool.step(sessions[1], "sleep 0.2"),
+            pool.step(await begun(pool), "exit"),
+            return_exceptions=True,
+        )
+        with pytest.raises(UnknownSessionError):
+            await pool.step(sessions[0], "hello")
+        return threads, str(hang), answer.observation, str(fault), pool.stats()["hosts_lost"]
+
+    found = with_pool(ask, calls=CallLimits(1.0, 60.0, grace_s=0.2), hosting=Hosting(threads=0, busy=8))
+    assert found == ({"MainThread"}, "step took more than 1 s", "None", "step failed: SystemExit: 3", 0)
+
+
+def test_without_threads_a_call_that_never_returns_costs_the_host():
+    async def block(pool):
+        bad, other = await begun(pool), await begun(pool)
+        with pytest.raises(HostLostError):
+            await pool.step(bad, "block 60")
+        with pytest.raises(UnknownSessionError):
+            await pool.step(other, "hello")
+        return (await pool.step(await begun(pool), "hello")).observation
+
+    limits = replace(LIMITS, frozen_s=2.0)
+    assert with_pool(block, hosting=Hosting(threads=0, busy=8), limits=limits) == "1"
+
+
 def test_what_was_left_alone_is_closed_in_its_host(tmp_path):
     async def leave(pool):
         await begun(pool)

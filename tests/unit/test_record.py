@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import EpisodeWriter, Origin, episode_of, origin_of, read_records, to_record
+from verl_agent.trace.record import EpisodeWriter, Origin, episode_of, read_records, to_record
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
 STARTED = datetime(2025, 5, 4, 12, 30, 0, 125000, tzinfo=UTC)
@@ -44,7 +44,16 @@ def test_an_episode_and_its_origin_come_back_as_they_were(tmp_path):
     write(tmp_path / "a.jsonl", "3")
     (record,) = read_records(tmp_path / "a.jsonl")
     assert episode_of(record) == episode()
-    assert origin_of(record) == ORIGIN
+    assert {name: record[name] for name in ("purpose", "split", "step", "group", "sample", "attempt", "model")} == {
+        "purpose": "train",
+        "split": "train",
+        "step": 7,
+        "group": "group-a",
+        "sample": 2,
+        "attempt": 2,
+        "model": "qwen",
+    }
+    assert (datetime.fromisoformat(record["started_at"]), record["seconds"]) == (STARTED, 4.5)
 
 
 def test_the_outcome_is_in_the_record_itself():

@@ -2,12 +2,12 @@
 
 import pytest
 
+from verl_agent.config.evaluation_schema import evaluation_config
 from verl_agent.config.schema import (
     EnvSettings,
     EpisodeSettings,
     HostSettings,
     agent_settings,
-    evaluation_config,
     section,
 )
 from verl_agent.errors import ConfigError

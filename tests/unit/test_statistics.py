@@ -5,7 +5,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from verl_agent.trace.statistics import mean_over_items, paired_difference, pass_at_k, t_quantile, wilson_interval
+from verl_agent.trace.statistics import (
+    mean_over_items,
+    paired_difference,
+    pass_at_k,
+    t_quantile,
+    unanimous_interval,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,20 @@ def test_pairing_takes_out_how_hard_the_items_are():
     estimate = paired_difference(better, baseline)
     assert estimate.mean == pytest.approx(0.105)
     assert 0.1 < estimate.low < estimate.high < 0.11
+
+
+@pytest.mark.parametrize(
+    ("value", "items", "low", "high"),
+    [(0.0, 10, -0.2589, 0.2589), (1.0, 10, 0.4823, 1.0), (0.0, 1, -0.95, 0.95), (-0.5, 100, -0.5148, -0.4557)],
+)
+def test_differences_that_are_all_alike_leave_room_for_items_that_differ(value, items, low, high):
+    """Of n draws without an exception, at most 1 - 0.05 ** (1 / n) are exceptions: 25.9 % for 10, 2.95 % for 100."""
+    estimate = unanimous_interval(value, items, -1.0, 1.0)
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=5e-5)
+    values = {str(i): [0.1 * i + max(value, 0.0)] for i in range(items)}
+    baseline = {str(i): [0.1 * i - min(value, 0.0)] for i in range(items)}
+    paired = paired_difference(values, baseline)
+    assert (paired.low, paired.high, paired.items) == pytest.approx((low, high, items), abs=5e-5)
 
 
 def test_pairing_needs_the_same_items():

@@ -10,6 +10,7 @@ from tests.fakes import ScriptedEngine
 from verl_agent.evaluate import policies
 from verl_agent.evaluation import Job, prepare_evaluation
 from verl_agent.models import prepare_smollm2
+from verl_agent.platform.detect import use_cpu_device
 from verl_agent.types import Message, StopReason
 
 MESSAGES: list[Message] = [{"role": "system", "content": "Play."}, {"role": "user", "content": "Begin."}]
@@ -25,7 +26,7 @@ def job(folder: Path, **episode) -> Job:
                 "agent": {"name": "act"},
                 "data": {"max_prompt_length": 64, "max_response_length": 64},
                 "model": {"path": "smollm2-135m"},
-                "engine": {},
+                "engine": {"device": "cpu" if use_cpu_device() else "cuda"},
                 "evaluation": {"output_dir": str(folder), "temperature": 0.7, "top_p": 0.9},
             }
         )

@@ -6,17 +6,22 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psutil
 import pytest
 import ray
 
+from tests.fakes import ScriptedPolicy, plain
 from tests.hosted import ITEM, Obedient
 from verl_agent.config.schema import EnvSettings, HostSettings
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.pool import HostPool
+from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
+from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
 from verl_agent.rollout.ray_hosts import RayPool, hosts_in_cluster, training_pool
+from verl_agent.types import Episode, StopReason
 
 SETTINGS = EnvSettings("obedient", timeout_s=2.0, hosts=HostSettings("ray", count=2, wait_s=1.0, resource="cpu_node"))
 
@@ -101,6 +106,34 @@ def test_hosts_are_actors_that_all_workers_share():
         await validation.shutdown()
 
     asyncio.run(play())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_host_that_is_killed_in_the_middle_of_a_batch_costs_no_episode_of_it():
+    """Eight episodes are a step; one of its two hosts is killed, and the pool has two again before the step ends."""
+
+    async def play() -> tuple[list[list[Episode]], RayPool, set[int]]:
+        pool = RayPool(Small, replace(SETTINGS, hosts=replace(SETTINGS.hosts, wait_s=60.0)))
+        scripts = iter([["hello", "die"], *[["sleep 0.5", "sleep 0.5", "end"]] * 20])
+
+        async def one() -> list[Episode]:
+            limits = EpisodeLimits(3, None, retries=2)
+            return await play_until_sound(
+                ITEM, lambda: PooledEnv(Small, pool), plain, lambda: ScriptedPolicy(next(scripts)), limits
+            )
+
+        played = await asyncio.gather(*(one() for _ in range(8)))
+        again = [await begun(pool) for _ in range(4)]
+        hosts = {await pid(pool, session) for session in again}
+        for session in again:
+            await pool.close(session)
+        await pool.shutdown()
+        return played, pool, hosts
+
+    played, pool, hosts = asyncio.run(play())
+    assert [tries[-1].stop for tries in played] == [StopReason.TERMINATED] * 8
+    assert 1 <= sum(len(tries) > 1 for tries in played) <= 2, "the host held two sessions"
+    assert len(hosts) == 2 and pool.stats()["hosts_lost"] == 1
 
 
 @pytest.mark.usefixtures("cluster")

@@ -15,8 +15,9 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, kind, recipe, written_in
+from verl_agent.config.evaluation_schema import evaluation_config
 from verl_agent.config.keys import FIELDS, FREE, check_keys
-from verl_agent.config.schema import agent_settings, evaluation_config, section
+from verl_agent.config.schema import agent_settings, section
 from verl_agent.data.preferences import PreferenceSettings
 from verl_agent.data.selection import EpisodeSource
 from verl_agent.envs.registry import load_adapter

@@ -1,6 +1,6 @@
-"""The whole stack on CPU with a tiny random model: killed in the middle, run again, and checked from outside.
+"""The whole stack on CPU with a tiny random model: interrupted, killed, run again to the end, checked from outside.
 
-Two starts of the trainer serve all tests of this file; each takes a minute or two.
+Three starts of the trainer serve all tests of this file; each takes a minute or two.
 """
 
 import json
@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from verl_agent.models import prepare_smollm2
+from verl_agent.processes import shared_memory
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, read_records
 
@@ -77,10 +78,22 @@ trainer: {total_training_steps: 5, save_freq: 1, experiment_name: tiny}
 
 
 @dataclass(frozen=True)
+class Interrupted:
+    """What Ctrl-C left behind, and said."""
+
+    after: int
+    status: int
+    output: str
+    survivors: list[str]
+    memory: set[str]
+
+
+@dataclass(frozen=True)
 class Run:
-    """What a run that was killed once left behind."""
+    """What a run that was interrupted and killed once each left behind."""
 
     folder: Path
+    interrupted: Interrupted
     killed_after: int
     metrics: dict[int, dict[str, float]]
     records: list[EpisodeRecord]
@@ -135,7 +148,7 @@ def marked_processes(mark: str) -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Train, kill with SIGKILL once two steps are saved, and run the same command again to the end."""
+    """Train, press Ctrl-C once a step is saved; go on, kill with SIGKILL after the next; go on to the end."""
     root = tmp_path_factory.mktemp("training")
     recipes, folder = root / "recipes", root / "run"
     recipes.mkdir()
@@ -145,27 +158,50 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = f"{write_package(root / 'site')}:{REPOSITORY}"
     environment = {**os.environ, MARK: str(root), "PYTHONPATH": path, "VERL_PLATFORM": "cpu"}
 
-    first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    tracker = folder / "latest_checkpointed_iteration.txt"
-    give_up = time.monotonic() + 600
-    while not (tracker.is_file() and int(tracker.read_text() or 0) >= 2):
-        assert first.poll() is None and time.monotonic() < give_up, first.communicate()[0]
-        time.sleep(0.5)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
-    killed_after = int(tracker.read_text())
+    interrupted = interrupt(start_until(command, environment, folder, step=1), folder, str(root))
+    second = start_until(command, environment, folder, step=interrupted.after + 1)
+    second.send_signal(signal.SIGKILL)
+    second.communicate()
+    killed_after = last_step(folder)
     wait_for_end(str(root))
 
-    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-    assert second.returncode == 0, second.stdout + second.stderr
+    third = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    assert third.returncode == 0, third.stdout + third.stderr
     return Run(
         folder,
+        interrupted,
         killed_after,
         read_metrics(sorted(folder.glob("metrics/*.jsonl"))),
         list(read_records(folder / "episodes")),
-        second.stdout,
+        third.stdout,
         wait_for_end(str(root)),
     )
+
+
+def start_until(command: list[str], environment: dict[str, str], folder: Path, step: int) -> "subprocess.Popen[str]":
+    """Start the trainer in a process group, as a terminal does, and wait until `step` is saved and logged."""
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    give_up = time.monotonic() + 600
+    while last_step(folder) < step or step not in read_metrics(sorted(folder.glob("metrics/*.jsonl"))):
+        assert process.poll() is None and time.monotonic() < give_up, process.communicate()[0]
+        time.sleep(0.5)
+    return process
+
+
+def last_step(folder: Path) -> int:
+    tracker = folder / "latest_checkpointed_iteration.txt"
+    return int(tracker.read_text() or 0) if tracker.is_file() else 0
+
+
+def interrupt(process: "subprocess.Popen[str]", folder: Path, mark: str) -> Interrupted:
+    """Press Ctrl-C: every process of the terminal's foreground group gets SIGINT."""
+    held = shared_memory(marked_processes(mark))
+    os.killpg(process.pid, signal.SIGINT)
+    output = process.communicate(timeout=120)[0]
+    left = {path.name for path in held if path.exists()}
+    return Interrupted(last_step(folder), process.returncode, output, wait_for_end(mark, seconds=5), left)
 
 
 def wait_for_end(mark: str, seconds: float = 60) -> list[str]:
@@ -183,11 +219,18 @@ def wait_for_end(mark: str, seconds: float = 60) -> list[str]:
 pytestmark = pytest.mark.timeout(1800)
 
 
+def test_ctrl_c_ends_everything_and_says_how_to_go_on(run: Run):
+    stopped = run.interrupted
+    assert (stopped.status, stopped.survivors, stopped.memory) == (130, [], set())
+    assert f"Run the same command again to go on after step {stopped.after}." in stopped.output
+    assert "Traceback" not in stopped.output
+
+
 def test_a_killed_run_goes_on_and_loses_no_step(run: Run):
     assert sorted(run.metrics) == list(range(1, STEPS + 1))
     assert run.folder.joinpath("latest_checkpointed_iteration.txt").read_text() == str(STEPS)
-    started_again = sorted(run.folder.glob("metrics/*.jsonl"))[1]
-    assert json.loads(started_again.read_text().splitlines()[0])["step"] == run.killed_after + 1
+    firsts = [json.loads(path.open().readline())["step"] for path in sorted(run.folder.glob("metrics/*.jsonl"))]
+    assert firsts == [1, run.interrupted.after + 1, run.killed_after + 1]
 
 
 def test_a_run_ends_every_process_that_it_started(run: Run):
@@ -236,7 +279,7 @@ def test_failing_environments_are_retried_and_left_out(run: Run):
     lost = Counter(record["step"] for record in failed if record["attempt"] == 3)  # after two retries
     trained = Counter(record["step"] for record in run.records if record["stop"] != "env_error")
     for step, metrics in run.metrics.items():
-        if step != run.killed_after + 1:  # the step that was killed is played, and recorded, twice
+        if step not in (run.interrupted.after + 1, run.killed_after + 1):  # may be played, and recorded, twice
             assert (metrics["env/faults"], trained[step]) == (lost[step], TASKS * SAMPLES - lost[step])
 
 

@@ -12,10 +12,12 @@ from verl_agent.types import Message, Move, StepResult, TaskItem
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """What one host process of an environment may hold; every number is >= 1.
+    """What one host process of an environment may hold; every number but `threads` is >= 1.
 
     Attributes:
-        threads: threads that its sessions share; None gives each session a thread of its own.
+        threads: threads that its sessions share; None gives each session a thread of its own. 0 calls them in the
+            host's own loop, one after another, which is the fastest for what computes for a few milliseconds and
+            never waits: no time limit reaches a call that does not return, until the host is killed.
         sessions: most sessions at once.
         busy: sessions from which another host is started rather than this one filled further.
         episodes: episodes after which it is replaced, once its sessions have ended.
@@ -31,8 +33,9 @@ class Hosting:
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"Hosting.{name} must be >= 1, got {value}.")
+            least = 0 if name == "threads" else 1
+            if value is not None and value < least:
+                raise ConfigError(f"Hosting.{name} must be >= {least}, got {value}.")
 
     def bounded(self, sessions: int | None = None, memory_mb: int | None = None) -> "Hosting":
         """The same with other limits, where they are given."""

@@ -17,6 +17,11 @@ from verl_agent.types import TaskItem
 ENTRY_POINT_GROUP = "verl_agent.envs"
 
 
+def registered() -> dict[str, str]:
+    """The package that registers each environment, by the environment's name."""
+    return {entry.name: entry.dist.name if entry.dist else "?" for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
 def load_adapter(name: str, options: Mapping[str, Any] | None = None) -> type[EnvAdapter]:
     """The adapter class registered as `name`, and with `env.options` the class that they mean.
 

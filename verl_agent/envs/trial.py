@@ -1,51 +1,27 @@
-"""Play an adapter as a host would, in threads with an event loop each, and hold every answer against the contract."""
+"""Play an adapter as a host would: in threads with an event loop each, or in those that its sessions share."""
 
 import asyncio
-import math
-import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from verl_agent.envs import breach
 from verl_agent.envs.actions import shorten
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.breach import BreachError, boundary
+from verl_agent.envs.hosts.lane import Lane
 from verl_agent.types import Message, Move, StepResult, TaskItem
 
 T = TypeVar("T")
-
-MAX_MESSAGE = 20_000
-"""Characters that one message of an environment may have."""
+Work = Callable[[], Coroutine[Any, Any, T]]
 
 SMALL_TALK = ("1", "no such action", "look", "2")
 """What is said to an environment that has no oracle."""
-
-
-class BreachError(Exception):
-    """An adapter did not keep the contract.
-
-    Attributes:
-        call: what was called.
-        got: what came back, as the rest of a sentence that begins with the call.
-        advice: what to change.
-    """
-
-    def __init__(self, call: str, got: str, advice: str) -> None:
-        """State the three parts."""
-        super().__init__(f"{call} {got}. {advice}")
-        self.call, self.got, self.advice = call, got, advice
-
-
-@contextmanager
-def boundary(call: str, advice: str) -> Iterator[None]:
-    """Turn whatever a call into the adapter raises into a breach."""
-    try:
-        yield
-    except BreachError:
-        raise
-    except Exception as error:
-        raise BreachError(call, f"raised {type(error).__name__}: {shorten(str(error), 300)}", advice) from error
+SCRIPT_TURNS = 24
+"""Actions of a play that is compared with another one; an oracle may know hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,89 +37,155 @@ class Transcript:
         return sum(step.reward for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True)
 class Trial:
     """An adapter and how to try it out.
 
-    Attributes:
+    Args:
         adapter: the class.
         options: keyword arguments of each session.
         items: tasks to play, at least one.
-        timeout_s: seconds that one play of an item may take.
+        timeout_s: seconds that one call may take.
+        budget_s: seconds after which a check leaves further items out.
         replay_exact: whether the same actions must give the same texts, or only the same rewards.
     """
 
-    adapter: type[EnvAdapter]
-    options: Mapping[str, Any]
-    items: Sequence[TaskItem]
-    timeout_s: float
-    replay_exact: bool
+    def __init__(
+        self,
+        adapter: type[EnvAdapter],
+        options: Mapping[str, Any],
+        items: Sequence[TaskItem],
+        timeout_s: float = 60.0,
+        budget_s: float = 10.0,
+        replay_exact: bool = True,
+    ) -> None:
+        self.adapter, self.options, self.items = adapter, options, items
+        self.timeout_s, self.budget_s, self.replay_exact = timeout_s, budget_s, replay_exact
+        self.left_out: dict[str, int] = {}
+        self._shared: list[Lane] = []
+        self._oracles: dict[str, list[str] | None] = {}
+        self._alone: dict[str, Transcript] = {}
+        self._answered_at = 0.0
 
     def session(self) -> EnvAdapter:
         """A fresh session."""
         with boundary(f"{self.adapter.__name__}(**{dict(self.options)})", "Check the options and the constructor."):
             return self.adapter(**self.options)
 
+    def within_budget(self, what: str, items: Sequence[T]) -> Iterator[T]:
+        """The items as long as time allows, at least the first; the others are counted under `what`."""
+        until = time.monotonic() + self.budget_s
+        for place, item in enumerate(items):
+            if place and time.monotonic() > until:
+                self.left_out[what] = len(items) - place
+                return
+            yield item
+
     def oracle(self, item: TaskItem) -> list[str] | None:
         """Actions that solve `item`, or None where no oracle exists."""
-        session = self.session()
-        with boundary(f"demonstration({item.id!r})", "Without an oracle raise NotImplementedError, else return moves."):
+        if item.id not in self._oracles:
+            self._oracles[item.id] = self._ask_oracle(item)
+        return self._oracles[item.id]
+
+    def _ask_oracle(self, item: TaskItem) -> list[str] | None:
+        session, call = self.session(), f"demonstration({item.id!r})"
+        with boundary(call, "Without an oracle raise NotImplementedError, else return moves."):
             try:
                 moves = list(session.demonstration(item))
             except NotImplementedError:
                 return None
             if not moves or not all(isinstance(move, Move) for move in moves):
-                raise BreachError(f"demonstration({item.id!r})", "returned no moves", "Return a list of Move.")
+                raise BreachError(call, "returned no moves", "Return a list of Move.")
             for move in moves:
                 found = self.adapter.form.find(self.adapter.form.mark(move.action))
                 if found != move.action:
-                    call = f"demonstration({item.id!r})"
                     got = f"has the action {shorten(repr(move.action))}, which `form` reads as {found!r}"
                     raise BreachError(call, got, "Return bare actions, as step() takes them, or choose another form.")
             return [move.action for move in moves]
 
-    def play(self, item: TaskItem, replies: Sequence[str]) -> Transcript:
-        """Play `item` in a thread of its own until the replies or the episode end."""
-        return self.play_all([partial(self.converse, item, replies)])[0]
-
-    async def converse(self, item: TaskItem, replies: Sequence[str]) -> Transcript:
-        """Play `item` in a fresh session until the replies or the episode end."""
-        session = self.session()
-        prompt = await reset(session, item)
-        steps: list[StepResult] = []
-        for reply in replies:
-            steps.append(await step(session, reply))
-            if steps[-1].terminated:
-                break
-        await close(session)
-        return Transcript(prompt, steps)
-
-    def play_all(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-        """Run each coroutine in a thread of its own, all at once."""
-        results: dict[int, T | BreachError] = {}
-
-        def run(index: int) -> None:
-            try:
-                with boundary("playing an item", "A session must not disturb the event loop or its thread."):
-                    results[index] = asyncio.run(works[index]())
-            except BreachError as breach:
-                results[index] = breach
-
-        threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(works))]
-        for thread in threads:
-            thread.start()
-        answers: list[T] = []
-        for index, thread in enumerate(threads):
-            thread.join(self.timeout_s)
-            result = results.get(index, BreachError("playing an item", f"took over {self.timeout_s} s", "Bound waits."))
-            if isinstance(result, BreachError):
-                raise result
-            answers.append(result)
-        return answers
-
     def script(self, item: TaskItem) -> list[str]:
         """Actions that show what a session remembers."""
-        return ["no such action", *(self.oracle(item) or SMALL_TALK)]
+        return ["no such action", *(self.oracle(item) or SMALL_TALK)][:SCRIPT_TURNS]
+
+    def play(self, item: TaskItem, actions: Sequence[str]) -> Transcript:
+        """Play `item` until the actions or the episode end."""
+        return self.play_all([partial(self.converse, item, actions)])[0]
+
+    def alone(self, item: TaskItem) -> Transcript:
+        """The script of `item`, played with nothing beside it; played once, then remembered."""
+        if item.id not in self._alone:
+            self._alone[item.id] = self.play(item, self.script(item))
+        return self._alone[item.id]
+
+    async def converse(self, item: TaskItem, actions: Sequence[str]) -> Transcript:
+        """Play `item` in a fresh session until the actions or the episode end."""
+        session = self.session()
+        prompt = await self.reset(session, item)
+        steps: list[StepResult] = []
+        for action in actions:
+            steps.append(await self.step(session, action))
+            if steps[-1].terminated:
+                break
+        await self.close(session)
+        return Transcript(prompt, steps)
+
+    async def reset(self, session: EnvAdapter, item: TaskItem) -> list[Message]:
+        """See `breach.reset`."""
+        messages = await breach.reset(session, item)
+        self._answered_at = time.monotonic()
+        return messages
+
+    async def step(self, session: EnvAdapter, action: str) -> StepResult:
+        """See `breach.step`."""
+        result = await breach.step(session, action)
+        self._answered_at = time.monotonic()
+        return result
+
+    async def close(self, session: EnvAdapter) -> None:
+        """See `breach.close`."""
+        await breach.close(session)
+        self._answered_at = time.monotonic()
+
+    def play_all(self, works: Sequence[Work[T]]) -> list[T]:
+        """Run the coroutines at once, each in the thread in which a host would call its session."""
+        lanes = self.lanes(len(works))
+        try:
+            return self.run(works, lanes)
+        finally:
+            self.end(lanes)
+
+    def lanes(self, count: int) -> list[Lane]:
+        """Threads for so many sessions: one each, or those that `hosting` lets them share."""
+        threads = self.adapter.hosting.threads
+        if threads is None:
+            return [Lane() for _ in range(count)]
+        self._shared += [Lane() for _ in range(min(threads, count) - len(self._shared))]
+        return [self._shared[place % threads] for place in range(count)]
+
+    def run(self, works: Sequence[Work[T]], lanes: Sequence[Lane]) -> list[T]:
+        """Run each coroutine in its lane; the time limit is for the wait between two answers."""
+        self._answered_at = time.monotonic()
+        asked = [asyncio.run_coroutine_threadsafe(work(), lane.loop) for work, lane in zip(works, lanes, strict=True)]
+        waiting = set(asked)
+        while waiting:
+            left = self._answered_at + self.timeout_s - time.monotonic()
+            if left <= 0:
+                self._shared, stuck = [], self._shared
+                self.end([*lanes, *stuck])
+                raise BreachError("a call", f"took over {self.timeout_s:g} s", "Bound what it waits for and computes.")
+            waiting = wait(waiting, timeout=left).not_done
+        with boundary("playing an item", "A session must not disturb the event loop or its thread."):
+            return [future.result() for future in asked]
+
+    def end(self, lanes: Sequence[Lane]) -> None:
+        """Let the threads end that no other session shares."""
+        for lane in lanes:
+            if lane not in self._shared:
+                lane.end()
+
+    def finish(self) -> None:
+        """Let all threads end."""
+        self._shared, shared = [], self._shared
+        self.end(shared)
 
     def compare(self, item: TaskItem, first: Transcript, second: Transcript, when: str, advice: str) -> None:
         """Raise unless two plays of `item` agree, as far as the environment can be replayed."""
@@ -154,49 +196,3 @@ class Trial:
         found = next(((a, b) for a, b in pairs if a != b), (first.prompt, second.prompt))
         got = f"gave {shorten(repr(found[0]), 150)} alone and {shorten(repr(found[1]), 150)} {when}"
         raise BreachError(f"playing {item.id!r}", got, advice)
-
-
-async def reset(session: EnvAdapter, item: TaskItem) -> list[Message]:
-    """Begin `item`; the messages are checked."""
-    call = f"reset({item.id!r})"
-    with boundary(call, "A session must be able to begin every item that tasks() lists."):
-        messages = await session.reset(item)
-        if not isinstance(messages, list) or not messages:
-            raise BreachError(call, f"returned {shorten(repr(messages))}", "Return a list of at least one message.")
-        for message in messages:
-            if message["role"] not in ("system", "user", "assistant"):
-                raise BreachError(call, f"gave the role {message['role']!r}", "Allowed: system, user, assistant.")
-            check_text(call, message["content"])
-        if messages[-1]["role"] != "user":
-            raise BreachError(call, f"ended with a message of {messages[-1]['role']!r}", "End with a user message.")
-        return list(messages)
-
-
-async def step(session: EnvAdapter, reply: str) -> StepResult:
-    """Take one reply; the answer is checked."""
-    call = f"step({shorten(repr(reply), 60)})"
-    with boundary(call, "Answer a reply that cannot be read with an observation that says how to write it."):
-        result = await session.step(reply)
-        if not isinstance(result, StepResult):
-            raise BreachError(call, f"returned {shorten(repr(result))}", "Return a StepResult.")
-        check_text(call, result.observation)
-        for name, value in {"reward": result.reward, **result.info}.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise BreachError(call, f"gave {name}={value!r}", "Rewards and measurements are finite numbers.")
-        if not isinstance(result.terminated, bool):
-            raise BreachError(call, f"gave terminated={result.terminated!r}", "It must be True or False.")
-        return result
-
-
-async def close(session: EnvAdapter) -> None:
-    """Close the session."""
-    with boundary("close()", "It may be called at any time and more than once; guard what reset() creates."):
-        await session.close()
-
-
-def check_text(call: str, text: object) -> None:
-    """Check what a model is going to read."""
-    if not isinstance(text, str) or not text.strip():
-        raise BreachError(call, f"gave the text {shorten(repr(text))}", "The model must have something to read.")
-    if len(text) > MAX_MESSAGE:
-        raise BreachError(call, f"gave {len(text):,} characters", f"Cut texts to at most {MAX_MESSAGE:,} characters.")

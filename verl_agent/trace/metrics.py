@@ -49,15 +49,6 @@ METRICS = (
 )
 
 
-def metric_for(name: str) -> Metric | None:
-    """The entry of the table that defines `name`, or None."""
-    for metric in METRICS:
-        family, is_family, _ = metric.name.partition("<")
-        if name == metric.name or (is_family and name.startswith(family)):
-            return metric
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class EpisodeSummary:
     """What the metrics need of an episode, without its text.

@@ -19,7 +19,7 @@ EPISODE_RECORD_VERSION = 1
 """Raised when a field changes its meaning or goes; a new optional field does not raise it."""
 
 Purpose = Literal["train", "validation", "evaluation", "collection"]
-"""What an episode was played for; `collection` gathers data for training outside of RL."""
+"""What an episode was played for; `collection` gathers episodes to learn from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +129,6 @@ def episode_of(record: EpisodeRecord) -> Episode:
         stop=StopReason(record["stop"]),
         error=record["error"],
         success_reward=record["success_reward"],
-    )
-
-
-def origin_of(record: EpisodeRecord) -> Origin:
-    """Where the recorded episode belongs."""
-    return Origin(
-        purpose=record["purpose"],
-        split=record["split"],
-        step=record["step"],
-        group=record["group"],
-        sample=record["sample"],
-        started_at=datetime.fromisoformat(record["started_at"]),
-        seconds=record["seconds"],
-        attempt=record["attempt"],
-        model=record["model"],
     )
 
 

@@ -17,7 +17,7 @@ class Estimate:
 
     Attributes:
         mean: the point estimate.
-        low: lower end. A single item shows no spread: both ends are then the mean.
+        low: lower end. Where `mean_over_items` sees no spread, as in a single item, both ends are the mean.
         high: upper end.
         items: number of independent draws behind it.
     """
@@ -90,10 +90,11 @@ def paired_difference(
     baseline_by_item: Mapping[str, Sequence[float]],
     confidence: float = 0.95,
 ) -> Estimate:
-    """How much better than a baseline, item by item, with a t interval over the items' differences.
+    """How much better than a baseline in a share of 0 to 1, item by item, with an interval over items' differences.
 
-    Pairing takes out how hard each item is, so that smaller differences show than by comparing two
-    intervals (Miller, arXiv 2411.00640, section 4). The two need not have equally many samples.
+    The interval is Student's; where all items differ alike, which tells nothing of their spread, it is that of
+    `unanimous_interval`. Pairing takes out how hard each item is, so that smaller differences show than by comparing
+    two intervals (Miller, arXiv 2411.00640, section 4). The two need not have equally many samples.
 
     Raises:
         ValueError: the two do not have the same items, or one has no sample.
@@ -104,7 +105,26 @@ def paired_difference(
     if not values_by_item or not all([*values_by_item.values(), *baseline_by_item.values()]):
         raise ValueError("Every item needs a sample on both sides.")
     differences = [fmean(values) - fmean(baseline_by_item[item]) for item, values in values_by_item.items()]
+    if max(differences) - min(differences) < 1e-9:
+        return unanimous_interval(differences[0], len(differences), -1.0, 1.0, confidence)
     return _t_interval(differences, confidence)
+
+
+def unanimous_interval(value: float, items: int, least: float, most: float, confidence: float = 0.95) -> Estimate:
+    """The interval of a mean all of whose draws were equal, where a t interval would have no width.
+
+    With the given confidence at most a share `p = 1 - (1 - confidence) ** (1 / items)` of further draws is another
+    one (Clopper and Pearson 1934, for no event in `items` trials), and such a draw lies in `least` to `most`.
+
+    Args:
+        value: of every draw.
+        items: number of draws, >= 1.
+        least: smallest value that a draw can have.
+        most: largest one.
+        confidence: coverage of the interval, in 0 to 1.
+    """
+    other = 1 - (1 - confidence) ** (1 / items)
+    return Estimate(value, value - other * (value - least), value + other * (most - value), items)
 
 
 def t_quantile(probability: float, degrees: int) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.hosts.lane import Call, Lane
+from verl_agent.envs.hosts.lane import Call, HomeLane, Lane
 from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -141,6 +141,9 @@ class Host:
     def _lane(self) -> Lane:
         if self._hosting.threads is None:
             return Lane()
+        if self._hosting.threads == 0:
+            self._shared = self._shared or [HomeLane()]
+            return self._shared[0]
         if len(self._shared) < self._hosting.threads:
             self._shared.append(Lane())
             return self._shared[-1]

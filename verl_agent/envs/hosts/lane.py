@@ -1,4 +1,4 @@
-"""A thread with an event loop in which sessions are called, and one such call seen from the loop that asked for it."""
+"""An event loop in which sessions are called, mostly in a thread of its own, and one such call seen from outside."""
 
 import asyncio
 import itertools
@@ -35,6 +35,16 @@ class Lane:
         self.loop.close()
 
 
+class HomeLane(Lane):
+    """The loop that makes the calls, without any thread: for what computes briefly, which a thread would slow down."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    def end(self) -> None:
+        """The loop goes on: it is not the lane's."""
+
+
 class Call(Generic[T]):
     """A coroutine that runs in a lane while the loop that made the call goes on.
 
@@ -56,13 +66,17 @@ class Call(Generic[T]):
         self.ended_at: float | None = None
         self.over = False
         self._home = asyncio.get_running_loop()
+        self._at_home = lane.loop is self._home
         self.answer: asyncio.Future[T] = self._home.create_future()
         self.answer.add_done_callback(_retrieve)
         self._task: asyncio.Task[None] | None = None
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         """Send the work to the lane."""
-        self.lane.loop.call_soon_threadsafe(self._in_lane, work)
+        if self._at_home:
+            self._in_lane(work)
+        else:
+            self.lane.loop.call_soon_threadsafe(self._in_lane, work)
 
     def end(self, error: Exception) -> None:
         """Give up: the caller gets `error` now; the coroutine is cancelled as soon as its thread lets it."""
@@ -114,6 +128,8 @@ class Call(Generic[T]):
             if not self.answer.done():
                 settle(*found)
 
+        if self._at_home:
+            return settle_at_home()
         with suppress(RuntimeError):  # nobody is there any more to be told
             self._home.call_soon_threadsafe(settle_at_home)
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from verl_agent.envs.base import EnvAdapter, Hosting
@@ -48,7 +49,8 @@ class InlineLink:
     def __init__(
         self, adapter: type[EnvAdapter], options: Mapping[str, Any], hosting: Hosting, limits: CallLimits
     ) -> None:
-        self._host = Host(adapter, options, hosting, limits)
+        threaded = hosting if hosting.threads else replace(hosting, threads=None)  # this loop is not the host's
+        self._host = Host(adapter, options, threaded, limits)
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """See `HostLink.call`."""

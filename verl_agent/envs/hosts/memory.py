@@ -6,14 +6,15 @@ import psutil
 
 
 class MemoryGauge:
-    """Memory of this process and its descendants, MiB; measured now and then.
+    """Memory of a process and its descendants, MiB; measured now and then.
 
     Args:
         every_s: seconds for which a figure is good: finding all children reads the whole process table.
+        pid: of the process; None for this one.
     """
 
-    def __init__(self, every_s: float = 30.0) -> None:
-        self._process, self._every_s = psutil.Process(), every_s
+    def __init__(self, every_s: float = 30.0, pid: int | None = None) -> None:
+        self._process, self._every_s = psutil.Process(pid), every_s
         self._measured_at, self._mb = -every_s, 0.0
 
     def __call__(self) -> float:

@@ -1,0 +1,32 @@
+"""An agent of its own: it thinks in a line, and reads its own notes with every answer."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from verl_agent.agents.base import ONE_ACTION, Agent
+from verl_agent.types import Message, StepResult
+
+
+class Notebook(Agent):
+    """Repeats what was answered so far below each observation, so that nothing has to be looked up.
+
+    An agent is made for each episode, so it may remember. It sees messages, never tokens.
+    """
+
+    prefix: ClassVar[str] = "Thought: {thought}\n"
+
+    def instruction(self) -> str:
+        """See `Agent`."""
+        return f"{ONE_ACTION} Always answer in this form:\nThought: what the notes leave\n{self.form.template}"
+
+    def begin(self, messages: Sequence[Message]) -> list[Message]:
+        """See `Agent`; opens an empty notebook."""
+        self.notes: list[str] = []
+        return super().begin(messages)
+
+    def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
+        """See `Agent`; notes what was answered."""
+        if not step.info.get("invalid_action"):
+            self.notes.append(step.observation)
+        notes = f"\nNotes: {' '.join(self.notes)}" if self.notes else ""
+        return {"role": "user", "content": f"{step.observation}{notes}"}

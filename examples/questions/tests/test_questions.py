@@ -1,0 +1,58 @@
+"""The environment keeps the contract, its oracle asks few questions, and the agent takes notes."""
+
+import asyncio
+from importlib.metadata import entry_points
+
+from questions.adapter import Questions
+from questions.agent import Notebook
+from questions.things import THINGS
+
+from verl_agent.agents.registry import new_agent
+from verl_agent.envs.check import check_adapter
+from verl_agent.envs.registry import load_adapter
+from verl_agent.types import StepResult, TaskItem
+
+
+def play(item: TaskItem, actions: list[str]) -> list[StepResult]:
+    async def run() -> list[StepResult]:
+        env = Questions()
+        await env.reset(item)
+        return [await env.step(action) for action in actions]
+
+    return asyncio.run(run())
+
+
+def test_both_are_registered():
+    assert load_adapter("questions", {"cost": 0.0}) is Questions
+    assert entry_points(group="verl_agent.agents")["notebook"].load() is Notebook
+
+
+def test_it_keeps_the_contract():
+    report = check_adapter(Questions, name="questions")
+    assert not report.findings, str(report)
+
+
+def test_the_oracle_finds_every_thing_by_halving():
+    items = [*Questions.tasks("train"), *Questions.tasks("test")]
+    assert len(items) == len(THINGS) == 120
+    moves = [[move.action for move in Questions().demonstration(item)] for item in items]
+    rewards = [play(item, actions)[-1].reward for item, actions in zip(items, moves, strict=True)]
+    assert min(rewards) >= Questions.success_reward
+    assert {len(actions) - 1 for actions in moves} <= set(range(4, 11))
+
+
+def test_a_wrong_guess_ends_and_earns_nothing():
+    item = TaskItem("questions", "x", {"thing": "small red wooden box"})
+    (wrong,) = play(item, ["<guess>large red wooden box</guess>"])
+    (right,) = play(item, ["<guess>the box: wooden, red, small.</guess>"])
+    assert (wrong.reward, wrong.terminated, right.reward, right.terminated) == (0.0, True, 1.0, True)
+
+
+def test_the_agent_repeats_what_was_answered():
+    agent = new_agent("notebook", {}, {"keep": "all"}, Questions.form)
+    assert agent.read("Thought: halve them.\n<ask>red</ask>") == "<ask>red</ask>"
+    agent.begin([{"role": "user", "content": "What do you ask first?"}])
+    agent.observe(StepResult("No, it is not red."), "<ask>red</ask>", 1)
+    agent.observe(StepResult("Ask about one trait, or guess all four.", info={"invalid_action": 1.0}), None, 2)
+    told = agent.observe(StepResult("Yes, it is large."), "<ask>large</ask>", 3)
+    assert told["content"] == "Yes, it is large.\nNotes: No, it is not red. Yes, it is large."

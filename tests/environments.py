@@ -1,0 +1,73 @@
+"""The environments of this repository as tests see them: what they are called, and what they are told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One environment.
+
+    Attributes:
+        split: whose tasks are played.
+        item: place of a task in the split, one that chance words hardly solve.
+        words: of its grammar.
+        wrap: what half of the fuzzed actions stand in.
+    """
+
+    split: str
+    item: int
+    words: tuple[str, ...]
+    wrap: str = "{}"
+
+
+KNOWN: Mapping[str, Known] = {
+    "textcraft": Known(
+        "test",
+        0,
+        ("get", "get 1", "craft", "using", "inventory", "birch log", "oak planks", "minecraft:stick", "1 stick"),
+    ),
+    "babyai": Known(
+        "test",
+        190,
+        (
+            "go to",
+            "go through",
+            "toggle",
+            "pickup",
+            "pick up",
+            "drop",
+            "turn left",
+            "red ball 1",
+            "door",
+            "check",
+            "none",
+        ),
+    ),
+    "scienceworld": Known(
+        "test",
+        600,
+        (
+            *(
+                "look at",
+                "focus on",
+                "open door",
+                "move",
+                "use",
+                "connect",
+                "pour",
+                "go to",
+                "mix",
+                "wait",
+                "reset task",
+            ),
+            *("agent", "inventory", "kitchen", "air", "help", "objects"),
+        ),
+    ),
+    "deepsearch": Known(
+        "test",
+        0,
+        ("<search>", "</search>", "<answer>", "</answer>", "<think>", "</think>", "capital", "Mali", "area", "and"),
+        "<search>{}</search>",
+    ),
+}

@@ -1,0 +1,97 @@
+"""The environments in full: thousands of episodes, every oracle, ten thousand fuzzed actions. `make soak`.
+
+Prints a line of figures for each.
+"""
+
+import asyncio
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from tests.corpus import embedded_corpus
+from tests.environments import KNOWN
+from tests.fuzzing import annoy, fuzz
+from tests.oracles import try_oracle
+from tests.scripts import scripts, spread
+from tests.served import serve_command, started
+from tests.soaking import Order, soak
+from verl_agent.envs.registry import load_adapter, new_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+
+EPISODES = {"textcraft": 20_000, "babyai": 5_000, "deepsearch": 5_000, "scienceworld": 1_000}
+CLIENTS = 20
+"""Of which each plays a twentieth of the episodes, and leaves a tenth of these."""
+MAX_GROWTH = 0.05
+"""Part by which memory may grow after the first tenth of the episodes."""
+MAX_GROWTH_MB = 8.0
+FUZZED = 10_000
+
+
+def say(figures: str) -> None:
+    """Show a line of figures, below what pytest shows."""
+    sys.stdout.write(f"\n{figures}\n")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with embedded_corpus(tmp_path_factory.mktemp("cache")):
+        yield
+
+
+@pytest.mark.parametrize("env", EPISODES)
+def test_nothing_leaks(env):
+    each = EPISODES[env] // CLIENTS
+    played = scripts(env, "test", 40, range(3, 10) if env != "deepsearch" else range(1, 10))
+    order = Order(played, each - each // 10, each // 10)
+    with started(serve_command(env, "--split", "test", "--idle", "3")) as server:
+        found = soak(server, order, CLIENTS)
+    say(f"{env}: {found}")
+    assert found.start is not None and found.end is not None
+    assert (found.episodes, found.solved) == (EPISODES[env], CLIENTS * order.finished)
+    assert found.stats["open_sessions"] == found.stats["pool_sessions"] == found.stats["pool_faults"] == 0
+    assert (found.end.files, found.end.processes) == (found.start.files, found.start.processes)
+    assert found.end.threads == found.start.threads
+    assert found.most_mb <= max(found.tenth_mb * (1 + MAX_GROWTH), found.tenth_mb + MAX_GROWTH_MB)
+
+
+def of_each(env: str, split: str, count: int, key: str) -> list[int]:
+    """Places of `count` items of each kind, evenly from all of that kind."""
+    places = defaultdict(list)
+    for place, item in enumerate(load_adapter(env).tasks(split)):
+        places[item.data[key]].append(place)
+    return [kind[at] for kind in places.values() for at in spread(kind, count)]
+
+
+@pytest.mark.parametrize(
+    ("env", "split", "each", "wanted"),
+    [
+        ("textcraft", "train", None, 1.0),
+        ("textcraft", "test", None, 1.0),
+        ("babyai", "train", ("level", 10), 0.95),
+        ("babyai", "test", None, 0.95),
+        ("scienceworld", "train", ("task", 2), 1.0),
+        ("scienceworld", "test", ("task", 2), 1.0),
+        ("deepsearch", "train", None, 1.0),
+        ("deepsearch", "test", None, 1.0),
+    ],
+)
+def test_the_oracles_solve_through_http(env, split, each, wanted):
+    places = of_each(env, split, each[1], each[0]) if each else None
+    with started(serve_command(env, "--split", split)) as server:
+        tried = try_oracle(env, split, server.url, places)
+    say(f"{env} {split}: {tried}")
+    assert tried.rate >= wanted, str(tried)
+    assert not any("KeyInBox" in one for one in tried.failed)
+
+
+@pytest.mark.parametrize("env", KNOWN)
+def test_fuzzed_actions_end_in_a_bounded_observation(env):
+    known, session = KNOWN[env], new_session(env, {})
+    actions = list(fuzz(0, FUZZED, known.words))
+    actions[1::2] = [known.wrap.format(action) for action in actions[1::2]]
+    seen = asyncio.run(annoy(session, session.tasks(known.split)[known.item], iter(actions)))
+    say(f"{env}: {dict(seen)}")
+    assert seen["actions"] == FUZZED

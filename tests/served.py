@@ -1,0 +1,102 @@
+"""Servers in processes of their own, and what such a process takes with all that it started."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+SERVE = "from verl_agent.cli import app; app()"
+END_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process and its descendants take together.
+
+    Attributes:
+        cpu_s: processor time since they started, of those that still run.
+        rss_mb: MiB in memory, what they share counted for each of them.
+        pss_mb: MiB in memory, what they share divided among them.
+        files: open file handles.
+        threads: of all of them.
+        processes: how many they are.
+    """
+
+    cpu_s: float
+    rss_mb: float
+    pss_mb: float
+    files: int
+    threads: int
+    processes: int
+
+
+class Server:
+    """A process that serves.
+
+    Args:
+        process: the process.
+        url: where it listens.
+    """
+
+    def __init__(self, process: psutil.Process, url: str) -> None:
+        self.process, self.url = process, url
+
+    def family(self) -> list[psutil.Process]:
+        """The process and what it started."""
+        return [self.process, *self.process.children(recursive=True)]
+
+    def usage(self) -> Usage:
+        """What all of it takes now."""
+        found = []
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):
+                times, memory = process.cpu_times(), process.memory_full_info()
+                size = (memory.rss / 2**20, memory.pss / 2**20)
+                found.append((times.user + times.system, *size, process.num_fds(), process.num_threads(), 1))
+        cpu_s, rss_mb, pss_mb, files, threads, processes = map(sum, zip(*found, strict=True))
+        return Usage(cpu_s, rss_mb, pss_mb, int(files), int(threads), int(processes))
+
+    def cpu_s(self) -> tuple[float, float]:
+        """Processor seconds of the server itself, and of what it started."""
+        times = []
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):
+                used = process.cpu_times()
+                times.append(used.user + used.system)
+        return times[0], sum(times[1:])
+
+
+@contextmanager
+def started(command: Sequence[str]) -> Iterator[Server]:
+    """A server for as long as the context lasts. It says its URL first, and hardly anything after that."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    process = subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    try:
+        line = next((line for line in process.stdout if "http://" in line), "")
+        assert line, f"{' '.join(command)} ended with {process.wait()} before it listened"
+        url = next(word for word in line.split() if word.startswith("http://")).rstrip(":")
+        yield Server(psutil.Process(process.pid), url)
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def serve_command(env: str, *options: str) -> list[str]:
+    """`verl-agent serve` at a free port."""
+    return [sys.executable, "-c", SERVE, "serve", env, "--port", "0", *options]

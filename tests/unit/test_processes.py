@@ -1,0 +1,67 @@
+"""What a run started ends with it, and so does the shared memory that killed processes leave."""
+
+import signal
+import subprocess
+import sys
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+import psutil
+import pytest
+
+from verl_agent.processes import ending_all_children, shared_memory
+
+HOLDS = """
+import sys, time
+from multiprocessing.shared_memory import SharedMemory
+memory = SharedMemory(create=True, size=4096) if len(sys.argv) == 1 else SharedMemory(sys.argv[1])
+print(memory.name, flush=True)
+time.sleep(60)
+"""
+linux = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is no folder here")
+
+
+def child(*arguments: str) -> "tuple[subprocess.Popen[str], Path]":
+    """A process that holds shared memory, and its file."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDS, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path("/dev/shm", process.stdout.readline().strip())
+
+
+def kill_family(process: "subprocess.Popen[str]") -> None:
+    """As Ray does: the tracker that would free the memory is killed too."""
+    for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+        one.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+@linux
+def test_memory_of_killed_processes_is_freed():
+    with ending_all_children() as note:
+        process, segment = child()
+        note()
+        kill_family(process)
+        assert segment.exists()
+    assert not segment.exists()
+
+
+@linux
+def test_memory_that_somebody_holds_stays():
+    mine = SharedMemory(create=True, size=4096)
+    segment = Path("/dev/shm", mine.name)
+    try:
+        assert segment in shared_memory([psutil.Process()])
+        with ending_all_children() as note:
+            process, same = child(mine.name)
+            note()
+            kill_family(process)
+        assert same == segment and segment.exists()
+    finally:
+        mine.close()
+        mine.unlink()
+
+
+def test_children_end_with_the_block():
+    with ending_all_children():
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert not psutil.pid_exists(process.pid)

@@ -1,0 +1,125 @@
+"""A client of AgentGym's protocol that costs as little as possible, so that what it measures is the server.
+
+Knows nothing of `verl_agent`: one connection for each session, kept alive, and requests whose bytes are made by hand.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One episode.
+
+    Attributes:
+        item: number of the task in the server's split.
+        actions: what is done, in order.
+    """
+
+    item: int
+    actions: Sequence[str]
+
+
+class RefusedError(Exception):
+    """The server answered with another status than 200, or the connection broke.
+
+    Attributes:
+        status: of HTTP, 0 for a broken connection.
+    """
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{status}: {reason}")
+        self.status = status
+
+
+class Connection(asyncio.Protocol):
+    """One kept connection; one request at a time."""
+
+    def __init__(self) -> None:
+        self._read = b""
+        self._answer: asyncio.Future[bytes] | None = None
+
+    @classmethod
+    async def to(cls, url: str) -> "Connection":
+        """Connect to `http://host:port`."""
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        _, made = await asyncio.get_running_loop().create_connection(cls, host, int(port))
+        return made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport  # uvloop's is no asyncio.Transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(RefusedError(0, f"the connection broke: {error}"))
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        head, found, body = self._read.partition(b"\r\n\r\n")
+        if not found:
+            return
+        at = head.lower().index(b"content-length:") + len(b"content-length:")
+        length = int(head[at:].split(b"\r\n", 1)[0])
+        if len(body) < length or self._answer is None or self._answer.done():
+            return
+        self._read = b""
+        status = int(head[9:12])
+        if status == 200:
+            self._answer.set_result(body)
+        else:
+            self._answer.set_exception(RefusedError(status, body.decode(errors="replace")))
+
+    def send(self, path: str, body: dict[str, Any]) -> None:
+        """Send a request without waiting for its answer."""
+        content = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+        self._transport.write(head.encode() + b"\r\n\r\n" + content)
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """Send a request and wait for the JSON of its answer.
+
+        Raises:
+            RefusedError: any other status than 200.
+        """
+        self._answer = asyncio.get_running_loop().create_future()
+        self.send(path, body)
+        return json.loads(await self._answer)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._transport.close()
+
+
+class Session:
+    """One session on a server.
+
+    Args:
+        connection: which nobody else uses at the same time.
+        number: of the session, if it is open.
+    """
+
+    def __init__(self, connection: Connection, number: int = -1) -> None:
+        self.connection, self.number = connection, number
+
+    async def create(self) -> None:
+        """Open it."""
+        self.number = (await self.connection.post("/create", {}))["id"]
+
+    async def reset(self, item: int) -> Any:
+        """Begin a task."""
+        return await self.connection.post("/reset", {"id": self.number, "data_idx": item})
+
+    async def step(self, action: str) -> Any:
+        """Take an action."""
+        return await self.connection.post("/step", self.step_body(action))
+
+    def step_body(self, action: str) -> dict[str, Any]:
+        """What a step sends."""
+        return {"id": self.number, "action": action}
+
+    async def close(self) -> None:
+        """Give it back."""
+        await self.connection.post("/close", {"id": self.number})

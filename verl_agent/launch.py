@@ -1,0 +1,53 @@
+"""Start an entry point through Hydra, and answer a command line that does not compose in our own words."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.markup import escape
+
+from verl_agent.config.keys import FREE
+from verl_agent.config.search_path import register_config
+from verl_agent.errors import did_you_mean
+
+
+def launch(main: Callable[[], None]) -> None:
+    """Run what `@hydra.main` made; ends the process with 2 if the recipe and its overrides do not compose."""
+    register_config()
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises what it would print
+    try:
+        main()
+    except HydraException as error:
+        Console(stderr=True).print(
+            f"[red]error:[/] {escape(explain(error, sys.argv))}", highlight=False, soft_wrap=True
+        )
+        sys.exit(2)
+
+
+def explain(error: HydraException, arguments: Sequence[str] = ()) -> str:
+    """What is wrong with the command line, with a hint where a name was meant.
+
+    Args:
+        error: what Hydra raised.
+        arguments: the command line, for the folder of its recipe.
+    """
+    text = re.sub(r"\s*Config search path:.*", "", str(error), flags=re.DOTALL).strip()
+    cause = error.__cause__
+    if isinstance(error, MissingConfigException) and "primary config" in text and "--config-dir" in arguments[:-1]:
+        folder = Path(arguments[arguments.index("--config-dir") + 1])
+        return f"{text.partition('. ')[0]} in {folder}. " + did_you_mean(
+            str(error.missing_cfg_file), (path.stem for path in folder.glob("*.yaml"))
+        )
+    if not isinstance(cause, OmegaConfBaseException) or not isinstance(cause.parent_node, DictConfig):
+        return text
+    key, section, last = str(cause.full_key), cause.parent_node, str(cause.key)
+    hint = did_you_mean(last, map(str, section)) if len(section) else f"{key.removesuffix('.' + last)} has no keys."
+    add = text.rpartition("use ")[2]  # Hydra ends with the override that would add the key
+    free = f" To set it all the same: {add}" if key.startswith(FREE) and add.startswith("+") else ""
+    return f"{key} is not a setting of this recipe. {hint}{free}"
