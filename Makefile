@@ -103,6 +103,10 @@ quickstart: setup ## Train a small model on this machine, and see what it learnt
 bench: setup ## Measure the rollout
 	python -m tests.bench.rollout
 
+.PHONY: bench-evolve
+bench-evolve: setup ## Three rounds of AgentEvol with a tiny model; goes on where they stopped
+	python -m tests.bench.evolve
+
 .PHONY: bench-envs
 bench-envs: setup ## Measure the environments over HTTP beside a server of the reference's way
 	python -m tests.bench.envs

@@ -43,14 +43,42 @@ def train(context: typer.Context, recipe: Recipe) -> None:
 
 @app.command(context_settings=PASS_ON)
 def sft(context: typer.Context, recipe: Recipe) -> None:
-    """Warm-start a model on an oracle's episodes. Further arguments override the recipe."""
+    """Learn from an oracle's or recorded episodes. Further arguments override the recipe."""
     _run("verl_agent.sft", recipe, context.args)
+
+
+@app.command(context_settings=PASS_ON)
+def dpo(context: typer.Context, recipe: Recipe) -> None:
+    """Learn from pairs of recorded episodes, a better and a worse one. Further arguments override the recipe."""
+    _run("verl_agent.dpo", recipe, context.args)
+
+
+@app.command(context_settings=PASS_ON)
+def evolve(context: typer.Context, recipe: Recipe) -> None:
+    """Explore, keep what was rewarded, learn from it, and repeat. Further arguments override the recipe."""
+    _run("verl_agent.evolve", recipe, context.args)
 
 
 @app.command("eval", context_settings=PASS_ON)
 def evaluate(context: typer.Context, recipe: Recipe) -> None:
     """Evaluate a checkpoint on held-out tasks. Further arguments override the recipe."""
     _run("verl_agent.evaluate", recipe, context.args)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a run or of one checkpoint.")],
+    into: Annotated[Path, typer.Option(help="Folder to write, new or empty.")],
+    step: Annotated[int | None, typer.Option(help="Training step of the checkpoint; the latest if not given.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The checkpoint that validated best.")] = False,
+) -> None:
+    """Write the model of a run in Hugging Face format: config, weights and tokenizer."""
+    from verl_agent.export import export as write
+
+    try:
+        Console().print(f"model: {write(run, into, step, best)}", highlight=False, soft_wrap=True)
+    except ConfigError as error:
+        _fail(str(error))
 
 
 @app.command()

@@ -75,6 +75,7 @@ async def play(job: Job, console: Console) -> None:
             seed=evaluation.seed,
             concurrency=evaluation.concurrency,
             max_fault_share=env.max_fault_share,
+            purpose="collection" if evaluation.purpose == "collection" else "evaluation",
         )
         with EvaluationProgress(console, job.planned, job.planned - len(slots)) as progress:
             try:

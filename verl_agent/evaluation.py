@@ -28,7 +28,7 @@ from verl_agent.trace.record import EpisodeRecord, read_records
 from verl_agent.types import TaskItem
 
 RECORDS, REPORT, SETTINGS, LOG = "episodes.jsonl", "evaluation.json", "settings.json", "evaluation.log"
-MAY_DIFFER = ("samples", "tasks", "max_tasks", "concurrency", "output_dir", "compare_with")
+MAY_DIFFER = ("samples", "tasks", "max_tasks", "concurrency", "output_dir", "compare_with", "purpose")
 """Keys of `evaluation` that may change when an evaluation goes on; no episode depends on them."""
 
 

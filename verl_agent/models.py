@@ -53,7 +53,8 @@ def resolve_checkpoint(path: Path | str) -> Path:
 
     Args:
         path: a model folder; a checkpoint `global_step_<n>` of RL (weights in `actor/huggingface`) or of supervised
-            training (in `huggingface`); or a run, which stands for its latest checkpoint.
+            training (in `huggingface`), or `best` of either; or a run, which stands for its latest checkpoint, or for
+            its `best` where it has no other.
 
     Raises:
         ConfigError: it is none of these, or the checkpoint has no Hugging Face weights.
@@ -65,6 +66,8 @@ def resolve_checkpoint(path: Path | str) -> Path:
         if (folder / inside).is_dir():
             return _with_weights(folder / inside)
     latest = latest_checkpoint(folder)
+    if latest is None and (folder / "best").is_dir():
+        latest = folder / "best"
     if latest is not None:
         return resolve_checkpoint(latest)
     raise ConfigError(
@@ -79,8 +82,14 @@ def latest_checkpoint(run: Path) -> Path | None:
         named = run / f"global_step_{tracker.read_text(encoding='utf-8').strip()}"
         if named.is_dir():
             return named
-    steps = {int(number): folder for folder in run.glob("global_step_*") if (number := folder.name[12:]).isdecimal()}
+    steps = checkpoints(run)
     return steps[max(steps)] if steps else None
+
+
+def checkpoints(run: Path) -> dict[int, Path]:
+    """The folders `global_step_<n>` of a run by step, the earliest first."""
+    steps = {int(number): folder for folder in run.glob("global_step_*") if (number := folder.name[12:]).isdecimal()}
+    return dict(sorted(steps.items()))
 
 
 def _with_weights(folder: Path) -> Path:
@@ -91,9 +100,9 @@ def _with_weights(folder: Path) -> Path:
     hint = ""
     if folder.name == "huggingface":
         hint = (
-            " The run saved only shards of its trainer: add `hf_model` to"
-            " actor_rollout_ref.actor.checkpoint.save_contents (checkpoint.save_contents of supervised training) and"
-            " save again, or merge them with `python -m verl.model_merger merge`."
+            " The run saved only shards of its trainer: merge them with `verl-agent export RUN --into FOLDER`, or add"
+            " `hf_model` to actor_rollout_ref.actor.checkpoint.save_contents (checkpoint.save_contents of supervised"
+            " training) and save again."
         )
     raise ConfigError(f"{folder} has no weights ({' or '.join(WEIGHTS)}).{hint}")
 

@@ -56,6 +56,8 @@ SFT_IDENTITY = (
     "env.options",
     "agent",
     "env.train_tasks",
+    "episodes.oracle",
+    "data.train_max_samples",
     "data.train_batch_size",
     "data.max_length",
     "model.path",
@@ -64,6 +66,20 @@ SFT_IDENTITY = (
     "trainer.total_training_steps",
 )
 """The same for supervised training, which counts its steps from its tasks."""
+DPO_IDENTITY = (
+    "env.name",
+    "agent",
+    "env.eval_tasks",
+    "preference.beta",
+    "preference.nll_coef",
+    "data.train_batch_size",
+    "data.max_length",
+    "model.path",
+    "optim.lr",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+)
+"""The same for preference learning; its pairs are compared by what they say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from verl_agent.best import BestKeeper, keep_best
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
@@ -55,7 +56,8 @@ def run(config: DictConfig) -> None:
         written = OmegaConf.create(OmegaConf.to_container(config))
         written.actor_rollout_ref.model.path = as_written
         tasks = [item for part in parts for item in select_tasks(part.env.name, part.env.train_tasks, part.env.options)]
-        folder.check_identity(identity(OmegaConf.to_container(written), RL_IDENTITY, tasks), resume)
+        facts = identity(OmegaConf.to_container(written), RL_IDENTITY, tasks)
+        folder.check_identity({"command": "train", **facts}, resume)
         if resume and folder.finished(total):
             console.print(f"All {folder.last_step} steps are done already: {folder.root}")
             finish(folder, console)
@@ -133,6 +135,7 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None])
 def watching(folder: RunFolder, total_steps: int, console: Console) -> Iterator[None]:
     """Show progress while the block runs: where start-up is, then a line a step."""
     shown, position = -1, 0
+    keeper = BestKeeper(folder)
     with ProgressView(folder.metrics, total_steps, console) as view:
         view.phase("loading verl, Ray and torch")
 
@@ -148,6 +151,7 @@ def watching(folder: RunFolder, total_steps: int, console: Console) -> Iterator[
                     shown = reached[-1]
                     view.phase(PHASES[shown][1])
             view.update()
+            keeper.look()
 
         with repeating(look, POLL_S):
             yield
@@ -164,6 +168,9 @@ def finish(folder: RunFolder, console: Console) -> None:
         else:
             console.print(f"curves: {folder.curves}", soft_wrap=True)
         show_gain(folder, console)
+        best = keep_best(folder.root)
+        if best is not None:
+            console.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
         console.print(
             f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}",
             soft_wrap=True,

@@ -3,13 +3,14 @@
 The runs lie in `runs/long_*` of the repository, by commit, so that an interrupted test goes on where it was.
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from verl_agent.trace.evaluation import learnt
+from verl_agent.trace.evaluation import compare, learnt
 from verl_agent.trace.record import read_records
 from verl_agent.trace.statistics import Estimate
 
@@ -50,3 +51,26 @@ def test_an_untouched_model_learns_without_a_warm_start():
     folder = ROOT / f"runs/long_guess_number_{commit()}"
     run("verl_agent.train", "guess_number/grpo_cpu", f"trainer.default_local_dir={folder}")
     assert gain(folder).low > 0
+
+
+def test_rounds_of_exploring_and_learning_raise_success():
+    folder = ROOT / f"runs/long_textcraft_evolve_{commit()}"
+    run("verl_agent.evolve", "textcraft/evolve_cpu", f"evolve.output_dir={folder}")
+    rounds = json.loads((folder / "evolve.json").read_text())["rounds"]
+    success = [one["result"]["success"]["mean"] for one in rounds]
+    assert len(success) == 4
+    assert success[-1] > success[0] + 0.1
+    assert rounds[-1]["gain"]["difference"]["low"] > 0
+
+
+def test_preferences_among_its_own_episodes_raise_success():
+    at = ROOT / f"runs/long_textcraft_dpo_{commit()}"
+    run("verl_agent.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={at}/sft")
+    run("verl_agent.evaluate", "textcraft/explore_cpu", f"model.path={at}/sft", f"evaluation.output_dir={at}/explore")
+    learn = [f"model.path={at}/sft", f"preference.records={at}/explore", f"trainer.default_local_dir={at}/dpo"]
+    run("verl_agent.dpo", "textcraft/dpo_cpu", *learn)
+    for name in ("sft", "dpo"):
+        where = f"evaluation.output_dir={at}/{name}_eval"
+        run("verl_agent.evaluate", "textcraft/eval_cpu", f"model.path={at}/{name}", where, "evaluation.samples=2")
+    before, after = (list(read_records(at / f"{name}_eval/episodes.jsonl")) for name in ("sft", "dpo"))
+    assert compare(before, after)[-1].difference.low > 0

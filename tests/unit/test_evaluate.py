@@ -193,6 +193,7 @@ def test_a_folder_keeps_to_one_evaluation(tmp_path):
         ("samples", 0, "evaluation.samples must be >= 1"),
         ("temperature", -1, "evaluation.temperature must be >= 0"),
         ("top_p", 0, "evaluation.top_p must be above 0"),
+        ("purpose", "train", "evaluation.purpose='train' is not allowed. Allowed: evaluation, collection"),
         ("sample", 2, "Did you mean 'samples'"),
         ("tasks", "tset", "Did you mean 'test'"),
         ("compare_with", "runs/never_was", "No episode records"),

@@ -16,7 +16,7 @@ from verl_agent.config.search_path import register_config
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(verl_agent.config.__file__).parent
-BASES = ("agent_base", "agent_sft", "agent_eval")
+BASES = ("agent_base", "agent_sft", "agent_dpo", "agent_eval", "agent_evolve")
 RECIPES = sorted(ROOT.glob("recipes/*/*.yaml"))
 
 

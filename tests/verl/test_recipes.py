@@ -16,6 +16,9 @@ from verl_agent.config.algorithms import check_algorithm
 from verl_agent.config.evaluation_schema import evaluation_config
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.parts import agent_parts
+from verl_agent.config.schema import section
+from verl_agent.data.preferences import PreferenceSettings
+from verl_agent.data.selection import EpisodeSource
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.prepare import check_budgets, check_environment, check_shares
@@ -58,13 +61,15 @@ def test_every_key_of_a_recipe_is_one_that_exists(path):
         ("agent_grpo", "agent_base"),
         ("cpu", "agent_base"),
         ("agent_sft", "sft_trainer_engine"),
+        ("agent_dpo", "sft_trainer_engine"),
         ("cpu_sft", "agent_sft"),
         ("cpu_eval", "agent_eval"),
     ],
 )
 def test_every_key_of_the_shared_files_is_one_that_exists(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
-    ours = ("env.", "agent.", "horizon.", "episode.", "credit.", "data.env_", "data.agent", "data.model_type")
+    ours = ("env.", "agent.", "horizon.", "episode.", "episodes.", "preference.", "credit.")
+    ours += ("data.env_", "data.agent", "data.episodes", "data.model_type", "data.preference")
     ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl hands both on as they are
     base = recipe(tmp_path / "only.yaml")
     keys = {key for key in written_in(SHARED / f"{shared}.yaml") if not key.startswith(FREE + ours)}
@@ -122,12 +127,24 @@ def test_the_wiring_of_the_base_is_left_alone(path):
 @pytest.mark.parametrize("path", of_kind("agent_sft"))
 def test_a_warm_start_recipe_fits_its_environment(path):
     config = resolved(path)
-    assert config.data.custom_cls.name == "DemonstrationDataset"
+    assert config.data.custom_cls.name == "EpisodeDataset"
+    assert section("episodes", EpisodeSource, OmegaConf.to_container(config.episodes)).oracle
     with chdir(ROOT):
         load_adapter(config.env.name)(**config.env.options)
         tasks = select_tasks(config.env.name, config.env.train_tasks)
         check_disjoint(config.env.name, config.env.train_tasks, config.env.eval_tasks)
     assert config.data.train_batch_size <= len(tasks)
+
+
+@pytest.mark.parametrize("path", of_kind("agent_dpo"))
+def test_a_preference_recipe_fits_its_environment(path):
+    config = resolved(path)
+    assert config.data.custom_cls.name == "PairDataset"
+    section("preference", PreferenceSettings, OmegaConf.to_container(config.preference))
+    assert config.data.train_batch_size % config.data.micro_batch_size_per_gpu == 0
+    with chdir(ROOT):
+        load_adapter(config.env.name)(**config.env.options)
+        assert select_tasks(config.env.name, config.env.eval_tasks)
 
 
 @pytest.mark.parametrize("path", of_kind("agent_eval"))
@@ -142,5 +159,6 @@ def test_an_evaluation_recipe_fits_its_environment(path):
 
 def test_a_recipe_is_named_once():
     """Runs and their folders are named after it."""
-    names = [resolved(path).trainer.experiment_name for path in RECIPES if kind(path) != "agent_eval"]
+    trained = [path for path in RECIPES if kind(path) not in ("agent_eval", "agent_evolve")]
+    names = [resolved(path).trainer.experiment_name for path in trained]
     assert len(set(names)) == len(names)

@@ -72,6 +72,7 @@ class EvaluationSettings:
         concurrency: episodes played at once.
         output_dir: folder of results and records; null for a new one in runs/eval.
         compare_with: output folder of an earlier evaluation to compare with, task by task, or null.
+        purpose: what the records say that they are for: `evaluation`, or `collection` of episodes to learn from.
     """
 
     tasks: str = "test"
@@ -83,8 +84,11 @@ class EvaluationSettings:
     concurrency: int = 128
     output_dir: str | None = None
     compare_with: str | None = None
+    purpose: str = "evaluation"
 
     def __post_init__(self) -> None:
+        if self.purpose not in ("evaluation", "collection"):
+            raise ConfigError(f"evaluation.purpose={self.purpose!r} is not allowed. Allowed: evaluation, collection.")
         for name in ("samples", "concurrency", "max_tasks"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -33,8 +33,10 @@ FIELDS = (
 
 KINDS = {
     "agent_base": ("actor_rollout_ref", "train"),
-    "agent_sft": ("optim", "sft"),
+    "agent_sft": ("episodes", "sft"),
+    "agent_dpo": ("preference", "dpo"),
     "agent_eval": ("evaluation", "eval"),
+    "agent_evolve": ("evolve", "evolve"),
 }
 """The section that only one kind of recipe has at its top, and the command for it, by base."""
 
@@ -62,7 +64,7 @@ def check_keys(config: DictConfig, base: str) -> None:
 
     Args:
         config: as Hydra composed it.
-        base: `agent_base`, `agent_sft` or `agent_eval`.
+        base: one of `KINDS`.
 
     Raises:
         ConfigError: a key that neither verl nor this package reads.

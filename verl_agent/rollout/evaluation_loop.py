@@ -14,7 +14,7 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import FaultLimitError
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_sound
 from verl_agent.trace.evaluation import final_records
-from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, Origin, episode_of, to_record
+from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, Origin, Purpose, episode_of, to_record
 from verl_agent.types import Episode, TaskItem
 
 ONLY_FAULTS = 20
@@ -48,6 +48,7 @@ class EvaluationSetup:
         seed: of the whole evaluation.
         concurrency: episodes at once, >= 1.
         max_fault_share: share of the episodes, 0 to 1, whose environment may fail.
+        purpose: what they are played for, for the record.
     """
 
     new_env: Callable[[], EnvAdapter]
@@ -59,6 +60,7 @@ class EvaluationSetup:
     seed: int = 1
     concurrency: int = 1
     max_fault_share: float = 0.5
+    purpose: Purpose = "evaluation"
 
 
 def pending(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[Slot]:
@@ -124,7 +126,7 @@ async def _play(slot: Slot, setup: EvaluationSetup, writer: EpisodeWriter) -> Ep
     )
     for attempt, episode in enumerate(tries, start=1):
         origin = Origin(
-            purpose="evaluation",
+            purpose=setup.purpose,
             split=setup.tasks,
             step=0,
             group=slot.item.id,

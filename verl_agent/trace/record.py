@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 EPISODE_RECORD_VERSION = 1
 """Raised when a field changes its meaning or goes; a new optional field does not raise it."""
 
-Purpose = Literal["train", "validation", "evaluation"]
-"""What an episode was played for."""
+Purpose = Literal["train", "validation", "evaluation", "collection"]
+"""What an episode was played for; `collection` gathers episodes to learn from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,33 @@
+"""Episode records of a made-up talk, as short as tests need them."""
+
+from datetime import UTC, datetime
+
+from verl_agent.trace.record import EpisodeRecord, Origin, Purpose, to_record
+from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
+
+STARTED = datetime(2025, 5, 4, 12, 30, tzinfo=UTC)
+
+
+def talk(
+    replies: str = "a b",
+    reward: float = 1.0,
+    task: str = "1",
+    env: str = "talk",
+    prompt: str = "Begin.",
+    stop: StopReason = StopReason.TERMINATED,
+    purpose: Purpose = "evaluation",
+) -> EpisodeRecord:
+    """One episode: a reply for each word, an observation after each, the reward with the last one."""
+    words = replies.split()
+    messages: list[Message] = [{"role": "system", "content": "Talk."}, {"role": "user", "content": prompt}]
+    turns: list[Turn] = []
+    for number, word in enumerate(words, start=1):
+        last = number == len(words)
+        cut = stop if last and stop in (StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS) else None
+        step = None if cut else StepResult(f"heard {word}", reward if last else 0.0)
+        messages.append({"role": "assistant", "content": word})
+        if step:
+            messages.append({"role": "user", "content": step.observation})
+        turns.append(Turn(Reply(word, cut, 1), None if cut else word, step, 0.0, 0.0))
+    episode = Episode(TaskItem(env, task), max_turns=9, messages=messages, turns=turns, stop=stop)
+    return to_record(episode, Origin(purpose, "train", 0, task, 0, STARTED, seconds=1.0))

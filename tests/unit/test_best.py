@@ -1,0 +1,94 @@
+"""The checkpoint that validated best stays, whatever the trainer removes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from verl_agent.best import Best, BestKeeper, keep_best, read_best, validation_result
+from verl_agent.models import resolve_checkpoint
+from verl_agent.run_folder import RunFolder
+
+SUCCESS = "val-core/toy/success/mean@2"
+
+
+def save(run: Path, step: int, inside: str = "actor/", weights: str = "weights", **metrics: float) -> None:
+    """What a trainer leaves after a step: a checkpoint, its tracker, and a line of metrics."""
+    folder = run / f"global_step_{step}" / inside
+    (folder / "huggingface").mkdir(parents=True)
+    (folder / "huggingface/config.json").write_text("{}")
+    if weights:
+        (folder / "huggingface/model.safetensors").write_text(f"{weights} {step}")
+    for name in ("model_world_size_1_rank_0.pt", "optim_world_size_1_rank_0.pt", "extra_state_world_size_1_rank_0.pt"):
+        (folder / name).write_text(f"{name} {step}")
+    (run / "latest_checkpointed_iteration.txt").write_text(str(step))
+    (run / "metrics").mkdir(exist_ok=True)
+    with (run / "metrics/a.jsonl").open("a") as log:
+        log.write(json.dumps({"step": step, "data": metrics}) + "\n")
+
+
+def test_the_best_stays_when_it_is_pruned(tmp_path):
+    for step, success in enumerate([0.1, 0.4, 0.3, 0.4], start=1):
+        save(tmp_path, step, **{SUCCESS: success})
+        keep_best(tmp_path)
+        if step > 1:
+            shutil.rmtree(tmp_path / f"global_step_{step - 1}")
+    assert read_best(tmp_path) == Best(2, "success", 0.4)
+    assert (resolve_checkpoint(tmp_path / "best") / "model.safetensors").read_text() == "weights 2"
+    assert sorted(path.name for path in tmp_path.glob("best*")) == ["best"]
+
+
+def test_a_lower_loss_is_better(tmp_path):
+    for step, loss in enumerate([0.9, 0.5, 0.7], start=1):
+        save(tmp_path, step, inside="", **{"val/loss": loss})
+    assert keep_best(tmp_path) == Best(2, "loss", 0.5)
+    assert (resolve_checkpoint(tmp_path / "best") / "model.safetensors").read_text() == "weights 2"
+
+
+def test_only_weights_are_kept_and_they_take_no_room(tmp_path):
+    save(tmp_path, 1, **{SUCCESS: 0.1})
+    keep_best(tmp_path)
+    files = sorted(path.relative_to(tmp_path / "best").as_posix() for path in (tmp_path / "best").rglob("*.*"))
+    assert files == ["best.json", "huggingface/config.json", "huggingface/model.safetensors"]
+    assert (tmp_path / "best/huggingface/model.safetensors").stat().st_nlink == 2
+
+
+def test_shards_are_kept_where_the_trainer_saved_nothing_else(tmp_path):
+    save(tmp_path, 1, weights="", **{SUCCESS: 0.1})
+    keep_best(tmp_path)
+    files = sorted(path.relative_to(tmp_path / "best").as_posix() for path in (tmp_path / "best").rglob("*.*"))
+    assert files == ["best.json", "huggingface/config.json", "model_world_size_1_rank_0.pt"]
+
+
+@pytest.mark.parametrize("validated", [{}, {"actor/loss": 1.0}])
+def test_without_a_validation_nothing_is_kept(tmp_path, validated):
+    save(tmp_path, 1, **validated)
+    assert keep_best(tmp_path) is None
+    assert not (tmp_path / "best").exists()
+
+
+def test_a_checkpoint_that_is_not_complete_is_not_kept(tmp_path):
+    save(tmp_path, 1, **{SUCCESS: 0.1})
+    save(tmp_path, 2, **{SUCCESS: 0.9})
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
+    assert keep_best(tmp_path) == Best(1, "success", 0.1)
+
+
+def test_several_environments_count_the_same():
+    values = {SUCCESS: 0.2, "val-core/other/success/mean@2": 0.6, "val-core/toy/reward/mean@2": 5.0}
+    assert validation_result(3, values) == Best(3, "success", pytest.approx(0.4))
+
+
+def test_a_running_trainer_is_followed(tmp_path):
+    folder = RunFolder.at(tmp_path)
+    keeper = BestKeeper(folder)
+    keeper.look()
+    assert read_best(tmp_path) is None
+    for step, success in ((1, 0.2), (2, 0.7), (3, 0.5)):
+        save(tmp_path, step)
+        keeper.look()  # verl has saved the step, and not yet logged it
+        with folder.metrics.open("a") as log:
+            log.write(json.dumps({"step": step, "data": {SUCCESS: success}}) + "\n")
+        keeper.look()
+    assert read_best(tmp_path) == Best(2, "success", 0.7)

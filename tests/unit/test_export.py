@@ -1,0 +1,82 @@
+"""One command gives the model of a run, or says what there is instead."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from verl_agent.best import Best, store_best
+from verl_agent.errors import ConfigError
+from verl_agent.export import export, find_checkpoint, find_shards
+
+
+def save(run: Path, step: int, weights: bool = True) -> Path:
+    """A checkpoint of reinforcement learning."""
+    actor = run / f"global_step_{step}/actor"
+    (actor / "huggingface").mkdir(parents=True)
+    (actor / "huggingface/config.json").write_text("{}")
+    (actor / "model_world_size_2_rank_0.pt").write_text("shard")
+    if weights:
+        (actor / "huggingface/model.safetensors").write_text(f"weights {step}")
+    return run
+
+
+def exported(run: Path, into: Path, **which) -> str:
+    return (export(run, into, **which) / "model.safetensors").read_text()
+
+
+def test_the_latest_checkpoint_is_exported_with_its_origin(tmp_path):
+    run = save(save(tmp_path / "run", 5), 10)
+    assert exported(run, tmp_path / "model") == "weights 10"
+    note = json.loads((tmp_path / "model/verl_agent.json").read_text())
+    assert note["checkpoint"] == str(run / "global_step_10")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "run"]
+
+
+def test_another_step_and_the_best_one_can_be_asked_for(tmp_path):
+    run = save(save(save(tmp_path / "run", 5), 10), 15)
+    store_best(run / "global_step_10", Best(10, "success", 0.5), run)
+    assert exported(run, tmp_path / "a", step=5) == "weights 5"
+    assert exported(run, tmp_path / "b", best=True) == "weights 10"
+    assert exported(run / "global_step_5", tmp_path / "c") == "weights 5"
+    assert exported(run / "best", tmp_path / "d") == "weights 10"
+
+
+def test_an_empty_folder_may_be_there(tmp_path):
+    (tmp_path / "model").mkdir()
+    assert exported(save(tmp_path / "run", 5), tmp_path / "model") == "weights 5"
+
+
+def test_shards_are_found_where_each_backend_leaves_them(tmp_path):
+    run = save(tmp_path / "run", 5, weights=False)
+    assert find_shards(run / "global_step_5") == ("fsdp", run / "global_step_5/actor")
+    (tmp_path / "other/actor/model/dist_ckpt").mkdir(parents=True)
+    assert find_shards(tmp_path / "other") == ("megatron", tmp_path / "other/actor")
+    assert find_shards(tmp_path) is None
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(tmp_path):
+    run = save(save(tmp_path / "run", 5), 10)
+    with pytest.raises(ConfigError, match=r"no checkpoint of step 7. Its steps are: 5, 10"):
+        find_checkpoint(run, step=7)
+    with pytest.raises(ConfigError, match=r"keeps no best checkpoint"):
+        find_checkpoint(run, best=True)
+    with pytest.raises(ConfigError, match=r"--step 5 and --best name two checkpoints"):
+        find_checkpoint(run, step=5, best=True)
+    with pytest.raises(ConfigError, match=r"does not exist"):
+        find_checkpoint(tmp_path / "nothing")
+
+
+def test_what_is_no_run_is_refused_and_leaves_nothing(tmp_path):
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(ConfigError, match=r"is no model folder"):
+        export(tmp_path / "notes", tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_a_folder_that_holds_something_is_not_written_to(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/mine.txt").write_text("keep")
+    with pytest.raises(ConfigError, match=r"--into .* is not empty"):
+        export(save(tmp_path / "run", 5), tmp_path / "model")
+    assert (tmp_path / "model/mine.txt").read_text() == "keep"

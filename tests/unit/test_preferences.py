@@ -1,0 +1,93 @@
+"""Which episodes are paired, and which pairs are refused."""
+
+import random
+
+import pytest
+
+from tests.episodes import talk
+from verl_agent.data.preferences import Pair, PreferenceSettings, make_pairs, split_pairs
+from verl_agent.errors import ConfigError
+
+
+def settings(**changes) -> PreferenceSettings:
+    return PreferenceSettings(**{"records": ["anywhere"], **changes})
+
+
+def words(pair: Pair) -> tuple[str, str]:
+    better, worse = (" ".join(turn["reply"] for turn in side["turns"]) for side in (pair.better, pair.worse))
+    return better, worse
+
+
+def test_a_pair_is_a_better_and_a_worse_episode_of_one_task():
+    records = [talk("a"), talk("b", reward=0.0), talk("c", task="2"), talk("d", task="2", reward=0.0)]
+    assert [words(pair) for pair in make_pairs(records, settings())] == [("a", "b"), ("c", "d")]
+
+
+def test_the_best_goes_with_the_worst():
+    records = [talk("a", 1.0), talk("b", 0.8), talk("c", 0.3), talk("d", 0.0)]
+    assert [words(pair) for pair in make_pairs(records, settings(min_gap=0.4))] == [("a", "d"), ("b", "c")]
+
+
+def test_no_episode_is_in_two_pairs_and_none_is_paired_with_itself():
+    records = [talk(f"good{n}") for n in range(3)] + [talk(f"bad{n}", 0.0) for n in range(5)] + [talk("good0")]
+    pairs = [words(pair) for pair in make_pairs(records, settings())]
+    assert sorted(better for better, _ in pairs) == ["good0", "good1", "good2"]
+    assert len({worse for _, worse in pairs}) == 3
+
+
+def test_too_small_a_difference_makes_no_pair():
+    with pytest.raises(ConfigError, match=r"give no pair: none of 1 tasks .* differ by preference.min_gap=0.5"):
+        make_pairs([talk("a", 0.6), talk("b", 0.3)], settings())
+
+
+def test_a_task_gives_at_most_so_many_pairs_the_widest_first():
+    records = [talk("a", 1.0), talk("b", 0.9), talk("c", 0.2), talk("d", 0.0)]
+    assert [words(pair) for pair in make_pairs(records, settings(per_task=1))] == [("a", "d")]
+
+
+def test_the_order_of_the_records_does_not_matter():
+    records = [talk(f"{letter} {task}", float(letter in "abc"), task) for letter in "abcdefg" for task in "123"]
+    shuffled = random.Random(1).sample(records, len(records))
+    assert make_pairs(records, settings()) == make_pairs(shuffled, settings())
+
+
+def test_pairs_of_different_prompts_are_refused():
+    records = [talk("a", prompt="Begin."), talk("b", 0.0, prompt="Begin, please.")]
+    with pytest.raises(ConfigError, match=r"preference.records hold episodes of task '1' .* 2 different prompts"):
+        make_pairs(records, settings())
+
+
+def test_tasks_of_the_same_name_in_two_environments_are_not_paired():
+    with pytest.raises(ConfigError, match="none of 2 tasks has two episodes"):
+        make_pairs([talk("a"), talk("b", 0.0, env="walk")], settings())
+
+
+def test_what_validates_shares_no_task_with_what_trains():
+    records = [talk(f"{word}{n}", float(word == "a"), str(n)) for word in "ab" for n in range(20)]
+    pairs = make_pairs(records, settings())
+    train, held_out = split_pairs(pairs, 0.25)
+    assert (len(train), len(held_out)) == (15, 5)
+    assert {pair.task for pair in train}.isdisjoint(pair.task for pair in held_out)
+    assert split_pairs(pairs, 0.0) == (pairs, [])
+
+
+def test_a_pair_is_known_by_what_was_said():
+    (one,) = make_pairs([talk("a"), talk("b", 0.0)], settings())
+    (same,) = make_pairs([talk("b", 0.0), talk("a", 2.0)], settings())
+    (other,) = make_pairs([talk("a"), talk("c", 0.0)], settings())
+    assert one.fingerprint == same.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"beta": 0.0}, "preference.beta must be > 0, got 0.0"),
+        ({"min_gap": 0.0}, "preference.min_gap must be > 0"),
+        ({"per_task": 0}, "preference.per_task must be >= 1 or null"),
+        ({"val_share": 1.0}, "preference.val_share must be at least 0 and below 1"),
+        ({"nll_coef": -0.1}, "preference.nll_coef must be >= 0"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(**changes)

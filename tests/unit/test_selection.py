@@ -1,0 +1,135 @@
+"""Which recorded episodes are learnt from, and how much each counts."""
+
+import json
+import random
+
+import pytest
+
+from tests.episodes import talk
+from verl_agent.data.selection import (
+    EpisodeSource,
+    conversation,
+    count_by_environment,
+    ended_by_model,
+    select_episodes,
+    usable_records,
+)
+from verl_agent.errors import ConfigError
+from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
+from verl_agent.types import StopReason
+
+
+def write(path, records) -> str:
+    with EpisodeWriter(path) as writer:
+        for record in records:
+            writer.write(record)
+    return str(path)
+
+
+def chosen(records: list[EpisodeRecord], **settings) -> list[tuple[str, str, float]]:
+    """Task, replies and weight of what is kept."""
+    source = EpisodeSource(records=["anywhere"], **settings)
+    return [
+        (one.record["task"], " ".join(turn["reply"] for turn in one.record["turns"]), one.weight)
+        for one in select_episodes(records, source)
+    ]
+
+
+def test_what_solved_its_task_is_kept():
+    assert chosen([talk("a"), talk("b", reward=0.9), talk("c", reward=0.0)]) == [("1", "a", 1.0)]
+
+
+def test_a_least_return_keeps_partial_success():
+    records = [talk("a"), talk("b", reward=0.5), talk("c", reward=0.4)]
+    assert [words for _, words, _ in chosen(records, min_reward=0.5)] == ["a", "b"]
+
+
+def test_a_conversation_counts_once():
+    assert chosen([talk("a b"), talk("a b"), talk("a b", task="2")]) == [("1", "a b", 1.0), ("2", "a b", 1.0)]
+
+
+def test_the_best_and_then_the_shortest_of_a_task_come_first():
+    records = [talk("a b c"), talk("x y"), talk("p q", reward=2.0), talk("z", task="2")]
+    assert [words for _, words, _ in chosen(records, per_task=2)] == ["p q", "x y", "z"]
+
+
+def test_the_order_of_the_records_does_not_matter():
+    records = [talk(words, task=task) for words in ("a", "b", "c d", "e f") for task in "123"]
+    shuffled = random.Random(0).sample(records, len(records))
+    assert chosen(records, per_task=2) == chosen(shuffled, per_task=2)
+
+
+def test_the_reward_is_the_weight_in_units_of_a_solved_task():
+    records = [talk("a", reward=50.0) | {"success_reward": 100.0}, talk("b", reward=0.0), talk("c", reward=-1.0)]
+    assert chosen(records, weight="reward", min_reward=-5.0) == [("1", "a", 0.5)]
+
+
+def test_an_easy_task_weighs_as_much_as_a_hard_one():
+    records = [talk("a"), talk("b"), talk("c"), talk("d"), talk("e", task="2")]
+    weights = chosen(records, weight="task")
+    assert [sum(weight for task, _, weight in weights if task == name) for name in "12"] == [1.0, 1.0]
+
+
+def test_episodes_are_counted_by_environment():
+    episodes = select_episodes([talk("a"), talk("b"), talk("a", env="walk")], EpisodeSource())
+    assert count_by_environment(episodes) == {"talk": 2, "walk": 1}
+
+
+def test_nothing_is_learnt_of_an_observation_that_nobody_answered():
+    assert conversation(talk("a b"))[-1] == {"role": "assistant", "content": "b"}
+    assert conversation(talk("a b", stop=StopReason.TURN_TOKENS))[-1]["content"] == "b"
+
+
+def test_whether_the_model_ended_its_last_reply_is_known():
+    assert ended_by_model(talk("a b"))
+    assert not ended_by_model(talk("a b", stop=StopReason.TURN_TOKENS))
+
+
+def test_validations_failed_environments_and_empty_episodes_are_no_material(tmp_path):
+    records = [
+        talk("a"),
+        talk("b", purpose="validation"),
+        talk("c", stop=StopReason.ENV_ERROR),
+        talk("", stop=StopReason.EPISODE_TOKENS),
+        talk("d", purpose="train"),
+    ]
+    path = write(tmp_path / "episodes.jsonl", records)
+    assert [record["turns"][0]["reply"] for record in usable_records([path], "key")] == ["a", "d"]
+    with pytest.raises(ConfigError, match=r"key=\['.*b.jsonl'\] holds no episode to learn from, of 3 on record"):
+        usable_records([write(tmp_path / "b.jsonl", records[1:4])], "key")
+
+
+def test_an_episode_of_a_held_out_task_is_refused(tmp_path):
+    path = write(tmp_path / "episodes.jsonl", [talk(task="1"), talk(task="2"), talk(task="2", env="walk")])
+    with pytest.raises(ConfigError, match=r"episodes.records holds episodes of 1 held-out tasks, such as '2' of env"):
+        usable_records([path], "episodes.records", frozenset({("talk", "2"), ("talk", "3")}))
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_record_of_another_version_is_refused(tmp_path, version):
+    path = tmp_path / "episodes.jsonl"
+    path.write_text(json.dumps({**talk(), "version": version}) + "\n")
+    with pytest.raises(ConfigError, match=rf"^preference.records.*version {version}"):
+        usable_records([str(path)], "preference.records")
+
+
+def test_a_path_that_is_not_there_is_refused_by_its_key(tmp_path):
+    with pytest.raises(ConfigError, match=r"^episodes.records: No episode records at"):
+        usable_records([str(tmp_path / "nothing")], "episodes.records")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weight": "rewards"}, "episodes.weight='rewards' is not known. Did you mean 'reward'"),
+        ({"per_task": 0}, "episodes.per_task must be >= 1 or null, got 0"),
+        ({"oracle": False}, r"episodes.oracle=false and episodes.records=\[\] leave nothing to learn from"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        EpisodeSource(**settings)
+
+
+def test_one_path_may_be_given_without_a_list():
+    assert EpisodeSource(records="runs/explore").records == ["runs/explore"]

@@ -1,0 +1,141 @@
+"""What is learnt from a record is what the model wrote: every turn of it, nothing else, as much as it weighs."""
+
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+from verl.utils import tensordict_utils as tu
+from verl.workers.utils.losses import sft_loss
+
+from tests.episodes import talk
+from verl_agent.data.encoding import EpisodeEncoder, Row
+from verl_agent.data.episodes import EpisodeDataset
+from verl_agent.data.pairs import PairDataset, collate_pairs
+from verl_agent.errors import ConfigError
+from verl_agent.models import prepare_smollm2
+from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
+from verl_agent.types import StopReason
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(prepare_smollm2())
+
+
+def data(**changes: Any) -> Any:
+    """Section `data` as it reaches a data set."""
+    settings = {
+        "env_name": "guess_number",
+        "env_options": {},
+        "agent": {"name": "raw"},
+        "model_type": "llama",
+        "max_length": 500,
+        "apply_chat_template_kwargs": {},
+    }
+    return OmegaConf.create({**settings, **changes})
+
+
+def episode(replies: str = "one two", **changes: Any) -> EpisodeRecord:
+    return talk(replies, **{"env": "guess_number", **changes})
+
+
+def encoded(tokenizer: Any, record: EpisodeRecord, **changes: Any) -> list[Row]:
+    return EpisodeEncoder(tokenizer, data(**changes)).encode(record)
+
+
+def learnt(tokenizer: Any, row: Row) -> str:
+    """The text under the mask."""
+    return tokenizer.decode(row["input_ids"][row["loss_mask"].bool()])
+
+
+def write(path: Any, *records: EpisodeRecord) -> str:
+    with EpisodeWriter(path) as writer:
+        for record in records:
+            writer.write(record)
+    return str(path)
+
+
+def test_a_row_is_the_conversation_as_the_template_renders_it(tokenizer):
+    record = episode()
+    (row,) = encoded(tokenizer, record)
+    whole = tokenizer.apply_chat_template(record["messages"], tokenize=False)
+    text = tokenizer.decode(row["input_ids"])
+    assert whole.startswith(text)
+    assert text.endswith("two<|im_end|>")
+    assert row["position_ids"].tolist() == list(range(len(row["input_ids"])))
+
+
+def test_every_reply_is_learnt_with_its_end_and_nothing_else(tokenizer):
+    (row,) = encoded(tokenizer, episode("one two three"))
+    assert learnt(tokenizer, row) == "one<|im_end|>two<|im_end|>three<|im_end|>"
+
+
+@pytest.mark.parametrize("budget", [StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS])
+def test_an_end_that_the_model_did_not_write_is_not_learnt(tokenizer, budget):
+    (row,) = encoded(tokenizer, episode(stop=budget))
+    assert learnt(tokenizer, row) == "one<|im_end|>two"
+    assert tokenizer.decode(row["input_ids"]).endswith("two")
+
+
+def test_what_the_agent_left_out_was_not_read(tokenizer):
+    agent = {"name": "raw", "context": {"keep": "last", "turns": 1}}
+    rows = encoded(tokenizer, episode("one two three"), agent=agent)
+    assert [learnt(tokenizer, row) for row in rows] == ["one<|im_end|>two<|im_end|>", "three<|im_end|>"]
+    assert "heard one" in tokenizer.decode(rows[0]["input_ids"])
+    assert "heard one" not in tokenizer.decode(rows[1]["input_ids"])
+
+
+def test_an_episode_that_is_too_long_is_refused(tokenizer):
+    with pytest.raises(ConfigError, match=r"a recorded episode of '1' has \d+ tokens, data.max_length allows 20"):
+        encoded(tokenizer, episode(), max_length=20)
+
+
+def rows_of(tokenizer: Any, records: str, **settings: Any) -> list[Row]:
+    source = {"oracle": False, "records": [records], "min_reward": None, "per_task": None, "weight": "none"}
+    config = data(episodes={**source, **settings})
+    return EpisodeDataset("train:small_train", tokenizer, config).rows
+
+
+def test_verls_loss_of_a_batch_is_the_weighted_mean_of_its_episodes(tokenizer, tmp_path):
+    path = write(tmp_path / "a.jsonl", episode("one two"), episode("three", reward=0.5))
+    rows = rows_of(tokenizer, path, weight="reward", min_reward=0.1)
+    batch = {
+        key: torch.nested.as_nested_tensor([row[key] for row in rows], layout=torch.jagged)
+        for key in ("input_ids", "loss_mask")
+    }
+    log_probs = torch.randn(len(batch["input_ids"].values()), generator=torch.Generator().manual_seed(0))
+    output = {"log_probs": torch.nested.nested_tensor_from_jagged(log_probs, batch["input_ids"].offsets())}
+    weights = sum(row["loss_mask"].sum().item() for row in rows)
+    loss, _ = sft_loss(None, output, tu.get_tensordict(batch, {"dp_size": 1, "batch_num_tokens": weights}))
+    parts = log_probs.split([len(row["input_ids"]) for row in rows])
+    sums = [part[:-1][row["loss_mask"][1:] > 0] for part, row in zip(parts, rows, strict=True)]
+    expected = -(sums[0].sum() + 0.5 * sums[1].sum()) / (len(sums[0]) + 0.5 * len(sums[1]))
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_the_oracle_and_records_are_learnt_together(tokenizer, tmp_path):
+    path = write(tmp_path / "a.jsonl", episode("one"), episode("two", task="2"))
+    config = data(episodes={"oracle": True, "records": [path]})
+    both = EpisodeDataset("train:small_train", tokenizer, config, max_samples=3)
+    assert len(both) == 3 + 2
+    assert {row["loss_mask"].dtype for row in both.rows} == {torch.float32}
+    assert len(EpisodeDataset("validation:small_test", tokenizer, config, max_samples=3)) == 3
+
+
+def test_a_batch_lays_the_sides_of_each_pair_next_to_each_other(tokenizer, tmp_path):
+    records = [
+        episode(f"{word}{task}", reward=reward, task=task)
+        for task in "12"
+        for word, reward in (("good", 1.0), ("bad", 0.0))
+    ]
+    config = data(preference={"records": [write(tmp_path / "a.jsonl", *records)]})
+    pairs = PairDataset("train", tokenizer, config)
+    pairs.set_reference(torch.tensor([[-1.0, -2.0], [-3.0, -4.0]]))
+    batch = collate_pairs([pairs[0], pairs[1]])
+    sides = zip(batch["input_ids"].unbind(), batch["loss_mask"].unbind(), strict=True)
+    said = [learnt(tokenizer, {"input_ids": ids, "loss_mask": mask}) for ids, mask in sides]
+    assert said == [f"{word}<|im_end|>" for word in ("good1", "bad1", "good2", "bad2")]
+    assert batch["reference"].tolist() == [-1, -2, -3, -4]
+    assert len(PairDataset("validation", tokenizer, config)) == 0

@@ -1,0 +1,159 @@
+"""What would stop a later round is refused before the first, and each phase is the command that it should be."""
+
+import json
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from tests.episodes import talk
+from tests.verl.composing import ROOT, recipe
+from verl_agent.errors import ConfigError
+from verl_agent.evolution.commands import arguments
+from verl_agent.evolution.prepare import Evolution, prepare
+from verl_agent.evolution.rounds import Phase
+from verl_agent.evolve import check_kept
+from verl_agent.trace.record import EpisodeWriter
+
+EVOLVE = """
+defaults: [agent_evolve, _self_]
+evolve:
+  explore: [{recipe: play.yaml, tasks: small_train, samples: 2}]
+  learn: learn.yaml
+  output_dir: rounds
+"""
+PLAY = """
+defaults: [agent_eval, cpu_eval, _self_]
+env: {name: guess_number, options: {tolerant: true}}
+agent: {name: raw}
+horizon: {eval_max_turns: 4}
+episode: {max_tokens_per_turn: 8}
+data: {max_prompt_length: 96, max_response_length: 160}
+evaluation: {tasks: small_test}
+"""
+LEARN = """
+defaults: [agent_sft, cpu_sft, _self_]
+env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test}
+agent: {name: raw}
+episodes: {records: base.jsonl}
+data: {max_length: 256, train_max_samples: 8}
+model: {path: model}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A user's folder with the three recipes and a model that passes for one."""
+    for name, text in (("evolve", EVOLVE), ("play", PLAY), ("learn", LEARN)):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "model/pytorch_model.bin").write_text("no weights to speak of")
+    return tmp_path
+
+
+def prepared(folder: Path, *overrides: str) -> Evolution:
+    with chdir(folder):
+        return prepare(recipe(folder / "evolve.yaml", *overrides))
+
+
+def change(folder: Path, name: str, old: str, new: str) -> None:
+    path = folder / f"{name}.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def save(evolution: Evolution, number: int) -> None:
+    weights = evolution.folder.of(Phase(number, "learn")) / "global_step_1/huggingface"
+    weights.mkdir(parents=True)
+    (weights / "config.json").write_text("{}")
+    (weights / "model.safetensors").write_text("")
+
+
+def overrides(phase: Phase, evolution: Evolution) -> dict[str, object]:
+    command = arguments(phase, evolution)
+    values = [OverridesParser.create().parse_override(one) for one in command[7:]]
+    return {value.key_or_group: value.value() for value in values}
+
+
+def test_the_base_policy_learns_the_recipe_as_it_is(folder):
+    evolution = prepared(folder)
+    with chdir(folder):
+        command = arguments(Phase(0, "learn"), evolution)
+    assert command[1:7] == ["-m", "verl_agent.sft", "--config-dir", str(folder), "--config-name", "learn"]
+    assert overrides(Phase(0, "learn"), evolution) == {
+        "trainer.default_local_dir": str(folder / "rounds/round_0/learn")
+    }
+
+
+def test_a_round_explores_with_the_policy_before_and_learns_from_the_base_model(folder):
+    evolution = prepared(folder, "evolve.weight=task")
+    save(evolution, 0)
+    played = overrides(Phase(1, "explore"), evolution)
+    assert played["model.path"] == str(folder / "rounds/round_0/learn/global_step_1/huggingface")
+    assert (played["evaluation.tasks"], played["evaluation.samples"]) == ("small_train", 2)
+    assert played["evaluation.seed"] != overrides(Phase(2, "explore"), evolution_with(evolution, 1))["evaluation.seed"]
+    learnt = overrides(Phase(1, "learn"), evolution)
+    assert learnt["episodes.records"] == ["base.jsonl", str(folder / "rounds/round_1/explore/guess_number")]
+    assert learnt["episodes.weight"] == "task"
+    assert "model.path" not in learnt
+
+
+def evolution_with(evolution: Evolution, number: int) -> Evolution:
+    save(evolution, number)
+    return evolution
+
+
+def test_a_round_may_go_on_from_the_policy_before(folder):
+    evolution = evolution_with(prepared(folder, "evolve.start=previous"), 0)
+    assert overrides(Phase(1, "learn"), evolution)["model.path"].endswith("round_0/learn/global_step_1/huggingface")
+
+
+def test_a_round_that_keeps_nothing_says_so(folder):
+    evolution = prepared(folder)
+    where = evolution.folder.of(Phase(1, "explore"))
+    with EpisodeWriter(where / "episodes.jsonl") as writer:
+        writer.write(talk("a", reward=0.0))
+    with pytest.raises(ConfigError, match="round 1 kept none of 1 episodes"):
+        check_kept(1, evolution, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("evolve", "learn: learn.yaml", "learn: gone.yaml", "evolve.learn='gone.yaml' does not exist"),
+        ("evolve", "learn: learn.yaml", "learn: play.yaml", "evolve.learn='play.yaml': this is no recipe for"),
+        ("evolve", "samples: 2", "sample: 2", "evolve.explore.sample is not a setting. Did you mean 'samples'"),
+        ("evolve", "tasks: small_train", "tasks: small_test", "share .* tasks"),
+        ("evolve", "tasks: small_train", "tasks: nothing", "nothing"),
+        ("play", "max_tokens_per_turn", "max_token_per_turn", "recipe='play.yaml': episode.max_token_per_turn is not"),
+        ("learn", "max_length: 256", "max_length: 255", "episodes of up to 256 tokens .* at most data.max_length=255"),
+        ("play", "agent: {name: raw}", "agent: {name: raw, context: {keep: last}}", "show a model different things"),
+        ("learn", "path: model}", "path: nowhere}", "model.path='nowhere' does not exist"),
+        (
+            "learn",
+            "model: {path: model}",
+            "model: {path: model}\ncheckpoint: {save_contents: [model, optimizer]}",
+            "lacks 'hf_model'",
+        ),
+    ],
+)
+def test_what_would_stop_a_later_round_is_refused(folder, name, old, new, message):
+    change(folder, name, old, new)
+    with pytest.raises(ConfigError, match=message):
+        prepared(folder)
+
+
+def test_a_recipe_that_changed_between_two_starts_is_refused(folder):
+    prepared(folder)
+    change(folder, "play", "eval_max_turns: 4", "eval_max_turns: 5")
+    with pytest.raises(ConfigError, match=r"rounds of another recipe: play.yaml changed"):
+        prepared(folder)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*/evolve*.yaml")), ids=lambda path: path.parent.name)
+def test_the_recipes_of_rounds_fit_each_other(path, tmp_path):
+    with chdir(ROOT):
+        prepare(recipe(path, f"evolve.output_dir={tmp_path}"))

@@ -1,0 +1,189 @@
+"""Supervised training and DPO through verl on a tiny random model: killed, run again, and checked from outside."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.episodes import talk
+from tests.verl.test_training import write_model
+from verl_agent.data.encoding import EpisodeEncoder
+from verl_agent.data.preferences import PreferenceSettings, make_pairs
+from verl_agent.export import export
+from verl_agent.models import resolve_checkpoint
+from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
+
+REPOSITORY = Path(__file__).parents[2]
+GUESSES = ("1", "2", "3", "4", "5", "6", "7", "8")
+
+DPO = """
+defaults: [agent_dpo, cpu_sft, _self_]
+env: {name: guess_number, eval_tasks: small_test}
+agent: {name: raw}
+preference: {records: episodes.jsonl, val_share: 0.25, beta: 0.1}
+data: {train_batch_size: 2, micro_batch_size_per_gpu: 1, max_length: 96, val_files: validation}
+model: {path: model}
+engine: {mixed_precision: {param_dtype: float32}}
+optim: {lr: 1.0e-3}
+trainer: {total_epochs: 4, save_freq: 1, test_freq: 3, max_ckpt_to_keep: 2}
+"""
+SFT = """
+defaults: [agent_sft, cpu_sft, _self_]
+env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test}
+agent: {name: raw}
+episodes: {records: episodes.jsonl, weight: task}
+data: {train_max_samples: 4, train_batch_size: 2, micro_batch_size_per_gpu: 2, max_length: 96}
+model: {path: model}
+engine: {mixed_precision: {param_dtype: float32}}
+optim: {lr: 1.0e-3}
+checkpoint: {save_contents: [model, optimizer, extra]}
+trainer: {total_epochs: 3}
+"""
+
+
+def episodes() -> list[EpisodeRecord]:
+    """Eight made-up tasks, each with a reply that was right and one that was not, after a first turn."""
+    return [
+        talk(f"Look {reply}", reward, task, env="guess_number", prompt=f"Task {task}.")
+        for task in GUESSES
+        for reply, reward in (("right", 1.0), ("wrong", 0.0))
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A user's folder with a model, episodes and recipes."""
+    folder = tmp_path_factory.mktemp("offline")
+    write_model(folder / "model")
+    with EpisodeWriter(folder / "episodes.jsonl") as writer:
+        for record in episodes():
+            writer.write(record)
+    (folder / "dpo.yaml").write_text(DPO)
+    (folder / "sft.yaml").write_text(SFT)
+    return folder
+
+
+def start(folder: Path, command: str, *overrides: str) -> subprocess.Popen[str]:
+    arguments = ["-m", f"verl_agent.{command}", "--config-dir", str(folder), "--config-name", command]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}
+    return subprocess.Popen(
+        [sys.executable, *arguments, *overrides],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def kill_after(process: subprocess.Popen[str], run: Path, step: int) -> int:
+    """Kill a run once a step is saved; returns the step that is saved then."""
+    tracker = run / "latest_checkpointed_iteration.txt"
+    until = time.monotonic() + 240
+    while not (tracker.is_file() and int(tracker.read_text()) >= step):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return int(tracker.read_text())
+
+
+def metrics(run: Path) -> dict[int, dict[str, float]]:
+    return read_metrics(sorted((run / "metrics").glob("*.jsonl")))
+
+
+@pytest.fixture(scope="module")
+def preferred(folder) -> Path:
+    """A DPO run that nobody disturbed."""
+    run = folder / "runs/whole"
+    finished(start(folder, "dpo", f"trainer.default_local_dir={run}"))
+    return run
+
+
+def margin(model: Path) -> float:
+    """By how many nats a model finds the better episodes likelier than the worse ones, in plain PyTorch."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    data = {"env_name": "guess_number", "env_options": {}, "agent": {"name": "raw"}, "max_length": 96}
+    encoder = EpisodeEncoder(tokenizer, OmegaConf.create({**data, "model_type": "llama"}))
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+
+    def score(record: EpisodeRecord) -> float:
+        (row,) = encoder.encode(record)
+        ids, written = row["input_ids"], row["loss_mask"].bool()
+        with torch.no_grad():
+            scores = policy(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+        return scores[written[1:]].sum().item()
+
+    pairs = make_pairs(episodes(), PreferenceSettings(records=["memory"]))
+    return sum(score(pair.better) - score(pair.worse) for pair in pairs) / len(pairs)
+
+
+def test_preference_learning_begins_at_the_reference_and_widens_the_margin(folder, preferred):
+    steps = metrics(preferred)
+    assert list(steps) == list(range(1, 13))
+    assert steps[1]["train/loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert steps[1]["train/margin"] == pytest.approx(0, abs=1e-4)
+    assert steps[12]["train/margin"] > 5
+    assert steps[12]["train/accuracy"] == 1
+    assert steps[12]["train/margin"] == pytest.approx(steps[12]["train/better"] - steps[12]["train/worse"], abs=1e-3)
+    assert steps[12]["val/loss"] < steps[3]["val/loss"] < math.log(2)
+    assert margin(resolve_checkpoint(preferred)) > margin(folder / "model") + 5
+
+
+def test_the_best_checkpoint_is_kept(preferred):
+    note = json.loads((preferred / "best/best.json").read_text())
+    validated = {step: values["val/loss"] for step, values in metrics(preferred).items() if "val/loss" in values}
+    assert sorted(validated) == [3, 6, 9, 12]
+    assert note["step"] == min(validated, key=validated.__getitem__)
+    assert (resolve_checkpoint(preferred / "best") / "model.safetensors").is_file()
+
+
+def test_a_killed_preference_run_ends_as_one_that_nobody_disturbed(folder, preferred):
+    run = folder / "runs/killed"
+    killed_after = kill_after(start(folder, "dpo", f"trainer.default_local_dir={run}"), run, 4)
+    assert 4 <= killed_after < 12
+    finished(start(folder, "dpo", f"trainer.default_local_dir={run}"))
+    whole, resumed = metrics(preferred), metrics(run)
+    assert list(resumed) == list(whole)
+    for step, values in whole.items():
+        assert resumed[step]["train/loss"] == pytest.approx(values["train/loss"], abs=1e-6), step
+    one, other = (load_file(resolve_checkpoint(where) / "model.safetensors") for where in (preferred, run))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_supervised_training_learns_from_oracle_and_records_and_its_shards_are_exported(folder, tmp_path):
+    run = folder / "runs/sft"
+    output = finished(start(folder, "sft", f"trainer.default_local_dir={run}"))
+    assert "4 episodes of the oracle, 8 recorded of guess_number" in output
+    steps = metrics(run)
+    assert list(steps) == list(range(1, 19))
+    assert steps[18]["train/loss"] < steps[1]["train/loss"] - 1
+    exported = export(run, tmp_path / "model")
+    assert not any((run / "global_step_18/huggingface").glob("*.safetensors"))
+    assert margin(exported) > margin(folder / "model") + 1
+    again = finished(start(folder, "sft", f"trainer.default_local_dir={run}"))
+    assert "All 18 steps are done already" in again
+    with (folder / "episodes.jsonl").open("a") as more:
+        more.write(json.dumps(talk("Look right", 1.0, "new", env="guess_number")) + "\n")
+    refused = start(folder, "sft", f"trainer.default_local_dir={run}")
+    assert "recorded episodes changed" in refused.communicate(timeout=120)[0]
+    refused = start(folder, "dpo", f"trainer.default_local_dir={run}")
+    assert "another recipe: command" in refused.communicate(timeout=120)[0]

@@ -1,0 +1,87 @@
+"""Recorded episodes as rows of tokens, with a mask of what the model wrote."""
+
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from verl_agent.agents.base import Agent
+from verl_agent.agents.registry import new_agent
+from verl_agent.config.schema import AgentSection, section
+from verl_agent.data.selection import ended_by_model, prompt
+from verl_agent.envs.registry import load_adapter
+from verl_agent.errors import ConfigError
+from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder, render_episode
+from verl_agent.trace.record import EpisodeRecord, episode_of
+
+Row = dict[str, torch.Tensor]
+"""`input_ids`, `position_ids` (int64) and `loss_mask`, each `(T,)`, unpadded; the names are those of verl."""
+
+
+class EpisodeEncoder:
+    """Encodes episodes as RL renders them, from the first prompt to the last reply.
+
+    The record holds text, so replies are encoded anew: the ids may differ from those that were sampled where a model
+    wrote a word in unusual pieces.
+
+    Args:
+        tokenizer: of the model that learns.
+        config: section `data`, with `env_name`, `env_options`, `agent`, `max_length` and `model_type`.
+
+    Raises:
+        ConfigError: no token builder agrees with the chat template.
+    """
+
+    def __init__(self, tokenizer: Any, config: Any) -> None:
+        self._tokenizer, self._config = tokenizer, config
+        self._template_options = config.get("apply_chat_template_kwargs", {})
+        self._builder = choose_builder(tokenizer, config.model_type, self._template_options)
+        chosen: Any = OmegaConf.to_container(config.agent)
+        self._words: AgentSection = section("agent", AgentSection, chosen)
+        self._agents: dict[str, Agent] = {}
+
+    def encode(self, record: EpisodeRecord) -> list[Row]:
+        """Rows of one episode: several where the agent edits the context.
+
+        Returns:
+            Rows whose `loss_mask` is 1 on every token of a reply and on the token that ends it; 0 on prompt and
+            observations. The end of a last reply that a token budget cut is left out: the model did not write it.
+
+        Raises:
+            ConfigError: a row is longer than `max_length`, or the environment is not registered.
+        """
+        agent = self._agent(record["env"])
+        agent.prompt_length = len(prompt(record))
+        tokens = EpisodeTokens(self._builder, self._tokenizer.eos_token_id, agent.tools)
+        samples = render_episode(tokens, self._tokenizer, agent, episode_of(record))
+        rows = []
+        for sample in samples:
+            ids = sample.prompt_ids + sample.response_ids
+            mask = [0] * len(sample.prompt_ids) + sample.response_mask
+            if sample is samples[-1] and not ended_by_model(record):
+                ids, mask = ids[:-1], mask[:-1]
+            rows.append(self._row(ids, mask, record["task"]))
+        return rows
+
+    def _row(self, ids: list[int], mask: list[int], task: str) -> Row:
+        most = int(self._config.max_length)
+        if len(ids) > most:
+            raise ConfigError(
+                f"a recorded episode of {task!r} has {len(ids)} tokens, data.max_length allows {most}. Raise it, or "
+                "record episodes with a smaller data.max_response_length."
+            )
+        return {
+            "input_ids": torch.tensor(ids),
+            "position_ids": torch.arange(len(ids)),
+            "loss_mask": torch.tensor(mask),
+        }
+
+    def _agent(self, env: str) -> Agent:
+        if env not in self._agents:
+            options: Any = OmegaConf.to_container(self._config.env_options) if env == self._config.env_name else {}
+            words = self._words
+            agent = new_agent(words.name, words.options, words.context, load_adapter(env, options).form)
+            if agent.tools:
+                check_tools(self._tokenizer, self._builder, agent.tools, self._template_options)
+            self._agents[env] = agent
+        return self._agents[env]

@@ -1,0 +1,94 @@
+"""Learn from pairs of episodes: `python -m verl_agent.dpo --config-dir DIR --config-name RECIPE`."""
+
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from verl_agent.agents.registry import new_agent
+from verl_agent.config.schema import AgentSection, section
+from verl_agent.data.preferences import PreferenceSettings, make_pairs, split_pairs
+from verl_agent.data.selection import fingerprint, usable_records
+from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.tasks import select_tasks
+from verl_agent.errors import ConfigError
+from verl_agent.launch import launch
+from verl_agent.run_folder import DPO_IDENTITY, identity
+from verl_agent.supervised import Method, Plan
+from verl_agent.supervised import run as run_method
+from verl_agent.terminal import exit_with
+from verl_agent.trace.metrics_log import LoggedStep
+
+
+def plan(config: DictConfig) -> Plan:
+    """Check the environment and pair the recorded episodes.
+
+    Raises:
+        ConfigError: they do not allow the run.
+    """
+    settings: PreferenceSettings = section("preference", PreferenceSettings, OmegaConf.to_container(config.preference))
+    options = {str(key): value for key, value in OmegaConf.to_object(config.env.options).items()}
+    held_out = select_tasks(config.env.name, config.env.eval_tasks, options)
+    records = usable_records(
+        settings.records, "preference.records", frozenset((item.env, item.id) for item in held_out)
+    )
+    train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
+    chosen: Any = OmegaConf.to_container(config.agent)
+    words = section("agent", AgentSection, chosen)
+    if new_agent(words.name, words.options, words.context, load_adapter(config.env.name, options).form).context.edits:
+        raise ConfigError(
+            f"agent.context.keep={words.context.get('keep')!r} makes several samples of an episode, and a pair needs "
+            "one of each side. Play and learn with agent.context.keep=all."
+        )
+    if config.data.use_dynamic_bsz and 2 * config.data.max_length > config.data.max_token_len_per_gpu:
+        raise ConfigError(
+            f"data.max_token_len_per_gpu={config.data.max_token_len_per_gpu} must hold both episodes of a pair: at "
+            f"least twice data.max_length={config.data.max_length}."
+        )
+    if bool(config.data.val_files) != bool(settings.val_share):
+        raise ConfigError(
+            f"preference.val_share={settings.val_share:g} and data.val_files={config.data.val_files!r} contradict each "
+            "other. Validate with a share above 0 and data.val_files=validation, or not, with 0 and null."
+        )
+    facts = identity(OmegaConf.to_container(config), DPO_IDENTITY, [])
+    return Plan(
+        rows=len(train),
+        val_rows=len(validation),
+        identity={"command": "dpo", **facts, "pairs": fingerprint([pair.fingerprint for pair in train])},
+        summary=f"{len(train)} pairs of {len({pair.task for pair in train})} tasks, {len(validation)} to validate on",
+    )
+
+
+def trainer() -> type:
+    """The trainer's class."""
+    from verl_agent.offline.preference_trainer import PreferenceTrainer
+
+    return PreferenceTrainer
+
+
+def state(logged: LoggedStep) -> str:
+    """What is shown of a step."""
+    values = logged.values
+    return f"loss {values['train/loss']:.3f}, margin {values.get('train/margin', 0.0):.2f}"
+
+
+DPO = Method("agent_dpo", "preference learning", plan, trainer, state)
+
+
+def run(config: DictConfig) -> None:
+    """Train to the end of a composed recipe, or go on from its last checkpoint.
+
+    Raises:
+        ConfigError: the run must not start.
+    """
+    run_method(config, DPO)
+
+
+@hydra.main(version_base=None, config_path=None, config_name=None)
+def main(config: DictConfig) -> None:
+    """Entry point of `python -m verl_agent.dpo`."""
+    exit_with(run, config)
+
+
+if __name__ == "__main__":
+    launch(main)

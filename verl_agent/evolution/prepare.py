@@ -1,0 +1,159 @@
+"""Compose the recipes that the rounds will use, and refuse before the first one what would stop a later one."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from verl_agent.agents.base import Agent
+from verl_agent.agents.registry import new_agent
+from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.schema import AgentSection, section
+from verl_agent.data.selection import fingerprint
+from verl_agent.envs.forms import ActionForm
+from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.errors import ConfigError
+from verl_agent.evolution.rounds import EvolveFolder, EvolveSettings, Exploration, folder_names
+from verl_agent.machine import check_disk, disk_needed
+from verl_agent.models import parameters, resolve_model
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """All rounds, checked.
+
+    Attributes:
+        settings: section `evolve`.
+        learn: the composed recipe of supervised training.
+        folder: where the rounds lie.
+        identity: what the rounds keep from the first to the last.
+    """
+
+    settings: EvolveSettings
+    learn: DictConfig
+    folder: EvolveFolder
+    identity: dict[str, Any]
+
+
+def prepare(config: DictConfig) -> Evolution:
+    """Compose and check everything that the rounds will need.
+
+    Raises:
+        ConfigError: anything that would stop a later round.
+    """
+    check_keys(config, "agent_evolve")
+    try:
+        plain: Any = OmegaConf.to_container(config.evolve, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    explore = [section("evolve.explore", Exploration, entry) for entry in plain["explore"]]
+    settings: EvolveSettings = section("evolve", EvolveSettings, {**plain, "explore": explore})
+    GlobalHydra.instance().clear()
+    learn = composed(settings.learn, "evolve.learn", "agent_sft")
+    players = [composed(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in explore]
+    for entry, player in zip(explore, players, strict=True):
+        check_player(entry, player, learn, settings)
+    root = Path(settings.output_dir).resolve()
+    folder = EvolveFolder(root, folder_names([player.env.name for player in players]))
+    check_room(settings, learn, root)
+    kept = {key: value for key, value in plain.items() if key not in ("rounds", "validate", "output_dir")}
+    recipes = {path: fingerprint(OmegaConf.to_container(one)) for path, one in named(settings, learn, players).items()}
+    identity = {**kept, **recipes}
+    folder.claim(identity)
+    return Evolution(settings, learn, folder, identity)
+
+
+def composed(recipe: str, key: str, base: str) -> DictConfig:
+    """Another recipe, as its own command would compose it.
+
+    Raises:
+        ConfigError: it does not exist, does not compose, or is one of another kind.
+    """
+    path = Path(recipe)
+    if not path.is_file():
+        raise ConfigError(f"{key}={recipe!r} does not exist. Name a recipe's YAML file.")
+    try:
+        with initialize_config_dir(str(path.resolve().parent), version_base=None):
+            config = compose(path.stem)
+    except HydraException as error:
+        raise ConfigError(f"{key}={recipe!r} does not compose: {error}") from error
+    try:
+        check_kind(config, base)
+        check_keys(config, base)
+    except ConfigError as error:
+        raise ConfigError(f"{key}={recipe!r}: {error}") from error
+    return config
+
+
+def named(settings: EvolveSettings, learn: DictConfig, players: Sequence[DictConfig]) -> dict[str, DictConfig]:
+    """The recipes by their paths."""
+    return {
+        settings.learn: learn,
+        **{one.recipe: config for one, config in zip(settings.explore, players, strict=True)},
+    }
+
+
+def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, settings: EvolveSettings) -> None:
+    """What is explored exists, is held out from no validation, and fits into what is learnt.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    env, options = player.env.name, plain_options(player)
+    select_tasks(env, entry.tasks, options)
+    held_out = [player.evaluation.tasks] if settings.validate else []
+    held_out += [learn.env.eval_tasks] if learn.env.name == env else []
+    for tasks in held_out:
+        check_disjoint(env, entry.tasks, tasks, options)
+    agents = [agent_of(one, load_adapter(env, options).form) for one in (player, learn)]
+    if (agents[0].context, agents[0].tools) != (agents[1].context, agents[1].tools):
+        raise ConfigError(
+            f"{entry.recipe} and {settings.learn} show a model different things of an episode: agent.context, or the "
+            "functions of agent.name=tools. Give both the same section `agent`."
+        )
+    longest = int(player.data.max_prompt_length) + int(player.data.max_response_length)
+    if longest > int(learn.data.max_length):
+        raise ConfigError(
+            f"{entry.recipe} plays episodes of up to {longest} tokens (data.max_prompt_length and "
+            f"data.max_response_length), {settings.learn} learns at most data.max_length={learn.data.max_length}. "
+            "Raise it."
+        )
+
+
+def check_room(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
+    """The disk holds one training's checkpoints and the weights of every round.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    count = parameters(resolve_model(learn.model.path, key="model.path"))
+    saved = list(learn.checkpoint.save_contents)
+    training = disk_needed(count, saved, learn.trainer.max_ckpt_to_keep)
+    weights = disk_needed(count, ["hf_model"], settings.rounds)
+    root.mkdir(parents=True, exist_ok=True)
+    if "hf_model" not in saved:
+        raise ConfigError(
+            f"{settings.learn}: checkpoint.save_contents={saved} lacks 'hf_model', which the policy of a round is "
+            "played from. Add it."
+        )
+    check_disk(shutil.disk_usage(root).free, training + weights, root)
+
+
+def agent_of(config: DictConfig, form: ActionForm) -> Agent:
+    """The agent of a recipe."""
+    chosen: Any = OmegaConf.to_container(config.agent)
+    words = section("agent", AgentSection, chosen)
+    return new_agent(words.name, words.options, words.context, form)
+
+
+def plain_options(config: DictConfig) -> dict[str, Any]:
+    """Keyword arguments of an adapter."""
+    return {str(key): value for key, value in OmegaConf.to_object(config.env.options).items()}

@@ -1,0 +1,53 @@
+"""Direct preference optimisation over whole episodes: the loss, on log-probs that a model gave.
+
+DPO, arXiv 2305.18290, equation 7: for a better episode w and a worse one l of the same prompt,
+`-log sigmoid(β · (log π(w)/π_ref(w) - log π(l)/π_ref(l)))`, where log π sums over the tokens that the model wrote: over
+every turn, never over prompt and observations. Optionally the mean negative log-probability of a token of w is added
+(arXiv 2404.19733, equation 2).
+
+Shape suffixes: B pairs, 2B rows in the order better, worse, better, worse, ...
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+
+def reply_log_probs(log_probs: Tensor, loss_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-probability of all replies of each row.
+
+    Args:
+        log_probs: jagged `(2B, T)`; entry t is the log-probability of token t + 1. The last entry of a row stands for
+            no token of it and is left out.
+        loss_mask: jagged `(2B, T)`, 1 on the tokens that the model wrote, 0 on the first token of each row.
+
+    Returns:
+        Sums in nats and numbers of tokens, float `(2B,)` each.
+    """
+    written = torch.roll(loss_mask.values(), shifts=-1, dims=0).to(log_probs.dtype)
+    offsets = log_probs.offsets()
+    written[offsets[1:] - 1] = 0
+    rows = torch.repeat_interleave(offsets.diff())
+    empty = torch.zeros(len(offsets) - 1, dtype=log_probs.dtype, device=written.device)
+    return empty.index_add(0, rows, log_probs.values() * written), empty.index_add(0, rows, written)
+
+
+def dpo_losses(policy_2B: Tensor, reference_2B: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """The loss of each pair, and by how much the policy prefers its better episode more than the reference does.
+
+    Args:
+        policy_2B: float `(2B,)`, log-probability of the replies of each row, in nats.
+        reference_2B: the same under the reference model; carries no gradient.
+        beta: see `PreferenceSettings.beta`.
+
+    Returns:
+        Losses and margins in nats, float `(B,)` each.
+
+    Example:
+        >>> losses, margins = dpo_losses(torch.tensor([-1.0, -3.0]), torch.tensor([-2.0, -2.0]), beta=0.5)
+        >>> [round(value.item(), 4) for value in (losses[0], margins[0])]
+        [0.3133, 2.0]
+    """
+    gained_B2 = (policy_2B - reference_2B).view(-1, 2)
+    margins_B = gained_B2[:, 0] - gained_B2[:, 1]
+    return -logsigmoid(beta * margins_B), margins_B

@@ -1,0 +1,210 @@
+"""What supervised training and DPO share: the folder, the checks of the machine, progress, and the start of verl."""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from verl_agent.best import read_best
+from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.errors import ConfigError
+from verl_agent.machine import (
+    SFT_BYTES,
+    SFT_MEMORY_GB,
+    check_disk,
+    check_memory,
+    disk_needed,
+    memory_needed,
+    read_memory,
+)
+from verl_agent.model_config import load_config
+from verl_agent.models import parameters, resolve_model
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.run_folder import RunFolder
+from verl_agent.terminal import explaining, quiet, repeating
+from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
+
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a command found out about its run before it starts.
+
+    Attributes:
+        rows: episodes or pairs to train on.
+        val_rows: likewise to validate on.
+        identity: settings that the run keeps from its first step to its last.
+        summary: one line that says what is learnt from.
+    """
+
+    rows: int
+    val_rows: int
+    identity: Mapping[str, Any]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One command that trains through verl's SFT trainer.
+
+    Attributes:
+        base: the YAML that its recipes are built on.
+        title: what the run is called on the screen.
+        plan: checks a config, the settings of the model as the recipe has them, and says what the run will do.
+        trainer: loads the trainer's class; imports verl.
+        state: what a logged step shows beside the bar.
+    """
+
+    base: str
+    title: str
+    plan: Callable[[DictConfig], Plan]
+    trainer: Callable[[], type]
+    state: Callable[[LoggedStep], str]
+
+
+def run(config: DictConfig, method: Method) -> None:
+    """Train to the end of a composed recipe, or go on from its last checkpoint.
+
+    Raises:
+        ConfigError: the run must not start.
+    """
+    check_kind(config, method.base)
+    try:
+        OmegaConf.resolve(config)
+        folder = RunFolder.at(config.trainer.default_local_dir)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    with quiet(folder.log) as console:
+        if missing := OmegaConf.missing_keys(config):
+            raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
+        check_keys(config, method.base)
+        plan = method.plan(config)
+        check_batches(config, plan)
+        steps, resume = total_steps(config, plan.rows), config.trainer.resume_mode != "disable"
+        complete(config, folder)
+        folder.check_identity(plan.identity, resume)
+        if resume and folder.last_step >= steps:
+            console.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
+            return
+        console.print(plan.summary, markup=False, highlight=False, soft_wrap=True)
+        with explaining(folder, console), showing(folder, steps, method, console):
+            train(config, folder, method)
+        best = read_best(folder.root)
+        if best is not None:
+            console.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
+        console.print(f"{method.title}: {folder.root}   log: {folder.log}", soft_wrap=True)
+
+
+def complete(config: DictConfig, folder: RunFolder) -> None:
+    """Fill in what only this machine knows, and check that it has the memory and the disk.
+
+    Raises:
+        ConfigError: no such model, or too little of either.
+    """
+    with open_dict(config):
+        config.trainer.default_local_dir = str(folder.root)
+        config.model.path = resolve_model(config.model.path, key="model.path")
+        config.data.model_type = load_config(config.model.path, "model.path").model_type
+    count = parameters(config.model.path)
+    if use_cpu_device():
+        check_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
+    needed_gb = disk_needed(count, list(config.checkpoint.save_contents), config.trainer.max_ckpt_to_keep)
+    check_disk(shutil.disk_usage(folder.root).free, needed_gb, folder.root)
+
+
+def check_batches(config: DictConfig, plan: Plan) -> None:
+    """There is a batch to train on, and one to validate on where a validation is asked for; batches divide.
+
+    Raises:
+        ConfigError: there is none, or they do not.
+    """
+    data, batch = config.data, int(config.data.train_batch_size)
+    if plan.rows < batch:
+        raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or learn from more.")
+    if not data.use_dynamic_bsz and batch % int(data.micro_batch_size_per_gpu):
+        raise ConfigError(
+            f"data.train_batch_size={batch} must be a multiple of "
+            f"data.micro_batch_size_per_gpu={data.micro_batch_size_per_gpu}."
+        )
+    if data.val_files and plan.val_rows < batch:
+        raise ConfigError(
+            f"there are {plan.val_rows} rows to validate on, and verl drops an unfinished batch of "
+            f"data.train_batch_size={batch}. Hold out more, lower it, or do not validate (data.val_files=null)."
+        )
+    if isinstance(config.trainer.test_freq, int) and config.trainer.test_freq > 0 and not data.val_files:
+        raise ConfigError(
+            f"trainer.test_freq={config.trainer.test_freq} asks for validations, but data.val_files is null. Name what "
+            "to validate on, or set trainer.test_freq=-1."
+        )
+
+
+def total_steps(config: DictConfig, rows: int) -> int:
+    """Optimizer steps of the whole run."""
+    if config.trainer.total_training_steps is not None:
+        return int(config.trainer.total_training_steps)
+    return rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
+
+
+def train(config: DictConfig, folder: RunFolder, method: Method) -> None:
+    """Hand the config to verl's trainer, in this process."""
+    folder.metrics.parent.mkdir(parents=True, exist_ok=True)
+    os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    single_process()
+    from verl_agent.plugin import require_plugin  # importing it imports verl
+
+    require_plugin()
+    from verl_agent.offline.supervised_trainer import run_trainer
+
+    run_trainer(method.trainer(), config)
+
+
+def single_process() -> None:
+    """Be a process group of one, unless torchrun started this process."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+@contextmanager
+def showing(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
+    """A progress bar with what the last step measured, while the block runs."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    tail = MetricsTail(folder.metrics)
+    hidden = os.environ.get("RANK", "0") != "0"
+    with Progress(*columns, console=console, disable=hidden, redirect_stdout=False, redirect_stderr=False) as progress:
+        bar = progress.add_task(method.title, total=steps, completed=folder.last_step, state="loading the model")
+
+        def follow() -> None:
+            for logged in tail.read():
+                if "train/loss" in logged.values:
+                    progress.update(bar, completed=logged.step, state=method.state(logged))
+
+        with repeating(follow, POLL_S):
+            yield
