@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from verl_agent.config.parts import agent_parts
+
 CARD_GB = 80.0
 """Memory of a GPU that recipes are sized for."""
 CONTEXT_GB = 3.0
@@ -192,5 +194,6 @@ def _seconds(config: Mapping[str, Any], trained: list[Shape], gpus: int, length:
     passes = [2 + 6 * int(actor["ppo_epochs"])] * len(trained)
     work = sum(each.parameters * count for each, count in zip(trained, passes, strict=True))
     work += 2 * trained[0].parameters if reference else 0
-    turns, written = max(config["horizon"]["max_turns"]), int(config["episode"]["max_tokens_per_turn"])
-    return float(work * tokens / (FLOPS * gpus) + min(turns * written, length) / TOKENS_S)
+    settings = [part.settings for part in agent_parts(config)]
+    longest = max(each.horizon.turns_for_evaluation() * each.episode.max_tokens_per_turn for each in settings)
+    return float(work * tokens / (FLOPS * gpus) + min(longest, length) / TOKENS_S)

@@ -55,7 +55,7 @@ def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
     check_trainer(config)
     check_algorithm(OmegaConf.to_container(config), parts)
     for part in parts:
-        check_environment(part)
+        check_environment(part, parts)
         check_context(config, part)
         check_budgets(config, part)
     check_shares(config, parts)
@@ -95,8 +95,8 @@ def check_trainer(config: DictConfig) -> None:
             )
 
 
-def check_environment(part: Part) -> None:
-    """The environment exists, accepts its options, and knows the tasks.
+def check_environment(part: Part, parts: Sequence[Part]) -> None:
+    """The environment exists, accepts its options, and knows the tasks, none of which any part validates on.
 
     Raises:
         ConfigError: it does not.
@@ -105,7 +105,9 @@ def check_environment(part: Part) -> None:
     new_session(env.name, env.options)
     agent_of(part.settings)
     select_tasks(env.name, env.train_tasks, env.options)
-    check_disjoint(env.name, env.train_tasks, env.eval_tasks, env.options)
+    for other in parts:
+        if other.env.name == env.name:
+            check_disjoint(env.name, env.train_tasks, other.env.eval_tasks, env.options)
 
 
 def check_context(config: DictConfig, part: Part) -> None:

@@ -81,7 +81,7 @@ async def first_messages(env: EnvSettings, items: Sequence[TaskItem]) -> list[li
     Raises:
         ConfigError: the environment does not start.
     """
-    pool = local_pool(load_adapter(env.name), env, count=1)
+    pool = local_pool(load_adapter(env.name, env.options), env, count=1)
 
     async def begin(item: TaskItem) -> list[Message]:
         try:

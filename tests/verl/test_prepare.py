@@ -93,6 +93,13 @@ def prepared(folder: Path, *changes: str):
             ["agent.context.keep=last", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
             "agent.context.keep='last' makes several rows of an episode, and actor_rollout_ref.actor.loss_agg_mode=",
         ),
+        (
+            [
+                "env.mixture=[{name: guess_number, label: a, train_tasks: small_train, eval_tasks: small_test}, "
+                "{name: guess_number, label: b, train_tasks: small_test, eval_tasks: small_train}]"
+            ],
+            "env.train_tasks='small_train' and env.eval_tasks='small_train' share 46 tasks",
+        ),
         (["env.timeout_s=0"], "env.timeout_s must be > 0 seconds, got 0."),
         (["horizon.max_turns=[8,4]"], "horizon.max_turns must not shrink, got [8, 4]."),
         (["horizon.max_turns=[]"], "horizon.max_turns must hold limits >= 1, got []."),

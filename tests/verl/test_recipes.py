@@ -101,7 +101,7 @@ def test_a_training_recipe_passes_our_own_checks(path):
     check_algorithm(OmegaConf.to_container(config), parts)
     with chdir(ROOT):
         for part in parts:
-            check_environment(part)
+            check_environment(part, [part])
             check_budgets(config, part)
         check_shares(config, parts)
 

@@ -113,6 +113,8 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
     held_out += [learn.env.eval_tasks] if learn.env.name == env else []
     for tasks in held_out:
         check_disjoint(env, entry.tasks, tasks, options)
+    if settings.validate and learn.env.name == env:  # the base set, which every round learns
+        check_disjoint(env, learn.env.train_tasks, player.evaluation.tasks, options)
     agents = [agent_of(one, load_adapter(env, options).form) for one in (player, learn)]
     if (agents[0].context, agents[0].tools) != (agents[1].context, agents[1].tools):
         raise ConfigError(

@@ -22,7 +22,7 @@ from env_adapters.webarena.sites.siteset import SiteSet
 from env_adapters.webarena.sites.supervisor import SITES, START_S
 from verl_agent.errors import ConfigError
 
-FIRST_PORT = 7770
+FIRST_PORT = 7870
 END_S = 20.0
 
 
