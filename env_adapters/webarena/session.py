@@ -243,6 +243,8 @@ class BrowserSession:
         if self._ours:
             return
         self._popups += 1
+        for other in self._tabs:
+            other.opened()
         if len(self._tabs) >= MAX_TABS or self._popups > MAX_POPUPS:
             self._note("A page tried to open more tabs than there may be.")
             if self._popups > MAX_POPUPS:

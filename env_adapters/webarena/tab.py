@@ -22,6 +22,8 @@ POLL_S = 0.015
 ANSWER_S = 8.0
 """Seconds that a page may take to answer a question of the browser; one that takes longer hangs."""
 TITLE_S = 1.0
+OPENING_S = 1.0
+"""Seconds that a window which a page opens is waited for."""
 SETTLED = f"""new Promise(done => {{
   const begun = performance.now();
   const over = () => {{ clearTimeout(timer); watch.disconnect(); done(document.readyState); }};
@@ -80,18 +82,14 @@ class Tab:
         self._client: CDPSession | None = None
         self._loading: set[str] = set()
         self._arriving = ""
+        self._opens_until = 0.0
         self._main = ""
         self._numbers = Numbers()
 
     @property
     def loading(self) -> bool:
-        """Whether a document, in any frame, is on its way."""
-        return bool(self._loading)
-
-    @property
-    def arriving(self) -> str:
-        """The URL of the document that has been asked for and has not come yet; "" if there is none."""
-        return self._arriving
+        """Whether a document, in any frame, or a window that the page opens is on its way."""
+        return bool(self._loading) or time.monotonic() < self._opens_until
 
     async def attach(self) -> None:
         """Listen to the page; twice is no error."""
@@ -103,10 +101,15 @@ class Tab:
         for name in DONE:
             client.on(name, self._note_done)
         client.on("Page.frameNavigated", self._note_arrival)
+        client.on("Page.windowOpen", self._note_opening)
         await client.send("Page.enable")
         tree = await client.send("Page.getFrameTree")
         self._main = tree["frameTree"]["frame"]["id"]
         self._client = client
+
+    def opened(self) -> None:
+        """A window that this page may have asked for is there."""
+        self._opens_until = 0.0
 
     async def title(self) -> str:
         """The title, or "" where the page does not say."""
@@ -226,6 +229,10 @@ class Tab:
             raise EnvError(
                 f"the page {self.page.url[:200]} does not answer: {method} took more than {ANSWER_S:g} s."
             ) from None
+
+    def _note_opening(self, event: dict[str, Any]) -> None:
+        """The page opens a window, which arrives as a tab later; one that is blocked never does."""
+        self._opens_until = time.monotonic() + OPENING_S
 
     def _note_loading(self, event: dict[str, Any]) -> None:
         self._loading.add(event["frameId"])
