@@ -175,12 +175,20 @@ def check_micro_batches(config: DictConfig) -> None:
     rows = groups * int(policy.rollout.n) // (trainer.n_gpus_per_node * trainer.nnodes)
     passes = [] if config.algorithm.rollout_correction.bypass_mode else ["rollout"]
     passes += ["ref"] if policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward else []
-    for name in passes:
-        size = policy[name].log_prob_micro_batch_size_per_gpu
-        if not policy[name].log_prob_use_dynamic_bsz and size and rows % int(size):
+    sizes = {
+        f"actor_rollout_ref.{name}.log_prob_micro_batch_size_per_gpu": (
+            policy[name].log_prob_micro_batch_size_per_gpu,
+            policy[name].log_prob_use_dynamic_bsz,
+        )
+        for name in passes
+    }
+    key = "ppo_micro_batch_size_per_gpu"
+    sizes[f"actor_rollout_ref.actor.{key}"] = (policy.actor[key], policy.actor.use_dynamic_bsz)
+    for name, (size, packed) in sizes.items():
+        if not packed and size and rows % int(size):
             raise ConfigError(
-                f"actor_rollout_ref.{name}.log_prob_micro_batch_size_per_gpu={size} does not divide the {rows} "
-                "episodes of a mini batch on each GPU (actor.ppo_mini_batch_size * rollout.n). Choose a divisor."
+                f"{name}={size} does not divide the {rows} episodes of a mini batch on each GPU "
+                "(actor.ppo_mini_batch_size * rollout.n). Choose a divisor."
             )
 
 

@@ -38,8 +38,8 @@ episode: {max_tokens_per_turn: 8, cut_turn: play}
 data: {train_batch_size: 5, max_prompt_length: 1024, max_response_length: 512}
 algorithm: {adv_estimator: reinforce_plus_plus, rollout_correction: {bypass_mode: false}}
 actor_rollout_ref:
-  actor: {use_kl_loss: false, entropy_coeff: -0.1, optim: {lr: 1.0e-2}}
-  rollout: {n: 2, max_num_seqs: 16, log_prob_micro_batch_size_per_gpu: 2}
+  actor: {use_kl_loss: false, entropy_coeff: -0.1, ppo_micro_batch_size_per_gpu: 5, optim: {lr: 1.0e-2}}
+  rollout: {n: 2, max_num_seqs: 16, log_prob_micro_batch_size_per_gpu: 5}
 trainer: {total_training_steps: 2, save_freq: -1, experiment_name: all}
 """
 
