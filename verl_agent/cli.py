@@ -16,7 +16,7 @@ from rich.markup import escape
 from verl_agent import doctor as machine
 from verl_agent.envs.check import check_adapter
 from verl_agent.envs.registry import load_adapter
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.needs import Status
 from verl_agent.new_env import write_package
 
@@ -205,7 +205,7 @@ def _run(module: str, recipe: Path, overrides: list[str]) -> None:
     """Become `python -m <module>` with Hydra's arguments for the recipe."""
     if not recipe.is_file():
         known = sorted(str(path) for path in Path("recipes").rglob("*.yaml"))
-        _fail(f"recipe {str(recipe)!r} does not exist. Here are: {', '.join(known) or 'none below ./recipes'}.")
+        _fail(f"recipe {str(recipe)!r} does not exist. {did_you_mean(str(recipe), known)[:300]}")
     place = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *place, *overrides])

@@ -44,7 +44,8 @@ def resolve_model(path: str, key: str = "actor_rollout_ref.model.path") -> str:
         return path
     raise ConfigError(
         f"{key}={path!r} does not exist. Give a folder of a model, a checkpoint or a run, a hub id such as "
-        f"Qwen/Qwen2.5-3B-Instruct, or {SMOLLM2!r}."
+        f"Qwen/Qwen2.5-3B-Instruct, or {SMOLLM2!r}. The run of a warm start is made by `verl-agent sft`, below the "
+        "folder in which it is called."
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from verl_agent.envs.actions import shorten
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.errors import ConfigError
 from verl_agent.types import Message, StepResult, TaskItem
 
 MAX_MESSAGE = 20_000
@@ -30,12 +31,22 @@ class BreachError(Exception):
 
 
 @contextmanager
-def boundary(call: str, advice: str) -> Iterator[None]:
-    """Turn whatever a call into the adapter raises into a breach."""
+def boundary(call: str, advice: str, settings: bool = False) -> Iterator[None]:
+    """Turn whatever a call into the adapter raises into a breach.
+
+    Args:
+        call: what is called.
+        advice: what to change.
+        settings: whether the call may say that an option or the machine is wrong (`ConfigError`), which is no breach.
+    """
     try:
         yield
     except BreachError:
         raise
+    except ConfigError as error:
+        if settings:
+            raise
+        raise BreachError(call, f"raised ConfigError: {shorten(str(error), 300)}", advice) from error
     except (Exception, SystemExit) as error:
         text = shorten(str(error), 300)
         raise BreachError(call, f"raised {type(error).__name__}{f': {text}' if text else ''}", advice) from error
@@ -44,7 +55,7 @@ def boundary(call: str, advice: str) -> Iterator[None]:
 async def reset(session: EnvAdapter, item: TaskItem) -> list[Message]:
     """Begin `item`; the messages are checked."""
     call = f"reset({item.id!r})"
-    with boundary(call, "A session must be able to begin every item that tasks() lists."):
+    with boundary(call, "A session must be able to begin every item that tasks() lists.", settings=True):
         messages = await _awaited(call, "reset", session.reset(item))
         if not isinstance(messages, list) or not messages:
             raise BreachError(call, f"returned {shorten(repr(messages))}", "Return a list of at least one message.")

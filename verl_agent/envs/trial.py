@@ -68,7 +68,9 @@ class Trial:
 
     def session(self) -> EnvAdapter:
         """A fresh session."""
-        with boundary(f"{self.adapter.__name__}(**{dict(self.options)})", "Check the options and the constructor."):
+        with boundary(
+            f"{self.adapter.__name__}(**{dict(self.options)})", "Check the options and the constructor.", settings=True
+        ):
             return self.adapter(**self.options)
 
     def within_budget(self, what: str, items: Sequence[T]) -> Iterator[T]:
