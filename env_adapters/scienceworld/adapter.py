@@ -34,7 +34,7 @@ class ScienceWorld(EnvAdapter):
     splits = tuple(SPLITS)
     form = LineForm(placeholder="one action, on one line")
     success_reward = 0.995  # scores are whole percents; a sum of their differences may miss 1 by a rounding error
-    hosting = Hosting(threads=1, sessions=WORLDS)  # a JVM, which one thread at a time may enter
+    hosting = Hosting(threads=1, sessions=WORLDS, busy=4)  # one JVM a host; from the fifth session on, one a core
 
     def __init__(self, prompt: str = "full", jvms: int = 1) -> None:
         """Choose what the model is shown, and what the sessions of a process share.
