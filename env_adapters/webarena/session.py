@@ -1,7 +1,4 @@
-"""One episode's browser: a context behind a fence, its tabs, and the actions carried out on them.
-
-Knows no tasks and no rewards.
-"""
+"""One episode's browser: a context behind a fence, its tabs and the actions on them. Knows no tasks, no rewards."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
