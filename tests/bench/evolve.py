@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.bench.tiny import write_tiny_model
+from tests.models import write_byte_model
 
 OPTIONS = {"tolerant": True}
 EVOLVE = """# AgentEvol with a tiny model, written by tests/bench/evolve.py.
@@ -61,7 +61,7 @@ def demonstration_texts() -> list[str]:
 def write_recipes(folder: Path, epochs: int) -> None:
     """The model and the three recipes, if they are not there yet."""
     if not (folder / "model/config.json").is_file():
-        write_tiny_model(folder / "model", demonstration_texts())
+        write_byte_model(folder / "model", demonstration_texts(), vocabulary=320)
     for name, text in (("evolve", EVOLVE), ("play", PLAY), ("learn", LEARN)):
         (folder / f"{name}.yaml").write_text(text.format(folder=folder, epochs=epochs))
 

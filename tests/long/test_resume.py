@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.verl.test_training import REPOSITORY, wait_for_end, write_model
+from tests.models import write_model
+from tests.verl.test_training import REPOSITORY, wait_for_end
 from verl_agent.data.mixture import MixtureOrder
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.horizon import Adaptive, AdaptiveState, Horizon

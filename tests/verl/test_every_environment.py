@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.corpus import embedded_corpus
-from tests.verl.test_training import REPOSITORY, write_model
+from tests.models import write_model
+from tests.verl.test_training import REPOSITORY
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, read_records
 

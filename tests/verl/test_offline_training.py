@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.episodes import talk
-from tests.verl.test_training import write_model
+from tests.models import write_model
 from verl_agent.data.encoding import EpisodeEncoder
 from verl_agent.data.preferences import PreferenceSettings, make_pairs
 from verl_agent.export import export

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from verl_agent.models import prepare_smollm2
+from tests.models import write_model
 from verl_agent.processes import shared_memory
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, read_records
@@ -99,30 +99,6 @@ class Run:
     records: list[EpisodeRecord]
     output: str
     survivors: list[str]
-
-
-def write_model(folder: Path) -> Path:
-    """A llama of 7 million random parameters with SmolLM2's tokenizer."""
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def write_package(folder: Path) -> Path:

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.learning.analysis import Point, compare
-from tests.bench.learning.model import write_small_model
+from tests.models import write_byte_model
 from verl_agent.agents.registry import new_agent
-from verl_agent.data.demonstrations import demonstrate
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import select_tasks
+from verl_agent.rollout.oracle import demonstrate
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
 from verl_agent.trace.record import read_records
 
@@ -64,7 +64,8 @@ def warm_started(folder: Path) -> Path:
             for item in select_tasks("guess_number", "small_train")
             for message in demonstrate(item, adapter(), new_agent("act", agent, {}, adapter.form)).messages
         ]
-        write_small_model(model, texts)
+        sizes = {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4}
+        write_byte_model(model, texts, vocabulary=384, **sizes)
     train("verl_agent.sft", "warm_start", warm, f"model.path={model}")
     return warm
 

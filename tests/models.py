@@ -1,0 +1,74 @@
+"""Random llamas for tests and benches: a few million parameters, made in a second, that know nothing."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+END, BEGIN = "<|im_end|>", "<|im_start|>"
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write_model(folder: Path) -> Path:
+    """A llama of 7 million random parameters with SmolLM2's tokenizer."""
+    from transformers import AutoTokenizer
+
+    from verl_agent.models import prepare_smollm2
+
+    tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
+    return write_llama(folder, tokenizer, num_hidden_layers=2, num_key_value_heads=1)
+
+
+def write_byte_model(folder: Path, texts: Iterable[str], vocabulary: int, **sizes: int) -> Path:
+    """A random llama with a byte-level tokenizer of its own.
+
+    Args:
+        folder: made if missing.
+        texts: what the tokenizer's merges are learnt from.
+        vocabulary: most tokens, at least 258.
+        sizes: see `write_llama`.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    plain = Tokenizer(models.BPE())
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END, BEGIN],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    plain.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token=END, pad_token=END, bos_token=BEGIN)
+    tokenizer.chat_template = CHATML
+    return write_llama(folder, tokenizer, max_position_embeddings=1024, **sizes)
+
+
+def write_llama(folder: Path, tokenizer: Any, **sizes: int) -> Path:
+    """A random llama for a tokenizer, and the tokenizer.
+
+    Args:
+        folder: made if missing.
+        tokenizer: of transformers.
+        sizes: keyword arguments of `LlamaConfig`, such as `hidden_size`, in place of the smallest.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    smallest = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **{**smallest, **sizes},
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
