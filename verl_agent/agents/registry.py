@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -13,6 +14,7 @@ from verl_agent.errors import ConfigError, did_you_mean
 ENTRY_POINT_GROUP = "verl_agent.agents"
 
 
+@cache  # every episode asks, and looking through all installed packages takes milliseconds
 def load_agent(name: str) -> type[Agent]:
     """The agent class registered as `name`.
 

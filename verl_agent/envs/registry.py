@@ -7,6 +7,7 @@ A package registers an adapter with an entry point:
 
 import inspect
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -28,6 +29,19 @@ def load_adapter(name: str, options: Mapping[str, Any] | None = None) -> type[En
     Raises:
         ConfigError: no such name, its package does not import, it is not an adapter, or it lacks an option.
     """
+    adapter = _registered_class(name)
+    if options is None:
+        return adapter
+    parameters = list(inspect.signature(adapter).parameters)
+    for key in options:
+        if key not in parameters:
+            raise ConfigError(f"env.options.{key} is not an option of {name!r}. {did_you_mean(str(key), parameters)}")
+    return adapter.with_options(options)
+
+
+@cache  # every session asks, and looking through all installed packages takes milliseconds
+def _registered_class(name: str) -> type[EnvAdapter]:
+    """See `load_adapter`."""
     known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in known:
         raise ConfigError(f"env.name={name!r} is not registered. {did_you_mean(name, known)}")
@@ -40,13 +54,7 @@ def load_adapter(name: str, options: Mapping[str, Any] | None = None) -> type[En
         ) from error
     if not (isinstance(adapter, type) and issubclass(adapter, EnvAdapter)):
         raise ConfigError(f"env.name={name!r} points to {known[name].value}, which is not a subclass of EnvAdapter.")
-    if options is None:
-        return adapter
-    parameters = list(inspect.signature(adapter).parameters)
-    for key in options:
-        if key not in parameters:
-            raise ConfigError(f"env.options.{key} is not an option of {name!r}. {did_you_mean(str(key), parameters)}")
-    return adapter.with_options(options)
+    return adapter
 
 
 def new_session(name: str, options: Mapping[str, Any]) -> EnvAdapter:
