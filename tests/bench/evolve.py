@@ -1,7 +1,7 @@
 """Three rounds of AgentEvol with a model that begins knowing nothing: `python -m tests.bench.evolve [FOLDER]`.
 
 A llama of half a million parameters, with a tokenizer of its own, guesses numbers from 1 to at most 12 in four turns.
-The base set are 16 binary searches; each round plays the 46 training items, keeps what was solved and trains the random
+The base set are 16 binary searches; each round plays the 51 training items, keeps what was solved and trains the random
 model anew. Goes on where it was stopped.
 """
 

@@ -53,11 +53,19 @@ def test_unreadable_replies_are_counted():
 
 def test_counts_of_the_splits():
     assert {split: len(GuessNumber.tasks(split)) for split in GuessNumber.splits} == {
-        "train": 90,
-        "test": 10,
-        "small_train": 46,
-        "small_test": 22,
+        "train": 390,
+        "test": 130,
+        "small_train": 51,
+        "small_test": 17,
     }
+
+
+@pytest.mark.parametrize("size", ["", "small_"])
+def test_no_range_is_both_trained_and_tested_on(size):
+    """Within a range that is trained on, a number that never comes up is learnt not to be guessed."""
+    ranges = [{item.data["high"] for item in GuessNumber.tasks(size + part)} for part in ("train", "test")]
+    assert ranges[0].isdisjoint(ranges[1])
+    assert min(ranges[0]) < min(ranges[1]) < max(ranges[1]) < max(ranges[0])
 
 
 def test_small_splits_hold_distinct_small_numbers():

@@ -128,7 +128,7 @@ def test_items_have_numbers_in_the_chosen_split_and_names_in_all():
     with serving("guess_number", pool_of(GuessNumber), split="test") as running:
         session = post(running, "/create").json()["id"]
         for body, target in (
-            ({"data_idx": 0}, 2),
+            ({"data_idx": 1}, 2),
             ({"item": "100:1"}, 1),
             ({"data_idx": "100:3"}, 3),
             ({"item": "5:4"}, 4),
@@ -136,13 +136,13 @@ def test_items_have_numbers_in_the_chosen_split_and_names_in_all():
             assert post(running, "/reset", {"id": session, **body}).status_code == 200
             assert post(running, "/step", {"id": session, "action": str(target)}).json()["done"]
         assert running.server.tasks.describe()["splits"] == {
-            "train": 90,
-            "test": 10,
-            "small_train": 46,
-            "small_test": 22,
+            "train": 390,
+            "test": 130,
+            "small_train": 51,
+            "small_test": 17,
         }
         listed = HTTP.get(running.url + "/tasks?split=small_test").json()
-        assert listed[0] == {"id": "5:3", "category": "1 to 5"}
+        assert listed[0] == {"id": "7:1", "category": "1 to 7"}
         assert "nothing" in refused(HTTP.get(running.url + "/tasks?split=nothing"), 422)
 
 

@@ -123,7 +123,7 @@ def test_splits_tasks_and_success_are_the_servers():
         running.server.tasks.success_reward = 0.5
         adapter = load_adapter("http", options("guess_number", running.url))
         assert (adapter.splits, adapter.success_reward) == (GuessNumber.splits, 0.5)
-        assert len(adapter.tasks("small_train")) == 46
+        assert len(adapter.tasks("small_train")) == 51
         check_disjoint("http", "train", "test", options("guess_number", running.url))
         with pytest.raises(ConfigError, match=r"env 'http' has no split 'trian'\. Did you mean 'train'\?"):
             select_tasks("http", "trian", options("guess_number", running.url))
@@ -162,7 +162,7 @@ def test_a_dead_server_is_left_out():
     with serving("guess_number", pool_of(GuessNumber)) as running:
         chosen = options("guess_number", nowhere(), running.url, nowhere())
         items = select_tasks("http", "test", chosen)
-        episodes = [asyncio.run(solve(item, chosen, [f"Action: {item.id[4:]}"])) for item in items[:4]]
+        episodes = [asyncio.run(solve(item, chosen, [f"Action: {item.id.split(':')[1]}"])) for item in items[:4]]
         assert [episode.reward for episode in episodes] == [1.0] * 4
         assert running.pool.stats()["opened"] == 4
 

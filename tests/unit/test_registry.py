@@ -88,7 +88,7 @@ def test_what_is_no_adapter_is_refused(other_package):
 
 def test_tasks_are_listed_by_id():
     items = list_tasks("guess_number", "train")
-    assert (len(items), items["100:1"].data["target"]) == (90, 1)
+    assert (len(items), items["100:1"].data["target"]) == (390, 1)
 
 
 def test_a_misspelt_split_is_answered_with_the_right_one():

@@ -27,7 +27,7 @@ def ids(source: str) -> list[str]:
 
 def test_a_split_in_the_order_of_its_environment():
     assert ids("small_test") == list(list_tasks("guess_number", "small_test"))
-    assert len(ids("small_test")) == 22
+    assert len(ids("small_test")) == 17
 
 
 def test_a_file_keeps_its_order_and_may_mix_splits(write):

@@ -72,7 +72,7 @@ def prepared(folder: Path, *changes: str):
         (["env.train_tasks=no.txt"], "task file 'no.txt' does not exist."),
         (
             ["env.eval_tasks=small_train"],
-            "env.train_tasks='small_train' and env.eval_tasks='small_train' share 46 tasks, such as",
+            "env.train_tasks='small_train' and env.eval_tasks='small_train' share 51 tasks, such as",
         ),
         (["env.train_tasks=held_out.txt", "env.eval_tasks=held_out.txt"], "env.train_tasks='held_out.txt' and"),
         (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: tolerant."),
@@ -98,7 +98,7 @@ def prepared(folder: Path, *changes: str):
                 "env.mixture=[{name: guess_number, label: a, train_tasks: small_train, eval_tasks: small_test}, "
                 "{name: guess_number, label: b, train_tasks: small_test, eval_tasks: small_train}]"
             ],
-            "env.train_tasks='small_train' and env.eval_tasks='small_train' share 46 tasks",
+            "env.train_tasks='small_train' and env.eval_tasks='small_train' share 51 tasks",
         ),
         (["env.timeout_s=0"], "env.timeout_s must be > 0 seconds, got 0."),
         (["horizon.max_turns=[8,4]"], "horizon.max_turns must not shrink, got [8, 4]."),
@@ -116,8 +116,8 @@ def prepared(folder: Path, *changes: str):
             "actor_rollout_ref.rollout.max_model_len=299 tokens.",
         ),
         (
-            ["data.train_batch_size=48"],
-            "env.train_tasks='small_train' has 46 tasks, fewer than data.train_batch_size=48.",
+            ["data.train_batch_size=52"],
+            "env.train_tasks='small_train' has 51 tasks, fewer than data.train_batch_size=52.",
         ),
         (
             ["actor_rollout_ref.actor.ppo_mini_batch_size=3"],
