@@ -1,15 +1,13 @@
 """Learn from pairs of episodes: `python -m verl_agent.dpo --config-dir DIR --config-name RECIPE`."""
 
-from typing import Any
-
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.agents.registry import new_agent
-from verl_agent.config.schema import AgentSection, section
+from verl_agent.agents.registry import agent_for
+from verl_agent.config.composed import agent_section, env_options
+from verl_agent.config.schema import section
 from verl_agent.data.preferences import PreferenceSettings, make_pairs, split_pairs
 from verl_agent.data.selection import fingerprint, usable_records
-from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.launch import launch
@@ -27,15 +25,14 @@ def plan(config: DictConfig) -> Plan:
         ConfigError: they do not allow the run.
     """
     settings: PreferenceSettings = section("preference", PreferenceSettings, OmegaConf.to_container(config.preference))
-    options = {str(key): value for key, value in OmegaConf.to_object(config.env.options).items()}
+    options = env_options(config)
     held_out = select_tasks(config.env.name, config.env.eval_tasks, options)
     records = usable_records(
         settings.records, "preference.records", frozenset((item.env, item.id) for item in held_out)
     )
     train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
-    chosen: Any = OmegaConf.to_container(config.agent)
-    words = section("agent", AgentSection, chosen)
-    if new_agent(words.name, words.options, words.context, load_adapter(config.env.name, options).form).context.edits:
+    words = agent_section(config)
+    if agent_for(words, config.env.name, options).context.edits:
         raise ConfigError(
             f"agent.context.keep={words.context.get('keep')!r} makes several samples of an episode, and a pair needs "
             "one of each side. Play and learn with agent.context.keep=all."

@@ -10,7 +10,7 @@ import hydra
 from omegaconf import DictConfig
 from rich.console import Console
 
-from verl_agent.agents.registry import new_agent
+from verl_agent.agents.registry import agent_for, new_agent
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter
@@ -59,7 +59,7 @@ async def play(job: Job, console: Console) -> None:
     from verl_agent.rollout.vllm_engine import VllmEngine
 
     config, slots = job.config, job.slots
-    env, words, evaluation = config.agent.env, config.agent.agent, config.evaluation
+    env, evaluation = config.agent.env, config.evaluation
     adapter = load_adapter(env.name, env.options)
     context = config.data.max_prompt_length + config.data.max_response_length
     console.print(f"starting the engine for {job.model}; {len(slots)} episodes to play", markup=False, soft_wrap=True)
@@ -67,7 +67,7 @@ async def play(job: Job, console: Console) -> None:
     with VllmEngine(job.model, config.engine, context) as engine, EpisodeWriter(job.folder / RECORDS) as writer:
         setup = EvaluationSetup(
             new_env=lambda: PooledEnv(adapter, pool),
-            new_agent=partial(new_agent, words.name, words.options, words.context, adapter.form),
+            new_agent=partial(new_agent, config.agent.agent, adapter.form),
             new_policy=policies(job, engine),
             limits=EpisodeLimits(config.agent.horizon.turns_for_evaluation(), None, env.retries),
             tasks=evaluation.tasks,
@@ -93,8 +93,8 @@ def policies(job: Job, engine: Any) -> Callable[[int], Policy]:
     tokenizer = load_tokenizer(job.model, "model.path")
     model_type = load_config(job.model, "model.path").model_type
     builder = choose_builder(tokenizer, model_type, data.apply_chat_template_kwargs)
-    words, env = job.config.agent.agent, job.config.agent.env
-    tools = new_agent(words.name, words.options, words.context, load_adapter(env.name, env.options).form).tools
+    env = job.config.agent.env
+    tools = agent_for(job.config.agent.agent, env.name, env.options).tools
     if tools:
         check_tools(tokenizer, builder, tools, data.apply_chat_template_kwargs)
     budget = TokenBudget(

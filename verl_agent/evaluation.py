@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from verl_agent.agents.registry import new_agent
+from verl_agent.agents.registry import agent_for
 from verl_agent.config.evaluation_schema import EvaluationConfig, evaluation_config
-from verl_agent.envs.registry import load_adapter, new_session
+from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.model_config import check_context, context_length, load_config
@@ -84,8 +84,7 @@ def prepare_evaluation(config: DictConfig) -> Job:
     check_device(sections.engine.device)
     evaluation, env = sections.evaluation, sections.agent.env
     new_session(env.name, env.options)
-    words = sections.agent.agent
-    new_agent(words.name, words.options, words.context, load_adapter(env.name, env.options).form)
+    agent_for(sections.agent.agent, env.name, env.options)
     items = select_tasks(env.name, evaluation.tasks, env.options)[: evaluation.max_tasks]
     baseline = list(read_records(Path(evaluation.compare_with) / RECORDS)) if evaluation.compare_with else []
     if evaluation.compare_with and {record["task"] for record in baseline}.isdisjoint(item.id for item in items):

@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import new_agent
+from verl_agent.agents.registry import agent_for
 from verl_agent.config.schema import AgentSettings, EnvSettings
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter
@@ -29,8 +29,7 @@ def agent_of(settings: AgentSettings) -> Agent:
     Raises:
         ConfigError: there is no such one, or it refuses its options or its context.
     """
-    words, env = settings.agent, settings.env
-    return new_agent(words.name, words.options, words.context, load_adapter(env.name, env.options).form)
+    return agent_for(settings.agent, settings.env.name, settings.env.options)
 
 
 def check_prompts(config: DictConfig, settings: AgentSettings) -> None:

@@ -75,6 +75,7 @@ SFT_IDENTITY = (
 """The same for supervised training, which counts its steps from its tasks."""
 DPO_IDENTITY = (
     "env.name",
+    "env.options",
     "agent",
     "env.eval_tasks",
     "preference.beta",

@@ -1,13 +1,12 @@
 """Learn from an oracle's or recorded episodes: `python -m verl_agent.sft --config-dir DIR --config-name RECIPE`."""
 
-from typing import Any
-
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import new_agent
-from verl_agent.config.schema import AgentSection, section
+from verl_agent.agents.registry import agent_for
+from verl_agent.config.composed import agent_section, env_options
+from verl_agent.config.schema import section
 from verl_agent.data.selection import (
     ChosenEpisode,
     EpisodeSource,
@@ -17,7 +16,7 @@ from verl_agent.data.selection import (
     select_episodes,
     usable_records,
 )
-from verl_agent.envs.registry import load_adapter, new_session
+from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.launch import launch
@@ -108,15 +107,7 @@ def agent_of(config: DictConfig) -> Agent:
     Raises:
         ConfigError: there is no such one, or it refuses its options or its context.
     """
-    chosen: Any = OmegaConf.to_container(config.agent)
-    words = section("agent", AgentSection, chosen)
-    form = load_adapter(config.env.name, env_options(config)).form
-    return new_agent(words.name, words.options, words.context, form)
-
-
-def env_options(config: DictConfig) -> dict[str, Any]:
-    """Keyword arguments of the adapter."""
-    return {str(key): value for key, value in OmegaConf.to_object(config.env.options).items()}
+    return agent_for(agent_section(config), config.env.name, env_options(config))
 
 
 def trainer() -> type:

@@ -45,6 +45,7 @@ trainer: {{total_epochs: {epochs}}}
 def demonstration_texts() -> list[str]:
     """What the tokenizer learns its merges from: the conversations of the base set."""
     from verl_agent.agents.registry import new_agent
+    from verl_agent.config.schema import AgentSection
     from verl_agent.envs.registry import load_adapter
     from verl_agent.envs.tasks import draw, select_tasks
     from verl_agent.rollout.oracle import demonstrate
@@ -52,7 +53,7 @@ def demonstration_texts() -> list[str]:
     adapter = load_adapter("guess_number", OPTIONS)
     texts = []
     for item in draw(select_tasks("guess_number", "small_train", OPTIONS), 16):
-        agent = new_agent("act", {"instructions": False}, {}, adapter.form)
+        agent = new_agent(AgentSection("act", {"instructions": False}), adapter.form)
         for message in demonstrate(item, adapter(**OPTIONS), agent).messages:
             texts.append(f"{message['role']}\n{message['content']}")
     return texts

@@ -15,6 +15,7 @@ from verl_agent.agents.functions import FunctionCalls
 from verl_agent.agents.plain import Act, Raw, ReAct, Think
 from verl_agent.agents.plan import REFLECT, PlanReflect
 from verl_agent.agents.registry import new_agent
+from verl_agent.config.schema import AgentSection
 from verl_agent.envs.actions import first_tag, last_action, last_fence
 from verl_agent.envs.forms import FenceForm, LineForm, TagForm, describe_form, read_form
 from verl_agent.errors import ConfigError, EnvError
@@ -318,7 +319,7 @@ def test_a_context_that_cannot_be_meant_is_refused(settings, message):
 
 @pytest.mark.parametrize("name", ["act", "react", "think", "plan", "tools", "raw"])
 def test_agents_are_found_by_name(name):
-    agent = new_agent(name, {"instructions": False}, {"keep": "last", "turns": 3}, LineForm())
+    agent = new_agent(AgentSection(name, {"instructions": False}, {"keep": "last", "turns": 3}), LineForm())
     assert (agent.context, agent.instructions) == (LastObservations(3), False)
 
 
@@ -338,5 +339,5 @@ def test_agents_are_found_by_name(name):
 )
 def test_an_agent_that_cannot_be_meant_is_refused(name, options, message):
     with pytest.raises(ConfigError) as refused:
-        new_agent(name, options, {}, LineForm())
+        new_agent(AgentSection(name, options), LineForm())
     assert str(refused.value) == message

@@ -19,7 +19,6 @@ PLAYED = episode(
 
 def test_by_default_the_raw_return_lies_on_the_last_turn():
     assert Credit().rewards(PLAYED) == [0.0, 0.0, 0.0, 50.0]
-    assert Credit().neutral
 
 
 def test_each_turn_can_keep_what_it_earned():
@@ -37,7 +36,6 @@ def test_a_range_becomes_0_to_1(place):
 def test_costs_are_in_units_of_the_scaled_return():
     credit = Credit(range=[0, 100], place="turn", step_cost=0.01, invalid_action_cost=0.1)
     assert credit.rewards(PLAYED) == pytest.approx([0.09, -0.11, 0.39, -0.01])
-    assert not credit.neutral
 
 
 def test_an_episode_without_a_turn_teaches_nothing():

@@ -8,7 +8,9 @@ from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import read_context
+from verl_agent.config.schema import AgentSection
 from verl_agent.envs.forms import ActionForm
+from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError, did_you_mean
 
 ENTRY_POINT_GROUP = "verl_agent.agents"
@@ -33,24 +35,32 @@ def load_agent(name: str) -> type[Agent]:
     return agent
 
 
-def new_agent(name: str, options: Mapping[str, Any], context: Mapping[str, Any], form: ActionForm) -> Agent:
+def new_agent(words: AgentSection, form: ActionForm) -> Agent:
     """An agent for one episode.
 
     Args:
-        name: `agent.name`.
-        options: `agent.options`.
-        context: `agent.context`.
+        words: section `agent`.
         form: of the environment that it plays.
 
     Raises:
         ConfigError: see `load_agent`; or an option or context that does not exist or is refused.
     """
-    agent = load_agent(name)
+    agent = load_agent(words.name)
     known = [option for option in inspect.signature(agent).parameters if option not in ("form", "context")]
-    for key in options:
+    for key in words.options:
         if key not in known:
-            raise ConfigError(f"agent.options.{key} is not an option of {name!r}. {did_you_mean(str(key), known)}")
+            remedy = did_you_mean(str(key), known)
+            raise ConfigError(f"agent.options.{key} is not an option of {words.name!r}. {remedy}")
     try:
-        return agent(form, read_context(context), **options)
+        return agent(form, read_context(words.context), **words.options)
     except TypeError as error:
-        raise ConfigError(f"agent.options of {name!r}: {error}") from error
+        raise ConfigError(f"agent.options of {words.name!r}: {error}") from error
+
+
+def agent_for(words: AgentSection, env: str, options: Mapping[str, Any]) -> Agent:
+    """An agent for one episode of the environment `env` with `env.options`.
+
+    Raises:
+        ConfigError: see `new_agent` and `load_adapter`.
+    """
+    return new_agent(words, load_adapter(env, options).form)

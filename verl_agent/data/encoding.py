@@ -6,10 +6,9 @@ import torch
 from omegaconf import OmegaConf
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import new_agent
+from verl_agent.agents.registry import agent_for
 from verl_agent.config.schema import AgentSection, section
 from verl_agent.data.selection import ended_by_model, prompt
-from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder, render_episode
 from verl_agent.trace.record import EpisodeRecord, episode_of
@@ -79,8 +78,7 @@ class EpisodeEncoder:
     def _agent(self, env: str) -> Agent:
         if env not in self._agents:
             options: Any = OmegaConf.to_container(self._config.env_options) if env == self._config.env_name else {}
-            words = self._words
-            agent = new_agent(words.name, words.options, words.context, load_adapter(env, options).form)
+            agent = agent_for(self._words, env, options)
             if agent.tools:
                 check_tools(self._tokenizer, self._builder, agent.tools, self._template_options)
             self._agents[env] = agent

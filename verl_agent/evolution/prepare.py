@@ -14,8 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import new_agent
+from verl_agent.config.composed import agent_section, env_options
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.schema import AgentSection, section
+from verl_agent.config.schema import section
 from verl_agent.data.selection import fingerprint
 from verl_agent.envs.forms import ActionForm
 from verl_agent.envs.registry import load_adapter
@@ -107,7 +108,7 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
     Raises:
         ConfigError: it does not.
     """
-    env, options = player.env.name, plain_options(player)
+    env, options = player.env.name, env_options(player)
     select_tasks(env, entry.tasks, options)
     held_out = [player.evaluation.tasks] if settings.validate else []
     held_out += [learn.env.eval_tasks] if learn.env.name == env else []
@@ -151,11 +152,4 @@ def check_room(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
 
 def agent_of(config: DictConfig, form: ActionForm) -> Agent:
     """The agent of a recipe."""
-    chosen: Any = OmegaConf.to_container(config.agent)
-    words = section("agent", AgentSection, chosen)
-    return new_agent(words.name, words.options, words.context, form)
-
-
-def plain_options(config: DictConfig) -> dict[str, Any]:
-    """Keyword arguments of an adapter."""
-    return {str(key): value for key, value in OmegaConf.to_object(config.env.options).items()}
+    return new_agent(agent_section(config), form)

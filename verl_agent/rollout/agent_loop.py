@@ -83,8 +83,7 @@ class PlayedPart:
 
     def new_agent(self) -> Agent:
         """The agent of one episode."""
-        agent = self.settings.agent
-        return new_agent(agent.name, agent.options, agent.context, self.adapter.form)
+        return new_agent(self.settings.agent, self.adapter.form)
 
     def limits(self, row: Row) -> EpisodeLimits:
         """Turns and tries of a row's episode; the pool bounds each call."""

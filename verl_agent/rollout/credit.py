@@ -47,11 +47,6 @@ class Credit:
         if not 0 < self.turn_gamma <= 1:
             raise ConfigError(f"credit.turn_gamma must be above 0 and at most 1, got {self.turn_gamma}.")
 
-    @property
-    def neutral(self) -> bool:
-        """Whether an episode teaches its raw return."""
-        return self.range is None and not self.step_cost and not self.invalid_action_cost
-
     def rewards(self, episode: Episode) -> list[float]:
         """What each turn of an episode is credited with; their sum is what the episode teaches.
 

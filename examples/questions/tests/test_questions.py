@@ -8,6 +8,7 @@ from questions.agent import Notebook
 from questions.things import THINGS
 
 from verl_agent.agents.registry import new_agent
+from verl_agent.config.schema import AgentSection
 from verl_agent.envs.check import check_adapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.types import StepResult, TaskItem
@@ -49,7 +50,7 @@ def test_a_wrong_guess_ends_and_earns_nothing():
 
 
 def test_the_agent_repeats_what_was_answered():
-    agent = new_agent("notebook", {}, {"keep": "all"}, Questions.form)
+    agent = new_agent(AgentSection("notebook", context={"keep": "all"}), Questions.form)
     assert agent.read("Thought: halve them.\n<ask>red</ask>") == "<ask>red</ask>"
     agent.begin([{"role": "user", "content": "What do you ask first?"}])
     agent.observe(StepResult("No, it is not red."), "<ask>red</ask>", 1)

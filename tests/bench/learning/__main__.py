@@ -19,6 +19,7 @@ from rich.table import Table
 from tests.bench.learning.analysis import Point, compare
 from tests.models import write_byte_model
 from verl_agent.agents.registry import new_agent
+from verl_agent.config.schema import AgentSection
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.oracle import demonstrate
@@ -58,11 +59,11 @@ def warm_started(folder: Path) -> Path:
     model, warm = folder / "model", folder / "warm_start"
     if not (model / "config.json").is_file():
         adapter = load_adapter("guess_number")
-        agent = {"instructions": False}
+        words = AgentSection("act", {"instructions": False})
         texts = [
             f"{message['role']}\n{message['content']}"
             for item in select_tasks("guess_number", "small_train")
-            for message in demonstrate(item, adapter(), new_agent("act", agent, {}, adapter.form)).messages
+            for message in demonstrate(item, adapter(), new_agent(words, adapter.form)).messages
         ]
         sizes = {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4}
         write_byte_model(model, texts, vocabulary=384, **sizes)
