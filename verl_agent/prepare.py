@@ -96,7 +96,7 @@ def check_trainer(config: DictConfig) -> None:
 
 
 def check_environment(part: Part, parts: Sequence[Part]) -> None:
-    """The environment exists, accepts its options, and knows the tasks, none of which any part validates on.
+    """The environment exists, accepts its options, and knows the tasks; what is held out is not trained on.
 
     Raises:
         ConfigError: it does not.
@@ -106,7 +106,7 @@ def check_environment(part: Part, parts: Sequence[Part]) -> None:
     agent_of(part.settings)
     select_tasks(env.name, env.train_tasks, env.options)
     for other in parts:
-        if other.env.name == env.name:
+        if other.env.name == env.name and not other.env.overlap:
             check_disjoint(env.name, env.train_tasks, other.env.eval_tasks, env.options)
 
 

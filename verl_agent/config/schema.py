@@ -19,7 +19,8 @@ class EnvSettings:
     Attributes:
         name: registered name of the environment.
         train_tasks: tasks to train on: a split of the environment, or a file with one task id a line.
-        eval_tasks: tasks to validate and evaluate on, likewise; they must not overlap.
+        eval_tasks: tasks to validate and evaluate on, likewise.
+        overlap: whether a reinforcement learning run may validate on tasks that it trains on.
         options: keyword arguments of its adapter.
         timeout_s: seconds that one reset or step may take.
         retries: further tries of an episode whose environment failed.
@@ -31,6 +32,7 @@ class EnvSettings:
     name: str
     train_tasks: str = "train"
     eval_tasks: str = "test"
+    overlap: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float = 60.0
     retries: int = 2

@@ -2,15 +2,20 @@
 
 python -m tests.bench.learning                     # both studies
 python -m tests.bench.learning --study algorithms --seeds 1 --arms ppo,grpo
+
+Each run has a part of the cores to itself, so that two runs on two cores do not wait for each other's threads.
 """
 
 import argparse
 import json
 import os
+import queue
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -47,11 +52,25 @@ TARGET = 0.6
 """Success on held-out numbers whose price in environment steps and seconds is reported."""
 
 
-def train(module: str, recipe: str, folder: Path, *overrides: str) -> None:
-    """Run one recipe to its end, from where it stands."""
+def train(module: str, recipe: str, folder: Path, *overrides: str, cores: Collection[int] | None = None) -> None:
+    """Run one recipe to its end, from where it stands; what it says is in a file beside its folder.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
     command = [sys.executable, "-m", module, "--config-dir", str(RECIPES), "--config-name", recipe, *overrides]
     command.append(f"trainer.default_local_dir={folder}")
-    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "VERL_PLATFORM": "cpu"})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".txt").open("a") as said:
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            check=True,
+            env={**os.environ, "VERL_PLATFORM": "cpu"},
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+        )
 
 
 def warm_started(folder: Path) -> Path:
@@ -65,10 +84,48 @@ def warm_started(folder: Path) -> Path:
             for item in select_tasks("guess_number", "small_train")
             for message in demonstrate(item, adapter(), new_agent(words, adapter.form)).messages
         ]
-        sizes = {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4}
+        sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2, "num_attention_heads": 4}
         write_byte_model(model, texts, vocabulary=384, **sizes)
     train("verl_agent.sft", "warm_start", warm, f"model.path={model}")
     return warm
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training of a study.
+
+    Attributes:
+        study: a key of `STUDIES`.
+        arm: a key of the study.
+        seed: of the order of tasks and of sampling.
+    """
+
+    study: str
+    arm: str
+    seed: int
+
+    def folder(self, root: Path) -> Path:
+        """Where it lies."""
+        return root / self.study / f"{self.arm.replace(' ', '_')}_{self.seed}"
+
+    def train(self, root: Path, warm: Path, cores: "queue.Queue[Collection[int]]") -> "Run":
+        """Go to its end on cores that nobody else has."""
+        recipe, arms = STUDIES[self.study]
+        seeded = [f"data.seed={self.seed}", f"actor_rollout_ref.rollout.seed={self.seed}"]
+        mine = cores.get()
+        try:
+            train(
+                "verl_agent.train",
+                recipe,
+                self.folder(root),
+                f"actor_rollout_ref.model.path={warm}",
+                *seeded,
+                *arms[self.arm],
+                cores=mine,
+            )
+        finally:
+            cores.put(mine)
+        return self
 
 
 def points(folder: Path) -> list[Point]:
@@ -118,28 +175,59 @@ def report(study: str, arms: Mapping[str, list[list[Point]]], folder: Path, cons
     draw(arms, folder / f"{study}.png")
 
 
+def shares(jobs: int) -> "queue.Queue[Collection[int]]":
+    """The cores of this machine, one part for each job."""
+    cores = sorted(os.sched_getaffinity(0))
+    parts: queue.Queue[Collection[int]] = queue.Queue()
+    for job in range(jobs):
+        parts.put(cores[job::jobs])
+    return parts
+
+
+def runs_of(studies: Sequence[str], arms: str | None, seeds: int) -> list[Run]:
+    """All runs, each arm once before any a second time."""
+    return [
+        Run(study, arm, seed)
+        for study in studies
+        for seed in range(1, seeds + 1)
+        for arm in (arms.split(",") if arms else STUDIES[study][1])
+    ]
+
+
+def finished(study: str, done: Collection[Run], root: Path) -> dict[str, list[list[Point]]]:
+    """What the runs of a study that are done measured, by arm."""
+    runs = sorted((run for run in done if run.study == study), key=lambda run: run.seed)
+    by_arm = {arm: [points(run.folder(root)) for run in runs if run.arm == arm] for arm in STUDIES[study][1]}
+    return {arm: found for arm, found in by_arm.items() if found}
+
+
 def main() -> None:
     """Run what is missing, report what is there."""
+    cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", choices=STUDIES, action="append", help="default: both")
     parser.add_argument("--arms", help="some of a study's arms, with commas between them")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--jobs", type=int, default=min(cores, 4), help="runs at a time, 8 GB each; default: %(default)s"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/bench_learning")
     chosen = parser.parse_args()
-    console, folder = Console(), chosen.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    warm = warm_started(folder)
-    for study in chosen.study or STUDIES:
-        recipe, arms = STUDIES[study]
-        names = chosen.arms.split(",") if chosen.arms else list(arms)
-        done: dict[str, list[list[Point]]] = {name: [] for name in names}
-        for seed in range(1, chosen.seeds + 1):  # every arm once, before any a second time
-            for name in names:
-                run = folder / study / f"{name.replace(' ', '_')}_{seed}"
-                seeded = [f"data.seed={seed}", f"actor_rollout_ref.rollout.seed={seed}"]
-                train("verl_agent.train", recipe, run, f"actor_rollout_ref.model.path={warm}", *seeded, *arms[name])
-                done[name].append(points(run))
-                report(study, {name: runs for name, runs in done.items() if runs}, folder, console)
+    console, root = Console(), chosen.folder.resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    warm, parts = warm_started(root), shares(min(chosen.jobs, cores))
+    studies = chosen.study or list(STUDIES)
+    done: set[Run] = set()
+    with ThreadPoolExecutor(parts.qsize()) as pool:
+        waiting = [pool.submit(run.train, root, warm, parts) for run in runs_of(studies, chosen.arms, chosen.seeds)]
+        try:
+            for ended in as_completed(waiting):
+                run = ended.result()
+                done.add(run)
+                console.print(f"{run.arm}, seed {run.seed}: done")
+                report(run.study, finished(run.study, done, root), root, console)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 if __name__ == "__main__":
