@@ -231,20 +231,30 @@ def test_the_horizon_follows_the_step_through_the_restart(run: Run):
     assert played == {(1, 2), (2, 2), (3, 3), (4, 3), (5, 3)}
 
 
-def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
+def unstopped(ids: list[str], tasks: int, steps: int) -> dict[int, set[str]]:
+    """The tasks of each step of a run that is never stopped, with `data.seed=1`."""
     import torch
     from torchdata.stateful_dataloader import StatefulDataLoader
     from torchdata.stateful_dataloader.sampler import RandomSampler
 
+    order = RandomSampler(ids, generator=torch.Generator().manual_seed(1))
+    batches = iter(StatefulDataLoader(ids, batch_size=tasks, sampler=order, drop_last=True))
+    return {step: set(next(batches)) for step in range(1, steps + 1)}
+
+
+def played(records: list[EpisodeRecord]) -> dict[int, set[str]]:
+    """The tasks that were played in each step."""
+    tasks = defaultdict(set)
+    for record in records:
+        tasks[record["step"]].add(record["task"])
+    return dict(tasks)
+
+
+def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
     from verl_agent.envs.tasks import select_tasks
 
     ids = [item.id for item in select_tasks("guess_number", "small_train")]
-    order = RandomSampler(ids, generator=torch.Generator().manual_seed(1))
-    batches = iter(StatefulDataLoader(ids, batch_size=TASKS, sampler=order, drop_last=True))
-    played = defaultdict(set)
-    for record in run.records:
-        played[record["step"]].add(record["task"])
-    assert dict(played) == {step: set(next(batches)) for step in range(1, STEPS + 1)}
+    assert played(run.records) == unstopped(ids, TASKS, STEPS)
 
 
 def test_failing_environments_are_retried_and_left_out(run: Run):
