@@ -12,6 +12,8 @@ from verl_agent.errors import ConfigError
 
 RL_MEMORY_GB = 14.0
 """What trainer, engine and Ray's workers hold together while a model of 135M parameters trains on the CPU; measured."""
+RL_BARE_GB = 9.0
+"""What they hold with a model of a few million parameters; 7.5 measured."""
 SFT_MEMORY_GB = 5.0
 """What supervised training of the same model holds; 4.7 measured."""
 MEASURED_PARAMETERS = 135e6
@@ -66,15 +68,23 @@ def read_memory() -> Memory | None:
     return memory(read_text("/proc/meminfo"), read_text(limit), read_text(used))
 
 
-def memory_needed(count: int | None, at_least_gb: float, bytes_each: int) -> float:
+def memory_needed(count: int | None, measured_gb: float, bytes_each: int, bare_gb: float | None = None) -> float:
     """GB of memory that training on the CPU takes.
 
     Args:
         count: parameters of the model, None if unknown.
-        at_least_gb: what a model of 135M parameters takes.
+        measured_gb: what a model of 135M parameters takes.
         bytes_each: for each parameter beyond these.
+        bare_gb: what the smallest model takes; None: as much.
     """
-    return at_least_gb + max(0.0, (count or 0) - MEASURED_PARAMETERS) * bytes_each / 1e9
+    if count is None:
+        return measured_gb
+    below = measured_gb if bare_gb is None else bare_gb
+    return (
+        below
+        + (measured_gb - below) * min(1.0, count / MEASURED_PARAMETERS)
+        + max(0.0, count - MEASURED_PARAMETERS) * bytes_each / 1e9
+    )
 
 
 def disk_needed(count: int | None, saved: list[str], kept: int | None) -> float:

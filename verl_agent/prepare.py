@@ -18,6 +18,7 @@ from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.machine import (
     RL_BYTES,
+    RL_BARE_GB,
     RL_MEMORY_GB,
     check_disk,
     check_memory,
@@ -220,7 +221,7 @@ def check_machine(config: DictConfig) -> None:
         sizes.append(parameters(config.critic.model.path))
     count = sum(size or 0 for size in sizes) or None
     if use_cpu_device():
-        check_memory(read_memory(), memory_needed(count, RL_MEMORY_GB, RL_BYTES))
+        check_memory(read_memory(), memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB))
     run_dir, trainer = Path(config.trainer.default_local_dir), config.trainer
     run_dir.mkdir(parents=True, exist_ok=True)
     saved = list(config.actor_rollout_ref.actor.checkpoint.save_contents) if trainer.save_freq > 0 else []

@@ -73,7 +73,8 @@ def test_parameters_of_a_model_elsewhere_are_unknown(tmp_path):
 
 def test_a_larger_model_takes_more_of_both():
     assert memory_needed(None, 14, 24) == memory_needed(7_000_000, 14, 24) == 14
-    assert memory_needed(1_135_000_000, 14, 24) == 38
+    assert memory_needed(1_135_000_000, 14, 24) == memory_needed(1_135_000_000, 14, 24, 8) == 38
+    assert [memory_needed(count, 14, 24, 8) for count in (0, 67_500_000, 135_000_000, None)] == [8, 11, 14, 14]
     assert disk_needed(1_000_000_000, ["model", "optimizer", "extra", "hf_model"], 2) == 48
     assert disk_needed(1_000_000_000, ["model"], None) == 8
     assert disk_needed(1_000_000_000, [], 2) == 0

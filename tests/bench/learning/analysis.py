@@ -17,7 +17,7 @@ class Point:
         step: training step.
         env_steps: turns that were played in training up to it.
         seconds: that training took up to it.
-        success: share of held-out episodes solved, 0 to 1.
+        success: share of validation episodes solved, 0 to 1.
     """
 
     step: int
