@@ -17,8 +17,8 @@ from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.machine import (
-    RL_BYTES,
     RL_BARE_GB,
+    RL_BYTES,
     RL_MEMORY_GB,
     check_disk,
     check_memory,
