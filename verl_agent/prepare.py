@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -29,6 +30,7 @@ from verl_agent.machine import (
 from verl_agent.model_config import load_config
 from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.handover import RUN_NAME
 from verl_agent.prompts import agent_of, check_prompts
 
 
@@ -256,6 +258,7 @@ def worker_environment(run_dir: Path) -> Mapping[str, str]:
     """Environment variables that every process of the run gets."""
     variables = {
         "TENSORBOARD_DIR": str(run_dir / "tensorboard"),
+        RUN_NAME: uuid4().hex[:12],
         "HYDRA_FULL_ERROR": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONWARNINGS": "ignore",

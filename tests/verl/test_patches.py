@@ -71,6 +71,39 @@ def test_vllm_throws_away_the_weights_that_it_packs():
     assert "if remove_weight:\n            layer.weight = torch.nn.Parameter(torch.empty(0)" in body
 
 
+def test_verl_names_the_socket_of_the_weights_by_the_ray_job():
+    """`OwnServerAdapter` and `OwnWorkerExtension`: where every run starts its own Ray, that name is always the same."""
+    folder = "workers/rollout/vllm_rollout"
+    name = "/tmp/rl-colocate-zmq-{job_id}-replica-"
+    assert line("verl", f"{folder}/vllm_rollout.py", 140) == "job_id = ray.get_runtime_context().get_job_id()"
+    assert line("verl", f"{folder}/vllm_rollout.py", 141).startswith(f'self.zmq_handle = f"ipc://{name}')
+    sender = "\n".join(upstream("verl", f"{folder}/vllm_rollout.py"))
+    assert sender.count("zmq_handle=self.zmq_handle,") == 2  # read when weights are sent, not before
+    receiver = "\n".join(upstream("verl", f"{folder}/utils.py"))
+    assert receiver.count(f'"ipc://{name}') == 1
+    assert receiver.count("self._get_zmq_handle()") == 2
+    source = "\n".join(upstream("verl", "workers/rollout/base.py"))
+    assert '("vllm", "async"): "verl.workers.rollout.vllm_rollout.ServerAdapter"' in source
+
+
+def test_two_runs_hand_weights_over_by_different_sockets(monkeypatch: pytest.MonkeyPatch):
+    from verl_agent.platform.handover import RUN_NAME, own_socket
+    from verl_agent.platform.own_worker import OwnWorkerExtension
+
+    class Worker(OwnWorkerExtension):
+        local_rank, model_runner = 0, None
+
+    sent = "ipc:///tmp/rl-colocate-zmq-0-replica-0-rank-0.sock"
+    names = set()
+    for run in ("one", "two"):
+        monkeypatch.setenv(RUN_NAME, run)
+        assert Worker()._get_zmq_handle() == own_socket(sent)
+        names.add(own_socket(sent))
+    assert len(names) == 2
+    monkeypatch.delenv(RUN_NAME)
+    assert own_socket(sent) == sent
+
+
 def test_verl_hands_weights_over_as_views_of_shared_memory():
     """`CpuWorkerExtension._update_weights` copies them for this line."""
     path = "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"

@@ -1,12 +1,6 @@
-"""Register the CPU device with verl: platform, training engines, rollout replica, version answer, patches."""
+"""Register the CPU device with verl: platform, training engines, version answer, patches."""
 
 from verl_agent.platform.versions import check_versions
-
-
-def _load_cpu_replica() -> type:
-    from verl_agent.platform.rollout import CpuReplica
-
-    return CpuReplica
 
 
 def register_cpu_device() -> None:
@@ -29,8 +23,6 @@ def register_cpu_device() -> None:
 
     from verl.workers.engine.base import EngineRegistry
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     for model_type, engine in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):
         EngineRegistry.register(model_type=model_type, backend=["fsdp", "fsdp2"], device=["cpu"])(engine)
-    RolloutReplicaRegistry.register("vllm", _load_cpu_replica)

@@ -1,21 +1,35 @@
-"""verl's vLLM rollout replica, with the worker extension of the CPU device."""
+"""verl's vLLM rollout with weights handed over by the run's own socket, on every device."""
 
 from typing import Any
 
 import ray
+from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
-
-class CpuHttpServer(vLLMHttpServer):
-    """vLLM's server, whose workers load our extension."""
-
-    def _get_worker_extension_cls(self) -> str:
-        return "verl_agent.platform.worker_extension.CpuWorkerExtension"
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.handover import own_socket
 
 
-class CpuReplica(vLLMReplica):
-    """A replica that starts `CpuHttpServer`."""
+class OwnServerAdapter(ServerAdapter):
+    """The trainer's side, which sends the weights."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.server_class = ray.remote(CpuHttpServer)
+        self.zmq_handle: str = own_socket(self.zmq_handle)
+
+
+class OwnHttpServer(vLLMHttpServer):
+    """vLLM's server, whose workers receive them by our extension."""
+
+    def _get_worker_extension_cls(self) -> str:
+        if use_cpu_device():
+            return "verl_agent.platform.worker_extension.CpuWorkerExtension"
+        return "verl_agent.platform.own_worker.OwnWorkerExtension"
+
+
+class OwnReplica(vLLMReplica):
+    """A replica that starts `OwnHttpServer`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.server_class = ray.remote(OwnHttpServer)

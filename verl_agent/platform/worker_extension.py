@@ -3,14 +3,14 @@
 from typing import Any
 
 import torch
-from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
+from verl_agent.platform.own_worker import OwnWorkerExtension
 from verl_agent.platform.patches import keep_unpacked_weights
 
 keep_unpacked_weights()
 
 
-class CpuWorkerExtension(vLLMColocateWorkerExtension):
+class CpuWorkerExtension(OwnWorkerExtension):
     """verl's worker extension on the CPU."""
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> Any:
