@@ -12,10 +12,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from verl_agent import doctor as machine
 from verl_agent.envs.check import check_adapter
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import load_adapter, registered
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.needs import Status
 from verl_agent.new_env import write_package
@@ -89,6 +90,19 @@ def doctor(
     findings = machine.diagnose(Path(), model)
     machine.render(findings, Console())
     raise typer.Exit(code=int(any(finding.status is Status.MISSING for finding in findings)))
+
+
+@app.command()
+def envs() -> None:
+    """List the environments that are installed, with their splits and the package that registers them."""
+    table = Table("environment", "splits", "package")
+    for name, package in sorted(registered().items()):
+        try:
+            splits = ", ".join(load_adapter(name).splits)
+        except ConfigError as error:
+            splits = str(error)
+        table.add_row(name, escape(splits), package)
+    Console().print(table)
 
 
 @app.command("check-env")

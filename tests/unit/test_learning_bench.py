@@ -14,6 +14,7 @@ def test_arms_are_compared_at_the_budget_that_all_have_spent():
     arms = {"cheap": [run(0.1, 0.3, 0.5, 0.9, turns=10)], "dear": [run(0.1, 0.4, turns=20)]}
     table = compare(arms, target=0.5)
     assert {figures["env_steps"] for figures in table.values()} == {20}
+    assert table["cheap"]["gain"].startswith("0.400")
     assert table["cheap"]["success"].startswith("0.500") and table["dear"]["success"].startswith("0.400")
     assert (table["cheap"]["reached_target"], table["dear"]["reached_target"]) == ("1 of 1", "0 of 1")
     assert table["cheap"]["env_steps_to_target"].startswith("20.0") and table["dear"]["seconds_to_target"] == "-"

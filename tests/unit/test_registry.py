@@ -1,5 +1,6 @@
 """Environments are found by name, and a wrong name is answered with what to write instead."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -104,3 +105,10 @@ def test_a_split_without_tasks_is_refused(other_package):
 def test_ids_that_occur_twice_are_refused(other_package):
     with pytest.raises(ConfigError, match="lists 1 task ids twice in split 'train'"):
         list_tasks("other_twice", "train")
+
+
+def test_the_command_lists_what_is_installed():
+    said = subprocess.check_output(
+        [sys.executable, "-c", "from verl_agent.cli import app; app()", "envs"], text=True, env={"COLUMNS": "200"}
+    )
+    assert "small_train, small_test" in next(line for line in said.splitlines() if "guess_number" in line)

@@ -167,9 +167,9 @@ def draw(arms: Mapping[str, list[list[Point]]], png: Path) -> None:
 def report(study: str, arms: Mapping[str, list[list[Point]]], folder: Path, console: Console) -> None:
     """Write table, picture and JSON of what is finished."""
     table = compare(arms, TARGET)
-    shown = Table("arm", *next(iter(table.values())), title=study)
-    for name, figures in table.items():
-        shown.add_row(name, *map(str, figures.values()))
+    shown = Table(study, *table)
+    for figure in next(iter(table.values())):
+        shown.add_row(figure, *(str(figures[figure]) for figures in table.values()))
     console.print(shown)
     runs = {
         name: [[[p.step, p.env_steps, p.seconds, p.success] for p in run] for run in of] for name, of in arms.items()
@@ -216,15 +216,22 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=min(cores, 4), help="runs at a time, 8 GB each; default: %(default)s"
     )
+    parser.add_argument("--report", action="store_true", help="only show the runs that are there")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/bench_learning")
     chosen = parser.parse_args()
     console, root = Console(), chosen.folder.resolve()
     root.mkdir(parents=True, exist_ok=True)
-    warm, parts = warm_started(root), shares(min(chosen.jobs, cores))
     studies = chosen.study or list(STUDIES)
+    runs = runs_of(studies, chosen.arms, chosen.seeds)
+    if chosen.report:
+        there = [run for run in runs if points(run.folder(root))]
+        for study in studies:
+            report(study, finished(study, there, root), root, console)
+        return
+    warm, parts = warm_started(root), shares(min(chosen.jobs, cores))
     done: set[Run] = set()
     with ThreadPoolExecutor(parts.qsize()) as pool:
-        waiting = [pool.submit(run.train, root, warm, parts) for run in runs_of(studies, chosen.arms, chosen.seeds)]
+        waiting = [pool.submit(run.train, root, warm, parts) for run in runs]
         try:
             for ended in as_completed(waiting):
                 run = ended.result()

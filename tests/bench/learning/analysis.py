@@ -59,13 +59,15 @@ def compare(arms: Mapping[str, Sequence[Sequence[Point]]], target: float) -> dic
     budget = min(run[-1].env_steps for runs in arms.values() for run in runs)
     table: dict[str, dict[str, object]] = {}
     for name, runs in arms.items():
+        spent = [at_budget(run, budget).success for run in runs]
         first = [reached(run, target) for run in runs]
         prices = [point for point in first if point]
         table[name] = {
             "seeds": len(runs),
             "env_steps": budget,
-            "success": str(over_seeds([at_budget(run, budget).success for run in runs])),
             "before": str(over_seeds([run[0].success for run in runs])),
+            "success": str(over_seeds(spent)),
+            "gain": str(over_seeds([after - run[0].success for after, run in zip(spent, runs, strict=True)])),
             "reached_target": f"{len(prices)} of {len(runs)}",
             "env_steps_to_target": str(over_seeds([p.env_steps for p in prices])) if prices else "-",
             "seconds_to_target": str(over_seeds([p.seconds for p in prices])) if prices else "-",
