@@ -226,7 +226,8 @@ def main() -> None:
     if chosen.report:
         there = [run for run in runs if points(run.folder(root))]
         for study in studies:
-            report(study, finished(study, there, root), root, console)
+            if arms := finished(study, there, root):
+                report(study, arms, root, console)
         return
     warm, parts = warm_started(root), shares(min(chosen.jobs, cores))
     done: set[Run] = set()
