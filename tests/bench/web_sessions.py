@@ -85,11 +85,8 @@ def shop() -> Iterator[Work]:
 PAGES = {"shop": shop, "list": lists}
 
 
-async def episode(
-    make: Callable[[], WebArena], item: TaskItem, draw: random.Random, figures: Figures, steps: int
-) -> None:
+async def episode(env: WebArena, item: TaskItem, draw: random.Random, figures: Figures, steps: int) -> None:
     """Play some steps as an agent would: look around, open a product, come back, type, search."""
-    env = make()
     try:
         begun = time.perf_counter()
         text = (await env.reset(item))[-1]["content"]
