@@ -32,6 +32,7 @@ from verl_agent.types import TaskItem
 STEPS = 10
 PRODUCTS = 30
 LOOK_S = 10.0
+"""Seconds between two looks at the memory; half of it after all sessions have closed, for what ends with them."""
 Work = tuple[Callable[[], WebArena], Callable[[int], TaskItem], int]
 """What makes an environment, the item of an episode by its number, and the process that serves the pages."""
 
@@ -140,12 +141,16 @@ async def main(sessions: int, episodes: int, steps: int, work: Work) -> dict[str
                     figures.copies_mb.append(size / max(1, count))
 
     await episode(make(), item_of(0), random.Random(0), Figures(), steps)  # starts the browser
+    await asyncio.sleep(LOOK_S / 2)
+    idle = taken(server)
     scale = asyncio.create_task(weigh())
     begun, before = time.perf_counter(), computed_s(server)
     await asyncio.gather(*map(one, range(episodes)))
     seconds, after = time.perf_counter() - begun, computed_s(server)
     scale.cancel()
-    return report(figures, seconds, {part: after[part] - before[part] for part in after}) | {"sessions": sessions}
+    await asyncio.sleep(LOOK_S / 2)
+    left = {"sessions": sessions, "idle at first": idle, "idle at last": taken(server)}
+    return report(figures, seconds, {part: after[part] - before[part] for part in after}) | left
 
 
 def report(figures: Figures, seconds: float, cpu_s: dict[str, float]) -> dict[str, Any]:
