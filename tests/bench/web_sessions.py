@@ -106,9 +106,9 @@ async def episode(env: WebArena, item: TaskItem, draw: random.Random, figures: F
 
 
 def choose(text: str, draw: random.Random) -> str:
-    """An action on what is seen; a tenth of what is typed is sent off."""
+    """An action on what is seen, reading only: no order, no logging out; a tenth of what is typed is sent off."""
     lines = [line.strip() for line in text.splitlines() if line.strip().startswith("[")]
-    links = [line[1 : line.index("]")] for line in lines if "] link '" in line]
+    links = [line[1 : line.index("]")] for line in lines if "] link '" in line and "Logout'" not in line]
     fields = [line[1 : line.index("]")] for line in lines if "] textbox '" in line or "] searchbox '" in line]
     kind = draw.random()
     if kind < 0.45 and links:
