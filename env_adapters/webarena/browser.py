@@ -6,6 +6,7 @@ it by `BrowserFarm.run`. Knows contexts, not pages.
 
 import asyncio
 import atexit
+import gc
 import logging
 import secrets
 import threading
@@ -61,6 +62,9 @@ class BrowserFarm:
         self._playwright: Playwright | None = None
         self._starting = asyncio.Lock()
         self._watcher: asyncio.Task[None] | None = None
+        # A page comes as ten thousand small objects, for which the collector would look through all that was imported
+        # again and again: most of the time that reading the answer takes.
+        gc.freeze()
         threading.Thread(target=self.loop.run_forever, name="browsers", daemon=True).start()
         atexit.register(self.shutdown)
 

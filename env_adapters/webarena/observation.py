@@ -136,11 +136,10 @@ def page_text(
         node = by_id.pop(node_id, {})
         if not node:
             continue
-        role, words, backend = _role(node), _words(node), node.get("backendDOMNodeId", 0)
+        role, backend = _role(node), node.get("backendDOMNodeId", 0)
         if not (show_options and role in OPTION_ROLES):  # those lie where their list does
             place = places.get(backend, None if role in PLACELESS_ROLES else place) if backend else None
-        if size is not None and not (role == "RootWebArea" or in_view(place, size)):
-            words = ""
+        words = _words(node, role) if size is None or role == "RootWebArea" or in_view(place, size) else ""
         number = numbers.of(node_id) if words and numbers is not None else node_id
         if words:
             lines.append(f"{depth * chr(9)}[{number}] {words}")
@@ -155,9 +154,9 @@ def _role(node: Mapping[str, Any]) -> str:
     return str(node.get("role", {}).get("value", ""))
 
 
-def _words(node: Mapping[str, Any]) -> str:
+def _words(node: Mapping[str, Any], role: str) -> str:
     """Role, name and properties; "" for a node that is not shown."""
-    role, name = _role(node), node.get("name", {}).get("value")
+    name = node.get("name", {}).get("value")
     if name is None or not role:
         return ""
     properties = [

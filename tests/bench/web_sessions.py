@@ -1,7 +1,8 @@
-"""Many browser sessions at once on one machine: steps a second, memory a session, resets, and what stays behind.
+"""Many browser sessions at once on one machine: steps a second, computing a step, memory, resets, what stays behind.
 
-`python -m tests.bench.web_sessions [--sessions 16] [--episodes 64] [--url http://...]`; without `--url` on a list of 30
-products of our own (some 900 nodes), served by a process of its own.
+`python -m tests.bench.web_sessions [--pages shop] [--sessions 16] [--episodes 64] [--steps 10]`: the reading tasks of
+the embedded shop (`verl-agent sites up`), each in a copy of its own, or with `--pages list` lists of 30 products of our
+own (some 900 nodes). A line of JSON at the end; samples of memory, processes and handles also on the way.
 """
 
 import argparse
@@ -13,27 +14,27 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-
-import psutil
+from typing import Any
 
 from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser import farm
+from env_adapters.webarena.embedded import EmbeddedTasks
 from env_adapters.webarena.running import BrowserLimits
-from tests.bench.web_text import Quiet, computed
+from tests.bench.web_cost import BROWSER, computed_s, copies_mb, sites_process, taken
+from tests.bench.web_text import Quiet
 from verl_agent.types import TaskItem
 
 STEPS = 10
 PRODUCTS = 30
-
-
-def serve() -> None:
-    """Serve the shop until the process is ended; says its port first."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory="/"))
-    print(server.server_port, flush=True)  # noqa: T201 - read by the process that started this one
-    server.serve_forever()
+LOOK_S = 10.0
+"""Seconds between two looks at the memory; half of it after all sessions have closed, for what ends with them."""
+Work = tuple[Callable[[], WebArena], Callable[[int], TaskItem], int]
+"""What makes an environment, the item of an episode by its number, and the process that serves the pages."""
 
 
 class Figures:
@@ -42,114 +43,148 @@ class Figures:
     def __init__(self) -> None:
         self.resets: list[float] = []
         self.steps: list[float] = []
+        self.chars: list[int] = []
         self.errors: list[str] = []
+        self.browser_mb: list[float] = []
+        self.copies_mb: list[float] = []
+        self.samples: list[dict[str, float]] = []
 
 
-async def episode(url: str, number: int, figures: Figures, steps: int = STEPS) -> None:
-    """Play some steps as an agent would: look around, open a product, come back, type."""
-    draw = random.Random(number)
-    evaluation = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "done"}}
-    data = {"sites": ["shopping"], "intent": "Look around.", "start_url": url, "eval": evaluation}
-    env = WebArena(sites={"shopping": url})
+def serve() -> None:
+    """Serve our own lists until the process is ended; says its port first."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory="/"))
+    print(server.server_port, flush=True)  # noqa: T201 - read by the process that started this one
+    server.serve_forever()
+
+
+@contextmanager
+def lists() -> Iterator[Work]:
+    """Lists of our own, served by a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.web_sessions", "--serve"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as server:
+        assert server.stdout is not None
+        url = f"http://127.0.0.1:{server.stdout.readline().strip()}/shop/{PRODUCTS}"
+        evaluation = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "done"}}
+        data = {"sites": ["shopping"], "intent": "Look around.", "start_url": url, "eval": evaluation}
+        try:
+            yield (
+                partial(WebArena, sites={"shopping": url}),
+                lambda number: TaskItem("webarena", str(number), data),
+                server.pid,
+            )
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def shop() -> Iterator[Work]:
+    """The reading tasks of the embedded shop."""
+    items = [item for item in EmbeddedTasks().items("train") if item.data["sites"] == ["shopping"]]
+    yield partial(WebArena, tasks="embedded"), lambda number: items[number % len(items)], sites_process()
+
+
+PAGES = {"shop": shop, "list": lists}
+
+
+async def episode(env: WebArena, item: TaskItem, draw: random.Random, figures: Figures, steps: int) -> None:
+    """Play some steps as an agent would: look around, open a product, come back, type, search."""
     try:
         begun = time.perf_counter()
-        text = (await env.reset(TaskItem("webarena", str(number), data)))[-1]["content"]
+        text = (await env.reset(item))[-1]["content"]
         figures.resets.append(time.perf_counter() - begun)
         for _ in range(steps):
             begun = time.perf_counter()
             result = await env.step(choose(text, draw))
             figures.steps.append(time.perf_counter() - begun)
             text = result.observation
+            figures.chars.append(len(text))
         await env.step("stop [done]")
     except Exception as error:  # a figure too
-        figures.errors.append(f"{type(error).__name__}: {error}")
+        figures.errors.append(f"{item.id}: {type(error).__name__}: {error}")
     finally:
         await env.close()
 
 
 def choose(text: str, draw: random.Random) -> str:
-    """An action on what is seen."""
+    """An action on what is seen, reading only: no order, no logging out; a tenth of what is typed is sent off."""
     lines = [line.strip() for line in text.splitlines() if line.strip().startswith("[")]
-    links = [line[1 : line.index("]")] for line in lines if "] link '" in line]
-    fields = [line[1 : line.index("]")] for line in lines if "] textbox '" in line]
+    links = [line[1 : line.index("]")] for line in lines if "] link '" in line and "Logout'" not in line]
+    fields = [line[1 : line.index("]")] for line in lines if "] textbox '" in line or "] searchbox '" in line]
     kind = draw.random()
     if kind < 0.45 and links:
         return f"click [{draw.choice(links)}]"
     if kind < 0.6 and fields:
-        return f"type [{draw.choice(fields)}] [12] [0]"
+        return f"type [{draw.choice(fields)}] [12] [{int(draw.random() < 0.1)}]"
     return "go_back" if kind < 0.75 else f"scroll [{draw.choice(['down', 'up'])}]"
 
 
-def family() -> tuple[int, int, float]:
-    """Processes below this one, its file handles, and MiB of all, shared memory counted once."""
-    me = psutil.Process()
-    total = 0.0
-    processes = [me, *me.children(recursive=True)]
-    for process in processes:
-        try:
-            total += process.memory_full_info().pss / 2**20
-        except psutil.Error:
-            continue
-    return len(processes), len(os.listdir("/proc/self/fd")), total
-
-
-async def main(sessions: int, episodes: int, steps: int, url: str) -> None:
-    """Play, and print the figures."""
+async def main(sessions: int, episodes: int, steps: int, work: Work) -> dict[str, Any]:
+    """Play; returns the figures."""
+    make, item_of, server = work
     figures, room = Figures(), asyncio.Semaphore(sessions)
-    browser_mb: list[float] = []
-    samples = []
+    embedded = isinstance(make().source, EmbeddedTasks)
 
     async def one(number: int) -> None:
         async with room:
-            await episode(url, number, figures, steps)
+            await episode(make(), item_of(number), random.Random(number), figures, steps)
         if number % max(1, episodes // 10) == 0:
-            samples.append([number, *(round(value) for value in family())])
+            figures.samples.append({"episode": number} | {name: round(value) for name, value in taken(server).items()})
+            sys.stderr.write(f"{figures.samples[-1]}, {len(figures.errors)} errors\n")
 
     async def weigh() -> None:
         while True:
-            await asyncio.sleep(3)
-            running = [(one.memory_mb(), one.open) for one in farm(BrowserLimits()).browsers]
-            if sum(count for _, count in running) == sessions:
-                browser_mb.append(sum(taken for taken, _ in running) / sessions)
+            await asyncio.sleep(LOOK_S)
+            if sum(browser.open for browser in farm(BrowserLimits()).browsers) == sessions:
+                figures.browser_mb.append((await asyncio.to_thread(taken, server))[BROWSER] / sessions)
+                if embedded:
+                    count, size = copies_mb()
+                    figures.copies_mb.append(size / max(1, count))
 
-    await episode(url, -1, Figures())  # starts the browser
+    await episode(make(), item_of(0), random.Random(0), Figures(), steps)  # starts the browser
+    await asyncio.sleep(LOOK_S / 2)
+    idle = taken(server)
     scale = asyncio.create_task(weigh())
-    begun, before = time.perf_counter(), computed()
+    begun, before = time.perf_counter(), computed_s(server)
     await asyncio.gather(*map(one, range(episodes)))
-    seconds = time.perf_counter() - begun
-    cpu_s = computed() - before
+    seconds, after = time.perf_counter() - begun, computed_s(server)
     scale.cancel()
-    report = {
-        "sessions": sessions,
-        "episodes": episodes,
+    await asyncio.sleep(LOOK_S / 2)
+    left = {"sessions": sessions, "idle at first": idle, "idle at last": taken(server)}
+    return report(figures, seconds, {part: after[part] - before[part] for part in after}) | left
+
+
+def report(figures: Figures, seconds: float, cpu_s: dict[str, float]) -> dict[str, Any]:
+    """The figures of a run in a few lines."""
+    steps = max(1, len(figures.steps))
+    return {
+        "episodes": len(figures.resets),
+        "steps": len(figures.steps),
+        "seconds": round(seconds, 1),
         "steps_per_s": round(len(figures.steps) / seconds, 1),
-        "cpu_ms_per_step": round(1000 * cpu_s / len(figures.steps)),
+        "cpu_ms_per_step": round(1000 * sum(cpu_s.values()) / steps, 1),
+        "of which": {part: round(1000 * value / steps, 1) for part, value in cpu_s.items()},
         "step_median_s": round(statistics.median(figures.steps), 3),
         "reset_median_s": round(statistics.median(figures.resets), 3),
-        "browser_mb_per_session": round(statistics.median(browser_mb)) if browser_mb else None,
-        "errors": figures.errors[:5],
-        "episode, processes, handles, MiB": samples,
-        "load": os.getloadavg()[0],
+        "reset_p90_s": round(statistics.quantiles(figures.resets, n=10)[-1], 3),
+        "text_chars": round(statistics.mean(figures.chars)),
+        "browser_mb_per_session": round(statistics.median(figures.browser_mb)) if figures.browser_mb else None,
+        "copy_mb_per_session": round(statistics.median(figures.copies_mb), 1) if figures.copies_mb else None,
+        "errors": [len(figures.errors), *figures.errors[:5]],
+        "samples": figures.samples,
+        "load": round(os.getloadavg()[0], 1),
     }
-    print(json.dumps(report))  # noqa: T201
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pages", choices=PAGES, default="shop")
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--steps", type=int, default=STEPS, help="of an episode")
-    parser.add_argument("--url")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
         serve()
         sys.exit()
-    command = [sys.executable, "-m", "tests.bench.web_sessions", "--serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as server:
-        assert server.stdout is not None
-        address = given.url or f"http://127.0.0.1:{server.stdout.readline().strip()}/shop/{PRODUCTS}"
-        try:
-            asyncio.run(main(given.sessions, given.episodes, given.steps, address))
-        finally:
-            server.terminate()
+    with PAGES[given.pages]() as found:
+        print(json.dumps(asyncio.run(main(given.sessions, given.episodes, given.steps, found))))  # noqa: T201

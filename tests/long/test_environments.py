@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.bench.web_sessions import lists, main
 from tests.corpus import embedded_corpus
 from tests.environments import KNOWN
 from tests.fuzzing import annoy, fuzz
@@ -17,6 +18,7 @@ from tests.oracles import try_oracle
 from tests.scripts import scripts, spread
 from tests.served import serve_command, started
 from tests.soaking import Order, soak
+from tests.web import needs_chromium
 from verl_agent.envs.registry import load_adapter, new_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
@@ -27,6 +29,8 @@ CLIENTS = 20
 MAX_GROWTH = 0.05
 """Part by which memory may grow after the first tenth of the episodes."""
 MAX_GROWTH_MB = 8.0
+WEB_EPISODES = 2_000
+WEB_SESSIONS = 16
 FUZZED = 10_000
 
 
@@ -55,6 +59,19 @@ def test_nothing_leaks(env):
     assert (found.end.files, found.end.processes) == (found.start.files, found.start.processes)
     assert found.end.threads == found.start.threads
     assert found.most_mb <= max(found.tenth_mb * (1 + MAX_GROWTH), found.tenth_mb + MAX_GROWTH_MB)
+
+
+@needs_chromium
+def test_browsers_leave_nothing_behind():
+    """A browser is replaced each few hundred episodes, so the last one is not the first."""
+    with lists() as work:
+        found = asyncio.run(main(WEB_SESSIONS, WEB_EPISODES, 2, work))
+    say(f"webarena: {found}")
+    first, last = found["idle at first"], found["idle at last"]
+    assert found["errors"] == [0]
+    assert last["processes"] <= first["processes"]
+    assert last["handles"] <= first["handles"] + 2
+    assert last["ours"] <= first["ours"] * (1 + MAX_GROWTH) + MAX_GROWTH_MB
 
 
 def of_each(env: str, split: str, count: int, key: str) -> list[int]:

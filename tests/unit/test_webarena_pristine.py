@@ -1,11 +1,13 @@
 """Unchanged copies share their answers; one that was changed never gets them, nor gives its own."""
 
+import multiprocessing
 import shutil
 import sqlite3
 
 import pytest
 
 from env_adapters.webarena.sites.served.copies import Copies, current
+from env_adapters.webarena.sites.served.one_token import TOKEN, OneToken
 from env_adapters.webarena.sites.served.pristine import MAX_ANSWERS, PristineAnswers
 
 
@@ -35,7 +37,9 @@ def site(tmp_path):
     copies = tmp_path / "copies"
     for name in ("a" * 32, "b" * 32):
         (copies / name).mkdir(parents=True)
-    return Copies(Counting(), seed, copies, ["site.sqlite3"], {}, PristineAnswers(seed / "site.sqlite3"))
+    return Copies(
+        Counting(), seed, copies, ["site.sqlite3"], {}, PristineAnswers(seed / "site.sqlite3", tmp_path / "answers")
+    )
 
 
 def ask(site, copy, method="GET", query="", cookie=""):
@@ -70,13 +74,50 @@ def test_cookies_and_queries_have_answers_of_their_own(site):
     assert site.app.asked == 4
 
 
-def test_only_so_many_answers_are_kept(tmp_path):
+@pytest.fixture
+def answers(tmp_path):
     shutil.copyfile(__file__, tmp_path / "file")
-    answers = PristineAnswers(tmp_path / "file")
+    return PristineAnswers(tmp_path / "file", tmp_path / "answers")
+
+
+def test_only_so_many_answers_are_kept(answers):
     for number in range(MAX_ANSWERS + 5):
         answers.keep((number,), ("200 OK", [], b"page"))
-    assert len(answers.kept) == MAX_ANSWERS
+    assert len(list(answers.folder.iterdir())) == 5
     assert answers.get((0,)) is None
     assert answers.get((MAX_ANSWERS,)) == ("200 OK", [], b"page")
+
+
+def test_an_error_is_not_kept(answers):
     answers.keep(("error",), ("500 Internal Server Error", [], b""))
     assert answers.get(("error",)) is None
+
+
+def test_workers_share_the_answers(answers):
+    """As gunicorn's do: forked after the application was made."""
+    worker = multiprocessing.get_context("fork").Process(
+        target=answers.keep, args=(("page",), ("200 OK", [("X-Made", "elsewhere")], b"page"))
+    )
+    worker.start()
+    worker.join()
+    assert answers.get(("page",)) == ("200 OK", [("X-Made", "elsewhere")], b"page")
+
+
+def test_a_site_that_starts_begins_without_answers(answers):
+    answers.keep(("page",), ("200 OK", [], b"page"))
+    assert PristineAnswers(answers.folder.parent / "file", answers.folder).get(("page",)) is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        ("", f"csrf={TOKEN}"),
+        ("session=1", f"session=1; csrf={TOKEN}"),
+        ("session=1; csrf=own", "session=1; csrf=own"),
+    ],
+)
+def test_visitors_without_a_token_have_the_same_one(sent, seen):
+    found = []
+    site = OneToken(lambda environ, start_response: found.append(environ["HTTP_COOKIE"]) or [], "csrf")
+    site({"HTTP_COOKIE": sent}, lambda *answer: None)
+    assert found == [seen]

@@ -20,6 +20,11 @@ def copies_folder() -> Path:
     return Path(os.environ[COPIES_VARIABLE])
 
 
+def answers_folder(site: str) -> Path:
+    """Folder with the answers that unchanged copies share."""
+    return copies_folder().parent / "answers" / site
+
+
 def database(name: str) -> dict[str, Any]:
     """A SQLite file that is worth nothing after a power cut, and fast for it."""
     return {

@@ -4,14 +4,18 @@ SQLite counts the changes of a file in its header (bytes 24 to 27, https://sqlit
 count of the seed file is as it was made. Most episodes only read, and many open the same pages.
 """
 
+import os
+import pickle
+import shutil
+import uuid
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 COUNTER_AT, COUNTER_BYTES = 24, 4
-MAX_ANSWERS = 1000
+MAX_ANSWERS = 2000
 KEY = ("HTTP_HOST", "PATH_INFO", "QUERY_STRING", "HTTP_COOKIE")
 """What an answer depends on, besides the state."""
 
@@ -19,15 +23,19 @@ Answer = tuple[str, list[tuple[str, str]], bytes]
 
 
 class PristineAnswers:
-    """The answers to GET requests, the least used being dropped first.
+    """The answers to GET requests, in files that all workers of a site share; all are dropped when there are too many.
+
+    Made once, before the workers are forked, since it begins with an empty folder.
 
     Args:
         seed: database file that copies begin with.
+        folder: for the files, and nothing else.
     """
 
-    def __init__(self, seed: Path) -> None:
-        self.name, self.changes = seed.name, changes(seed)
-        self.kept: OrderedDict[tuple[Any, ...], Answer] = OrderedDict()
+    def __init__(self, seed: Path, folder: Path) -> None:
+        self.name, self.changes, self.folder = seed.name, changes(seed), folder
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
 
     def key(self, environ: dict[str, Any], copy: Path) -> tuple[Any, ...] | None:
         """What the answer is kept under, or None if it must be made anew."""
@@ -37,19 +45,27 @@ class PristineAnswers:
 
     def get(self, key: tuple[Any, ...]) -> Answer | None:
         """A kept answer."""
-        found = self.kept.get(key)
-        if found is None:
+        try:
+            found: Answer = pickle.loads(zlib.decompress(self.file(key).read_bytes()))
+        except FileNotFoundError:
             return None
-        self.kept[key] = self.kept.pop(key)
-        return found[0], found[1], zlib.decompress(found[2])
+        return found
 
     def keep(self, key: tuple[Any, ...], answer: Answer) -> None:
         """Keep an answer."""
-        status, headers, body = answer
-        if status.startswith("200"):
-            self.kept[key] = (status, headers, zlib.compress(body, 1))
-            while len(self.kept) > MAX_ANSWERS:
-                self.kept.popitem(last=False)
+        if not answer[0].startswith("200"):
+            return
+        kept = list(self.folder.iterdir())
+        if len(kept) >= MAX_ANSWERS:
+            for file in kept:
+                file.unlink(missing_ok=True)
+        new = self.folder / uuid.uuid4().hex
+        new.write_bytes(zlib.compress(pickle.dumps(answer), 1))
+        os.replace(new, self.file(key))
+
+    def file(self, key: tuple[Any, ...]) -> Path:
+        """Where the answer of a key lies."""
+        return self.folder / sha256(repr(key).encode()).hexdigest()
 
 
 def changes(file: Path) -> bytes:

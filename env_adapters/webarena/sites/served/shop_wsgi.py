@@ -3,7 +3,8 @@
 import os
 
 from env_adapters.webarena.sites.served.copies import Copies
-from env_adapters.webarena.sites.served.django_common import copies_folder, seed_folder
+from env_adapters.webarena.sites.served.django_common import answers_folder, copies_folder, seed_folder
+from env_adapters.webarena.sites.served.one_token import OneToken
 from env_adapters.webarena.sites.served.pristine import PristineAnswers
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.webarena.sites.served.shop_settings"
@@ -14,19 +15,24 @@ django_application = get_wsgi_application()
 
 from oscar.apps.analytics import receivers  # noqa: E402 - needs the application
 from oscar.apps.catalogue.signals import product_viewed  # noqa: E402
+from oscar.apps.customer.receivers import receive_product_view  # noqa: E402
 from oscar.apps.search.signals import user_search  # noqa: E402
 
 # Nobody counts here who reads what, so that reading writes nothing.
 product_viewed.disconnect(receivers.receive_product_view)
+product_viewed.disconnect(receive_product_view)  # a cookie of what was seen last, which no two visitors share
 user_search.disconnect(receivers.receive_product_search)
 
 state = "shop.sqlite3"
 static = {"/static/": seed_folder() / "shop_static", "/media/": seed_folder() / "shop_media"}
-application = Copies(
-    django_application,
-    seed_folder(),
-    copies_folder(),
-    [state],
-    static,
-    PristineAnswers(seed_folder() / state),
+application = OneToken(
+    Copies(
+        django_application,
+        seed_folder(),
+        copies_folder(),
+        [state],
+        static,
+        PristineAnswers(seed_folder() / state, answers_folder("shop")),
+    ),
+    "shop_csrf",
 )
