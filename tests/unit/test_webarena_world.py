@@ -149,7 +149,7 @@ def test_categories_are_those_of_webarenas_own_tasks():
 @pytest.mark.parametrize(
     ("cell", "date"),
     [
-        ("<td data-sortkey='0001fa40'>1.5 days</td>", "<td data-sortkey='0001fa40'>2025-06-13</td>"),
+        ("<td data-sortkey='0001fa40'>1.5 days</td>", "<td data-sortkey='2025-06-13'>2025-06-13</td>"),
         ('<td data-sortkey="00000031811d6bc4">1.35 years</td>', '<td data-sortkey="00000031811d6bc4">2025-07-18</td>'),
         ('<tr class="a" title="2025-01-19 20:00:00">\n<td>1.84 years</td>', None),
         ("<p>It took 1.5 days</p><td>28.5 days</td>", "<p>It took 1.5 days</p><td>28.5 days</td>"),

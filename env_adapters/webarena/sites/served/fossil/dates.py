@@ -5,8 +5,8 @@ import time
 from datetime import UTC, datetime
 
 AGE = rb"(?:current|[\d.]+ (?:seconds|minutes|hours|days|years))</td>"
-SINCE_NOW = re.compile(rb"(<td data-sortkey='([0-9a-f]{8})'>)" + AGE)
-"""In the list of projects; the key is the age in seconds."""
+SINCE_NOW = re.compile(rb"<td data-sortkey='([0-9a-f]{8})'>" + AGE)
+"""In the list of projects; the key is the age in seconds, and becomes the date."""
 MOMENT = re.compile(rb'(<td data-sortkey="([0-9a-f]{16})">)' + AGE)
 """In the lists of wiki pages and branches; the key is the moment, in seconds of Julian days."""
 TITLED = re.compile(rb'(<tr class="[^"]*" title="(\d{4}-\d\d-\d\d)[^"]*">\s*<td>)' + AGE)
@@ -25,12 +25,12 @@ def dated(page: bytes, now: float | None = None) -> bytes:
         now: when it was made, seconds since the epoch; None for the present moment.
     """
     made = time.time() if now is None else now
-    page = SINCE_NOW.sub(lambda found: found[1] + day(made - int(found[2], 16)), page)
-    page = MOMENT.sub(lambda found: found[1] + day(int(found[2], 16) - EPOCH_S), page)
-    page = TITLED.sub(lambda found: found[1] + found[2] + b"</td>", page)
+    page = SINCE_NOW.sub(lambda found: b"<td data-sortkey='%s'>%s</td>" % ((day(made - int(found[1], 16)),) * 2), page)
+    page = MOMENT.sub(lambda found: b"%s%s</td>" % (found[1], day(int(found[2], 16) - EPOCH_S)), page)
+    page = TITLED.sub(lambda found: b"%s%s</td>" % (found[1], found[2]), page)
     return DURATION.sub(b"", page)
 
 
 def day(moment: float) -> bytes:
-    """The end of a table's cell that holds a date."""
-    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}</td>".encode()
+    """The date of a moment in seconds since the epoch, in UTC."""
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}".encode()
