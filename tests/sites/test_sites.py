@@ -8,6 +8,7 @@ import time
 import pytest
 
 from env_adapters.webarena.sites import control
+from env_adapters.webarena.sites.folders import Home
 from env_adapters.webarena.sites.world import world
 from tests.sites.visitor import Visitor
 
@@ -137,3 +138,12 @@ def test_a_site_that_is_killed_comes_back_and_copies_live_on(sites, pair):
 def test_starting_what_runs_changes_nothing(sites):
     again = control.up(sites.home, sites.seed, 0, print)
     assert (again.pid, again.ports) == (sites.pid, sites.ports)
+
+
+def test_sites_that_have_ended_can_be_started_at_once(sites, tmp_path):
+    home = Home(tmp_path)
+    home.venv.symlink_to(sites.home.venv)
+    home.seed(sites.seed).symlink_to(sites.home.seed(sites.seed))
+    for _ in range(4):
+        control.up(home, sites.seed, 0, print)
+        assert control.down(home)
