@@ -39,7 +39,7 @@ def rows(kind, folder, tokenizer):
 def test_a_warm_start_learns_what_the_oracle_did(kind, count, tmp_path, monkeypatch, request):
     monkeypatch.chdir(ROOT)
     if kind == "shop":
-        monkeypatch.setenv("VERL_AGENT_CACHE", str(request.getfixturevalue("sites").home.folder.parent))
+        monkeypatch.setenv("VERL_AGENT_SITES", str(request.getfixturevalue("sites").home.folder))
     records = recorded(kind, tmp_path, f"evaluation.max_tasks={count}")
     assert [record["success"] for record in records] == [True] * count
     tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
