@@ -8,28 +8,28 @@ from env_adapters.webarena.evaluators import Ending, evaluate
 from env_adapters.webarena.grammar import parse
 from env_adapters.webarena.oracle import Oracle
 from env_adapters.webarena.running import BrowserLimits
+from env_adapters.webarena.sites import URLS
 
 
-async def earned(item, source, script, urls):
-    """What a script earns at a task of a source; every action of it can be done."""
-    env = WebArena(tasks="miniwob")
-    env.source = source
-    oracle = Oracle(script, urls)
-    try:
-        observation = (await env.reset(item))[-1]["content"]
-        while True:
-            step = await env.step(oracle.act(observation))
-            assert not step.info.get("invalid_action"), step.observation
-            if step.terminated:
-                return step.reward
-            observation = step.observation
-    finally:
-        await env.close()
+def play(item, source, script=None):
+    """What a script, or the task's own oracle, earns at a task of a source; every action of it can be done."""
+    act = source.oracle(item) if script is None else Oracle(script, URLS).act
 
+    async def episode():
+        env = WebArena(tasks="miniwob")
+        env.source = source
+        try:
+            observation = (await env.reset(item))[-1]["content"]
+            while True:
+                step = await env.step(act(observation))
+                assert not step.info.get("invalid_action"), step.observation
+                if step.terminated:
+                    return step.reward
+                observation = step.observation
+        finally:
+            await env.close()
 
-def play(item, source, script, urls):
-    """The same, for tests without a loop."""
-    return asyncio.run(earned(item, source, script, urls))
+    return asyncio.run(episode())
 
 
 def judge_at_once(items, source):

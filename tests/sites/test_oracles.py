@@ -9,7 +9,7 @@ import os
 import pytest
 
 from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks
-from env_adapters.webarena.miniwob import SITE, URL
+from env_adapters.webarena.miniwob_oracle import SOLVED
 from env_adapters.webarena.sites_tasks import site_tasks
 from tests.sites.playing import judge_at_once, play
 from verl_agent.envs.chromium import installed_chromiums
@@ -31,9 +31,9 @@ MINIWOB = [
 @pytest.mark.parametrize("item", PLAYED, ids=lambda item: item.id)
 def test_the_script_solves_the_task_and_wrong_endings_do_not(item, sites):
     source = EmbeddedTasks(sites.home.folder)
-    assert play(item, source, item.data["oracle"], sites.urls) == 1.0
+    assert play(item, source) == 1.0
     for script in item.data["wrong"]:
-        assert play(item, source, script, sites.urls) == 0.0
+        assert play(item, source, script) == 0.0
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -49,7 +49,14 @@ def test_no_task_is_solved_by_ending_at_once(start, sites):
 def test_a_page_of_miniwob_says_whether_it_was_solved(page, script, reward):
     source = MiniWobTasks()
     item = next(one for split in source.splits for one in source.items(split) if one.id == f"miniwob:{page}:0")
-    assert play(item, source, [*script, "stop []"], {SITE: URL}) == reward
+    assert play(item, source, [*script, "stop []"]) == reward
+
+
+@pytest.mark.parametrize("page", sorted(SOLVED))
+def test_the_oracle_plays_a_page_of_miniwob(page):
+    source = MiniWobTasks()
+    items = [one for split in source.splits for one in source.items(split) if one.id.split(":")[1] == page]
+    assert [play(item, source) for item in items[:2]] == [1.0, 1.0]
 
 
 def test_every_template_is_played():
