@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import hydra
 from omegaconf import DictConfig
@@ -13,7 +14,7 @@ from rich.console import Console
 from verl_agent.agents.registry import agent_for, new_agent
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.session import PooledEnv
 from verl_agent.evaluation import LOG, RECORDS, Job, prepare_evaluation, report
 from verl_agent.launch import launch
@@ -22,9 +23,14 @@ from verl_agent.prepare import worker_environment
 from verl_agent.processes import ending_all_children
 from verl_agent.rollout.episode import EpisodeLimits, Policy
 from verl_agent.rollout.evaluation_loop import EvaluationSetup, play_all
+from verl_agent.rollout.oracle import ORACLE, oracle_policy
 from verl_agent.terminal import exit_with, last_errors, quiet
 from verl_agent.trace.evaluation_progress import EvaluationProgress
 from verl_agent.trace.record import EpisodeWriter
+from verl_agent.types import TaskItem
+
+NewPolicy: TypeAlias = Callable[[TaskItem, int], Policy]
+"""Makes the policy of one episode from its task and its seed."""
 
 
 def run(config: DictConfig) -> None:
@@ -55,20 +61,17 @@ def run(config: DictConfig) -> None:
 
 
 async def play(job: Job, console: Console) -> None:
-    """Start the engine and play what is still to be played."""
-    from verl_agent.rollout.vllm_engine import VllmEngine
-
+    """Start what replies, and play what is still to be played."""
     config, slots = job.config, job.slots
     env, evaluation = config.agent.env, config.evaluation
     adapter = load_adapter(env.name, env.options)
-    context = config.data.max_prompt_length + config.data.max_response_length
-    console.print(f"starting the engine for {job.model}; {len(slots)} episodes to play", markup=False, soft_wrap=True)
+    console.print(f"starting {job.model}; {len(slots)} episodes to play", markup=False, soft_wrap=True)
     pool = local_pool(adapter, env)
-    with VllmEngine(job.model, config.engine, context) as engine, EpisodeWriter(job.folder / RECORDS) as writer:
+    with started(job) as new_policy, EpisodeWriter(job.folder / RECORDS) as writer:
         setup = EvaluationSetup(
             new_env=lambda: PooledEnv(adapter, pool),
             new_agent=partial(new_agent, config.agent.agent, adapter.form),
-            new_policy=policies(job, engine),
+            new_policy=new_policy,
             limits=EpisodeLimits(config.agent.horizon.turns_for_evaluation(), None, env.retries),
             tasks=evaluation.tasks,
             model=job.model,
@@ -84,7 +87,22 @@ async def play(job: Job, console: Console) -> None:
                 await pool.shutdown()
 
 
-def policies(job: Job, engine: Any) -> Callable[[int], Policy]:
+@contextmanager
+def started(job: Job) -> Iterator[NewPolicy]:
+    """What makes the policy of one episode, with an engine behind it if a model plays."""
+    if job.model == ORACLE:
+        env, words = job.config.agent.env, job.config.agent.agent
+        session = new_session(env.name, env.options)
+        yield lambda item, seed: oracle_policy(item, session, new_agent(words, session.form))
+        return
+    from verl_agent.rollout.vllm_engine import VllmEngine
+
+    data = job.config.data
+    with VllmEngine(job.model, job.config.engine, data.max_prompt_length + data.max_response_length) as engine:
+        yield policies(job, engine)
+
+
+def policies(job: Job, engine: Any) -> NewPolicy:
     """Makes the policy of one episode from its seed; the token side of training, with the evaluation's sampling."""
     from verl_agent.rollout.policy import EnginePolicy, TokenBudget
     from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder
@@ -102,7 +120,7 @@ def policies(job: Job, engine: Any) -> Callable[[int], Policy]:
     )
     end_of_turn = tokenizer.eos_token_id
 
-    def new_policy(seed: int) -> EnginePolicy:
+    def new_policy(item: TaskItem, seed: int) -> EnginePolicy:
         sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p, "seed": seed}
         tokens = EpisodeTokens(builder, end_of_turn, tools)
         return EnginePolicy(engine, tokenizer, tokens, budget, sampling, frozenset({end_of_turn}))

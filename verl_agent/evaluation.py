@@ -21,6 +21,7 @@ from verl_agent.model_config import check_context, context_length, load_config
 from verl_agent.models import resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.evaluation_loop import Slot, pending
+from verl_agent.rollout.oracle import ORACLE
 from verl_agent.trace.evaluation import Comparison, compare, results
 from verl_agent.trace.evaluation_report import comparison_table, results_table, write_report
 from verl_agent.trace.provenance import Provenance
@@ -40,7 +41,7 @@ class Job:
         config: its typed sections.
         plain: the same as it was composed, for the report.
         items: tasks to play.
-        model: folder or hub id that is loaded.
+        model: folder or hub id that is loaded, or `oracle`.
         folder: where records and results go.
         earlier: episodes of the same evaluation that are already in `folder`.
         baseline: episodes to compare with; empty for none.
@@ -81,7 +82,6 @@ def prepare_evaluation(config: DictConfig) -> Job:
         raise ConfigError(f"the config does not resolve: {error}") from error
     assert isinstance(plain, dict)
     sections = evaluation_config(plain)
-    check_device(sections.engine.device)
     evaluation, env = sections.evaluation, sections.agent.env
     new_session(env.name, env.options)
     agent_for(sections.agent.agent, env.name, env.options)
@@ -92,15 +92,26 @@ def prepare_evaluation(config: DictConfig) -> Job:
             f"evaluation.compare_with={evaluation.compare_with!r} has no episode of the tasks {evaluation.tasks!r}. "
             "Name the folder of an evaluation of the same tasks."
         )
-    model, lengths = resolve_model(str(config.model.path), key="model.path"), sections.data
-    longest, named = context_length(load_config(model, "model.path")), f"model.path={str(config.model.path)!r}"
-    check_context(longest, lengths.max_prompt_length, lengths.max_response_length, named)
+    model = ORACLE if config.model.path == ORACLE else served_model(str(config.model.path), sections)
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
     folder = Path(evaluation.output_dir or f"runs/eval/{env.name}_{model_name(model)}_{time}").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     claim_folder(folder, comparable(sections, model))
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
     return Job(sections, plain, items, model, folder, earlier, baseline)
+
+
+def served_model(path: str, config: EvaluationConfig) -> str:
+    """The folder or hub id of a model that can be played with here.
+
+    Raises:
+        ConfigError: the machine has not what the recipe is for, or the model cannot be had or reads too little.
+    """
+    check_device(config.engine.device)
+    model, lengths = resolve_model(path, key="model.path"), config.data
+    longest = context_length(load_config(model, "model.path"))
+    check_context(longest, lengths.max_prompt_length, lengths.max_response_length, f"model.path={path!r}")
+    return model
 
 
 def check_device(device: str) -> None:

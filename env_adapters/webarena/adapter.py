@@ -22,10 +22,10 @@ from env_adapters.webarena.tasks import ENV
 from env_adapters.webarena.tools import TOOLS
 from env_adapters.webarena.worlds import World
 from verl_agent.envs.actions import shorten
-from verl_agent.envs.base import EnvAdapter, Hosting
+from verl_agent.envs.base import EnvAdapter, Hosting, Oracle
 from verl_agent.envs.forms import FenceForm
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Move, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
 MAX_LINE = 400
@@ -136,6 +136,11 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
             await self._farm().run(session.close())
         if world is not None:
             await asyncio.to_thread(world.release)
+
+    def oracle(self, item: TaskItem) -> Oracle | None:
+        """See `EnvAdapter.oracle`: WebArena's own tasks have none, the embedded sites' all, of MiniWoB's the easier."""
+        act = self.source.oracle(item)
+        return None if act is None else lambda seen: Move(act(seen))
 
     async def _stop(self, action: Action) -> StepResult:
         """Judge how the episode ended."""

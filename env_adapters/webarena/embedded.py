@@ -1,12 +1,14 @@
 """Two sources of tasks that every machine has: the embedded sites, and MiniWoB's pages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from env_adapters.webarena import miniwob
 from env_adapters.webarena.fence import Address
-from env_adapters.webarena.sites import SiteSet
+from env_adapters.webarena.miniwob_oracle import SOLVED, page_oracle
+from env_adapters.webarena.oracle import Oracle
+from env_adapters.webarena.sites import URLS, SiteSet
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks import ENV, item_of
 from env_adapters.webarena.worlds import World
@@ -46,6 +48,10 @@ class EmbeddedTasks:
         cookies: list[Any] = copy.cookies(item.data["sites"]) if item.data.get("require_login") else []
         return World(copy.urls, routes, {"cookies": cookies, "origins": []}, copy.release)
 
+    def oracle(self, item: TaskItem) -> Callable[[str], str]:
+        """See `TaskSource`."""
+        return Oracle(item.data["oracle"], URLS).act
+
 
 class MiniWobTasks:
     """MiniWoB's pages, in splits `train` and `test`."""
@@ -61,6 +67,10 @@ class MiniWobTasks:
         """See `TaskSource`."""
         routes = {name: Address(host, port) for name, (host, port) in miniwob.pages().routes.items()}
         return World({miniwob.SITE: miniwob.URL}, routes)
+
+    def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
+        """See `TaskSource`; of the pages that say in a sentence what to do."""
+        return page_oracle() if item.id.split(":")[1] in SOLVED else None
 
 
 def item(task: Mapping[str, Any]) -> TaskItem:

@@ -150,7 +150,8 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         content = self.server.find(path)
         self.send_response(HTTPStatus.OK if content is not None else HTTPStatus.NOT_FOUND)
-        self.send_header("Content-Type", guess_type(path)[0] or "application/octet-stream")
+        kind = guess_type(path)[0] or "application/octet-stream"
+        self.send_header("Content-Type", f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
         self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
         self.wfile.write(content or b"")

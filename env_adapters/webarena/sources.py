@@ -50,6 +50,10 @@ class TaskSource(Protocol):
         """
         ...
 
+    def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
+        """What solves a task by what is seen: the action for each observation, in order; None if nothing does."""
+        ...
+
 
 class GivenTasks:
     """WebArena's 812 tasks, or those of a file, on sites that the user names; see `splits.py`.
@@ -77,6 +81,9 @@ class GivenTasks:
     async def open(self, item: TaskItem) -> World:
         """See `TaskSource`."""
         return await self.sites.open(item)
+
+    def oracle(self, item: TaskItem) -> None:
+        """See `TaskSource`."""
 
 
 def _embedded(options: SourceOptions) -> TaskSource:

@@ -9,10 +9,12 @@ drawn by a hash of their ids.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
-from env_adapters.webarena.tasks import SEVERAL
+from env_adapters.webarena.tasks import CATEGORIES, SEVERAL
 from verl_agent.types import TaskItem
 
-PAPER_TEST = {"Shopping": 15, "CMS": 15, "Maps": 10, "GitLab and Reddit": 10}
+PAPER_TEST = {
+    CATEGORIES[site]: count for site, count in {"shopping": 15, "shopping_admin": 15, "map": 10, "reddit": 10}.items()
+}
 READING = frozenset(
     int(number)
     for number in [

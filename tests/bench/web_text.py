@@ -2,7 +2,8 @@
 
 `python -m tests.bench.web_text FOLDER [--urls FILE]`, where FOLDER holds the package `webarena` of libwebarena
 (`pip download --no-deps libwebarena==0.0.5`, unzipped): its pins do not go with ours, so only its processor is loaded.
-Without `--urls`: MiniWoB's pages, and pages of our own with 100 to 1,000 products.
+Without `--urls`: MiniWoB's pages, and pages of our own with 100 to 1,000 products; with `--sites` those of the embedded
+sites instead, which run (`verl-agent sites up`).
 """
 
 import argparse
@@ -12,6 +13,7 @@ import statistics
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -23,12 +25,30 @@ import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
 from env_adapters.webarena.observation import page_text, rects, tab_line
+from env_adapters.webarena.sites import Copy, SiteSet
 from verl_agent.envs.chromium import find_chromium
 
 SIZE = (1280, 720)
 MINIWOB_PAGES = 40
 SHOP_SIZES = (8, 60)
 TRIES = 5
+SITE_PAGES = (
+    *("shop.test/catalogue/", "shop.test/catalogue/?page=3", "shop.test/search/?q=kettle", "shop.test/basket/"),
+    *("shop.test/catalogue/category/kitchen/cookware_2/", "shop.test/accounts/", "shop.test/accounts/orders/"),
+    *(
+        "shop.test/catalogue/westbrook-copper-frying-pan_1/",
+        "shop.test/accounts/addresses/",
+        "shop.test/reached/nothing",
+    ),
+    *("admin.test/dashboard/", "admin.test/dashboard/orders/", "admin.test/dashboard/catalogue/"),
+    *("admin.test/dashboard/users/", "admin.test/dashboard/reviews/", "admin.test/dashboard/orders/?status=Pending"),
+    *("forum.test/", "forum.test/topic/187/", "forum.test/topic/177/", "forum.test/category/list/", "forum.test/user/"),
+    *("forum.test/search/?q=kettle", "forum.test/topic/publish/"),
+    *("code.test/", "code.test/papermill/home", "code.test/papermill/timeline", "code.test/papermill/dir?ci=tip"),
+    *("code.test/papermill/reportlist", "code.test/papermill/rptview?rn=1", "code.test/papermill/tktnew"),
+    *("code.test/papermill/wcontent", "code.test/papermill/wiki?name=Installation", "code.test/papermill/taglist"),
+)
+"""Of the embedded sites: lists, forms, tables, texts, and a page that is not there."""
 LARGE = 800
 """Nodes from which a page counts as large."""
 
@@ -147,6 +167,17 @@ def urls_of(port: int) -> list[str]:
     return [f"{base}/miniwob/{name}" for name in chosen] + [f"{base}/shop/{n}" for n in SHOP_SIZES for _ in range(5)]
 
 
+def site_urls() -> list[str]:
+    """The pages of the embedded sites that are compared."""
+    return [f"http://{page}" for page in SITE_PAGES]
+
+
+def as_the_sites_want(sites: SiteSet, copy: Copy) -> tuple[list[str], dict[str, Any], list[Any]]:
+    """Arguments of the browser, settings of the context and cookies with which it sees one copy of the sites."""
+    rules = ",".join(f"MAP {name} {host}:{port}" for name, (host, port) in sites.routes.items())
+    return [f"--host-resolver-rules={rules}"], {"extra_http_headers": copy.headers}, copy.cookies(copy.urls)
+
+
 def prepare(page: Page, url: str, index: int) -> None:
     """Open a page, and scroll it for each third."""
     page.goto(url)
@@ -194,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--urls", type=Path, help="a file with one URL a line; {port} is that of our own pages")
+    parser.add_argument("--sites", action="store_true", help="compare on pages of the embedded sites")
     arguments = parser.parse_args()
     processors = load_processor(arguments.folder)
     spec = find_spec("miniwob")
@@ -203,10 +235,17 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_port
     urls = arguments.urls.read_text().format(port=port).split() if arguments.urls else urls_of(port)
-    rows = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"])
-        context = browser.new_context(viewport={"width": SIZE[0], "height": SIZE[1]}, device_scale_factor=1)
+    flags, settings, cookies, rows = ["--no-sandbox", "--disable-gpu"], {}, [], []
+    with sync_playwright() as playwright, ExitStack() as ends:
+        if arguments.sites:
+            sites = SiteSet.running()
+            copy = sites.acquire()
+            ends.callback(copy.release)
+            more, settings, cookies = as_the_sites_want(sites, copy)
+            flags, urls = flags + more, site_urls()
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=flags)
+        context = browser.new_context(viewport={"width": SIZE[0], "height": SIZE[1]}, device_scale_factor=1, **settings)
+        context.add_cookies(cookies)
         page = context.new_page()
         client = context.new_cdp_session(page)
         client.send("Accessibility.enable")

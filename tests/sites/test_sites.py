@@ -8,11 +8,13 @@ import time
 import pytest
 
 from env_adapters.webarena.sites import control
+from env_adapters.webarena.sites.folders import Home
 from env_adapters.webarena.sites.world import world
 from tests.sites.visitor import Visitor
 
 TOKEN = re.compile('value="[A-Za-z0-9]{64}"')
 """What guards a form is drawn anew for each page."""
+AGE = re.compile(r"[\d.]+ (?:seconds|minutes|hours|days|years)\b")
 SHOP, ADMIN, FORUM, CODE = "http://shop.test", "http://admin.test/dashboard", "http://forum.test", "http://code.test"
 
 
@@ -61,8 +63,15 @@ def test_the_code_host_shows_its_projects_with_dates_and_authors_of_the_world(pa
         assert project.facts["python"] in pair[0].get(f"{CODE}/{project.name}/wiki?name=Installation")[1]
 
 
+def test_the_code_host_tells_dates_and_no_ages(pair):
+    project = world().code.projects[0]
+    pages = ("wcontent", "brlist", "stat", "whistory?name=Installation")
+    texts = [pair[0].get(f"{CODE}/")[1], *(pair[0].get(f"{CODE}/{project.name}/{page}")[1] for page in pages)]
+    assert not [found for text in texts for found in AGE.findall(text)]
+
+
 def test_the_same_page_is_the_same_in_every_copy(pair):
-    for url in (f"{SHOP}/catalogue/", f"{SHOP}/catalogue/?page=2", f"{FORUM}/"):
+    for url in (f"{SHOP}/catalogue/", f"{SHOP}/catalogue/?page=2", f"{FORUM}/", f"{CODE}/"):
         texts = [TOKEN.sub("", visitor.get(url)[1]) for visitor in pair]
         assert texts[0] == texts[1] == texts[2]
 
@@ -129,3 +138,12 @@ def test_a_site_that_is_killed_comes_back_and_copies_live_on(sites, pair):
 def test_starting_what_runs_changes_nothing(sites):
     again = control.up(sites.home, sites.seed, 0, print)
     assert (again.pid, again.ports) == (sites.pid, sites.ports)
+
+
+def test_sites_that_have_ended_can_be_started_at_once(sites, tmp_path):
+    home = Home(tmp_path)
+    home.venv.symlink_to(sites.home.venv)
+    home.seed(sites.seed).symlink_to(sites.home.seed(sites.seed))
+    for _ in range(4):
+        control.up(home, sites.seed, 0, print)
+        assert control.down(home)

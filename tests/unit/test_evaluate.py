@@ -46,7 +46,7 @@ class Evaluation:
             asyncio.run(play_all(pending(items, samples, earlier), self.setup, writer, self.seen.append))
         return list(read_records(self.path))
 
-    def _policy(self, seed: int) -> ScriptedPolicy:
+    def _policy(self, item: TaskItem, seed: int) -> ScriptedPolicy:
         self.seeds.append(seed)
         return ScriptedPolicy(["one", "two"])
 
@@ -109,7 +109,13 @@ def test_no_more_episodes_run_at_once_than_allowed(tmp_path):
             return await super().reply(messages)
 
     evaluation.setup = EvaluationSetup(
-        evaluation.setup.new_env, plain, lambda seed: Slow(["one", "two"]), EpisodeLimits(3), "test", "x", concurrency=3
+        evaluation.setup.new_env,
+        plain,
+        lambda item, seed: Slow(["one", "two"]),
+        EpisodeLimits(3),
+        "test",
+        "x",
+        concurrency=3,
     )
     evaluation.play(samples=3)
     assert max(running) == 3
@@ -120,7 +126,7 @@ def test_a_policy_that_fails_is_a_bug_and_ends_the_evaluation(tmp_path):
     evaluation.setup = EvaluationSetup(
         evaluation.setup.new_env,
         plain,
-        lambda seed: ScriptedPolicy([RuntimeError("engine")]),
+        lambda item, seed: ScriptedPolicy([RuntimeError("engine")]),
         EpisodeLimits(3),
         "test",
         "x",

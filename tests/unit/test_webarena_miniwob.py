@@ -33,7 +33,7 @@ def pages(tmp_path):
 def get(pages, path):
     host, port = pages.routes["miniwob.test:80"]
     with urlopen(f"http://{host}:{port}{path}") as answer:
-        return answer.read().decode()
+        return answer.read().decode(answer.headers.get_content_charset())
 
 
 def test_train_and_test_share_no_page_and_no_seed():

@@ -2,7 +2,12 @@
 
 import pytest
 
+from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks
+from env_adapters.webarena.miniwob_oracle import SOLVED, page_oracle
+from env_adapters.webarena.miniwob_pages import PAGES
 from env_adapters.webarena.oracle import MAX_SCROLLS, Oracle, OracleError, find
+from env_adapters.webarena.sites_tasks import site_tasks
+from verl_agent.types import TaskItem
 
 PAGE = """Tab 0 (current): Shop
 
@@ -63,3 +68,34 @@ def test_a_script_that_is_over_says_so():
 
 def test_a_role_has_to_fit():
     assert find(PAGE, "link", "Add to cart") is None
+
+
+LOGIN = """[1] RootWebArea 'Login'
+\t[2] StaticText 'Enter the '
+\t[3] StaticText 'username'
+\t[4] StaticText ' "keli" and the '
+\t[5] StaticText 'password'
+\t[6] StaticText ' "3hI" into the text fields and press login.'
+\t[7] textbox '' required: False
+\t[8] textbox '' required: False
+\t[9] button 'Login'"""
+
+
+def test_a_page_of_miniwob_is_played_by_what_it_says():
+    act = page_oracle()
+    actions = ["type [7] [keli] [0]", "type [8] [3hI] [0]", "click [9]", "stop []"]
+    assert [act(LOGIN) for _ in actions] == actions
+
+
+def test_a_page_that_says_something_else_is_an_error_that_tells_what():
+    with pytest.raises(OracleError, match="Drag all circles"):
+        page_oracle()("[2] StaticText 'Drag all circles into the black box.'")
+
+
+def test_which_tasks_have_an_oracle():
+    assert set(PAGES) > SOLVED
+    easy, hard = (TaskItem("webarena", f"miniwob:{page}:0") for page in ("click-test", "book-flight"))
+    assert MiniWobTasks().oracle(easy) is not None
+    assert MiniWobTasks().oracle(hard) is None
+    assert all(EmbeddedTasks().oracle(item) for item in EmbeddedTasks().items("test_all"))
+    assert all(task["oracle"] for task in site_tasks())

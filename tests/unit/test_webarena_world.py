@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from env_adapters.webarena.embedded import EmbeddedTasks
 from env_adapters.webarena.oracle import TARGET
+from env_adapters.webarena.sites.served.fossil.dates import dated
 from env_adapters.webarena.sites.siteset import SITES
 from env_adapters.webarena.sites.world import World, world
 from env_adapters.webarena.sites_tasks import site_tasks
@@ -137,3 +139,23 @@ def test_a_wrong_answer_is_not_the_right_one():
             assert all(part in task["oracle"][-1] for part in wanted), task["id"]
             for script in task["wrong"]:
                 assert not all(part in script[-1][6:-1].split() or part in script[-1] for part in wanted), task["id"]
+
+
+def test_categories_are_those_of_webarenas_own_tasks():
+    found = {item.category for item in EmbeddedTasks().items("train_all")}
+    assert found == {"Shopping", "CMS", "GitLab and Reddit", "Several sites"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "date"),
+    [
+        ("<td data-sortkey='0001fa40'>1.5 days</td>", "<td data-sortkey='2025-06-13'>2025-06-13</td>"),
+        ('<td data-sortkey="00000031811d6bc4">1.35 years</td>', '<td data-sortkey="00000031811d6bc4">2025-07-18</td>'),
+        ('<tr class="a" title="2025-01-19 20:00:00">\n<td>1.84 years</td>', None),
+        ("<p>It took 1.5 days</p><td>28.5 days</td>", "<p>It took 1.5 days</p><td>28.5 days</td>"),
+    ],
+)
+def test_ages_on_pages_of_the_code_host_are_dates(cell, date):
+    noon_of_june_14 = 1_749_902_400
+    wanted = date or cell.replace("1.84 years", "2025-01-19")
+    assert dated(cell.encode(), noon_of_june_14) == wanted.encode()

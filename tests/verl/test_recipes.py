@@ -128,11 +128,13 @@ def test_the_wiring_of_the_base_is_left_alone(path):
 def test_a_warm_start_recipe_fits_its_environment(path):
     config = resolved(path)
     assert config.data.custom_cls.name == "EpisodeDataset"
-    assert section("episodes", EpisodeSource, OmegaConf.to_container(config.episodes)).oracle
+    source = section("episodes", EpisodeSource, OmegaConf.to_container(config.episodes))
+    assert source.oracle or source.records
+    options = OmegaConf.to_container(config.env.options)
     with chdir(ROOT):
-        load_adapter(config.env.name)(**config.env.options)
-        tasks = select_tasks(config.env.name, config.env.train_tasks)
-        check_disjoint(config.env.name, config.env.train_tasks, config.env.eval_tasks)
+        load_adapter(config.env.name)(**options)
+        tasks = select_tasks(config.env.name, config.env.train_tasks, options)
+        check_disjoint(config.env.name, config.env.train_tasks, config.env.eval_tasks, options)
     assert config.data.train_batch_size <= len(tasks)
 
 
@@ -154,7 +156,7 @@ def test_an_evaluation_recipe_fits_its_environment(path):
     env = settings.agent.env
     load_adapter(env.name)(**env.options)
     with chdir(ROOT):
-        assert select_tasks(env.name, settings.evaluation.tasks)
+        assert select_tasks(env.name, settings.evaluation.tasks, env.options)
 
 
 def test_a_recipe_is_named_once():

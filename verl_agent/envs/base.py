@@ -1,13 +1,16 @@
 """What an environment is: tasks, and a conversation that ends. Text only; no tokens, no model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from verl_agent.envs.forms import ActionForm, LineForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult, TaskItem
+
+Oracle: TypeAlias = Callable[[str], Move]
+"""The next move, by what is seen; asked once a turn, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +101,10 @@ class EnvAdapter(ABC):
             NotImplementedError: no oracle exists; that is the default.
         """
         raise NotImplementedError(f"{type(self).__name__} has no oracle.")
+
+    def oracle(self, item: TaskItem) -> Oracle | None:
+        """What solves `item` by what it sees, where moves depend on that; None, the default: `demonstration` does.
+
+        Its episodes are recorded by an evaluation with `model.path=oracle`, and learnt from as any are.
+        """
+        return None

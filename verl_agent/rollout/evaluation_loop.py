@@ -41,7 +41,7 @@ class EvaluationSetup:
     Attributes:
         new_env: makes a fresh session.
         new_agent: makes the agent of one try.
-        new_policy: makes the policy of one try from the episode's seed.
+        new_policy: makes the policy of one try from the task and the episode's seed.
         limits: turns, seconds and retries.
         tasks: selection that the items are from, for the record.
         model: the policy's name, for the record.
@@ -53,7 +53,7 @@ class EvaluationSetup:
 
     new_env: Callable[[], EnvAdapter]
     new_agent: Callable[[], Agent]
-    new_policy: Callable[[int], Policy]
+    new_policy: Callable[[TaskItem, int], Policy]
     limits: EpisodeLimits
     tasks: str
     model: str
@@ -122,7 +122,7 @@ async def _work(
 async def _play(slot: Slot, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
     seed = episode_seed(setup.seed, slot.item.id, slot.sample)
     tries = await play_until_sound(
-        slot.item, setup.new_env, setup.new_agent, lambda: setup.new_policy(seed), setup.limits
+        slot.item, setup.new_env, setup.new_agent, lambda: setup.new_policy(slot.item, seed), setup.limits
     )
     for attempt, episode in enumerate(tries, start=1):
         origin = Origin(

@@ -22,7 +22,10 @@ app = typer.Typer(
 )
 console = Console(soft_wrap=True)
 
-Folder = Annotated[Path | None, typer.Option(help="Where the sites keep what they make; without it in the cache.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Where the sites keep what they make; without it $VERL_AGENT_SITES, which episodes look at too."),
+]
 
 
 @app.command()

@@ -105,7 +105,7 @@ def down(home: Home) -> bool:
     pid = SiteSet.running(home.folder).pid
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + END_S
-    while is_up(home):
+    while looked_after(home):
         if time.monotonic() > deadline:
             raise ConfigError(f"The sites of process {pid} did not end within {END_S:.0f} s.")
         time.sleep(0.1)
@@ -184,14 +184,19 @@ def answer_ms(port: int) -> float | None:
 
 
 def is_up(home: Home) -> bool:
-    """Whether sites run from this folder: the process that looks after them holds the lock."""
+    """Whether sites run from this folder, and are ready."""
+    return looked_after(home) and home.state.exists()
+
+
+def looked_after(home: Home) -> bool:
+    """Whether a process looks after sites of this folder, also while they start or end: it holds the lock."""
     if not home.lock.exists():
         return False
     with home.lock.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return home.state.exists()
+            return True
     return False
 
 

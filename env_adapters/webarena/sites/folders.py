@@ -8,10 +8,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KEY_CHARS = 12
+SITES_VARIABLE = "VERL_AGENT_SITES"
 
 
 def sites_home() -> Path:
-    """The folder of all this: below `$VERL_AGENT_CACHE`, or in the user's cache."""
+    """The folder of all this: `$VERL_AGENT_SITES`, or below `$VERL_AGENT_CACHE`, or in the user's cache."""
+    named = os.environ.get(SITES_VARIABLE)
+    if named:
+        return Path(named)
     chosen = os.environ.get("VERL_AGENT_CACHE")
     root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return (Path(chosen) if chosen else root / "verl_agent") / "webarena"

@@ -35,6 +35,8 @@ SITES = {
 """For each of WebArena's names the process that answers, and the address under which pages and tasks name it. The
 customer and the administrator of the shop have hosts of their own, so that a browser can be logged in as both. `.test`
 is reserved (RFC 2606): whoever opens these addresses says where they lead, see `SiteSet.routes`."""
+URLS: Mapping[str, str] = {site: url for site, (_, url) in SITES.items()}
+"""Address of each site, by WebArena's name; the same on every machine."""
 START = "Start the sites: verl-agent sites up"
 
 
@@ -106,7 +108,7 @@ class SiteSet:
     @property
     def urls(self) -> dict[str, str]:
         """Address of each site, by WebArena's name; the same on every machine."""
-        return {site: url for site, (_, url) in SITES.items()}
+        return dict(URLS)
 
     @property
     def routes(self) -> dict[str, tuple[str, int]]:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from env_adapters.webarena.sites.world import World
 from env_adapters.webarena.sites.world.shop import Order, Product, Review
 from env_adapters.webarena.sites_tasks.templates import (
-    CMS,
     TEST,
     TRAIN,
     Draft,
@@ -59,7 +58,7 @@ def open_review(review: Review) -> list[str]:
     return [*REVIEWS, f'type [textbox "Customer name:"] [{name}] [1]', f'click [link "{review.title}"]']
 
 
-@template(TRAIN, CMS, "shopping_admin", "Which customer placed order {{order}}? Answer with the full name.")
+@template(TRAIN, "shopping_admin", "Which customer placed order {{order}}? Answer with the full name.")
 def order_customer(world: World, split: str) -> Iterator[Draft]:
     """Who placed an order."""
     for one, other in neighbours(orders(world, split)):
@@ -70,7 +69,7 @@ def order_customer(world: World, split: str) -> Iterator[Draft]:
             )
 
 
-@template(TEST, CMS, "shopping_admin", "What is the email address of the customer who placed order {{order}}?")
+@template(TEST, "shopping_admin", "What is the email address of the customer who placed order {{order}}?")
 def order_email(world: World, split: str) -> Iterator[Draft]:
     """How to write to somebody who placed an order."""
     for one, other in neighbours(orders(world, split)):
@@ -81,7 +80,7 @@ def order_email(world: World, split: str) -> Iterator[Draft]:
             )
 
 
-@template(TRAIN, CMS, "shopping_admin", "What is the total of order {{order}}?")
+@template(TRAIN, "shopping_admin", "What is the total of order {{order}}?")
 def any_order_total(world: World, split: str) -> Iterator[Draft]:
     """What an order of any customer cost."""
     for one, other in neighbours(orders(world, split)[::-1]):
@@ -94,7 +93,7 @@ def any_order_total(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TRAIN, CMS, "shopping_admin", "Which product has the UPC {{upc}}? Answer with its title.")
+@template(TRAIN, "shopping_admin", "Which product has the UPC {{upc}}? Answer with its title.")
 def product_by_upc(world: World, split: str) -> Iterator[Draft]:
     """The product that a code stands for."""
     for one, other in neighbours(products(world, split)):
@@ -102,7 +101,7 @@ def product_by_upc(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.upc, {"upc": one.upc}, answer(one.title), script, [[stop(other.title)]])
 
 
-@template(TEST, CMS, "shopping_admin", "What is the UPC of the {{product}}?")
+@template(TEST, "shopping_admin", "What is the UPC of the {{product}}?")
 def upc_of(world: World, split: str) -> Iterator[Draft]:
     """The code of a product."""
     for one, other in neighbours(products(world, split)):
@@ -110,9 +109,7 @@ def upc_of(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.upc, {"product": one.title}, answer(one.upc), script, [[stop(other.upc)]])
 
 
-@template(
-    TRAIN, CMS, "shopping_admin", "How many orders has the customer {{name}} placed? Answer with the number only."
-)
+@template(TRAIN, "shopping_admin", "How many orders has the customer {{name}} placed? Answer with the number only.")
 def orders_of(world: World, split: str) -> Iterator[Draft]:
     """How often somebody has bought something."""
     for one in world.shop.customers[1:]:
@@ -122,9 +119,7 @@ def orders_of(world: World, split: str) -> Iterator[Draft]:
             yield Draft(one.email, {"name": one.name}, exactly(f"{count}"), script, [[stop(f"{count + 1}")]])
 
 
-@template(
-    TEST, CMS, "shopping_admin", "How many stars did {{name}} give to the {{product}}? Answer with the number only."
-)
+@template(TEST, "shopping_admin", "How many stars did {{name}} give to the {{product}}? Answer with the number only.")
 def stars(world: World, split: str) -> Iterator[Draft]:
     """What somebody thought of a product."""
     chosen = [one for one in world.shop.reviews if not one.pending and side(one.product.upc) == split]
@@ -134,7 +129,7 @@ def stars(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{one.pk}", words, exactly(f"{one.stars}"), script, [[stop(f"{one.stars % 5 + 1}")]])
 
 
-@template(TEST, CMS, "shopping_admin", "Open the details of order {{order}}.")
+@template(TEST, "shopping_admin", "Open the details of order {{order}}.")
 def show_order(world: World, split: str) -> Iterator[Draft]:
     """The page of an order."""
     for one in orders(world, split)[6:]:
@@ -142,7 +137,7 @@ def show_order(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.number, {"order": one.number}, where, [*open_order(one), stop()], [[stop()]])
 
 
-@template(TRAIN, CMS, "shopping_admin", "Open the page on which the {{product}} can be edited.")
+@template(TRAIN, "shopping_admin", "Open the page on which the {{product}} can be edited.")
 def show_product(world: World, split: str) -> Iterator[Draft]:
     """The page of a product in the dashboard."""
     for one in products(world, split)[10:]:
@@ -151,7 +146,7 @@ def show_product(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.upc, {"product": one.title}, where, script, [[stop()], [*script[:-2], stop()]])
 
 
-@template(TRAIN, CMS, "shopping_admin", "Change the status of order {{order}} to {{status}}.", changes=True)
+@template(TRAIN, "shopping_admin", "Change the status of order {{order}} to {{status}}.", changes=True)
 def advance_order(world: World, split: str) -> Iterator[Draft]:
     """The next status of an order."""
     following = {"Pending": "Processing", "Processing": "Shipped", "Shipped": "Delivered"}
@@ -160,7 +155,7 @@ def advance_order(world: World, split: str) -> Iterator[Draft]:
             yield status_change(one, following[one.status])
 
 
-@template(TEST, CMS, "shopping_admin", "Cancel order {{order}}.", changes=True)
+@template(TEST, "shopping_admin", "Cancel order {{order}}.", changes=True)
 def cancel_order(world: World, split: str) -> Iterator[Draft]:
     """An order that is called off."""
     for one in orders(world, split):
@@ -181,7 +176,7 @@ def status_change(order: Order, status: str) -> Draft:
     )
 
 
-@template(TRAIN, CMS, "shopping_admin", 'Approve the review "{{title}}" that {{name}} wrote.', changes=True)
+@template(TRAIN, "shopping_admin", 'Approve the review "{{title}}" that {{name}} wrote.', changes=True)
 def approve_review(world: World, split: str) -> Iterator[Draft]:
     """A review that visitors may read: it stands among those of its product."""
     for one in pending(world, split):
@@ -189,7 +184,7 @@ def approve_review(world: World, split: str) -> Iterator[Draft]:
         yield moderation(one, [], state(seen))
 
 
-@template(TEST, CMS, "shopping_admin", 'Reject the review "{{title}}" that {{name}} wrote.', changes=True)
+@template(TEST, "shopping_admin", 'Reject the review "{{title}}" that {{name}} wrote.', changes=True)
 def reject_review(world: World, split: str) -> Iterator[Draft]:
     """A review that visitors may not read: it is in the list of rejected ones."""
     for one in pending(world, split):

@@ -18,7 +18,7 @@ def site_tasks(seed: int = DEFAULT_SEED) -> Sequence[Mapping[str, Any]]:
     """The tasks, in the same order everywhere.
 
     Each is a task of WebArena's (`task_id`, `sites`, `intent`, `eval`, ...) with further keys: `id`, a stable name;
-    `split` and `category`; `oracle`, a script for `env_adapters.webarena.oracle`; `wrong`, scripts that must earn 0.
+    `split`; `oracle`, a script for `env_adapters.webarena.oracle`; `wrong`, scripts that must earn 0.
     """
     return list(tasks(world(seed)))
 
@@ -49,7 +49,6 @@ def written(template: Template, draft: Draft, place: int, number: int) -> Mappin
         "id": f"{template.name}:{draft.entity}",
         "task_id": number,
         "split": template.split,
-        "category": template.category,
         "sites": list(template.sites),
         "require_login": True,
         "storage_state": None,

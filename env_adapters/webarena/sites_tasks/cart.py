@@ -8,7 +8,6 @@ from env_adapters.webarena.sites.world.people import someone
 from env_adapters.webarena.sites.world.shop import Product
 from env_adapters.webarena.sites_tasks.shopping import SHOP, find, in_stock, products
 from env_adapters.webarena.sites_tasks.templates import (
-    SHOPPING,
     TEST,
     TRAIN,
     Draft,
@@ -21,7 +20,7 @@ from env_adapters.webarena.sites_tasks.templates import (
 )
 
 
-@template(TRAIN, SHOPPING, "shopping", "Put the {{product}} into my cart.", changes=True)
+@template(TRAIN, "shopping", "Put the {{product}} into my cart.", changes=True)
 def add_to_cart(world: World, split: str) -> Iterator[Draft]:
     """A product in the cart."""
     for one, other in neighbours(in_stock(world, split)):
@@ -30,7 +29,7 @@ def add_to_cart(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.upc, {"product": one.title}, in_cart(one), script, [[stop()], wrong])
 
 
-@template(TEST, SHOPPING, "shopping", "Put two of the {{product}} into my cart.", changes=True)
+@template(TEST, "shopping", "Put two of the {{product}} into my cart.", changes=True)
 def add_two(world: World, split: str) -> Iterator[Draft]:
     """Two of a product in the cart."""
     for one in in_stock(world, split):
@@ -46,7 +45,7 @@ def in_cart(product: Product) -> dict[str, Any]:
     return state(shows(f"{SHOP}/basket/", "document.querySelector('#basket_formset').outerText", product.title))
 
 
-@template(TRAIN, SHOPPING, "shopping", 'Add the {{product}} to my wish list "Birthday ideas".', changes=True)
+@template(TRAIN, "shopping", 'Add the {{product}} to my wish list "Birthday ideas".', changes=True)
 def add_wish(world: World, split: str) -> Iterator[Draft]:
     """A product on the wish list."""
     for one in products(world, split):
@@ -61,7 +60,7 @@ def add_wish(world: World, split: str) -> Iterator[Draft]:
             yield Draft(one.upc, {"product": one.title}, evaluation, script, [[stop()], [*find(one), stop()]])
 
 
-@template(TEST, SHOPPING, "shopping", "Order one {{product}}, to my default address.", changes=True)
+@template(TEST, "shopping", "Order one {{product}}, to my default address.", changes=True)
 def buy(world: World, split: str) -> Iterator[Draft]:
     """An order that is placed."""
     first = "100001"
@@ -82,7 +81,6 @@ def buy(world: World, split: str) -> Iterator[Draft]:
 
 @template(
     TRAIN,
-    SHOPPING,
     "shopping",
     "Add a new address to my address book: {{name}}, {{line}}, {{city}}, {{postcode}}, United States.",
     changes=True,

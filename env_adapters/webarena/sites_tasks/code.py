@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from env_adapters.webarena.sites.world import World
 from env_adapters.webarena.sites.world.code import Project, Ticket
 from env_adapters.webarena.sites_tasks.templates import (
-    GR,
     TEST,
     TRAIN,
     Draft,
@@ -77,7 +76,7 @@ def field(name: str) -> str:
     return f"document.querySelector('#tkt-{name}').outerText"
 
 
-@template(TRAIN, GR, "gitlab", 'What is the status of the ticket "{{ticket}}" of {{project}}?')
+@template(TRAIN, "gitlab", 'What is the status of the ticket "{{ticket}}" of {{project}}?')
 def ticket_status(world: World, split: str) -> Iterator[Draft]:
     """How far a ticket is."""
     for project, one in tickets(world, split):
@@ -86,7 +85,7 @@ def ticket_status(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.uuid[:10], words_of(project, one), answer(one.status), script, [[stop(wrong)]])
 
 
-@template(TEST, GR, "gitlab", 'Who is the ticket "{{ticket}}" of {{project}} assigned to?')
+@template(TEST, "gitlab", 'Who is the ticket "{{ticket}}" of {{project}} assigned to?')
 def ticket_assignee(world: World, split: str) -> Iterator[Draft]:
     """Who works on a ticket."""
     for project, one in tickets(world, split):
@@ -96,7 +95,7 @@ def ticket_assignee(world: World, split: str) -> Iterator[Draft]:
             yield Draft(one.uuid[:10], words_of(project, one), answer(one.assignee), script, [[stop(wrong)]])
 
 
-@template(TRAIN, GR, "gitlab", 'Who reported the ticket "{{ticket}}" of {{project}}, and what is its priority?')
+@template(TRAIN, "gitlab", 'Who reported the ticket "{{ticket}}" of {{project}}, and what is its priority?')
 def ticket_reporter(world: World, split: str) -> Iterator[Draft]:
     """Who opened a ticket."""
     for project, one in tickets(world, split, "reporter"):
@@ -105,7 +104,7 @@ def ticket_reporter(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.uuid[:10], words_of(project, one), answer(one.reporter, one.priority), script, [[stop(wrong)]])
 
 
-@template(TRAIN, GR, "gitlab", "How many tickets of {{project}} are closed? Answer with the number only.")
+@template(TRAIN, "gitlab", "How many tickets of {{project}} are closed? Answer with the number only.")
 def closed_count(world: World, split: str) -> Iterator[Draft]:
     """How many tickets are done."""
     for one in projects(world, split):
@@ -114,7 +113,7 @@ def closed_count(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.name, {"project": one.name}, exactly(f"{count}"), script, [[stop(f"{count + 1}")]])
 
 
-@template(TRAIN, GR, "gitlab", "Which version of Python does {{project}} need at least?")
+@template(TRAIN, "gitlab", "Which version of Python does {{project}} need at least?")
 def python_version(world: World, split: str) -> Iterator[Draft]:
     """What a wiki page says."""
     for one in projects(world, split):
@@ -123,7 +122,7 @@ def python_version(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.name, {"project": one.name}, answer(one.facts["python"]), script, [[stop(wrong)]])
 
 
-@template(TEST, GR, "gitlab", "On which day of the week does the team of {{project}} meet, and who pays for the work?")
+@template(TEST, "gitlab", "On which day of the week does the team of {{project}} meet, and who pays for the work?")
 def team_meeting(world: World, split: str) -> Iterator[Draft]:
     """What another wiki page says."""
     for one in projects(world, split):
@@ -138,7 +137,7 @@ def wiki(project: Project, title: str) -> list[str]:
     return [*open_project(project), 'click [link "Wiki"]', f'click [link "{title}"]']
 
 
-@template(TRAIN, GR, "gitlab", 'Who made the check-in "{{message}}" in {{project}}?')
+@template(TRAIN, "gitlab", 'Who made the check-in "{{message}}" in {{project}}?')
 def checkin_author(world: World, split: str) -> Iterator[Draft]:
     """Who wrote a change."""
     found = [(project, one) for project in projects(world, split) for one in project.checkins[1:]]
@@ -149,7 +148,7 @@ def checkin_author(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{project.name} {one.message}", words, answer(one.login), script, [[stop(wrong)]])
 
 
-@template(TEST, GR, "gitlab", "What does the check-in tagged {{tag}} in {{project}} say? Answer with its message.")
+@template(TEST, "gitlab", "What does the check-in tagged {{tag}} in {{project}} say? Answer with its message.")
 def tagged(world: World, split: str) -> Iterator[Draft]:
     """The change that a release was made of."""
     for project in projects(world, split):
@@ -161,7 +160,7 @@ def tagged(world: World, split: str) -> Iterator[Draft]:
             yield Draft(f"{project.name} {tag.name}", words, answer(message), script, [[stop(wrong)]])
 
 
-@template(TRAIN, GR, "gitlab", 'Open the ticket "{{ticket}}" of {{project}}.')
+@template(TRAIN, "gitlab", 'Open the ticket "{{ticket}}" of {{project}}.')
 def show_ticket(world: World, split: str) -> Iterator[Draft]:
     """The page of a ticket."""
     for project, one in tickets(world, split, "show"):
@@ -171,7 +170,7 @@ def show_ticket(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TRAIN, GR, "gitlab", 'Close the ticket "{{ticket}}" of {{project}}.', changes=True)
+@template(TRAIN, "gitlab", 'Close the ticket "{{ticket}}" of {{project}}.', changes=True)
 def close_ticket(world: World, split: str) -> Iterator[Draft]:
     """A ticket that is done."""
     for project, one in tickets(world, split, "close"):
@@ -179,7 +178,7 @@ def close_ticket(world: World, split: str) -> Iterator[Draft]:
             yield edit(project, one, ['click [radio "Closed"]'], {"status": "Closed"}, {})
 
 
-@template(TEST, GR, "gitlab", 'Assign the ticket "{{ticket}}" of {{project}} to {{login}}.', changes=True)
+@template(TEST, "gitlab", 'Assign the ticket "{{ticket}}" of {{project}} to {{login}}.', changes=True)
 def assign_ticket(world: World, split: str) -> Iterator[Draft]:
     """Somebody for a ticket that nobody works on."""
     for project, one in tickets(world, split, "assign"):
@@ -190,9 +189,7 @@ def assign_ticket(world: World, split: str) -> Iterator[Draft]:
             )
 
 
-@template(
-    TEST, GR, "gitlab", 'Set the priority of the ticket "{{ticket}}" of {{project}} to {{priority}}.', changes=True
-)
+@template(TEST, "gitlab", 'Set the priority of the ticket "{{ticket}}" of {{project}} to {{priority}}.', changes=True)
 def set_priority(world: World, split: str) -> Iterator[Draft]:
     """How much a ticket matters."""
     for project, one in tickets(world, split, "priority"):
@@ -200,7 +197,7 @@ def set_priority(world: World, split: str) -> Iterator[Draft]:
         yield edit(project, one, [f'click [radio "{wanted}"]'], {"priority": wanted}, {"priority": wanted})
 
 
-@template(TRAIN, GR, "gitlab", 'Comment on the ticket "{{ticket}}" of {{project}}: {{text}}', changes=True)
+@template(TRAIN, "gitlab", 'Comment on the ticket "{{ticket}}" of {{project}}: {{text}}', changes=True)
 def comment_ticket(world: World, split: str) -> Iterator[Draft]:
     """A remark on a ticket."""
     for place, (project, one) in enumerate(tickets(world, split, "comment")):
@@ -218,9 +215,7 @@ def edit(project: Project, ticket: Ticket, steps: list[str], expected: dict[str,
     )
 
 
-@template(
-    TRAIN, GR, "gitlab", 'Create a ticket of type {{kind}} in {{project}} titled "{{title}}": {{text}}', changes=True
-)
+@template(TRAIN, "gitlab", 'Create a ticket of type {{kind}} in {{project}} titled "{{title}}": {{text}}', changes=True)
 def new_ticket(world: World, split: str) -> Iterator[Draft]:
     """A new ticket."""
     for place, (title, text) in enumerate(NEW):

@@ -8,7 +8,6 @@ from env_adapters.webarena.sites.world.forum import Topic
 from env_adapters.webarena.sites.world.shop import Product
 from env_adapters.webarena.sites_tasks import cart, code, forum, shopping
 from env_adapters.webarena.sites_tasks.templates import (
-    CROSS,
     TEST,
     TRAIN,
     Draft,
@@ -67,7 +66,6 @@ def to_topic(topic: Topic) -> list[str]:
 
 @template(
     TRAIN,
-    CROSS,
     "shopping reddit",
     "What does the product cost in the shop that {{member}} started a topic about in the forum's category "
     "{{category}}?",
@@ -81,7 +79,6 @@ def price_of_praised(world: World, split: str) -> Iterator[Draft]:
 
 @template(
     TEST,
-    CROSS,
     "shopping reddit",
     "How many units are in stock of the product that {{member}} started a topic about in the forum's category "
     "{{category}}? Answer with the number only.",
@@ -96,7 +93,6 @@ def stock_of_praised(world: World, split: str) -> Iterator[Draft]:
 
 @template(
     TRAIN,
-    CROSS,
     "shopping reddit",
     "Put the product that {{member}} started a topic about in the forum's category {{category}} into my cart.",
     changes=True,
@@ -112,7 +108,6 @@ def buy_praised(world: World, split: str) -> Iterator[Draft]:
 
 @template(
     TEST,
-    CROSS,
     "shopping reddit",
     'Reply to the forum topic "{{topic}}" with the price that the shop asks for the product.',
     changes=True,
@@ -131,7 +126,7 @@ def post_price(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{topic.pk}", {"topic": topic.title}, evaluation, [*script, stop()], [[stop()], [*opened, stop()]])
 
 
-@template(TRAIN, CROSS, "gitlab reddit", 'What is the status of the ticket that the forum topic "{{topic}}" is about?')
+@template(TRAIN, "gitlab reddit", 'What is the status of the ticket that the forum topic "{{topic}}" is about?')
 def status_of_mentioned(world: World, split: str) -> Iterator[Draft]:
     """How far a ticket is that the forum speaks of."""
     for topic, project, ticket in mentioned(world, split):
@@ -142,7 +137,6 @@ def status_of_mentioned(world: World, split: str) -> Iterator[Draft]:
 
 @template(
     TEST,
-    CROSS,
     "gitlab reddit",
     'Who reported the ticket that the forum topic "{{topic}}" is about? Answer with the login.',
 )
@@ -156,7 +150,6 @@ def reporter_of_mentioned(world: World, split: str) -> Iterator[Draft]:
 
 @template(
     TRAIN,
-    CROSS,
     "gitlab reddit",
     'Comment "{{text}}" on the ticket that the forum topic "{{topic}}" is about.',
     changes=True,
@@ -173,7 +166,6 @@ def comment_on_mentioned(world: World, split: str) -> Iterator[Draft]:
 
 @template(
     TRAIN,
-    CROSS,
     "shopping_admin shopping",
     "Put the product with the UPC {{upc}} into the customer's cart in the shop.",
     changes=True,
@@ -189,7 +181,6 @@ def buy_by_upc(world: World, split: str) -> Iterator[Draft]:
 
 @template(
     TEST,
-    CROSS,
     "shopping_admin shopping",
     "What is the UPC of the most expensive product in the shop's category {{category}}?",
 )

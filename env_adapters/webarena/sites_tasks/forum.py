@@ -6,7 +6,6 @@ from env_adapters.webarena.sites.world import World
 from env_adapters.webarena.sites.world.forum import Topic
 from env_adapters.webarena.sites_tasks.code import TEST_PROJECTS
 from env_adapters.webarena.sites_tasks.templates import (
-    GR,
     TEST,
     TRAIN,
     Draft,
@@ -72,7 +71,7 @@ def open_topic(topic: Topic) -> list[str]:
     return [*open_category(topic.category), f'click [link "{topic.title}"]']
 
 
-@template(TRAIN, GR, "reddit", 'Who started the topic "{{topic}}"?')
+@template(TRAIN, "reddit", 'Who started the topic "{{topic}}"?')
 def topic_author(world: World, split: str) -> Iterator[Draft]:
     """Who began a topic."""
     for one in topics(world, split):
@@ -80,7 +79,7 @@ def topic_author(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{one.pk}", {"topic": one.title}, answer(one.author), script, [[stop(one.replies[0].member)]])
 
 
-@template(TRAIN, GR, "reddit", 'How many replies does the topic "{{topic}}" have? Answer with the number only.')
+@template(TRAIN, "reddit", 'How many replies does the topic "{{topic}}" have? Answer with the number only.')
 def reply_count(world: World, split: str) -> Iterator[Draft]:
     """How many have answered."""
     for one in topics(world, split, "count"):
@@ -89,7 +88,7 @@ def reply_count(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{one.pk}", {"topic": one.title}, exactly(f"{count}"), script, [[stop(f"{count + 1}")]])
 
 
-@template(TEST, GR, "reddit", 'Who was the first to reply in the topic "{{topic}}"?')
+@template(TEST, "reddit", 'Who was the first to reply in the topic "{{topic}}"?')
 def first_reply(world: World, split: str) -> Iterator[Draft]:
     """Who answered first."""
     for one in topics(world, split):
@@ -99,7 +98,7 @@ def first_reply(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TRAIN, GR, "reddit", 'Whose post has the most likes in the topic "{{topic}}"?')
+@template(TRAIN, "reddit", 'Whose post has the most likes in the topic "{{topic}}"?')
 def most_liked(world: World, split: str) -> Iterator[Draft]:
     """Who wrote the post that most members like."""
     for one in topics(world, split, "liked"):
@@ -111,7 +110,7 @@ def most_liked(world: World, split: str) -> Iterator[Draft]:
             )
 
 
-@template(TEST, GR, "reddit", "Which topic in the category {{category}} was active last? Answer with its title.")
+@template(TEST, "reddit", "Which topic in the category {{category}} was active last? Answer with its title.")
 def last_active(world: World, split: str) -> Iterator[Draft]:
     """The topic in which somebody wrote last."""
     for name in categories(world, split):
@@ -121,7 +120,7 @@ def last_active(world: World, split: str) -> Iterator[Draft]:
         yield Draft(name, {"category": name}, answer(listed[0].title), script, [[stop(listed[2].title)]])
 
 
-@template(TRAIN, GR, "reddit", 'Open the topic "{{topic}}".')
+@template(TRAIN, "reddit", 'Open the topic "{{topic}}".')
 def show_topic(world: World, split: str) -> Iterator[Draft]:
     """The page of a topic."""
     for one, other in neighbours(topics(world, split, "show")):
@@ -135,7 +134,7 @@ def show_topic(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TEST, GR, "reddit", "Show me the topics of the category {{category}}.")
+@template(TEST, "reddit", "Show me the topics of the category {{category}}.")
 def show_category(world: World, split: str) -> Iterator[Draft]:
     """The page of a category."""
     for name in categories(world, split):
@@ -143,7 +142,7 @@ def show_category(world: World, split: str) -> Iterator[Draft]:
         yield Draft(name, {"category": name}, where, [*open_category(name), stop()], [[stop()]])
 
 
-@template(TRAIN, GR, "reddit", "At what time does the {{topic}} begin?")
+@template(TRAIN, "reddit", "At what time does the {{topic}} begin?")
 def meetup_time(world: World, split: str) -> Iterator[Draft]:
     """When a meetup begins."""
     meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
@@ -152,7 +151,7 @@ def meetup_time(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{one.pk}", {"topic": one.title}, answer(one.facts["hour"]), script, [[stop("8:15")]])
 
 
-@template(TEST, GR, "reddit", "Where does the {{topic}} take place, and on which day?")
+@template(TEST, "reddit", "Where does the {{topic}} take place, and on which day?")
 def meetup_place(world: World, split: str) -> Iterator[Draft]:
     """Where a meetup takes place."""
     meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
@@ -163,7 +162,7 @@ def meetup_place(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{one.pk}", {"topic": one.title}, parts, script, [[stop(f"harbour, {one.facts['day']}")]])
 
 
-@template(TRAIN, GR, "reddit", 'Reply to the topic "{{topic}}" with: {{text}}', changes=True)
+@template(TRAIN, "reddit", 'Reply to the topic "{{topic}}" with: {{text}}', changes=True)
 def reply(world: World, split: str) -> Iterator[Draft]:
     """An answer in a topic."""
     for place, one in enumerate(topics(world, split, "reply")):
@@ -175,7 +174,7 @@ def reply(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(
-    TEST, GR, "reddit", 'Start a topic "{{title}}" in the category {{category}} with the text: {{text}}', changes=True
+    TEST, "reddit", 'Start a topic "{{title}}" in the category {{category}} with the text: {{text}}', changes=True
 )
 def new_topic(world: World, split: str) -> Iterator[Draft]:
     """A new topic."""
@@ -199,7 +198,7 @@ def publish(category: str, title: str, text: str) -> list[str]:
     ]
 
 
-@template(TRAIN, GR, "reddit", 'Like the first post of the topic "{{topic}}".', changes=True)
+@template(TRAIN, "reddit", 'Like the first post of the topic "{{topic}}".', changes=True)
 def like(world: World, split: str) -> Iterator[Draft]:
     """A like for the post that began a topic."""
     for one in topics(world, split, "like"):
@@ -210,7 +209,7 @@ def like(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{one.pk}", {"topic": one.title}, evaluation, script, [[stop()], [*opened, stop()]])
 
 
-@template(TEST, GR, "reddit", 'Send {{member}} a private message titled "{{title}}" that says: {{text}}', changes=True)
+@template(TEST, "reddit", 'Send {{member}} a private message titled "{{title}}" that says: {{text}}', changes=True)
 def private_message(world: World, split: str) -> Iterator[Draft]:
     """A message that only its reader sees."""
     chosen = [name for name in world.forum.members[1:] if side(name) == split]

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from env_adapters.webarena.sites.world import World
 from env_adapters.webarena.sites.world.shop import Category, Order, Product, Review
 from env_adapters.webarena.sites_tasks.templates import (
-    SHOPPING,
     TEST,
     TRAIN,
     Draft,
@@ -87,7 +86,7 @@ def of_category(world: World, category: Category) -> list[Product]:
     )
 
 
-@template(TRAIN, SHOPPING, "shopping", "What is the price of the {{product}}?")
+@template(TRAIN, "shopping", "What is the price of the {{product}}?")
 def price(world: World, split: str) -> Iterator[Draft]:
     """The price of a product."""
     for one, other in neighbours(products(world, split)):
@@ -96,7 +95,7 @@ def price(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TRAIN, SHOPPING, "shopping", f"How many units of the {{{{product}}}} are in stock? {NUMBER_ONLY}")
+@template(TRAIN, "shopping", f"How many units of the {{{{product}}}} are in stock? {NUMBER_ONLY}")
 def stock(world: World, split: str) -> Iterator[Draft]:
     """How many there are."""
     for one in in_stock(world, split):
@@ -106,7 +105,7 @@ def stock(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TRAIN, SHOPPING, "shopping", f"How many reviews does the {{{{product}}}} have? {NUMBER_ONLY}")
+@template(TRAIN, "shopping", f"How many reviews does the {{{{product}}}} have? {NUMBER_ONLY}")
 def review_count(world: World, split: str) -> Iterator[Draft]:
     """How many reviews a product has."""
     for one in products(world, split):
@@ -120,7 +119,7 @@ def review_count(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TEST, SHOPPING, "shopping", f'Who wrote the review "{{{{title}}}}" of the {{{{product}}}}? {NAME_ONLY}')
+@template(TEST, "shopping", f'Who wrote the review "{{{{title}}}}" of the {{{{product}}}}? {NAME_ONLY}')
 def reviewer(world: World, split: str) -> Iterator[Draft]:
     """Who wrote a review."""
     for one in products(world, split):
@@ -139,7 +138,7 @@ def other_reviewer(world: World, review: Review) -> str:
     return next(one.customer.name for one in world.shop.reviews if one.customer is not review.customer)
 
 
-@template(TEST, SHOPPING, "shopping", "What is the weight of the {{product}} in grams?")
+@template(TEST, "shopping", "What is the weight of the {{product}} in grams?")
 def weight(world: World, split: str) -> Iterator[Draft]:
     """The weight of a product."""
     for one, other in neighbours(products(world, split)):
@@ -148,7 +147,7 @@ def weight(world: World, split: str) -> Iterator[Draft]:
             yield Draft(one.upc, {"product": one.title}, answer(f"{one.grams}"), script, [[stop(f"{other.grams} g")]])
 
 
-@template(TRAIN, SHOPPING, "shopping", "What colour is the {{product}}, and how many years of warranty does it have?")
+@template(TRAIN, "shopping", "What colour is the {{product}}, and how many years of warranty does it have?")
 def colour_and_warranty(world: World, split: str) -> Iterator[Draft]:
     """Two facts of a product."""
     for one in products(world, split):
@@ -158,13 +157,13 @@ def colour_and_warranty(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.upc, {"product": one.title}, parts, [*find(one), stop(said)], [[stop(wrong)]])
 
 
-@template(TRAIN, SHOPPING, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
+@template(TRAIN, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
 def cheapest(world: World, split: str) -> Iterator[Draft]:
     """The cheapest product of a category."""
     yield from by_price(world, split, 0, "Price low to high")
 
 
-@template(TEST, SHOPPING, "shopping", f"Which product in the category {{{{category}}}} costs the most? {NAME_ONLY}")
+@template(TEST, "shopping", f"Which product in the category {{{{category}}}} costs the most? {NAME_ONLY}")
 def dearest(world: World, split: str) -> Iterator[Draft]:
     """The most expensive product of a category."""
     yield from by_price(world, split, -1, "Price high to low")
@@ -183,7 +182,7 @@ def by_price(world: World, split: str, place: int, order: str) -> Iterator[Draft
         yield Draft(category.name, words, answer(listed[place].title), script, [[stop(listed[len(listed) // 2].title)]])
 
 
-@template(TRAIN, SHOPPING, "shopping", "Show me all products of the category {{category}}.")
+@template(TRAIN, "shopping", "Show me all products of the category {{category}}.")
 def open_category(world: World, split: str) -> Iterator[Draft]:
     """The page of a category."""
     for one in categories(world, split):
@@ -191,7 +190,7 @@ def open_category(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.name, {"category": one.name}, page(SHOP + category_path(world, one)), script, [[stop()]])
 
 
-@template(TEST, SHOPPING, "shopping", "Open the page of the {{product}}.")
+@template(TEST, "shopping", "Open the page of the {{product}}.")
 def open_product(world: World, split: str) -> Iterator[Draft]:
     """The page of a product."""
     for one, other in neighbours(products(world, split)):
@@ -204,7 +203,7 @@ def open_product(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TRAIN, SHOPPING, "shopping", 'Search the shop for "{{words}}".')
+@template(TRAIN, "shopping", 'Search the shop for "{{words}}".')
 def search(world: World, split: str) -> Iterator[Draft]:
     """The results of a search."""
     for words in SEARCHED:
@@ -212,7 +211,7 @@ def search(world: World, split: str) -> Iterator[Draft]:
         yield Draft(words, {"words": words}, page(f"{SHOP}/search/?q={words}"), script, [[stop()]])
 
 
-@template(TRAIN, SHOPPING, "shopping", "What is the total of my order {{order}}?")
+@template(TRAIN, "shopping", "What is the total of my order {{order}}?")
 def order_total(world: World, split: str) -> Iterator[Draft]:
     """What an order cost."""
     for one, other in neighbours(orders(world, split)):
@@ -225,7 +224,7 @@ def order_total(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TEST, SHOPPING, "shopping", "What is the status of my order {{order}}?")
+@template(TEST, "shopping", "What is the status of my order {{order}}?")
 def order_status(world: World, split: str) -> Iterator[Draft]:
     """How far an order is."""
     for one in orders(world, split):
@@ -235,7 +234,7 @@ def order_status(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TRAIN, SHOPPING, "shopping", "What is the number of my order with the {{product}}?")
+@template(TRAIN, "shopping", "What is the number of my order with the {{product}}?")
 def order_with(world: World, split: str) -> Iterator[Draft]:
     """The order that a product was bought in, by looking through those of one page."""
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper]

@@ -12,7 +12,6 @@ TEST_SHARE = 4
 """One entity in this many is for the test only."""
 PER_TEMPLATE: Mapping[str, int] = {TRAIN: 10, TEST: 6}
 """Most tasks of a template."""
-SHOPPING, CMS, GR, CROSS = "shopping", "cms", "gitlab and reddit", "cross-site"
 
 T = TypeVar("T")
 Evaluation = dict[str, Any]
@@ -48,7 +47,6 @@ class Template:
     Attributes:
         name: stable, unique.
         split: all its tasks are in this one.
-        category: group that evaluation reports.
         sites: WebArena's names; the start page is that of the first, for several a tab each.
         intent: with places such as `{{product}}`.
         changes: its tasks change the state of a site.
@@ -57,7 +55,6 @@ class Template:
 
     name: str
     split: str
-    category: str
     sites: Sequence[str]
     intent: str
     changes: bool
@@ -67,11 +64,11 @@ class Template:
 TEMPLATES: list[Template] = []
 
 
-def template(split: str, category: str, sites: str, intent: str, changes: bool = False) -> Callable[[Build], Build]:
+def template(split: str, sites: str, intent: str, changes: bool = False) -> Callable[[Build], Build]:
     """Register a generator of drafts as a template named after it; `sites` are separated by spaces."""
 
     def register(build: Build) -> Build:
-        TEMPLATES.append(Template(build.__name__, split, category, sites.split(), intent, changes, build))
+        TEMPLATES.append(Template(build.__name__, split, sites.split(), intent, changes, build))
         return build
 
     return register

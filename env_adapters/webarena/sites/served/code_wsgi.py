@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from env_adapters.webarena.sites.served.copies import App, Copies, Environ, StartResponse, answer, current
+from env_adapters.webarena.sites.served.fossil.dates import dated
 
 FOLDER = "code"
 TIMEOUT_S = 30
@@ -47,7 +48,7 @@ def application_of(fossil: str) -> App:
                 status = value
             elif name.lower() not in ("connection", "content-length"):
                 headers.append((name, value))
-        content = content.replace(NEW_TAB, b"")
+        content = dated(content.replace(NEW_TAB, b""))
         start_response(status, [*headers, ("Content-Length", str(len(content)))])
         return [content]
 

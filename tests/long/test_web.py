@@ -1,0 +1,44 @@
+"""A real pretrained model takes a step of training on the embedded shop, through the script that users call."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sites.conftest import sites  # noqa: F401 - a fixture
+from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.trace.record import episode_of, read_records
+
+ROOT = Path(__file__).parents[2]
+TASKS, SAMPLES, TURNS = 2, 2, 2
+SMALL = (
+    "actor_rollout_ref.model.path=smollm2-135m",
+    f"data.train_batch_size={TASKS}",
+    f"actor_rollout_ref.rollout.n={SAMPLES}",
+    f"horizon.max_turns=[{TURNS}]",
+    "episode.cut_turn=play",  # a model without the warm start does not stop by itself
+    "trainer.total_training_steps=1",
+    "trainer.val_before_train=false",
+    "trainer.test_freq=-1",
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+def test_a_step_of_training_on_the_shop(sites, tmp_path):  # noqa: F811
+    variables = {**os.environ, "VIRTUAL_ENV": sys.prefix, "VERL_AGENT_SITES": str(sites.home.folder)}
+    script = ["bash", str(ROOT / "recipes/webarena/train.sh"), "--config-name", "grpo_shop_cpu"]
+    subprocess.run([*script, *SMALL, f"trainer.default_local_dir={tmp_path}"], env=variables, check=True)
+    records = list(read_records(tmp_path / "episodes"))
+    assert len(records) == TASKS * SAMPLES
+    assert len({record["group"] for record in records}) == TASKS
+    for record in records:
+        assert episode_of(record).sound, record["error"]
+        assert "RootWebArea 'All products | Fernhill" in record["messages"][1]["content"]
+    metrics = read_metrics(sorted(tmp_path.glob("metrics/*.jsonl")))[1]
+    assert 1 <= metrics["episode/turns_mean"] <= TURNS
+    assert "actor/grad_norm" in metrics
+    assert (tmp_path / "global_step_1").is_dir()
+    assert not list(sites.home.copies.iterdir())

@@ -1,0 +1,56 @@
+"""Play scripts on web tasks in a real browser."""
+
+import asyncio
+
+from env_adapters.webarena.adapter import WebArena
+from env_adapters.webarena.browser import farm
+from env_adapters.webarena.evaluators import Ending, evaluate
+from env_adapters.webarena.grammar import parse
+from env_adapters.webarena.oracle import Oracle
+from env_adapters.webarena.running import BrowserLimits
+from env_adapters.webarena.sites import URLS
+
+
+def play(item, source, script=None):
+    """What a script, or the task's own oracle, earns at a task of a source; every action of it can be done."""
+    act = source.oracle(item) if script is None else Oracle(script, URLS).act
+
+    async def episode():
+        env = WebArena(tasks="miniwob")
+        env.source = source
+        try:
+            observation = (await env.reset(item))[-1]["content"]
+            while True:
+                step = await env.step(act(observation))
+                assert not step.info.get("invalid_action"), step.observation
+                if step.terminated:
+                    return step.reward
+                observation = step.observation
+        finally:
+            await env.close()
+
+    return asyncio.run(episode())
+
+
+def judge_at_once(items, source):
+    """What each of these tasks gives to an episode that ends at once with a wrong answer, or without one.
+
+    They begin on the same pages, and one session that does nothing serves them all.
+    """
+
+    async def judge():
+        env = WebArena(tasks="miniwob")
+        env.source = source
+        try:
+            await env.reset(items[0])
+            scores = []
+            for item in items:
+                answer = parse(min(item.data["wrong"], key=len)[0]).text
+                ending = Ending(answer, env.session, item.data["intent"], env.world.base)
+                work = evaluate(env.world.fill(item.data["eval"]), ending, None)
+                scores.append(await farm(BrowserLimits()).run(work))
+            return scores
+        finally:
+            await env.close()
+
+    return asyncio.run(judge())

@@ -1,0 +1,50 @@
+"""What the oracle of a web task did in a browser is recorded, and a warm start learns from it."""
+
+import asyncio
+
+import pytest
+from omegaconf import OmegaConf, open_dict
+from rich.console import Console
+from transformers import AutoTokenizer
+
+from tests.verl.composing import ROOT, recipe
+from tests.web import needs_chromium
+from verl_agent.data.episodes import EpisodeDataset
+from verl_agent.evaluate import play
+from verl_agent.evaluation import prepare_evaluation
+from verl_agent.models import prepare_smollm2
+
+RECIPES = ROOT / "recipes/webarena"
+
+
+def recorded(kind, folder, *overrides):
+    """The records of the oracle's episodes of the first tasks of a recipe."""
+    config = recipe(RECIPES / f"demos_{kind}_cpu.yaml", f"evaluation.output_dir={folder}", *overrides)
+    job = prepare_evaluation(config)
+    asyncio.run(play(job, Console(quiet=True)))
+    return job.records()
+
+
+def rows(kind, folder, tokenizer):
+    """What the warm start of a recipe reads out of them."""
+    config = recipe(RECIPES / f"sft_{kind}_cpu.yaml", f"episodes.records=[{folder}]")
+    OmegaConf.resolve(config)
+    with open_dict(config):
+        config.data.model_type = "llama"
+    return EpisodeDataset(config.data.train_files, tokenizer, config.data).rows
+
+
+@needs_chromium
+@pytest.mark.parametrize(("kind", "count"), [("miniwob", 4), ("shop", 1)])
+def test_a_warm_start_learns_what_the_oracle_did(kind, count, tmp_path, monkeypatch, request):
+    monkeypatch.chdir(ROOT)
+    if kind == "shop":
+        monkeypatch.setenv("VERL_AGENT_SITES", str(request.getfixturevalue("sites").home.folder))
+    records = recorded(kind, tmp_path, f"evaluation.max_tasks={count}")
+    assert [record["success"] for record in records] == [True] * count
+    tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
+    learnt = rows(kind, tmp_path, tokenizer)
+    assert len(learnt) == count
+    for row, record in zip(learnt, sorted(records, key=lambda record: record["task"]), strict=True):
+        said = tokenizer.decode(row["input_ids"][row["loss_mask"] > 0])
+        assert said == "".join(f"```{turn['action']}```<|im_end|>" for turn in record["turns"])
