@@ -21,6 +21,8 @@ from verl_agent.types import StopReason
 WHERE = "The episode records (episode.record_dir) say what failed: mend it, or raise env.timeout_s or env.retries."
 
 
+POLL_S = 0.2
+"""Seconds between two looks at what has been played; verl's 2 are lost time where a step takes a few."""
 NOTHING_LEFT = "no materializable trajectories"
 """Verl's word for a batch of groups of which none left a row."""
 
@@ -41,7 +43,7 @@ class EpisodeSampler(ReplayBuffer):
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
-        super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)
+        super().__init__(*args, sampler_kwargs=sampler_kwargs, poll_interval=POLL_S, **kwargs)
         self.group_size = int(sampler_kwargs["group_size"])
         self.min_group_size = min(int(sampler_kwargs["min_group_size"]), self.group_size)
         self.skip_uniform = bool(sampler_kwargs["skip_uniform"])
