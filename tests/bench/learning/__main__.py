@@ -39,21 +39,38 @@ ALGORITHMS = {
     "reinforce_pp": ["+overlay/algorithm=reinforce_pp"],
     "rloo": ["+overlay/algorithm=rloo"],
 }
-HORIZONS = {  # as many steps as about 8,500 turns take, and four validations on the way
-    "fixed short": ["horizon.max_turns=[2]", "trainer.total_training_steps=72", "trainer.test_freq=24"],
-    "fixed long": ["horizon.max_turns=[6]", "trainer.total_training_steps=30", "trainer.test_freq=10"],
+HORIZONS = {  # as many steps as about 16,000 turns take, and four validations on the way
+    "fixed short": ["horizon.max_turns=[2]", "trainer.total_training_steps=140", "trainer.test_freq=35"],
+    "fixed long": ["horizon.max_turns=[6]", "trainer.total_training_steps=60", "trainer.test_freq=15"],
     "ScalingInter": [
         "horizon.max_turns=[2,4,6]",
-        "horizon.steps_per_stage=14",
-        "trainer.total_training_steps=42",
-        "trainer.test_freq=14",
+        "horizon.steps_per_stage=28",
+        "trainer.total_training_steps=84",
+        "trainer.test_freq=21",
     ],
 }
-STUDIES: Mapping[str, tuple[str, Mapping[str, list[str]]]] = {
-    "algorithms": ("learn", ALGORITHMS),
-    "curriculum": ("curriculum", HORIZONS),
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is compared.
+
+    Attributes:
+        recipe: what all arms share, in the folder `recipes`.
+        arms: overrides of each.
+        epochs: of the warm start that all begin from; fewer leave more to be learnt.
+    """
+
+    recipe: str
+    arms: Mapping[str, Sequence[str]]
+    epochs: int
+
+
+STUDIES = {
+    "algorithms": Study("learn", ALGORITHMS, epochs=60),
+    "curriculum": Study("curriculum", HORIZONS, epochs=32),
 }
-TARGET = 0.5
+TARGET = 0.85
 """Success whose price in environment steps and seconds is reported."""
 
 
@@ -78,9 +95,9 @@ def train(module: str, recipe: str, folder: Path, *overrides: str, cores: Collec
         )
 
 
-def warm_started(folder: Path) -> Path:
+def warm_started(folder: Path, epochs: int) -> Path:
     """The small model after its warm start, made if it is not there."""
-    model, warm = folder / "model", folder / "warm_start"
+    model, warm = folder / "model", folder / f"warm_start_{epochs}"
     if not (model / "config.json").is_file():
         adapter = load_adapter("guess_number")
         words = AgentSection("act", {"instructions": False})
@@ -91,7 +108,7 @@ def warm_started(folder: Path) -> Path:
         ]
         sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2, "num_attention_heads": 4}
         write_byte_model(model, texts, vocabulary=384, **sizes)
-    train("verl_agent.sft", "warm_start", warm, f"model.path={model}")
+    train("verl_agent.sft", "warm_start", warm, f"model.path={model}", f"trainer.total_epochs={epochs}")
     return warm
 
 
@@ -113,19 +130,19 @@ class Run:
         """Where it lies."""
         return root / self.study / f"{self.arm.replace(' ', '_')}_{self.seed}"
 
-    def train(self, root: Path, warm: Path, cores: "queue.Queue[Collection[int]]") -> "Run":
+    def train(self, root: Path, warm: Mapping[str, Path], cores: "queue.Queue[Collection[int]]") -> "Run":
         """Go to its end on cores that nobody else has."""
-        recipe, arms = STUDIES[self.study]
+        study = STUDIES[self.study]
         seeded = [f"data.seed={self.seed}", f"actor_rollout_ref.rollout.seed={self.seed}"]
         mine = cores.get()
         try:
             train(
                 "verl_agent.train",
-                recipe,
+                study.recipe,
                 self.folder(root),
-                f"actor_rollout_ref.model.path={warm}",
+                f"actor_rollout_ref.model.path={warm[self.study]}",
                 *seeded,
-                *arms[self.arm],
+                *study.arms[self.arm],
                 cores=mine,
             )
         finally:
@@ -195,14 +212,14 @@ def runs_of(studies: Sequence[str], arms: str | None, seeds: int) -> list[Run]:
         Run(study, arm, seed)
         for study in studies
         for seed in range(1, seeds + 1)
-        for arm in (arms.split(",") if arms else STUDIES[study][1])
+        for arm in (arms.split(",") if arms else STUDIES[study].arms)
     ]
 
 
 def finished(study: str, done: Collection[Run], root: Path) -> dict[str, list[list[Point]]]:
     """What the runs of a study that are done measured, by arm."""
     runs = sorted((run for run in done if run.study == study), key=lambda run: run.seed)
-    by_arm = {arm: [points(run.folder(root)) for run in runs if run.arm == arm] for arm in STUDIES[study][1]}
+    by_arm = {arm: [points(run.folder(root)) for run in runs if run.arm == arm] for arm in STUDIES[study].arms}
     return {arm: found for arm, found in by_arm.items() if found}
 
 
@@ -229,7 +246,8 @@ def main() -> None:
             if arms := finished(study, there, root):
                 report(study, arms, root, console)
         return
-    warm, parts = warm_started(root), shares(min(chosen.jobs, cores))
+    warm = {study: warm_started(root, STUDIES[study].epochs) for study in studies}
+    parts = shares(min(chosen.jobs, cores))
     done: set[Run] = set()
     with ThreadPoolExecutor(parts.qsize()) as pool:
         waiting = [pool.submit(run.train, root, warm, parts) for run in runs]
