@@ -41,7 +41,7 @@ def plan(config: DictConfig) -> Plan:
     tasks = select_tasks(env.name, env.train_tasks, options)
     held_out = select_tasks(env.name, env.eval_tasks, options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, options)
-    agent = agent_of(config)
+    agent = agent_for(agent_section(config), env.name, options)
     shown = drawn(tasks, config.data.train_max_samples) if source.oracle else []
     chosen = recorded(source, held_out)
     if source.records and not chosen:
@@ -99,15 +99,6 @@ def validation_rows(config: DictConfig, agent: Agent) -> int:
         raise ConfigError(f"data.val_files={config.data.val_files!r} is not allowed. Allowed: null, {wanted!r}.")
     tasks = select_tasks(config.env.name, config.env.eval_tasks, env_options(config))
     return oracle_rows(config, agent, drawn(tasks, config.data.val_max_samples))
-
-
-def agent_of(config: DictConfig) -> Agent:
-    """An agent as the episodes have it.
-
-    Raises:
-        ConfigError: there is no such one, or it refuses its options or its context.
-    """
-    return agent_for(agent_section(config), config.env.name, env_options(config))
 
 
 def trainer() -> type:

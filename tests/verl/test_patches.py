@@ -86,6 +86,20 @@ def test_verl_names_the_socket_of_the_weights_by_the_ray_job():
     assert '("vllm", "async"): "verl.workers.rollout.vllm_rollout.ServerAdapter"' in source
 
 
+def test_both_sides_of_the_hand_over_are_ours_and_every_run_has_a_name(tmp_path: Path):
+    """One side alone would wait for ever; without the name both would be as upstream has them."""
+    from verl.workers.rollout.base import get_rollout_class
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    from verl_agent.platform.handover import RUN_NAME
+    from verl_agent.platform.rollout import OwnReplica, OwnServerAdapter
+    from verl_agent.prepare import worker_environment
+
+    assert get_rollout_class("vllm") is OwnServerAdapter
+    assert RolloutReplicaRegistry.get("vllm") is OwnReplica
+    assert len({worker_environment(tmp_path)[RUN_NAME] for _ in range(2)}) == 2
+
+
 def test_two_runs_hand_weights_over_by_different_sockets(monkeypatch: pytest.MonkeyPatch):
     from verl_agent.platform.handover import RUN_NAME, own_socket
     from verl_agent.platform.own_worker import OwnWorkerExtension

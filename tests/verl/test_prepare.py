@@ -1,7 +1,7 @@
 """What would fail later is refused before training, with one message that names the setting."""
 
 import json
-from contextlib import chdir
+from contextlib import chdir, nullcontext
 from pathlib import Path
 
 import psutil
@@ -10,10 +10,11 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from tests.verl.composing import recipe
+from verl_agent.config.parts import agent_parts
 from verl_agent.errors import ConfigError
 from verl_agent.machine import RL_MEMORY_GB
 from verl_agent.models import SMOLLM2, prepare_smollm2, resolve_model
-from verl_agent.prepare import prepare
+from verl_agent.prepare import check_environment, prepare
 
 RECIPE = """
 defaults:
@@ -222,6 +223,16 @@ def test_a_misspelt_key_in_a_recipe_is_refused(folder, lines, message):
     with pytest.raises(ConfigError) as error:
         prepare(recipe(typo))
     assert str(error.value) == message
+
+
+def test_a_run_validates_on_what_it_trains_on_only_if_it_says_so(folder):
+    config = recipe(folder / "mine.yaml")
+    config.env.eval_tasks = config.env.train_tasks
+    for overlap in (False, True):
+        config.env.overlap = overlap
+        (part,) = agent_parts(OmegaConf.to_container(config))
+        with nullcontext() if overlap else pytest.raises(ConfigError, match="share 51 tasks"):
+            check_environment(part, [part])
 
 
 def test_refusing_leaves_nothing_behind(folder):

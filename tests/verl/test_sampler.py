@@ -34,6 +34,11 @@ def sampler(
     )
 
 
+def test_it_looks_more_often_than_a_small_step_is_long():
+    """Verl's own looks every two seconds, of which a step of a small model takes three."""
+    assert sampler().poll_interval < 1
+
+
 def keys(**sizes: int) -> list[str]:
     """Keys `{uid}_{session}_{output}` as verl writes them, groups interleaved."""
     most = max(sizes.values(), default=0)

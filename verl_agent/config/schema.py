@@ -41,6 +41,8 @@ class EnvSettings:
     mixture: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.overlap, bool):
+            raise ConfigError(f"env.overlap={self.overlap!r} is not allowed. Allowed: true, false.")
         if not self.timeout_s > 0:
             raise ConfigError(f"env.timeout_s must be > 0 seconds, got {self.timeout_s}.")
         if self.retries < 0:

@@ -12,13 +12,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import new_agent
 from verl_agent.config.composed import agent_section, env_options
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.schema import section
 from verl_agent.data.selection import fingerprint
-from verl_agent.envs.forms import ActionForm
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
@@ -116,7 +114,8 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
         check_disjoint(env, entry.tasks, tasks, options)
     if settings.validate and learn.env.name == env:  # the base set, which every round learns
         check_disjoint(env, learn.env.train_tasks, player.evaluation.tasks, options)
-    agents = [agent_of(one, load_adapter(env, options).form) for one in (player, learn)]
+    form = load_adapter(env, options).form
+    agents = [new_agent(agent_section(one), form) for one in (player, learn)]
     if (agents[0].context, agents[0].tools) != (agents[1].context, agents[1].tools):
         raise ConfigError(
             f"{entry.recipe} and {settings.learn} show a model different things of an episode: agent.context, or the "
@@ -148,8 +147,3 @@ def check_room(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
             "played from. Add it."
         )
     check_disk(shutil.disk_usage(root).free, training + weights, root)
-
-
-def agent_of(config: DictConfig, form: ActionForm) -> Agent:
-    """The agent of a recipe."""
-    return new_agent(agent_section(config), form)

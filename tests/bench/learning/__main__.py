@@ -9,7 +9,6 @@ Each run has a part of the cores to itself, so that two runs on two cores do not
 import argparse
 import json
 import os
-import queue
 import subprocess
 import sys
 from collections import Counter
@@ -74,8 +73,8 @@ TARGET = 0.85
 """Success whose price in environment steps and seconds is reported."""
 
 
-def train(module: str, recipe: str, folder: Path, *overrides: str, cores: Collection[int] | None = None) -> None:
-    """Run one recipe to its end, from where it stands; what it says is in a file beside its folder.
+def train(module: str, recipe: str, folder: Path, *overrides: str) -> None:
+    """Run one recipe to its end, from where it stands, on the cores of this thread; what it says is in a file beside.
 
     Raises:
         subprocess.CalledProcessError: it failed.
@@ -91,7 +90,6 @@ def train(module: str, recipe: str, folder: Path, *overrides: str, cores: Collec
             env={**os.environ, "VERL_PLATFORM": "cpu"},
             stdout=said,
             stderr=subprocess.STDOUT,
-            preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
         )
 
 
@@ -130,23 +128,15 @@ class Run:
         """Where it lies."""
         return root / self.study / f"{self.arm.replace(' ', '_')}_{self.seed}"
 
-    def train(self, root: Path, warm: Mapping[str, Path], cores: "queue.Queue[Collection[int]]") -> "Run":
-        """Go to its end on cores that nobody else has."""
-        study = STUDIES[self.study]
+    def overrides(self) -> list[str]:
+        """What it changes in its study's recipe."""
         seeded = [f"data.seed={self.seed}", f"actor_rollout_ref.rollout.seed={self.seed}"]
-        mine = cores.get()
-        try:
-            train(
-                "verl_agent.train",
-                study.recipe,
-                self.folder(root),
-                f"actor_rollout_ref.model.path={warm[self.study]}",
-                *seeded,
-                *study.arms[self.arm],
-                cores=mine,
-            )
-        finally:
-            cores.put(mine)
+        return [*seeded, *STUDIES[self.study].arms[self.arm]]
+
+    def train(self, root: Path, warm: Mapping[str, Path]) -> "Run":
+        """Go to its end."""
+        model = f"actor_rollout_ref.model.path={warm[self.study]}"
+        train("verl_agent.train", STUDIES[self.study].recipe, self.folder(root), model, *self.overrides())
         return self
 
 
@@ -197,13 +187,11 @@ def report(study: str, arms: Mapping[str, list[list[Point]]], folder: Path, cons
     draw(arms, folder / f"{study}.png")
 
 
-def shares(jobs: int) -> "queue.Queue[Collection[int]]":
-    """The cores of this machine, one part for each job."""
+def threads(jobs: int) -> ThreadPoolExecutor:
+    """One thread for each job, with a part of this machine's cores that what it starts inherits."""
     cores = sorted(os.sched_getaffinity(0))
-    parts: queue.Queue[Collection[int]] = queue.Queue()
-    for job in range(jobs):
-        parts.put(cores[job::jobs])
-    return parts
+    parts = iter([cores[job::jobs] for job in range(jobs)])
+    return ThreadPoolExecutor(jobs, initializer=lambda: os.sched_setaffinity(0, next(parts)))
 
 
 def runs_of(studies: Sequence[str], arms: str | None, seeds: int) -> list[Run]:
@@ -247,10 +235,9 @@ def main() -> None:
                 report(study, arms, root, console)
         return
     warm = {study: warm_started(root, STUDIES[study].epochs) for study in studies}
-    parts = shares(min(chosen.jobs, cores))
     done: set[Run] = set()
-    with ThreadPoolExecutor(parts.qsize()) as pool:
-        waiting = [pool.submit(run.train, root, warm, parts) for run in runs]
+    with threads(min(chosen.jobs, cores)) as pool:
+        waiting = [pool.submit(run.train, root, warm) for run in runs]
         try:
             for ended in as_completed(waiting):
                 run = ended.result()

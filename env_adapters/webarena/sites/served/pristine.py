@@ -59,7 +59,7 @@ class PristineAnswers:
         if len(kept) >= MAX_ANSWERS:
             for file in kept:
                 file.unlink(missing_ok=True)
-        new = self.folder / uuid.uuid4().hex
+        new = self.folder.parent / uuid.uuid4().hex  # where no other worker drops it as a kept answer
         new.write_bytes(zlib.compress(pickle.dumps(answer), 1))
         os.replace(new, self.file(key))
 

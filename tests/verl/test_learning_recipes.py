@@ -1,0 +1,32 @@
+"""The recipes of the learning bench: every arm composes, verl accepts it, and arms differ in what is compared alone."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from tests.bench.learning.__main__ import RECIPES, STUDIES, Run
+from tests.verl.composing import accepted_by_verl, recipe
+from verl_agent.config.algorithms import check_algorithm
+from verl_agent.config.keys import check_keys
+from verl_agent.config.parts import agent_parts
+
+RUNS = [Run(study, arm, 1) for study in STUDIES for arm in STUDIES[study].arms]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.study}-{run.arm}")
+def test_an_arm_can_be_trained(run: Run):
+    config = recipe(RECIPES / f"{STUDIES[run.study].recipe}.yaml", *run.overrides())
+    check_keys(config, "agent_base")
+    plain = OmegaConf.to_container(config, resolve=True)
+    check_algorithm(plain, agent_parts(plain))
+    OmegaConf.resolve(config)
+    accepted_by_verl(config)
+
+
+def test_horizons_are_compared_with_all_else_alike():
+    """But for the steps that cost as many turns, and the validations on the way."""
+    arms = [run for run in RUNS if run.study == "curriculum"]
+    configs = [recipe(RECIPES / "curriculum.yaml", *run.overrides()) for run in arms]
+    for config in configs:
+        del config.horizon, config.trainer.total_training_steps, config.trainer.test_freq
+    first, *others = [OmegaConf.to_container(config, resolve=False) for config in configs]
+    assert others == [first] * 2
