@@ -104,7 +104,7 @@ bench: setup ## Measure the rollout
 	python -m tests.bench.rollout
 
 .PHONY: bench-evolve
-bench-evolve: setup ## Three rounds of AgentEvol with a tiny model; goes on where they stopped
+bench-evolve: setup ## Three rounds of AgentEvol and a DPO with a tiny model; goes on where they stopped
 	python -m tests.bench.evolve
 
 .PHONY: bench-envs
