@@ -83,13 +83,20 @@ class Reply:
 
     Attributes:
         text: the decoded reply without its end-of-turn token.
-        cut: the budget that ended it before the model did, or None.
+        cut: the budget that ended the episode with it, before the model had ended it; or None.
         tokens: number of tokens generated, 0 if unknown.
+        closed: whether it was closed for the model and played (`episode.cut_turn=play`).
     """
 
     text: str
     cut: StopReason | None = None
     tokens: int = 0
+    closed: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the model itself wrote its end."""
+        return self.cut is None and not self.closed
 
 
 @dataclass(frozen=True, slots=True)

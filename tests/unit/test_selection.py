@@ -10,7 +10,6 @@ from verl_agent.data.selection import (
     EpisodeSource,
     conversation,
     count_by_environment,
-    ended_by_model,
     select_episodes,
     usable_records,
 )
@@ -78,11 +77,6 @@ def test_episodes_are_counted_by_environment():
 def test_nothing_is_learnt_of_an_observation_that_nobody_answered():
     assert conversation(talk("a b"))[-1] == {"role": "assistant", "content": "b"}
     assert conversation(talk("a b", stop=StopReason.TURN_TOKENS))[-1]["content"] == "b"
-
-
-def test_whether_the_model_ended_its_last_reply_is_known():
-    assert ended_by_model(talk("a b"))
-    assert not ended_by_model(talk("a b", stop=StopReason.TURN_TOKENS))
 
 
 def test_validations_failed_environments_and_empty_episodes_are_no_material(tmp_path):

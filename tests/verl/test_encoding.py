@@ -79,6 +79,15 @@ def test_an_end_that_the_model_did_not_write_is_not_learnt(tokenizer, budget):
     assert tokenizer.decode(row["input_ids"]).endswith("two")
 
 
+def test_an_end_that_was_written_for_the_model_is_read_and_not_learnt(tokenizer):
+    """`episode.cut_turn=play`: the model did not stop by itself, and shall not learn that it did."""
+    record = episode("one two three")
+    record["turns"][1]["closed"] = True
+    (row,) = encoded(tokenizer, record)
+    assert learnt(tokenizer, row) == "one<|im_end|>twothree<|im_end|>"
+    assert "two<|im_end|>" in tokenizer.decode(row["input_ids"])
+
+
 def test_what_the_agent_left_out_was_not_read(tokenizer):
     agent = {"name": "raw", "context": {"keep": "last", "turns": 1}}
     rows = encoded(tokenizer, episode("one two three"), agent=agent)

@@ -308,7 +308,7 @@ def test_a_cut_turn_may_be_closed_and_played(model):
     """The end-of-turn token is ours, so it is not trained on; the engine reads it as any other."""
     budget = TokenBudget(prompt=100, episode=5_000, turn=5, play_cut_turns=True)
     play = played(model, ["abcdefgh", "hi"], 2, budget)
-    assert [turn.reply for turn in play.episode.turns] == [Reply("abcde", None, 5), Reply("hi", None, 3)]
+    assert [turn.reply for turn in play.episode.turns] == [Reply("abcde", None, 5, closed=True), Reply("hi", None, 3)]
     assert play.episode.stop is StopReason.TERMINATED
     check_tokens(play)
     end = model.tokenizer.eos_token_id
@@ -452,6 +452,20 @@ def test_a_demonstration_with_an_edited_context_is_rendered_as_it_is_played(mode
     assert [(s.prompt_ids, s.response_ids, s.response_mask) for s in shown] == [
         (s.prompt_ids, s.response_ids, s.response_mask) for s in play.samples
     ]
+
+
+def test_a_recorded_episode_with_cut_turns_is_rendered_as_it_was_learnt_from(smollm2):
+    """RL and supervised training must agree on what the model wrote: not the ends that were written for it."""
+    texts = ["abcdefgh", "hi", "abcdefgh"]
+    script = [encode_reply(smollm2.tokenizer, text, smollm2.tokenizer.eos_token_id) for text in texts]
+    for play_cut_turns in (True, False):
+        budget = TokenBudget(prompt=100, episode=5_000, turn=2, play_cut_turns=play_cut_turns)
+        play = played(smollm2, script, len(script), budget)
+        agent = plain()
+        agent.prompt_length = 2
+        tokens = EpisodeTokens(play.policy.tokens.builder, play.policy.tokens.end_of_turn)
+        (shown,) = render_episode(tokens, smollm2.tokenizer, agent, play.episode)
+        assert (shown.response_ids, shown.response_mask) == (play.sample.response_ids, play.sample.response_mask)
 
 
 def test_an_edited_context_may_outlast_the_budget_of_one_stretch(smollm2):

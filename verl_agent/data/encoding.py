@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
 from verl_agent.config.schema import AgentSection, section
-from verl_agent.data.selection import ended_by_model, prompt
+from verl_agent.data.selection import prompt
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder, render_episode
 from verl_agent.trace.record import EpisodeRecord, episode_of
@@ -44,7 +44,7 @@ class EpisodeEncoder:
 
         Returns:
             Rows whose `loss_mask` is 1 on every token of a reply and on the token that ends it; 0 on prompt and
-            observations. The end of a last reply that a token budget cut is left out: the model did not write it.
+            observations, and on the end of a reply that a token budget cut: the model did not write it.
 
         Raises:
             ConfigError: a row is longer than `max_length`, or the environment is not registered.
@@ -52,14 +52,10 @@ class EpisodeEncoder:
         agent = self._agent(record["env"])
         agent.prompt_length = len(prompt(record))
         tokens = EpisodeTokens(self._builder, self._tokenizer.eos_token_id, agent.tools)
-        samples = render_episode(tokens, self._tokenizer, agent, episode_of(record))
         rows = []
-        for sample in samples:
+        for sample in render_episode(tokens, self._tokenizer, agent, episode_of(record)):
             ids = sample.prompt_ids + sample.response_ids
-            mask = [0] * len(sample.prompt_ids) + sample.response_mask
-            if sample is samples[-1] and not ended_by_model(record):
-                ids, mask = ids[:-1], mask[:-1]
-            rows.append(self._row(ids, mask, record["task"]))
+            rows.append(self._row(ids, [0] * len(sample.prompt_ids) + sample.response_mask, record["task"]))
         return rows
 
     def _row(self, ids: list[int], mask: list[int], task: str) -> Row:

@@ -144,11 +144,6 @@ def prompt(record: EpisodeRecord) -> list[Message]:
     return list(record["messages"][: roles.index("assistant")])
 
 
-def ended_by_model(record: EpisodeRecord) -> bool:
-    """Whether the model itself ended its last reply, rather than a token budget."""
-    return record["turns"][-1]["cut"] is None
-
-
 def fingerprint(content: object) -> str:
     """A short hash of JSON values, the same on every machine."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -100,11 +100,11 @@ class EnginePolicy:
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
         self.tokens.write(text, ids, output.log_probs or None)
-        cut = None
+        cut, closed = None, False
         if not ended and len(ids) >= room:
             cut = StopReason.TURN_TOKENS if room == self.budget.turn else StopReason.EPISODE_TOKENS
             if cut is StopReason.TURN_TOKENS and self.budget.play_cut_turns:
-                cut = None
+                cut, closed = None, True
         if not ended and cut is None:
             self.tokens.close_reply()
-        return Reply(text, cut, len(ids))
+        return Reply(text, cut, len(ids), closed)

@@ -211,6 +211,9 @@ def render(
 def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode: Episode) -> list[Sample]:
     """A played episode as the tokens that its agent showed and its policy wrote.
 
+    The end of a reply that a token budget cut is no token of the policy: it is masked where the reply was played, and
+    missing where the episode ended with it.
+
     Args:
         tokens: empty, with the agent's tools.
         tokenizer: encodes the replies.
@@ -218,9 +221,13 @@ def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode:
         episode: what was played.
     """
     said = episode.messages
-    for place in range(agent.prompt_length, len(said), 2):
+    for place, turn in zip(range(agent.prompt_length, len(said), 2), episode.turns, strict=True):
+        text = said[place]["content"]
+        ids = encode_reply(tokenizer, text, tokens.end_of_turn)
         tokens.read(agent.view(said[:place]))
-        tokens.write(said[place]["content"], encode_reply(tokenizer, said[place]["content"], tokens.end_of_turn))
+        tokens.write(text, ids if turn.reply.whole or len(ids) == 1 else ids[:-1])
+        if turn.reply.closed:
+            tokens.close_reply()
     return tokens.samples()
 
 

@@ -52,7 +52,7 @@ class Origin:
 
 
 class TurnRecord(TypedDict):
-    """`Turn` as JSON; `action` and `observation` are null if there was none."""
+    """`Turn` as JSON; `action` and `observation` are null if there was none; `closed` is left out where it is false."""
 
     reply: str
     action: str | None
@@ -64,6 +64,7 @@ class TurnRecord(TypedDict):
     info: dict[str, float]
     generate_s: float
     env_s: float
+    closed: NotRequired[bool]
 
 
 class EpisodeRecord(TypedDict):
@@ -209,7 +210,7 @@ def _read_file(path: Path) -> Iterator[EpisodeRecord]:
 
 def _turn_record(turn: Turn) -> TurnRecord:
     step = turn.step or StepResult("")
-    return {
+    record: TurnRecord = {
         "reply": turn.reply.text,
         "action": turn.action,
         "tokens": turn.reply.tokens,
@@ -221,6 +222,9 @@ def _turn_record(turn: Turn) -> TurnRecord:
         "generate_s": round(turn.generate_s, 4),
         "env_s": round(turn.env_s, 4),
     }
+    if turn.reply.closed:
+        record["closed"] = True
+    return record
 
 
 def _turn_of(turn: TurnRecord) -> Turn:
@@ -229,9 +233,8 @@ def _turn_of(turn: TurnRecord) -> Turn:
     answer = None
     if observation is not None:
         answer = StepResult(observation, turn["reward"], turn["terminated"], turn["info"])
-    return Turn(
-        Reply(turn["reply"], cut, turn["tokens"]), turn.get("action"), answer, turn["generate_s"], turn["env_s"]
-    )
+    reply = Reply(turn["reply"], cut, turn["tokens"], turn.get("closed", False))
+    return Turn(reply, turn.get("action"), answer, turn["generate_s"], turn["env_s"])
 
 
 def _cut_torn_line(path: Path) -> None:
