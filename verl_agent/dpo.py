@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_agent.agents.registry import agent_for
 from verl_agent.config.composed import agent_section, env_options
 from verl_agent.config.schema import section
-from verl_agent.data.preferences import PreferenceSettings, make_pairs, split_pairs
+from verl_agent.data.preferences import PreferenceSettings, first, make_pairs, split_pairs
 from verl_agent.data.selection import fingerprint, usable_records
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
@@ -31,6 +31,7 @@ def plan(config: DictConfig) -> Plan:
         settings.records, "preference.records", frozenset((item.env, item.id) for item in held_out)
     )
     train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
+    train, validation = first(train, config.data.train_max_samples), first(validation, config.data.val_max_samples)
     words = agent_section(config)
     if agent_for(words, config.env.name, options).context.edits:
         raise ConfigError(

@@ -76,6 +76,12 @@ def resolve_checkpoint(path: Path | str) -> Path:
     )
 
 
+def weights_on_disk(model: str) -> list[tuple[str, int, int]]:
+    """Name, bytes and time of writing (ns) of the files with a local model's weights; none for a hub id."""
+    files = sorted(file for pattern in WEIGHTS for file in Path(model).glob(pattern))
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+
 def latest_checkpoint(run: Path) -> Path | None:
     """The checkpoint of a run that its tracker file names, else the one of the highest step; None without any."""
     tracker = run / "latest_checkpointed_iteration.txt"

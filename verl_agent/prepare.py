@@ -174,8 +174,9 @@ def check_micro_batches(config: DictConfig) -> None:
         ConfigError: they do not, so that verl would stop at the first step.
     """
     policy, trainer = config.actor_rollout_ref, config.trainer
-    groups = int(policy.actor.ppo_mini_batch_size)  # verl fills a step up to whole mini batches
-    rows = groups * int(policy.rollout.n) // (trainer.n_gpus_per_node * trainer.nnodes)
+    episodes = int(policy.rollout.n)
+    gpus = trainer.n_gpus_per_node * trainer.nnodes
+    rows = int(policy.actor.ppo_mini_batch_size) * episodes // gpus  # verl fills a step up to whole mini batches
     passes = [] if config.algorithm.rollout_correction.bypass_mode else ["rollout"]
     passes += ["ref"] if policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward else []
     sizes = {
@@ -187,11 +188,16 @@ def check_micro_batches(config: DictConfig) -> None:
     }
     key = "ppo_micro_batch_size_per_gpu"
     sizes[f"actor_rollout_ref.actor.{key}"] = (policy.actor[key], policy.actor.use_dynamic_bsz)
-    for name, (size, packed) in sizes.items():
-        if not packed and size and rows % int(size):
+    checks = [(name, size, rows) for name, (size, packed) in sizes.items() if not packed]
+    critic = config.critic
+    if has_critic(config) and not critic.use_dynamic_bsz:
+        rows = int(critic.ppo_mini_batch_size) * episodes // gpus
+        checks += [(f"critic.{name}", critic[name], rows) for name in (key, "forward_micro_batch_size_per_gpu")]
+    for name, size, rows in checks:
+        if size and rows % int(size):
             raise ConfigError(
                 f"{name}={size} does not divide the {rows} episodes of a mini batch on each GPU "
-                "(actor.ppo_mini_batch_size * rollout.n). Choose a divisor."
+                "(ppo_mini_batch_size * rollout.n). Choose a divisor."
             )
 
 
@@ -204,6 +210,11 @@ def check_shares(config: DictConfig, parts: Sequence[Part]) -> None:
     batch = int(config.data.train_batch_size)
     for part, share in zip(parts, shares_of_a_batch([part.weight for part in parts], batch), strict=True):
         tasks = len(select_tasks(part.env.name, part.env.train_tasks, part.env.options))
+        if 0 < int(config.data.train_max_samples) < min(tasks, share):
+            raise ConfigError(
+                f"data.train_max_samples={config.data.train_max_samples} leaves fewer tasks of {part.label!r} than the "
+                f"{share} that a batch takes (data.train_batch_size={batch}). Raise it, or set it to -1 for all."
+            )
         if tasks < share:
             whose = "" if len(parts) == 1 else f" of {part.label!r}"
             wanted = f"data.train_batch_size={batch}" if len(parts) == 1 else f"the {share} that a batch takes of it"

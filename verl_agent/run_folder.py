@@ -29,23 +29,28 @@ RL_IDENTITY = (
     "episode.max_tokens_per_turn",
     "episode.cut_turn",
     "data.train_batch_size",
+    "data.train_max_samples",
     "data.seed",
     "data.shuffle",
     "data.max_prompt_length",
     "data.max_response_length",
+    "data.apply_chat_template_kwargs",
     "algorithm.adv_estimator",
     "algorithm.gamma",
     "algorithm.lam",
     "algorithm.norm_adv_by_std_in_grpo",
     "algorithm.use_kl_in_reward",
     "algorithm.filter_groups",
+    "critic.model.path",
     "critic.optim.lr",
+    "critic.ppo_epochs",
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.lora_rank",
     "actor_rollout_ref.actor.strategy",
     "actor_rollout_ref.actor.optim.lr",
     "actor_rollout_ref.actor.ppo_mini_batch_size",
     "actor_rollout_ref.actor.ppo_epochs",
+    "actor_rollout_ref.actor.policy_loss",
     "actor_rollout_ref.actor.use_kl_loss",
     "actor_rollout_ref.actor.kl_loss_coef",
     "actor_rollout_ref.actor.kl_loss_type",
@@ -56,6 +61,7 @@ RL_IDENTITY = (
     "actor_rollout_ref.rollout.n",
     "actor_rollout_ref.rollout.temperature",
     "trainer.v1.sampler.sampler_kwargs.skip_uniform",
+    "trainer.v1.sampler.sampler_kwargs.min_group_size",
 )
 """Settings that a run of reinforcement learning keeps from its first step to its last."""
 SFT_IDENTITY = (
@@ -67,6 +73,7 @@ SFT_IDENTITY = (
     "data.train_max_samples",
     "data.train_batch_size",
     "data.max_length",
+    "data.apply_chat_template_kwargs",
     "model.path",
     "optim.lr",
     "trainer.total_epochs",
@@ -80,14 +87,49 @@ DPO_IDENTITY = (
     "env.eval_tasks",
     "preference.beta",
     "preference.nll_coef",
+    "data.train_max_samples",
     "data.train_batch_size",
     "data.max_length",
+    "data.apply_chat_template_kwargs",
     "model.path",
     "optim.lr",
     "trainer.total_epochs",
     "trainer.total_training_steps",
 )
 """The same for preference learning; its pairs are compared by what they say."""
+
+
+IDENTITY = "run.json"
+"""File in a run's folder that says what the run is."""
+RESUME_MODES = ("auto", "disable")
+
+
+def read_identity(root: Path) -> dict[str, Any]:
+    """What the run in a folder is, as `RunFolder.check_identity` noted it; empty where no run is."""
+    note = root / IDENTITY
+    found: dict[str, Any] = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    return found
+
+
+def check_resume(trainer: Mapping[str, Any], model_key: str) -> None:
+    """Refuse to go on from a checkpoint in another folder: nothing there says that it is of this recipe.
+
+    Args:
+        trainer: section `trainer`.
+        model_key: the setting that names the model to begin with.
+
+    Raises:
+        ConfigError: it is asked for.
+    """
+    mode, path = trainer.get("resume_mode"), trainer.get("resume_from_path")
+    key, value = ("resume_from_path", path) if path is not None else ("resume_mode", mode)
+    if path is not None or mode not in RESUME_MODES:
+        raise ConfigError(
+            f"trainer.{key}={value!r} is not allowed: a run goes on in its own folder, which knows its recipe. Allowed "
+            f"are trainer.resume_mode={' or '.join(RESUME_MODES)}, without a path. To go on from an earlier step, copy "
+            "the run's folder, write the step into its latest_checkpointed_iteration.txt and name the copy in "
+            f"trainer.default_local_dir; to begin with a checkpoint's weights, name it in {model_key}."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +202,8 @@ class RunFolder:
         Raises:
             ConfigError: the folder holds a checkpoint of another recipe.
         """
-        note = self.root / "run.json"
-        if resume and self.last_step and note.is_file():
-            before = json.loads(note.read_text(encoding="utf-8"))
+        note, before = self.root / IDENTITY, read_identity(self.root)
+        if resume and self.last_step and before:
             changed = [key for key in now if key in before and before[key] != now[key]]
             if changed:
                 key = changed[0]

@@ -28,7 +28,7 @@ from verl_agent.machine import (
 from verl_agent.model_config import load_config
 from verl_agent.models import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.run_folder import RunFolder
+from verl_agent.run_folder import RunFolder, check_resume
 from verl_agent.terminal import explaining, quiet, repeating
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
 
@@ -87,6 +87,7 @@ def run(config: DictConfig, method: Method) -> None:
         if missing := OmegaConf.missing_keys(config):
             raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
         check_keys(config, method.base)
+        check_resume(config.trainer, "model.path")
         plan = method.plan(config)
         check_batches(config, plan)
         steps, resume = total_steps(config, plan.rows), config.trainer.resume_mode != "disable"
@@ -98,6 +99,8 @@ def run(config: DictConfig, method: Method) -> None:
         console.print(plan.summary, markup=False, highlight=False, soft_wrap=True)
         with explaining(folder, console), showing(folder, steps, method, console):
             train(config, folder, method)
+            if folder.last_step < steps:
+                raise RuntimeError(f"the training ended after step {folder.last_step} of {steps}.")
         best = read_best(folder.root)
         if best is not None:
             console.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
@@ -148,10 +151,19 @@ def check_batches(config: DictConfig, plan: Plan) -> None:
 
 
 def total_steps(config: DictConfig, rows: int) -> int:
-    """Optimizer steps of the whole run."""
-    if config.trainer.total_training_steps is not None:
-        return int(config.trainer.total_training_steps)
-    return rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
+    """Optimizer steps of the whole run.
+
+    Raises:
+        ConfigError: more are asked for than the epochs have.
+    """
+    most = rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
+    asked = config.trainer.total_training_steps
+    if asked is not None and not 1 <= int(asked) <= most:
+        raise ConfigError(
+            f"trainer.total_training_steps={asked} must be from 1 to {most}, the steps of "
+            f"trainer.total_epochs={config.trainer.total_epochs} over {rows} rows. Raise trainer.total_epochs."
+        )
+    return most if asked is None else int(asked)
 
 
 def train(config: DictConfig, folder: RunFolder, method: Method) -> None:

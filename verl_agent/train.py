@@ -18,7 +18,7 @@ from verl_agent.footprint import estimate, shape_of
 from verl_agent.launch import launch
 from verl_agent.prepare import has_critic, prepare
 from verl_agent.processes import ending_all_children
-from verl_agent.run_folder import RL_IDENTITY, RunFolder, identity
+from verl_agent.run_folder import RL_IDENTITY, RunFolder, check_resume, identity
 from verl_agent.terminal import exit_with, explaining, quiet, repeating
 from verl_agent.trace.curves import draw_curves
 from verl_agent.trace.evaluation import learnt
@@ -34,6 +34,8 @@ PHASES = (
 )
 """What a line in the log says about where start-up is."""
 POLL_S = 1.0
+MODELS = ("actor_rollout_ref.model.path", "critic.model.path")
+"""Settings that `prepare` makes a path of this machine of, which may differ where a run goes on."""
 
 
 def run(config: DictConfig) -> None:
@@ -50,11 +52,13 @@ def run(config: DictConfig) -> None:
     with quiet(folder.log) as console:
         console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
         check_keys(config, "agent_base")
-        as_written = OmegaConf.select(config, "actor_rollout_ref.model.path")
+        check_resume(config.trainer, "actor_rollout_ref.model.path")
+        as_written = {key: OmegaConf.select(config, key) for key in MODELS}
         config, parts = prepare(config)
         resume, total = config.trainer.resume_mode != "disable", int(config.trainer.total_training_steps)
         written = OmegaConf.create(OmegaConf.to_container(config))
-        written.actor_rollout_ref.model.path = as_written
+        for key, path in as_written.items():
+            OmegaConf.update(written, key, path)
         tasks = [item for part in parts for item in select_tasks(part.env.name, part.env.train_tasks, part.env.options)]
         facts = identity(OmegaConf.to_container(written), RL_IDENTITY, tasks)
         folder.check_identity({"command": "train", **facts}, resume)

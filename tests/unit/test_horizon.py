@@ -83,6 +83,9 @@ def test_the_papers_growth_by_a_constant_ends_at_its_bound():
         ({"grow_by": 2, "up_to": 9}, "horizon.grow_by grows from one limit, horizon.max_turns has 2: [3, 6]."),
         ({"max_turns": [3], "grow_by": -1, "up_to": 9}, "horizon.grow_by must be >= 1 turn, got -1"),
         ({"max_turns": [3], "grow_by": 1, "up_to": 3}, "horizon.up_to=3 must exceed the first limit, 3."),
+        ({"max_turns": [True, 6]}, "horizon.max_turns must be a list of whole numbers such as [8], got [True, 6]."),
+        ({"max_turns": [3], "grow_by": 1.5, "up_to": 9}, "horizon.grow_by must be a whole number of turns or null"),
+        ({"eval_max_turns": 2.5}, "horizon.eval_max_turns must be a whole number of turns or null, got 2.5."),
         ({"max_turns": [3], "adaptive": Adaptive(0.5)}, "horizon.adaptive has nowhere to grow from [3]."),
     ],
 )

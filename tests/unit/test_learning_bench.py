@@ -1,8 +1,13 @@
 """The comparison of horizons: equal budgets of environment steps, the price of a success, collapse."""
 
+import json
+
 import pytest
 
+from tests.bench.learning.__main__ import points
 from tests.bench.learning.analysis import Point, at_budget, collapsed, compare, over_seeds, reached
+from tests.episodes import talk
+from verl_agent.trace.record import EpisodeWriter
 
 
 def run(*success: float, turns: int = 10) -> list[Point]:
@@ -24,15 +29,26 @@ def test_a_run_that_loses_what_it_had_has_collapsed():
     assert collapsed(run(0.1, 0.8, 0.5)) and not collapsed(run(0.1, 0.8, 0.7))
 
 
-def test_a_budget_between_two_validations_counts_the_earlier():
-    assert at_budget(run(0.1, 0.2, 0.3), 15).success == 0.2
+def test_a_budget_between_two_validations_lies_on_the_line_between_them():
+    """The last validation before it would compare an arm at its end with others on their way."""
+    assert at_budget(run(0.1, 0.2, 0.3), 15) == pytest.approx(0.25)
+    assert at_budget(run(0.1, 0.2), 40) == 0.2
     assert reached(run(0.1, 0.2), 0.3) is None
 
 
 def test_the_interval_over_three_seeds_is_students():
     """4.303 standard errors on either side."""
-    estimate = over_seeds([0.5, 0.6, 0.7])
-    assert (estimate.mean, estimate.high - estimate.mean) == (
-        pytest.approx(0.6),
-        pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3),
-    )
+    half = 4.303 * 0.1 / 3**0.5
+    assert over_seeds([0.5, 0.6, 0.7]) == f"0.600 [{0.6 - half:.3f}, {0.6 + half:.3f}]"
+    assert over_seeds([0.5]) == "0.500"
+
+
+def test_steps_that_a_killed_run_plays_again_are_counted_once(tmp_path):
+    for start, steps in (("a", (1, 2)), ("b", (2, 3))):
+        with EpisodeWriter(tmp_path / f"episodes/{start}.jsonl") as episodes:
+            for step in steps:
+                episodes.write(talk("x y", purpose="train") | {"step": step})
+    (tmp_path / "metrics").mkdir()
+    lines = [{"step": step, "data": {"val-core/talk/success/mean@1": 0.5}} for step in range(4)]
+    (tmp_path / "metrics/a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(point.step, point.env_steps) for point in points(tmp_path)] == [(0, 0), (1, 2), (2, 4), (3, 6)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.run_folder import RL_IDENTITY, SFT_IDENTITY, RunFolder, identity
+from verl_agent.run_folder import RL_IDENTITY, SFT_IDENTITY, RunFolder, check_resume, identity
 from verl_agent.types import TaskItem
 
 TASKS = [TaskItem("toy", "a"), TaskItem("toy", "b")]
@@ -26,6 +26,24 @@ def log(folder: RunFolder, step: int) -> None:
     folder.metrics.parent.mkdir(exist_ok=True)
     with folder.metrics.open("a") as file:
         file.write(json.dumps({"step": step, "data": {"actor/loss": 0.0}}) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "message"),
+    [
+        (
+            {"resume_mode": "resume_path", "resume_from_path": "runs/x/global_step_9"},
+            "trainer.resume_from_path='runs/x/",
+        ),
+        ({"resume_mode": "auto", "resume_from_path": "runs/x/global_step_9"}, "trainer.resume_from_path='runs/x/"),
+        ({"resume_mode": "always", "resume_from_path": None}, "trainer.resume_mode='always' is not allowed"),
+    ],
+)
+def test_a_checkpoint_in_another_folder_is_not_gone_on_from(trainer, message):
+    """Nothing beside it says that it is of this recipe and of this algorithm."""
+    with pytest.raises(ConfigError) as error:
+        check_resume(trainer, "model.path")
+    assert str(error.value).startswith(message) and "name it in model.path" in str(error.value)
 
 
 def test_the_same_recipe_goes_on(tmp_path):

@@ -74,7 +74,6 @@ def test_what_cannot_be_meant_is_refused_by_name(changes, message):
         ({"env__retries": "two"}, "env"),
         ({"env__timeout_s": None}, "env"),
         ({"env__hosts": {"count": "many"}}, "env.hosts"),
-        ({"horizon__eval_max_turns": "two"}, "horizon"),
         ({"episode__max_tokens_per_turn": None}, "episode"),
     ],
 )

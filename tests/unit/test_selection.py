@@ -94,9 +94,18 @@ def test_validations_failed_environments_and_empty_episodes_are_no_material(tmp_
 
 
 def test_an_episode_of_a_held_out_task_is_refused(tmp_path):
-    path = write(tmp_path / "episodes.jsonl", [talk(task="1"), talk(task="2"), talk(task="2", env="walk")])
+    path = write(tmp_path / "episodes.jsonl", [talk(task="1"), talk(task="2"), talk(task="2", env="walk", purpose="train")])
     with pytest.raises(ConfigError, match=r"episodes.records holds episodes of 1 held-out tasks, such as '2' of env"):
         usable_records([path], "episodes.records", frozenset({("talk", "2"), ("talk", "3")}))
+
+
+def test_an_evaluation_of_another_environment_is_refused(tmp_path):
+    """Nobody checked that its tasks are not those which that environment is measured on."""
+    path = write(tmp_path / "episodes.jsonl", [talk(task="1"), talk(task="2", env="walk")])
+    with pytest.raises(ConfigError, match=r"key holds an evaluation of env 'walk', whose held-out tasks"):
+        usable_records([path], "key", frozenset({("talk", "9")}))
+    played_to_learn = write(tmp_path / "c.jsonl", [talk(task="1"), talk(task="2", env="walk", purpose="collection")])
+    assert len(usable_records([played_to_learn], "key", frozenset({("talk", "9")}))) == 2
 
 
 @pytest.mark.parametrize("version", [0, 2])

@@ -34,7 +34,7 @@ evaluation: {tasks: small_test}
 """
 LEARN = """
 defaults: [agent_sft, cpu_sft, _self_]
-env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test}
+env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test, options: {tolerant: true}}
 agent: {name: raw}
 episodes: {records: base.jsonl}
 data: {max_length: 256, train_max_samples: 8}
@@ -130,7 +130,13 @@ def test_a_round_that_keeps_nothing_says_so(folder):
         ("evolve", "tasks: small_train", "tasks: nothing", "nothing"),
         ("play", "max_tokens_per_turn", "max_token_per_turn", "recipe='play.yaml': episode.max_token_per_turn is not"),
         ("learn", "max_length: 256", "max_length: 255", "episodes of up to 256 tokens .* at most data.max_length=255"),
-        ("play", "agent: {name: raw}", "agent: {name: raw, context: {keep: last}}", "show a model different things"),
+        (
+            "play",
+            "agent: {name: raw}",
+            "agent: {name: raw, context: {keep: last}}",
+            "put different words around an episode",
+        ),
+        ("learn", "options: {tolerant: true}", "options: {}", "one policy would meet two wordings"),
         ("learn", "path: model}", "path: nowhere}", "model.path='nowhere' does not exist"),
         (
             "learn",

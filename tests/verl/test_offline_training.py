@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,16 +158,23 @@ def test_the_best_checkpoint_is_kept(preferred):
 
 
 def test_a_killed_preference_run_ends_as_one_that_nobody_disturbed(folder, preferred):
-    run = folder / "runs/killed"
-    killed_after = kill_after(start(folder, "dpo", f"trainer.default_local_dir={run}"), run, 4)
+    """Killed in the middle of an epoch, and with the last step of one."""
+    run, boundary = folder / "runs/killed", folder / "runs/boundary"
+    keep_all = "trainer.max_ckpt_to_keep=null"
+    killed_after = kill_after(start(folder, "dpo", f"trainer.default_local_dir={run}", keep_all), run, 4)
     assert 4 <= killed_after < 12
-    finished(start(folder, "dpo", f"trainer.default_local_dir={run}"))
-    whole, resumed = metrics(preferred), metrics(run)
-    assert list(resumed) == list(whole)
-    for step, values in whole.items():
-        assert resumed[step]["train/loss"] == pytest.approx(values["train/loss"], abs=1e-6), step
-    one, other = (load_file(resolve_checkpoint(where) / "model.safetensors") for where in (preferred, run))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    shutil.copytree(run, boundary)
+    (boundary / "latest_checkpointed_iteration.txt").write_text("3")
+    for again in [start(folder, "dpo", f"trainer.default_local_dir={where}") for where in (run, boundary)]:
+        finished(again)
+    whole, end = metrics(preferred), load_file(resolve_checkpoint(preferred) / "model.safetensors")
+    for where in (run, boundary):
+        resumed = metrics(where)
+        assert list(resumed) == list(whole)
+        for step, values in whole.items():
+            assert resumed[step]["train/loss"] == pytest.approx(values["train/loss"], abs=1e-6), step
+        weights = load_file(resolve_checkpoint(where) / "model.safetensors")
+        assert all(torch.equal(end[name], weights[name]) for name in end)
 
 
 def test_supervised_training_learns_from_oracle_and_records_and_its_shards_are_exported(folder, tmp_path):

@@ -167,6 +167,28 @@ def prepared(folder: Path, *changes: str):
             ["algorithm.adv_estimator=gae", "critic.model.path=./nowhere"],
             "critic.model.path='./nowhere' does not exist.",
         ),
+        (
+            ["data.train_max_samples=3"],
+            "data.train_max_samples=3 leaves fewer tasks of 'guess_number' than the 4 that a batch takes",
+        ),
+        (
+            ["algorithm.adv_estimator=gae", "critic.ppo_micro_batch_size_per_gpu=7"],
+            "critic.ppo_micro_batch_size_per_gpu=7 does not divide the",
+        ),
+        (
+            ["trainer.v1.sampler.sampler_kwargs.min_group_size=1"],
+            "algorithm.adv_estimator='grpo' compares the episodes of a task, and trainer.v1.sampler.sampler_kwargs."
+            "min_group_size=1 lets a lone one pass",
+        ),
+        (
+            ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
+            "algorithm.filter_groups.metric='acc' is not measured.",
+        ),
+        (["credit.turn_gamma=0.9"], "credit.turn_gamma=0.9 is not read by algorithm.adv_estimator='grpo'."),
+        (["credit.step_weight=2", "algorithm.adv_estimator=turn_returns"], "credit.step_weight=2 is not read by"),
+        (["horizon.adaptive=0.5"], "horizon.adaptive must be a section such as {success_above: 0.7}, got 0.5."),
+        (["env.mixture=[{name: guess_number, horizon: [4]}]"], "env.mixture[0].horizon must be a section"),
+        (["env.mixture=[{name: guess_number, weight: .inf}]"], "env.mixture[0].weight must be a number > 0, got inf."),
         (["horizon.adaptive={success_above: 0.5}"], "horizon.adaptive has nowhere to grow from [4]."),
         (
             ["env.mixture=[{name: gess_number}]"],

@@ -6,29 +6,19 @@ from typing import Any
 from verl_agent.config.parts import Part
 from verl_agent.errors import ConfigError, did_you_mean
 
-ESTIMATORS = (
-    "gae",
-    "gigpo",
-    "gpg",
-    "grpo",
-    "grpo_passk",
-    "grpo_vectorized",
-    "opo",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "rloo",
-    "rloo_vectorized",
-    "turn_returns",
-)
-"""Those of verl 0.9.1 (trainer/ppo/core_algos.py) that ask for nothing but what an episode gives, and ours."""
-GROUPED = tuple(name for name in ESTIMATORS if name not in ("gae", "reinforce_plus_plus", "turn_returns"))
+ESTIMATORS = ("gae", "gigpo", "grpo", "reinforce_plus_plus", "rloo", "turn_returns")
+"""Those of verl 0.9.1 (trainer/ppo/core_algos.py) that are tested on episodes of several turns, and ours."""
+GROUPED = ("gigpo", "grpo", "rloo")
 """Estimators that compare episodes of one task."""
 TURN_ESTIMATORS = ("turn_returns", "gigpo")
 """Estimators of ours, which take rewards from turns."""
 BY_TOKEN = ("gae", "reinforce_plus_plus")
 """Estimators to which it matters on which token a reward lies."""
-UNIFORM_IS_ZERO = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized")
+UNIFORM_IS_ZERO = ("grpo", "rloo")
 """Estimators that give a group of equal rewards no advantage, whatever the others."""
+
+FILTER_METRICS = ("reward", "success")
+"""What groups may be told apart by (`algorithm.filter_groups.metric`)."""
 
 
 def check_algorithm(config: Mapping[str, Any], parts: Sequence[Part]) -> None:
@@ -59,6 +49,19 @@ def check_algorithm(config: Mapping[str, Any], parts: Sequence[Part]) -> None:
             f"algorithm.adv_estimator={name!r} compares the episodes of a task, and actor_rollout_ref.rollout.n="
             f"{samples} plays one. Set it to 2 or more, or choose gae, reinforce_plus_plus or turn_returns."
         )
+    if name in GROUPED and int(sampler["min_group_size"]) < 2:
+        raise ConfigError(
+            f"algorithm.adv_estimator={name!r} compares the episodes of a task, and trainer.v1.sampler.sampler_kwargs."
+            f"min_group_size={sampler['min_group_size']} lets a lone one pass, to be compared with nothing. Set it to "
+            "2 or more."
+        )
+    for key, neutral, readers in (("turn_gamma", 1.0, TURN_ESTIMATORS), ("step_weight", 1.0, ("gigpo",))):
+        value = getattr(parts[0].settings.credit, key)
+        if value != neutral and name not in readers:
+            raise ConfigError(
+                f"credit.{key}={value:g} is not read by algorithm.adv_estimator={name!r}. Leave it at {neutral:g}, or "
+                f"choose {' or '.join(readers)}."
+            )
     if name in TURN_ESTIMATORS and algorithm["use_kl_in_reward"]:
         raise ConfigError(
             f"algorithm.adv_estimator={name!r} takes its rewards from turns, so algorithm.use_kl_in_reward would not "
@@ -73,6 +76,11 @@ def check_algorithm(config: Mapping[str, Any], parts: Sequence[Part]) -> None:
                 f"{key} leaves out groups that algorithm.adv_estimator={name!r} learns from. Set it to false, or "
                 f"choose one of {', '.join(UNIFORM_IS_ZERO)}."
             )
+    metric = algorithm["filter_groups"]["metric"]
+    if algorithm["filter_groups"]["enable"] and metric not in FILTER_METRICS:
+        raise ConfigError(
+            f"algorithm.filter_groups.metric={metric!r} is not measured. {did_you_mean(str(metric), FILTER_METRICS)}"
+        )
     if algorithm["filter_groups"]["enable"] and any(part.settings.horizon.adaptive for part in parts):
         raise ConfigError(
             "horizon.adaptive grows by the success of all groups, and algorithm.filter_groups.enable hides those that "

@@ -12,6 +12,7 @@ env:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from verl_agent.config.schema import AgentSettings, EnvSettings, agent_settings
@@ -77,10 +78,13 @@ def _part(config: Mapping[str, Any], place: int, entry: Mapping[str, Any]) -> Pa
     if not entry.get("name"):
         raise ConfigError(f"{where} has no name. Say which environment it is, such as {{name: textcraft}}.")
     weight, label = entry.get("weight", 1.0), str(entry.get("label") or entry["name"])
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < inf:
         raise ConfigError(f"{where}.weight must be a number > 0, got {weight!r}. Leave the part out instead.")
     if not label.replace("_", "").replace("-", "").isalnum():
         raise ConfigError(f"{where}.label={label!r} must consist of letters, digits, _ and -.")
+    for name in OWN_SECTIONS:
+        if not isinstance(entry.get(name) or {}, Mapping):
+            raise ConfigError(f"{where}.{name} must be a section such as {{}}, got {entry[name]!r}.")
     shared = {key: value for key, value in config["env"].items() if key not in ("mixture", "options")}
     own = {key: value for key, value in entry.items() if key not in ("label", "weight", *OWN_SECTIONS)}
     sections = {name: {**(config.get(name) or {}), **(entry.get(name) or {})} for name in OWN_SECTIONS}

@@ -148,6 +148,10 @@ def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
     hosts = section("env.hosts", HostSettings, config["env"].get("hosts") or {})
     horizon = dict(config["horizon"])
     if horizon.get("adaptive") is not None:
+        if not isinstance(horizon["adaptive"], Mapping):
+            raise ConfigError(
+                f"horizon.adaptive must be a section such as {{success_above: 0.7}}, got {horizon['adaptive']!r}."
+            )
         horizon["adaptive"] = section("horizon.adaptive", Adaptive, horizon["adaptive"])
     return AgentSettings(
         section("env", EnvSettings, {**config["env"], "hosts": hosts}),

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from verl_agent.config.schema import section
 from verl_agent.data.encoding import EpisodeEncoder, Row
-from verl_agent.data.preferences import PreferenceSettings, make_pairs, split_pairs
+from verl_agent.data.preferences import PreferenceSettings, first, make_pairs, split_pairs
 from verl_agent.data.selection import usable_records
 from verl_agent.errors import ConfigError
 
@@ -40,8 +40,7 @@ class PairDataset(Dataset[Sides]):
         train, held_out = split_pairs(
             make_pairs(usable_records(settings.records, "preference.records"), settings), settings.val_share
         )
-        self.pairs = train if parquet_files == "train" else held_out
-        self.pairs = self.pairs[:max_samples] if max_samples > 0 else self.pairs
+        self.pairs = first(train if parquet_files == "train" else held_out, max_samples)
         encoder = EpisodeEncoder(tokenizer, config)
         self.rows: list[Sides] = []
         for pair in self.pairs:

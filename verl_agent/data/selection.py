@@ -67,17 +67,17 @@ class ChosenEpisode:
     weight: float
 
 
-def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] = frozenset()) -> list[EpisodeRecord]:
+def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] | None = None) -> list[EpisodeRecord]:
     """The sound episodes with a reply that were not played to validate a run.
 
     Args:
         paths: files and folders of records.
         key: the setting that names them, for messages.
-        held_out: tasks that must not be learnt from.
+        held_out: tasks that must not be learnt from; None where that has been checked.
 
     Raises:
-        ConfigError: a path does not exist, a line is no record of this version, an episode is of a held-out task,
-            or there is nothing to learn from.
+        ConfigError: a path does not exist, a line is no record of this version, an episode is of a held-out task, or
+            was played to evaluate an environment whose held-out tasks are not known, or there is nothing to learn from.
     """
     try:
         found = list(read_records(paths))
@@ -92,7 +92,8 @@ def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] 
     usable = [
         record for record in found if record["purpose"] != "validation" and record["turns"] and episode_of(record).sound
     ]
-    seen = {(record["env"], record["task"]) for record in usable} & held_out
+    _check_evaluated(usable, key, held_out)
+    seen = {(record["env"], record["task"]) for record in usable} & (held_out or frozenset())
     if seen:
         env, task = min(seen)
         raise ConfigError(
@@ -105,6 +106,17 @@ def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] 
             "environments and episodes without a reply do not count."
         )
     return usable
+
+
+def _check_evaluated(records: Sequence[EpisodeRecord], key: str, held_out: frozenset[TaskKey] | None) -> None:
+    """Refuse an evaluation of an environment of whose tasks none are known to be held out."""
+    known = {env for env, _ in held_out or ()}
+    for record in records:
+        if held_out is not None and record["purpose"] == "evaluation" and record["env"] not in known:
+            raise ConfigError(
+                f"{key} holds an evaluation of env {record['env']!r}, whose held-out tasks this recipe does not name. "
+                "Episodes to learn from are played with evaluation.purpose=collection, on tasks to train on."
+            )
 
 
 def select_episodes(records: Iterable[EpisodeRecord], settings: EpisodeSource) -> list[ChosenEpisode]:

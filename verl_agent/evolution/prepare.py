@@ -12,12 +12,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_agent.agents.registry import new_agent
 from verl_agent.config.composed import agent_section, env_options
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.schema import section
 from verl_agent.data.selection import fingerprint
-from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evolution.rounds import EvolveFolder, EvolveSettings, Exploration, folder_names
@@ -114,12 +112,16 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
         check_disjoint(env, entry.tasks, tasks, options)
     if settings.validate and learn.env.name == env:  # the base set, which every round learns
         check_disjoint(env, learn.env.train_tasks, player.evaluation.tasks, options)
-    form = load_adapter(env, options).form
-    agents = [new_agent(agent_section(one), form) for one in (player, learn)]
-    if (agents[0].context, agents[0].tools) != (agents[1].context, agents[1].tools):
+    sections = [agent_section(one) for one in (player, learn)]
+    if sections[0] != sections[1]:
         raise ConfigError(
-            f"{entry.recipe} and {settings.learn} show a model different things of an episode: agent.context, or the "
-            "functions of agent.name=tools. Give both the same section `agent`."
+            f"{entry.recipe} and {settings.learn} put different words around an episode: the section `agent` is "
+            f"{sections[0]} in the one and {sections[1]} in the other. Give both the same."
+        )
+    if learn.env.name == env and options != (others := env_options(learn)):
+        raise ConfigError(
+            f"{entry.recipe} plays {env!r} with env.options={options}, and {settings.learn} learns its base set with "
+            f"{others}: one policy would meet two wordings. Give both the same."
         )
     longest = int(player.data.max_prompt_length) + int(player.data.max_response_length)
     if longest > int(learn.data.max_length):

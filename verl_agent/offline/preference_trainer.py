@@ -13,13 +13,15 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from verl_agent.data.pairs import PairDataset, collate_pairs
 from verl_agent.data.selection import fingerprint
+from verl_agent.models import weights_on_disk
 from verl_agent.offline.dpo_loss import dpo_losses, reply_log_probs
 from verl_agent.offline.supervised_trainer import SupervisedTrainer
+from verl_agent.run_folder import read_identity
 
 PAIR = 2
 """Rows that verl must keep in one micro-batch (`force_group_size`)."""
 REFERENCE = "reference.json"
-"""File in a run's folder with the log-probs of the reference model."""
+"""File in a run's folder with the log-probs of the reference model, and of what they are."""
 
 
 def preference_loss(
@@ -113,21 +115,22 @@ class PreferenceTrainer(SupervisedTrainer):
         cache = Path(self.config.trainer.default_local_dir) / REFERENCE
         data = [dataset for dataset in (self.train_dataset, self.val_dataset) if dataset is not None]
         names = [name for dataset in data for name in dataset.fingerprints]
-        scores_N2 = self._read_reference(cache, names)
+        of = fingerprint([names, read_identity(cache.parent), weights_on_disk(self.config.model.path)])
+        scores_N2 = self._read_reference(cache, of)
         if scores_N2 is None:
             scores_N2 = torch.cat([self._score(dataset) for dataset in data])
             if self.rank == 0:
                 draft = cache.with_suffix(".tmp")
-                draft.write_text(json.dumps({"pairs": fingerprint(names), "log_probs": scores_N2.tolist()}))
+                draft.write_text(json.dumps({"of": of, "log_probs": scores_N2.tolist()}))
                 draft.replace(cache)
             barrier()
         for dataset, part_N2 in zip(data, scores_N2.split([len(dataset) for dataset in data]), strict=True):
             dataset.set_reference(part_N2)
 
-    def _read_reference(self, cache: Path, names: list[str]) -> torch.Tensor | None:
-        """Earlier scores of the same pairs, if every rank can read them."""
+    def _read_reference(self, cache: Path, of: str) -> torch.Tensor | None:
+        """Earlier scores of the same pairs by the same model, if every rank can read them."""
         found = json.loads(cache.read_text()) if cache.is_file() else {}
-        known = torch.tensor(int(found.get("pairs") == fingerprint(names)), device=get_device_name())
+        known = torch.tensor(int(found.get("of") == of), device=get_device_name())
         all_reduce(known, op=ReduceOp.MIN)
         return torch.tensor(found["log_probs"]) if known.item() else None
 

@@ -27,8 +27,16 @@ class KeepingHandler:
             keep_best(Path(self._handler.default_local_dir))
 
     def load_checkpoint(self) -> int:
-        """Load the last checkpoint, if there is one; returns its step or 0."""
-        return int(self._handler.load_checkpoint())
+        """Load the last checkpoint, if there is one; returns its step or 0.
+
+        What was saved with the last step of an epoch is a loader that has given everything. verl goes on with the
+        next epoch by the number of the step, and would take that epoch for done (sft_trainer.py:341), so the loader
+        begins anew.
+        """
+        step, loader = int(self._handler.load_checkpoint()), self._handler.train_dataloader
+        if step % len(loader) == 0:
+            loader.next_iter_state = None
+        return step
 
 
 class SupervisedTrainer(SFTTrainer):

@@ -13,6 +13,11 @@ from typing import Any
 from verl_agent.errors import ConfigError
 
 
+def _whole(value: object) -> bool:
+    """Whether a value is a whole number: YAML's true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True, slots=True)
 class Adaptive:
     """Section `horizon.adaptive`: when the next stage begins. At least one of the first two is given.
@@ -34,7 +39,7 @@ class Adaptive:
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise ConfigError(f"horizon.adaptive.{name} must be a share from 0 to below 1 or null, got {value}.")
-        if self.window < 1:
+        if not _whole(self.window) or self.window < 1:
             raise ConfigError(f"horizon.adaptive.window must be >= 1 step, got {self.window}.")
 
 
@@ -60,17 +65,21 @@ class Horizon:
     adaptive: Adaptive | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_turns, Sequence) or not all(isinstance(turns, int) for turns in self.max_turns):
+        if not isinstance(self.max_turns, Sequence) or not all(map(_whole, self.max_turns)):
             raise ConfigError(f"horizon.max_turns must be a list of whole numbers such as [8], got {self.max_turns!r}.")
         limits = list(self.max_turns)
         if not limits or min(limits) < 1:
             raise ConfigError(f"horizon.max_turns must hold limits >= 1, got {limits}.")
         if limits != sorted(limits):
             raise ConfigError(f"horizon.max_turns must not shrink, got {limits}. Sort it, or fix the typing error.")
+        for name in ("grow_by", "up_to", "eval_max_turns"):
+            value = getattr(self, name)
+            if value is not None and not _whole(value):
+                raise ConfigError(f"horizon.{name} must be a whole number of turns or null, got {value!r}.")
         self._check_growth()
         listed = isinstance(self.steps_per_stage, Sequence)
         durations = list(self.steps_per_stage) if isinstance(self.steps_per_stage, Sequence) else [self.steps_per_stage]
-        if not all(isinstance(steps, int) and steps >= 1 for steps in durations):
+        if not all(_whole(steps) and steps >= 1 for steps in durations):
             raise ConfigError(f"horizon.steps_per_stage must be >= 1, got {self.steps_per_stage}.")
         if listed and len(durations) != len(self.stages) - 1:
             raise ConfigError(

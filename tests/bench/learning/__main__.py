@@ -143,13 +143,16 @@ class Run:
 def points(folder: Path) -> list[Point]:
     """Every validation of a run, with what training had cost until then."""
     metrics = read_metrics(sorted((folder / "metrics").glob("*.jsonl")))
-    turns: Counter[int] = Counter()
-    for record in read_records(folder / "episodes"):
-        if record["purpose"] == "train":
-            turns[record["step"]] += len(record["turns"])
+    turns: dict[int, int] = {}
+    for start in sorted((folder / "episodes").glob("*.jsonl")):  # a later one plays steps again that were not saved
+        played: Counter[int] = Counter()
+        for record in read_records(start):
+            if record["purpose"] == "train":
+                played[record["step"]] += len(record["turns"])
+        turns |= played
     found, env_steps, seconds = [], 0, 0.0
     for step, values in metrics.items():
-        env_steps, seconds = env_steps + turns[step], seconds + values.get("timing_s/step", 0.0)
+        env_steps, seconds = env_steps + turns.get(step, 0), seconds + values.get("timing_s/step", 0.0)
         for score in validation_scores(values):
             if score.measure == "success":
                 found.append(Point(step, env_steps, seconds, score.value))

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from verl_agent.trace.statistics import Estimate, mean_over_items
+import numpy as np
+
+from verl_agent.trace.statistics import mean_over_items
 
 COLLAPSE = 0.2
 """Share of success that a run may lose from its best validation to its last before it counts as collapsed."""
@@ -26,14 +28,16 @@ class Point:
     success: float
 
 
-def over_seeds(values: Sequence[float]) -> Estimate:
-    """Mean over seeds with a t interval of 95 %."""
-    return mean_over_items({str(seed): [value] for seed, value in enumerate(values)})
+def over_seeds(values: Sequence[float]) -> str:
+    """Mean over seeds with a t interval of 95 %; one seed has no interval."""
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return str(mean_over_items({str(seed): [value] for seed, value in enumerate(values)}))
 
 
-def at_budget(run: Sequence[Point], env_steps: int) -> Point:
-    """The last validation within a budget of environment steps; the first one costs nothing."""
-    return [point for point in run if point.env_steps <= env_steps][-1]
+def at_budget(run: Sequence[Point], env_steps: int) -> float:
+    """Success after a number of environment steps, on the line between the validations before and after it."""
+    return float(np.interp(env_steps, [point.env_steps for point in run], [point.success for point in run]))
 
 
 def reached(run: Sequence[Point], success: float) -> Point | None:
@@ -59,18 +63,18 @@ def compare(arms: Mapping[str, Sequence[Sequence[Point]]], target: float) -> dic
     budget = min(run[-1].env_steps for runs in arms.values() for run in runs)
     table: dict[str, dict[str, object]] = {}
     for name, runs in arms.items():
-        spent = [at_budget(run, budget).success for run in runs]
+        spent = [at_budget(run, budget) for run in runs]
         first = [reached(run, target) for run in runs]
         prices = [point for point in first if point]
         table[name] = {
             "seeds": len(runs),
             "env_steps": budget,
-            "before": str(over_seeds([run[0].success for run in runs])),
-            "success": str(over_seeds(spent)),
-            "gain": str(over_seeds([after - run[0].success for after, run in zip(spent, runs, strict=True)])),
+            "before": over_seeds([run[0].success for run in runs]),
+            "success": over_seeds(spent),
+            "gain": over_seeds([after - run[0].success for after, run in zip(spent, runs, strict=True)]),
             "reached_target": f"{len(prices)} of {len(runs)}",
-            "env_steps_to_target": str(over_seeds([p.env_steps for p in prices])) if prices else "-",
-            "seconds_to_target": str(over_seeds([p.seconds for p in prices])) if prices else "-",
+            "env_steps_to_target": over_seeds([p.env_steps for p in prices]) if prices else "-",
+            "seconds_to_target": over_seeds([p.seconds for p in prices]) if prices else "-",
             "collapsed": sum(map(collapsed, runs)),
         }
     return table
