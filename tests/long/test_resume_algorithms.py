@@ -139,9 +139,18 @@ def test_one_step_of_adam_leads_from_each_checkpoint_to_the_next(run: Run):
 
 
 def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
+    """DAPO plays more tasks where groups are alike: how many a step takes is open, but not which come next."""
     ids = [item.id for item in select_tasks("guess_number", "small_train")]
-    if run.algorithm != "dapo":  # which plays more tasks where groups are alike
+    if run.algorithm != "dapo":
         assert played(run.records) == unstopped(ids, TASKS, STEPS)
+        return
+    first, second = (played(list(read_records(start))) for start in sorted((run.folder / "episodes").glob("*.jsonl")))
+    order = [task for tasks in unstopped(ids, 1, len(ids)).values() for task in tasks]
+    begin = 0
+    for step in range(1, STEPS + 1):
+        tasks = (first if step <= run.killed_after else second)[step]
+        assert tasks == set(order[begin : begin + len(tasks)]), step
+        begin += len(tasks)
 
 
 def test_no_step_is_lost_and_the_horizon_follows_the_step(run: Run):

@@ -34,6 +34,16 @@ def test_the_shop_shows_its_products(pair):
         assert product.price in text and f"{product.grams} g" in text
 
 
+def test_the_shop_remembers_no_products_that_were_seen(pair):
+    """A cookie that changes from page to page would keep visitors from sharing the shop's answers."""
+    first, *others = world().shop.products[::60]
+    pair[0].get(SHOP + first.path)
+    known = dict(pair[0].cookies)
+    for product in others:
+        pair[0].get(SHOP + product.path)
+    assert pair[0].cookies == known
+
+
 def test_the_shop_shows_the_orders_of_its_customer_and_all_to_its_administrator(pair):
     shop = world().shop
     own = next(order for order in shop.orders if order.customer is shop.shopper)

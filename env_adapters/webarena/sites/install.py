@@ -17,7 +17,6 @@ ROOT = HERE.parents[2]
 STAMP = ".verl-agent-sites"
 FOSSIL_PACKAGES = ("fossil", "libfuse2")
 GET_FOSSIL = "apt-get install fossil"
-FETCH_TIMEOUT_S = 120
 SEEDERS = ("shop_seed", "forum_seed", "code_seed")
 
 Say = Callable[[str], None]
