@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -68,30 +68,33 @@ def serving_pages(pages: Mapping[str, str]) -> Iterator[int]:
 
 
 class Canary:
-    """A port that nothing of an episode may reach, by TCP or UDP."""
+    """A port that nothing of an episode may reach, by TCP over IPv4 or IPv6, or by UDP."""
 
     def __init__(self) -> None:
-        self._tcp = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._tcp.getsockname()[1])
-        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._udp.bind(("127.0.0.1", self.port))
+        tcp = socket.create_server(("127.0.0.1", 0))
+        self.port = int(tcp.getsockname()[1])
+        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        udp.bind(("127.0.0.1", self.port))
+        self._knocks = {"tcp": (tcp, tcp.accept), "udp": (udp, lambda: udp.recvfrom(2000))}
+        if socket.has_ipv6:
+            with suppress(OSError):  # compiled in, and switched off on this machine
+                tcp6 = socket.create_server(("::1", self.port), family=socket.AF_INET6)
+                self._knocks["tcp6"] = (tcp6, tcp6.accept)
+        for ear, _ in self._knocks.values():
+            ear.setblocking(False)
 
     def heard(self) -> list[str]:
         """Who knocked."""
         found = []
-        self._tcp.setblocking(False)
-        self._udp.setblocking(False)
-        for name, knock in (("tcp", self._tcp.accept), ("udp", lambda: self._udp.recvfrom(2000))):
-            try:
+        for name, (_, knock) in self._knocks.items():
+            with suppress(BlockingIOError):
                 found.append(f"{name} {knock()[0]!r}")
-            except BlockingIOError:
-                continue
         return found
 
     def close(self) -> None:
         """Free the port."""
-        self._tcp.close()
-        self._udp.close()
+        for ear, _ in self._knocks.values():
+            ear.close()
 
 
 @contextmanager

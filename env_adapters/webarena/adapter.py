@@ -132,10 +132,12 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         """Give the browser and the sites back."""
         session, world = self.session, self.world
         self.session = self.world = None
-        if session is not None:
-            await self._farm().run(session.close())
-        if world is not None:
-            await asyncio.to_thread(world.release)
+        try:
+            if session is not None:
+                await self._farm().run(session.close())
+        finally:
+            if world is not None:
+                await asyncio.shield(asyncio.to_thread(world.release))
 
     def oracle(self, item: TaskItem) -> Oracle | None:
         """See `EnvAdapter.oracle`: WebArena's own tasks have none, the embedded sites' all, of MiniWoB's the easier."""

@@ -10,6 +10,7 @@ import gc
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from playwright.async_api import BrowserContext, Error, Playwright, StorageState, async_playwright
 
-from env_adapters.webarena.running import BrowserLimits, RunningBrowser, leader
+from env_adapters.webarena.running import BrowserLimits, RunningBrowser, end_family, leader
 from verl_agent.envs.chromium import find_chromium
 from verl_agent.errors import EnvError
 
@@ -43,7 +44,8 @@ DEAD_END = "http://127.0.0.1:9"
 """Proxy of what belongs to no context; nothing listens there."""
 MARK = "--verl-agent-browser"
 START_S = 30.0
-CLOSE_S = 5.0
+CLOSE_S = 3.0
+"""Seconds that closing may take; an episode gives its environment five."""
 DIED = "the browser of this session has ended, and the next session gets a new one"
 log = logging.getLogger(__name__)
 
@@ -88,25 +90,30 @@ class BrowserFarm:
             browser = await self._free_browser()
             browser.open += 1
             browser.opened += 1
+            context: BrowserContext | None = None
             try:
                 async with asyncio.timeout(START_S):
                     context = await browser.browser.new_context(
                         viewport={"width": size[0], "height": size[1]},
                         device_scale_factor=1,
                         storage_state=state,
-                        proxy={"server": proxy},
+                        proxy={"server": proxy, "bypass": "<-loopback>"},
                         service_workers="block",
                         accept_downloads=False,
                         permissions=[],
                         locale="en-US",
                         timezone_id="UTC",
+                        reduced_motion="reduce",  # nobody sees a transition, and each of its frames is computed
                     )
                 return Room(self, browser, context)
             except (TimeoutError, Error) as error:
-                self.leave(browser)
                 self._drop(browser)
                 if last:
                     raise EnvError(f"the browser gave no new context: {_first_line(error)}") from error
+            finally:
+                if context is None:  # failed, or cancelled: what may still come lies in no room
+                    self.retire(browser)
+                    self.leave(browser)
         raise AssertionError
 
     def leave(self, browser: RunningBrowser) -> None:
@@ -157,6 +164,7 @@ class BrowserFarm:
     async def _start(self) -> RunningBrowser:
         command = find_chromium()
         mark = f"{MARK}={secrets.token_hex(8)}"
+        started = None
         try:
             async with asyncio.timeout(START_S):
                 if self._playwright is None:
@@ -164,13 +172,24 @@ class BrowserFarm:
                 browser = await self._playwright.chromium.launch(
                     executable_path=command, args=[*ARGUMENTS, mark], proxy={"server": DEAD_END}, handle_sigint=False
                 )
-                probe = await browser.new_browser_cdp_session()
+                started = RunningBrowser(browser, await browser.new_browser_cdp_session(), leader(mark))
         except (TimeoutError, Error) as error:
-            self._playwright = None
             raise EnvError(f"{command} does not start: {_first_line(error)}") from error
+        finally:
+            if started is None:
+                await self._give_up(mark)
         if self._watcher is None:
             self._watcher = self.loop.create_task(self._watch())
-        return RunningBrowser(browser, probe, leader(mark))
+        return started
+
+    async def _give_up(self, mark: str) -> None:
+        """End what a start that failed has left: a browser, and a driver that drives no other one."""
+        with suppress(EnvError):
+            end_family(leader(mark))
+        if self._playwright is not None and not self.browsers:
+            driver, self._playwright = self._playwright, None
+            with suppress(Exception):
+                await driver.stop()
 
     async def _watch(self) -> None:
         """Kill browsers that hang, and give no more contexts to those that have grown."""
@@ -187,6 +206,9 @@ class BrowserFarm:
             self.browsers.remove(browser)
             await _end(browser)
             return
+        if time.monotonic() < browser.weigh_at:
+            return
+        browser.weigh_at = time.monotonic() + self.limits.weigh_s
         taken = await asyncio.to_thread(browser.memory_mb)
         if taken > self.limits.memory_mb and not browser.retired:
             log.info("a browser holds %.0f MiB and takes no more sessions", taken)

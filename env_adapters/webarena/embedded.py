@@ -1,17 +1,18 @@
 """Two sources of tasks that every machine has: the embedded sites, and MiniWoB's pages."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from env_adapters.webarena import miniwob
-from env_adapters.webarena.fence import Address
+from env_adapters.webarena.fence import Address, authority
 from env_adapters.webarena.miniwob_oracle import SOLVED, page_oracle
 from env_adapters.webarena.oracle import Oracle
 from env_adapters.webarena.sites import URLS, SiteSet
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks import ENV, item_of
-from env_adapters.webarena.worlds import World
+from env_adapters.webarena.worlds import World, placeholder
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
@@ -44,7 +45,13 @@ class EmbeddedTasks:
         """See `TaskSource`."""
         sites = SiteSet.running(self.folder)
         copy = sites.acquire()
-        routes = {name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items()}
+        judged = json.dumps(item.data["eval"])
+        named = {
+            authority(url) for site, url in URLS.items() if site in item.data["sites"] or placeholder(site) in judged
+        }
+        routes = {
+            name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items() if name in named
+        }
         cookies: list[Any] = copy.cookies(item.data["sites"]) if item.data.get("require_login") else []
         return World(copy.urls, routes, {"cookies": cookies, "origins": []}, copy.release)
 

@@ -4,8 +4,11 @@ After `evaluation_harness/evaluators.py` of github.com/web-arena-x/webarena: the
 check that cannot be made raises; it never counts as a wrong answer.
 """
 
+import asyncio
 import html
 import re
+import string
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +18,7 @@ from playwright.async_api import Error, Page
 
 from env_adapters.webarena.helpers import call
 from env_adapters.webarena.session import BrowserSession
+from env_adapters.webarena.tab import Tab
 from verl_agent.errors import EnvError
 
 Judge = Callable[[str, str, str], Awaitable[float]]
@@ -22,7 +26,12 @@ Judge = Callable[[str, str, str], Awaitable[float]]
 WORDS = re.compile(r"\w+(?:[.,]\w+)*|[^\w\s]")
 NOT_ACHIEVABLE = "N/A"
 OR = " |OR| "
+EDGES = string.punctuation
+"""What does not belong to a word at its edges: `(4)`, `4.` and `$4` hold the word 4, and `4/5` and `2-3` do not."""
 LOAD_S = 15.0
+LATE_S = 3.0
+"""Seconds after loading in which what an evaluator looks for may appear, as long as WebArena sleeps."""
+POLL_S = 0.1
 FUZZY_SHARE = 0.8
 """Share of a reference's words that an answer must hold to mean the same by the rule without a judge."""
 STOP_WORDS = frozenset(
@@ -87,11 +96,13 @@ def must_include(reference: str, answer: str, as_word: bool = False) -> float:
     """Whether the answer holds the reference; as a word of its own if that is a single character and `as_word`.
 
     Example:
-        >>> must_include("1", "There are 10.", as_word=True)
+        >>> must_include("1", "There are 10, or 1/2.", as_word=True)
         0.0
     """
     wanted, said = clean(reference), clean(answer)
-    return float(wanted in (WORDS.findall(said) if as_word and len(wanted) == 1 else said))
+    if as_word and len(wanted) == 1:
+        return float(wanted in [word.strip(EDGES) for word in said.split()])
+    return float(wanted in said)
 
 
 def fuzzy_match(reference: str, answer: str) -> float:
@@ -176,39 +187,54 @@ async def _selected(target: Mapping[str, Any], ending: Ending) -> str:
     if url.startswith("func:"):
         url = await call(url, ending.session.page, ending.base)
     if url == "last":
-        return await _select(target, session.page, ending)
+        return await _select(target, session.page, ending, until=0.0)
+    if not session.fence.allows(url):
+        raise EnvError(f"the page {url} that the evaluator asks for is outside the sites of this task.")
     page = await session.extra_page()
     try:
         answer = await page.goto(url, wait_until="load", timeout=LOAD_S * 1000)
         if answer is not None and answer.status >= 500:
             raise EnvError(f"the page {url} that the evaluator asks for answers {answer.status}.")
-        return await _select(target, page, ending)
+        loaded = time.monotonic()
+        tab = Tab(page)
+        await tab.attach()
+        await tab.settle(lambda: session.fence.traffic.busy, LOAD_S)
+        session.check()
+        return await _select(target, page, ending, until=loaded + LATE_S)
     except Error as error:
         raise EnvError(f"the evaluator cannot open {url}: {error.message.partition(chr(10))[0]}") from error
     finally:
         await page.close()
 
 
-async def _select(target: Mapping[str, Any], page: Page, ending: Ending) -> str:
+async def _select(target: Mapping[str, Any], page: Page, ending: Ending, until: float) -> str:
     locator = target["locator"].strip()
     if not locator:
         return str(await page.content())
     if locator.startswith("func:"):
         return await call(locator, page, ending.base)
     for script in target.get("prep_actions", ()):
-        await _evaluate(page, script)
-    return await _evaluate(page, locator)
+        await _evaluate(page, script, until)
+    return await _evaluate(page, locator, until)
 
 
-async def _evaluate(page: Page, script: str) -> str:
-    """What a script of the task says on a page; a page without what it looks for says nothing."""
-    try:
-        found = await page.evaluate(f"() => {script}")
-    except Error as error:
-        if page.is_closed():
-            raise EnvError("the page was closed while it was evaluated.") from error
-        return ""
-    return str(found) if found else ""
+async def _evaluate(page: Page, script: str, until: float) -> str:
+    """What a script of the task says on a page, as Python writes it; a page without what it looks for says nothing.
+
+    Args:
+        page: where it runs.
+        script: an expression.
+        until: monotonic second up to which what it looks for may still appear.
+    """
+    while True:
+        try:
+            return str(await page.evaluate(f"() => {script}"))
+        except Error as error:
+            if page.is_closed():
+                raise EnvError("the page was closed while it was evaluated.") from error
+            if time.monotonic() > until:
+                return ""
+        await asyncio.sleep(POLL_S)
 
 
 def _words(text: str) -> set[str]:

@@ -18,6 +18,10 @@ CONNECT_S = 10.0
 """Seconds that a site may take to accept a connection."""
 TUNNEL_QUIET_S = 0.1
 """Seconds without a byte after which a tunnel, such as that of a WebSocket, counts as quiet."""
+GATEWAY = ([b"502"], [b"503"], [b"504"])
+"""Answers of a site that cannot do its part."""
+LOST = "X-Site-Copy-Lost"
+"""Header by which an embedded site says that there is no such copy of it."""
 MAX_REFUSALS = 100
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 REFUSAL = (
@@ -169,7 +173,7 @@ class Fence:
                 await self._pass_both(reader, writer, upstream, onward)
             else:
                 onward.write(_origin_form(method, target, version) + _single(fields, route.headers))
-                await self._pass_answer(reader, writer, upstream, onward)
+                await self._pass_answer(reader, writer, upstream, onward, url, own=bool(route.headers))
         finally:
             self.traffic.open_requests -= not tunnel
             self.traffic.moved_at = time.monotonic() - TUNNEL_QUIET_S
@@ -181,15 +185,31 @@ class Fence:
         writer: asyncio.StreamWriter,
         upstream: asyncio.StreamReader,
         onward: asyncio.StreamWriter,
+        url: str,
+        own: bool,
     ) -> None:
-        """Pass the body of a request on, and its answer back, which ends the connection."""
+        """Pass the body of a request on, and its answer back, which ends the connection.
+
+        Args:
+            reader, writer: to the browser.
+            upstream, onward: to the site.
+            url: what was asked for.
+            own: whether the site is one of the embedded, of which a copy must never be missing.
+        """
         sending = asyncio.create_task(_pour(reader, onward))
         sending.add_done_callback(lambda _: onward.close())  # the browser gave up, or left
         try:
-            answer = await upstream.readuntil(b"\r\n\r\n")
-            while answer.startswith((b"HTTP/1.1 100", b"HTTP/1.1 103")):
+            try:
                 answer = await upstream.readuntil(b"\r\n\r\n")
+                while answer.startswith((b"HTTP/1.1 100", b"HTTP/1.1 103")):
+                    answer = await upstream.readuntil(b"\r\n\r\n")
+            except (OSError, asyncio.IncompleteReadError):
+                if not sending.done():
+                    self.traffic.down = f"{url[:200]} (it ended before it had answered)"
+                raise
             line, _, fields = answer.partition(b"\r\n")
+            if own and (line.split(b" ")[1:2] in GATEWAY or LOST.encode().lower() in fields.lower()):
+                self.traffic.down = f"{url[:200]} ({line.decode('latin-1')})"
             writer.write(line + b"\r\n" + _single(fields))
             await _pour(upstream, writer)
         finally:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ class BrowserLimits:
         memory_mb: MiB of all its processes, shared pages counted once, above which it is replaced.
         ping_s: seconds between two looks at it.
         frozen_s: seconds within which it has to answer one, before it is killed.
+        weigh_s: seconds between two measurements of its memory, which cost some milliseconds a process.
     """
 
     contexts: int = 16
@@ -30,6 +30,7 @@ class BrowserLimits:
     memory_mb: int = 3000
     ping_s: float = 5.0
     frozen_s: float = 15.0
+    weigh_s: float = 30.0
 
 
 class RunningBrowser:
@@ -40,7 +41,7 @@ class RunningBrowser:
         self._probe = probe
         self.open = self.opened = 0
         self.retired = False
-        self.born_at = time.monotonic()
+        self.weigh_at = 0.0
 
     @property
     def alive(self) -> bool:
@@ -58,20 +59,11 @@ class RunningBrowser:
 
     def memory_mb(self) -> float:
         """MiB of all its processes; memory that they share counts once."""
-        return sum(map(_proportional_mb, self._family()))
+        return sum(map(_proportional_mb, family_of(self.process)))
 
     def kill(self) -> None:
         """End it with all its processes, at once."""
-        for process in self._family():
-            with suppress(psutil.Error):
-                process.kill()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def _family(self) -> list[psutil.Process]:
-        with suppress(psutil.Error):
-            return [self.process, *self.process.children(recursive=True)]
-        return []
+        end_family(self.process)
 
 
 def leader(mark: str) -> psutil.Process:
@@ -82,6 +74,22 @@ def leader(mark: str) -> psutil.Process:
             if mark in command and not any(word.startswith("--type=") for word in command):
                 return process
     raise EnvError("the browser ended as soon as it had started.")
+
+
+def end_family(process: psutil.Process) -> None:
+    """Kill a browser's leading process with all its processes, at once."""
+    for one in family_of(process):
+        with suppress(psutil.Error):
+            one.kill()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def family_of(process: psutil.Process) -> list[psutil.Process]:
+    """A process and all that it started; none if it has ended."""
+    with suppress(psutil.Error):
+        return [process, *process.children(recursive=True)]
+    return []
 
 
 def _proportional_mb(process: psutil.Process) -> float:

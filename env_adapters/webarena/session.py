@@ -91,7 +91,7 @@ class BrowserSession:
             async with asyncio.timeout(self.view.settle_s + ANSWER_S):
                 await self._guard(self._do(action))
         except TimeoutError:
-            self._raise_fault()
+            self.check()
             raise EnvError(f"the page {self.page.url[:200]} does not answer to {action.kind}.") from None
         sight = await self._see()
         if self.fence.traffic.refusals > before and action.kind == "goto" and not self.fence.allows(sight.url):
@@ -112,6 +112,17 @@ class BrowserSession:
         """What an id stood for in the last text, "" if for nothing."""
         return self._elements[element].words if element in self._elements else ""
 
+    def check(self) -> None:
+        """See that sites and pages have done their part so far.
+
+        Raises:
+            EnvError: they have not.
+        """
+        if self.fence.traffic.down:
+            raise EnvError(f"a site does not answer: {self.fence.traffic.down}")
+        if self._fault:
+            raise EnvError(self._fault)
+
     async def extra_page(self) -> Page:
         """A page in the same context that is no tab of the agent's, for evaluators; to be closed by the caller."""
         assert self._room is not None
@@ -124,9 +135,11 @@ class BrowserSession:
     async def close(self) -> None:
         """Give the context back. May be called more than once."""
         room, self._room = self._room, None
-        if room is not None:
-            await room.close()
-        await self.fence.close()
+        try:
+            if room is not None:
+                await room.close()
+        finally:
+            await self.fence.close()
 
     async def _begin(self, tab: Tab, url: str) -> None:
         if not self.fence.allows(url):
@@ -208,26 +221,20 @@ class BrowserSession:
             await self._guard(self._open_tab())
         await self._guard(self.tab.attach())
         await self._guard(self.tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
-        self._raise_fault()
+        self.check()
         size = None if self.view.whole else self.view.size
         title, text = await self._guard(self.tab.read(size, self.view.show_options, self.view.browser_numbers))
         titles = [title if tab is self.tab else await tab.title() for tab in self._tabs]
         self._elements = text.elements
-        self._raise_fault()
+        self.check()
         return Sight(tab_line(titles, self._current), text, self.page.url, tuple(self._notes))
-
-    def _raise_fault(self) -> None:
-        if self.fence.traffic.down:
-            raise EnvError(f"a site does not answer: {self.fence.traffic.down}")
-        if self._fault:
-            raise EnvError(self._fault)
 
     async def _guard(self, work: Any) -> Any:
         """Name what goes wrong with the browser, and end what a page keeps doing."""
         try:
             return await work
         except Error as error:
-            self._raise_fault()
+            self.check()
             if self._room is None or not self._room.browser.alive:
                 raise EnvError(DIED) from error
             reason = reason_of(error)

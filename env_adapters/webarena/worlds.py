@@ -83,7 +83,7 @@ class GivenSites:
     reset: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for option, urls in (("sites", self.sites), ("reset", self.reset)):
+        for option, urls in (("sites", self.sites), ("access.reset", self.reset)):
             for site, url in urls.items():
                 if site not in SITES:
                     raise ConfigError(
@@ -91,7 +91,7 @@ class GivenSites:
                     )
                 _check_url(url, f"env.options.{option}.{site}")
         for url in self.allow:
-            _check_url(url, "env.options.allow")
+            _check_url(url, "env.options.access.allow")
 
     async def open(self, item: TaskItem) -> World:
         """The sites of a task.

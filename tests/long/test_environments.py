@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bench.web_sessions import lists, main
+from env_adapters.webarena.sites import SiteSet
+from tests.bench.web_sessions import main, shop
 from tests.corpus import embedded_corpus
 from tests.environments import KNOWN
 from tests.fuzzing import annoy, fuzz
@@ -64,14 +65,16 @@ def test_nothing_leaks(env):
 @needs_chromium
 def test_browsers_leave_nothing_behind():
     """A browser is replaced each few hundred episodes, so the last one is not the first."""
-    with lists() as work:
+    with shop() as work:
         found = asyncio.run(main(WEB_SESSIONS, WEB_EPISODES, 2, work))
     say(f"webarena: {found}")
     first, last = found["idle at first"], found["idle at last"]
     assert found["errors"] == [0]
     assert last["processes"] <= first["processes"]
     assert last["handles"] <= first["handles"] + 2
-    assert last["ours"] <= first["ours"] * (1 + MAX_GROWTH) + MAX_GROWTH_MB
+    for part in ("ours", "driver", "browser"):
+        assert last[part] <= first[part] * (1 + MAX_GROWTH) + MAX_GROWTH_MB, part
+    assert not any(SiteSet.running().home.copies.iterdir())
 
 
 def of_each(env: str, split: str, count: int, key: str) -> list[int]:

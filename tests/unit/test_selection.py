@@ -94,7 +94,9 @@ def test_validations_failed_environments_and_empty_episodes_are_no_material(tmp_
 
 
 def test_an_episode_of_a_held_out_task_is_refused(tmp_path):
-    path = write(tmp_path / "episodes.jsonl", [talk(task="1"), talk(task="2"), talk(task="2", env="walk", purpose="train")])
+    path = write(
+        tmp_path / "episodes.jsonl", [talk(task="1"), talk(task="2"), talk(task="2", env="walk", purpose="train")]
+    )
     with pytest.raises(ConfigError, match=r"episodes.records holds episodes of 1 held-out tasks, such as '2' of env"):
         usable_records([path], "episodes.records", frozenset({("talk", "2"), ("talk", "3")}))
 

@@ -51,6 +51,26 @@ LOOK = {
 }
 
 
+CHOSEN = {
+    "eval_types": ["program_html"],
+    "program_html": [
+        {
+            "url": "__SHOPPING__/late",
+            "locator": "document.querySelector('#sort').selectedIndex",
+            "required_contents": {"exact_match": "0"},
+        }
+    ],
+}
+"""The answer is the number 0, of a list that the page makes a while after it has loaded."""
+PAGES["/late"] = """<script>setTimeout(() => {
+  document.body.innerHTML = '<select id=sort><option>Price<option>Name</select>'
+}, 600)</script>"""
+OUTSIDE = {
+    "eval_types": ["program_html"],
+    "program_html": [{"url": "http://other.test/", "locator": "", "required_contents": {"must_include": ["x"]}}],
+}
+
+
 @pytest.fixture(scope="module")
 def shop():
     with serving_pages(PAGES) as port:
@@ -98,12 +118,19 @@ def test_the_prompt_shows_the_task_and_the_page(shop):
         (FIND, ["stop [/cup]"], 0.0),
         (LOOK, ["click [<Cup>]", "stop"], 1.0),
         (LOOK, ["click [<Basket>]", "stop"], 0.0),
+        (CHOSEN, ["stop"], 1.0),
     ],
 )
 def test_an_ending_is_judged(shop, evaluation, actions, reward):
     _, steps = play(shop, evaluation, actions)
     assert steps[-1].terminated and sum(step.reward for step in steps) == reward
     assert not any(step.terminated for step in steps[:-1])
+
+
+@needs_chromium
+def test_an_ending_that_cannot_be_judged_is_an_error_and_no_failure(shop):
+    with pytest.raises(EnvError, match=r"http://other.test/ that the evaluator asks for is outside"):
+        play(shop, OUTSIDE, ["stop"])
 
 
 @needs_chromium
@@ -277,7 +304,7 @@ def test_the_contract_is_kept(shop, tmp_path):
             "env.options.sites.shoping is no site of WebArena. Did you mean 'shopping'?",
         ),
         ({"sites": {"map": "example.org"}}, "env.options.sites.map='example.org' is no URL"),
-        ({"access": {"reset": {"map": "x"}}}, "env.options.reset.map='x' is no URL"),
+        ({"access": {"reset": {"map": "x"}}}, "env.options.access.reset.map='x' is no URL"),
         ({"judge": {"url": "http://x"}}, "env.options.judge.model is missing"),
         ({"judge": {"url": "http://x", "model": "m", "key": "k"}}, "env.options.judge.key is unknown"),
     ],

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from threading import Thread
 
 import psutil
 import pytest
@@ -11,7 +14,7 @@ from aiohttp import web
 
 from env_adapters.webarena.fence import Address
 from env_adapters.webarena.grammar import ActionError
-from env_adapters.webarena.running import BrowserLimits
+from env_adapters.webarena.running import BrowserLimits, family_of
 from env_adapters.webarena.session import MAX_TABS
 from env_adapters.webarena.sight import View
 from tests.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
@@ -157,6 +160,36 @@ def test_a_page_that_never_stops_changing_is_read_in_time():
         assert time.monotonic() - begun < 3
 
 
+@contextmanager
+def dying(answer: bytes):
+    """A port that reads a request, says these bytes, and hangs up."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                connection.recv(65536)
+                connection.sendall(answer)
+                connection.close()
+
+    thread = Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server.getsockname()[1]
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+
+
+async def slow(request):
+    if request.path == "/slow":
+        await asyncio.sleep(2)
+        return page("<h1>Late</h1>")
+    return page("<h1>Start</h1><a href=/slow>slow</a><script>setTimeout(() => 0)</script>")
+
+
 async def hang(request):
     await asyncio.sleep(30)
     return page("late")
@@ -252,6 +285,73 @@ def test_a_site_that_is_down_or_wrong_is_named():
     player.close()
 
 
+@pytest.mark.parametrize(
+    ("headers", "answer", "why"),
+    [
+        ({}, b"", "it ended before it had answered"),
+        ({"X-Site-Copy": "mine"}, b"HTTP/1.1 403 Forbidden\r\nx-site-copy-lost: none\r\n\r\ngone", "403 Forbidden"),
+        ({"X-Site-Copy": "mine"}, b"HTTP/1.1 502 Bad Gateway\r\n\r\nFossil did not answer.", "502 Bad Gateway"),
+    ],
+)
+def test_a_site_that_cannot_do_its_part_ends_the_episode(site, headers, answer, why):
+    """It dies with a request in its hands, or has lost the copy of the session: an error, and never a page."""
+    with dying(answer) as port:
+        player = Player(site)
+        player.session.fence.routes["other.test:80"] = Address("127.0.0.1", port, headers)
+        player.start("/")
+        with pytest.raises(EnvError, match=f"a site does not answer: http://other.test/ .*{why}"):
+            player.do("goto [http://other.test/]")
+        player.close()
+
+
+def test_a_page_that_is_left_while_it_loads_does_not_make_its_site_count_as_down():
+    with serving(slow) as port, playing(port) as player:
+        sight = player.do("click <'slow'>")
+        assert "Start" in sight.text or "Late" in sight.text
+        assert player.do("goto [http://site.test/]").url == f"{SITE}/"
+        assert not player.session.fence.traffic.down
+
+
+def test_a_context_that_is_not_waited_for_any_more_holds_no_place(site):
+    """A reset that takes too long is cancelled; the browser takes no more sessions, and ends."""
+    farm = Player(site, limits=BrowserLimits(contexts=3, lifetime=77)).farm
+
+    async def cancelled():
+        room = await farm.context("http://127.0.0.1:9", (800, 600), None)
+        family = family_of(room.browser.process)
+        for process in family:
+            process.suspend()
+        waiting = asyncio.create_task(farm.context("http://127.0.0.1:9", (800, 600), None))
+        await asyncio.sleep(0.3)
+        waiting.cancel()
+        (said,) = await asyncio.gather(waiting, return_exceptions=True)
+        for process in family:
+            process.resume()
+        assert isinstance(said, asyncio.CancelledError)
+        assert room.browser.open == 1
+        await room.close()
+        return room.browser
+
+    browser = asyncio.run_coroutine_threadsafe(cancelled(), farm.loop).result(timeout=60)
+    deadline = time.monotonic() + 10
+    while browser.alive or psutil.pid_exists(browser.process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_browser_that_cannot_start_leaves_no_process(site, tmp_path, monkeypatch):
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\nsleep 1; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CHROMIUM", str(broken))
+    before = len(psutil.Process().children(recursive=True))
+    player = Player(site, limits=BrowserLimits(contexts=1, lifetime=55))
+    with pytest.raises(EnvError, match="does not start"):
+        player.start("/")
+    player.close()
+    assert len(psutil.Process().children(recursive=True)) <= before
+
+
 def test_a_browser_that_is_killed_costs_its_own_sessions_and_is_replaced(site):
     limits = BrowserLimits(contexts=1, lifetime=100)
     with playing(site, limits=limits) as other:
@@ -270,7 +370,7 @@ def test_a_browser_that_hangs_is_found_and_killed_with_its_tree(site):
     limits = BrowserLimits(contexts=2, lifetime=100, ping_s=0.2, frozen_s=1.0)
     player = Player(site, limits=limits)
     player.start("/")
-    family = player.session._room.browser._family()
+    family = family_of(player.session._room.browser.process)
     for process in family:
         process.suspend()
     deadline = time.monotonic() + 15

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from env_adapters.webarena.fence import LOST
 from env_adapters.webarena.sites.served.pristine import PristineAnswers, whole
 
 HEADER = "X-Site-Copy"
@@ -64,11 +65,12 @@ class Copies:
                 return send_file(start_response, folder, path.removeprefix(prefix))
         copy = self.copy_of(environ)
         if copy is None:
-            return answer(start_response, "403 Forbidden", f"No such copy of the site: send the header {HEADER}.")
+            text = f"No such copy of the site: send the header {HEADER}."
+            return answer(start_response, "403 Forbidden", text, (LOST, "none"))
         try:
             self.fill(copy)
         except FileNotFoundError:  # released meanwhile
-            return answer(start_response, "403 Forbidden", "This copy of the site was released.")
+            return answer(start_response, "403 Forbidden", "This copy of the site was released.", (LOST, "released"))
         token = current.set(copy)
         try:
             if self.answers is None:
@@ -126,10 +128,10 @@ class Copies:
                     new.unlink()
 
 
-def answer(start_response: StartResponse, status: str, text: str) -> Iterable[bytes]:
-    """A reply of one line."""
+def answer(start_response: StartResponse, status: str, text: str, *more: tuple[str, str]) -> Iterable[bytes]:
+    """A reply of one line, with more headers."""
     body = text.encode()
-    start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+    start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), *more])
     return [body]
 
 
