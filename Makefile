@@ -58,8 +58,8 @@ test-unit: setup ## Run the unit tests (seconds)
 	pytest tests/unit
 
 .PHONY: test-sites
-test-sites: setup ## Run the tests of the embedded web sites (a minute, and one more the first time)
-	pytest --timeout 900 tests/sites/test_sites.py
+test-sites: setup ## Run the tests of the embedded web sites, and solve a task of each (two minutes, one more at first)
+	WEB_TASKS=sites pytest --timeout 900 tests/sites/test_sites.py tests/sites/test_oracles.py -k "test_sites or solves"
 
 .PHONY: test-web
 test-web: setup ## Solve a web task of each template in a browser; all with WEB_TASKS=all

@@ -78,6 +78,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         self.item: TaskItem | None = None
         self.session: BrowserSession | None = None
         self.world: World | None = None
+        self.sight: Sight | None = None
 
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> type[EnvAdapter]:
@@ -97,7 +98,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         seen = self.view
         view = View(seen.size, seen.whole_page, seen.settle_s, seen.show_options, seen.browser_numbers)
         self.session = BrowserSession(self._farm(), self.world.routes, view)
-        sight = await self._farm().run(self.session.start(self.world.start_urls(item), self.world.state))
+        self.sight = sight = await self._farm().run(self.session.start(self.world.start_urls(item), self.world.state))
         self.watch.begin(state_of(sight))
         await self._picture()
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text(encoding="utf-8").strip()
@@ -110,14 +111,16 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         self.steps += 1
         try:
             read = parse(action)
-            if read.kind == "stop":
-                return await self._stop(read)
-            self.last = self._described(read)
-            sight = await self._farm().run(self.session.act(read))
+        except ActionError as error:  # nothing was done, so nothing is read anew
+            return self._refused(error)
+        if read.kind == "stop":
+            return await self._stop(read)
+        self.last = self._described(read)
+        try:
+            self.sight = sight = await self._farm().run(self.session.act(read))
         except ActionError as error:
-            sight = await self._farm().run(self.session.look())
-            text = self._text(sight, (str(error),))
-            return StepResult(text, -self.economy.step_cost, info={"invalid_action": 1.0})
+            self.sight = await self._farm().run(self.session.look())
+            return self._refused(error)
         await self._picture()
         info = dict(self.watch.note(read, state_of(sight)))
         if self.session.fence.traffic.refusals:
@@ -127,6 +130,11 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
             await self.close()
             return StepResult(GAVE_UP, -cost, terminated=True, info=info | {"gave_up": 1.0})
         return StepResult(self._text(sight, sight.notes), 0.0 - cost, info=info)
+
+    def _refused(self, error: ActionError) -> StepResult:
+        """What is said of an action that was not carried out."""
+        assert self.sight is not None
+        return StepResult(self._text(self.sight, (str(error),)), -self.economy.step_cost, info={"invalid_action": 1.0})
 
     async def close(self) -> None:
         """Give the browser and the sites back."""

@@ -1,6 +1,7 @@
 """Scripts solve the tasks through the text actions, and wrong endings earn nothing: in a real browser.
 
-By default one task of each template; the variable `WEB_TASKS=all` plays every one. That a task is not solved by doing
+By default one task of each template; the variable `WEB_TASKS=all` plays every one, `WEB_TASKS=sites` one of each site
+and of each company of sites. That a task is not solved by doing
 nothing, or by a wrong answer at once, is seen for every task in any case.
 """
 
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.skipif(not installed_chromiums(), reason="needs Chromiu
 EVERY = EmbeddedTasks().items("train_all") + EmbeddedTasks().items("test_all")
 FIRST = list({item.data["intent_template_id"]: item for item in reversed(EVERY)}.values())[::-1]
 STARTS = sorted({item.data["start_url"] for item in EVERY})
-PLAYED = EVERY if os.environ.get("WEB_TASKS") == "all" else FIRST
+OF_SITES = list({tuple(item.data["sites"]): item for item in reversed(EVERY)}.values())
+PLAYED = {"all": EVERY, "sites": OF_SITES}.get(os.environ.get("WEB_TASKS", ""), FIRST)
 MINIWOB = [
     ("click-test-2", ['click [button "ONE"]'], 1.0),
     ("click-test-2", ['click [button "TWO"]', 'click [button "ONE"]'], 0.0),
