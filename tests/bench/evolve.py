@@ -57,10 +57,10 @@ PREFER = """# How the tiny model learns from pairs, written by tests/bench/evolv
 defaults: [agent_dpo, cpu_sft, _self_]
 env: {{name: guess_number, eval_tasks: small_test, options: {{tolerant: true}}}}
 agent: {{name: act, options: {{instructions: false}}}}
-preference: {{records: {folder}/rounds/round_1/explore, beta: 0.1}}
+preference: {{records: {folder}/rounds/round_1/explore, beta: 0.1, nll_coef: 1.0}}
 data: {{train_batch_size: 8, micro_batch_size_per_gpu: 8, max_length: 384}}
 engine: {{mixed_precision: {{param_dtype: float32}}}}
-optim: {{lr: 1.0e-4}}
+optim: {{lr: 3.0e-5}}
 trainer: {{total_epochs: 2}}
 """
 
