@@ -85,6 +85,10 @@ def check_trainer(config: DictConfig) -> None:
             else "this recipe is for the CPU, and the machine has an accelerator. Set VERL_PLATFORM=cpu to train on "
             "the CPU all the same, with the packages of `make setup DEVICE=cpu`."
         )
+    for key in ("trainer.total_training_steps", "data.train_batch_size", "actor_rollout_ref.rollout.n"):
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 1.")
     if use_cpu_device() and os.environ.get("RAY_ADDRESS"):
         raise ConfigError("RAY_ADDRESS names a Ray cluster, but a recipe for the CPU starts its own Ray. Unset it.")
     for key, wanted in (

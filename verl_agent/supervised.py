@@ -157,6 +157,8 @@ def total_steps(config: DictConfig, rows: int) -> int:
         ConfigError: more are asked for than the epochs have.
     """
     most = rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
+    if most < 1:
+        raise ConfigError(f"trainer.total_epochs={config.trainer.total_epochs} leaves nothing to train. Allowed: >= 1.")
     asked = config.trainer.total_training_steps
     if asked is not None and not 1 <= int(asked) <= most:
         raise ConfigError(
