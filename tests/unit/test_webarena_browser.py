@@ -201,16 +201,16 @@ def test_a_page_that_never_comes_ends_the_episode_with_its_reason():
 
     with serving(answer) as port:
         with (
-            playing(port, view=View(settle_s=1)) as player,
-            pytest.raises(EnvError, match=r"/never did not come within 1 s"),
+            playing(port, view=View(settle_s=2)) as player,
+            pytest.raises(EnvError, match=r"/never did not come within 2 s"),
         ):
             player.do("click <'go'>")
         with (
-            playing(port, view=View(settle_s=1)) as player,
-            pytest.raises(EnvError, match=r"/never did not come within 1 s"),
+            playing(port, view=View(settle_s=2)) as player,
+            pytest.raises(EnvError, match=r"/never did not come within 2 s"),
         ):
             player.do("goto [http://site.test/never]")
-        player = Player(port, View(settle_s=1))
+        player = Player(port, View(settle_s=2))
         with pytest.raises(EnvError, match=r"the start page http://site.test/never does not come"):
             player.start("/never")
         player.close()
