@@ -113,11 +113,7 @@ class BrowserSession:
         return self._elements[element].words if element in self._elements else ""
 
     def check(self) -> None:
-        """See that sites and pages have done their part so far.
-
-        Raises:
-            EnvError: they have not.
-        """
+        """Raise an EnvError unless sites and pages have done their part so far."""
         if self.fence.traffic.down:
             raise EnvError(f"a site does not answer: {self.fence.traffic.down}")
         if self._fault:
@@ -144,9 +140,8 @@ class BrowserSession:
     async def _begin(self, tab: Tab, url: str) -> None:
         if not self.fence.allows(url):
             raise EnvError(f"the start page {url} is outside the sites of its task: {', '.join(self.fence.routes)}.")
-        bound = self.view.settle_s * 1000
         try:
-            answer = await tab.page.goto(url, wait_until="commit", timeout=bound)
+            answer = await tab.page.goto(url, wait_until="commit", timeout=self.view.settle_s * 1000)
         except Error as error:
             raise EnvError(f"the start page {url} does not come: {reason_of(error)}") from error
         if answer is not None and answer.status >= 400:
