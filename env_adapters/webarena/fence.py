@@ -18,7 +18,7 @@ CONNECT_S = 10.0
 """Seconds that a site may take to accept a connection."""
 TUNNEL_QUIET_S = 0.1
 """Seconds without a byte after which a tunnel, such as that of a WebSocket, counts as quiet."""
-GATEWAY = ([b"502"], [b"503"], [b"504"])
+GATEWAY = (b"502", b"503", b"504")
 """Answers of a site that cannot do its part."""
 LOST = "X-Site-Copy-Lost"
 """Header by which an embedded site says that there is no such copy of it."""
@@ -208,7 +208,7 @@ class Fence:
                     self.traffic.down = f"{url[:200]} (it ended before it had answered)"
                 raise
             line, _, fields = answer.partition(b"\r\n")
-            if own and (line.split(b" ")[1:2] in GATEWAY or LOST.encode().lower() in fields.lower()):
+            if own and (line[9:12] in GATEWAY or LOST.encode().lower() in fields.lower()):
                 self.traffic.down = f"{url[:200]} ({line.decode('latin-1')})"
             writer.write(line + b"\r\n" + _single(fields))
             await _pour(upstream, writer)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from env_adapters.webarena.sites import SiteSet
+from env_adapters.webarena.sites.served.copies import VISITOR
 from tests.bench.web_sessions import main, shop
 from tests.corpus import embedded_corpus
 from tests.environments import KNOWN
@@ -18,6 +18,7 @@ from tests.fuzzing import annoy, fuzz
 from tests.oracles import try_oracle
 from tests.scripts import scripts, spread
 from tests.served import serve_command, started
+from tests.sites.conftest import sites  # noqa: F401 - a fixture
 from tests.soaking import Order, soak
 from tests.web import needs_chromium
 from verl_agent.envs.registry import load_adapter, new_session
@@ -63,8 +64,9 @@ def test_nothing_leaks(env):
 
 
 @needs_chromium
-def test_browsers_leave_nothing_behind():
+def test_browsers_leave_nothing_behind(sites, monkeypatch):  # noqa: F811
     """A browser is replaced each few hundred episodes, so the last one is not the first."""
+    monkeypatch.setenv("VERL_AGENT_SITES", str(sites.home.folder))
     with shop() as work:
         found = asyncio.run(main(WEB_SESSIONS, WEB_EPISODES, 2, work))
     say(f"webarena: {found}")
@@ -74,7 +76,7 @@ def test_browsers_leave_nothing_behind():
     assert last["handles"] <= first["handles"] + 2
     for part in ("ours", "driver", "browser"):
         assert last[part] <= first[part] * (1 + MAX_GROWTH) + MAX_GROWTH_MB, part
-    assert not any(SiteSet.running().home.copies.iterdir())
+    assert not [copy for copy in sites.home.copies.iterdir() if copy.name != VISITOR]
 
 
 def of_each(env: str, split: str, count: int, key: str) -> list[int]:

@@ -1,5 +1,6 @@
 """The sites show the world of their seed, and two sessions that change the same thing do not see each other."""
 
+import asyncio
 import os
 import re
 import signal
@@ -7,6 +8,7 @@ import time
 
 import pytest
 
+from env_adapters.webarena.embedded import EmbeddedTasks
 from env_adapters.webarena.sites import control
 from env_adapters.webarena.sites.folders import Home
 from env_adapters.webarena.sites.world import world
@@ -85,6 +87,19 @@ def test_the_first_page_of_the_administration_does_not_depend_on_the_clock(pair)
     text = pair[0].get(ADMIN + "/")[1]
     assert 'id="order_graph"' in text and "#order_graph { display: none }" in text
     assert 'http-equiv="refresh"' not in text
+
+
+def test_an_episode_reaches_the_sites_of_its_task_alone_and_those_that_judge_it(sites):
+    source = EmbeddedTasks(sites.home.folder)
+    found = {}
+    for item in source.items("train_all"):
+        kind = item.id.split(":")[1]
+        if kind not in ("price", "approve_review") or kind in found:
+            continue
+        opened = asyncio.run(source.open(item))
+        opened.release()
+        found[kind] = set(opened.routes)
+    assert found == {"price": {"shop.test:80"}, "approve_review": {"admin.test:80", "shop.test:80"}}
 
 
 def test_the_same_page_is_the_same_in_every_copy(pair):

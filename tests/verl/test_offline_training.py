@@ -158,13 +158,16 @@ def test_the_best_checkpoint_is_kept(preferred):
 
 
 def test_a_killed_preference_run_ends_as_one_that_nobody_disturbed(folder, preferred):
-    """Killed in the middle of an epoch, and with the last step of one."""
+    """Killed in the middle of an epoch; and with the last step of one, beside the scores of another model."""
     run, boundary = folder / "runs/killed", folder / "runs/boundary"
     keep_all = "trainer.max_ckpt_to_keep=null"
     killed_after = kill_after(start(folder, "dpo", f"trainer.default_local_dir={run}", keep_all), run, 4)
     assert 4 <= killed_after < 12
     shutil.copytree(run, boundary)
     (boundary / "latest_checkpointed_iteration.txt").write_text("3")
+    scores = json.loads((boundary / "reference.json").read_text())
+    of_another = {"of": "another", "log_probs": [[0.0, 0.0] for _ in scores["log_probs"]]}
+    (boundary / "reference.json").write_text(json.dumps(of_another))
     for again in [start(folder, "dpo", f"trainer.default_local_dir={where}") for where in (run, boundary)]:
         finished(again)
     whole, end = metrics(preferred), load_file(resolve_checkpoint(preferred) / "model.safetensors")
