@@ -14,6 +14,7 @@ from rich.console import Console
 
 from verl_agent.agents.registry import agent_for
 from verl_agent.config.evaluation_schema import EvaluationConfig, evaluation_config
+from verl_agent.config.keys import check_complete
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
@@ -76,6 +77,7 @@ def prepare_evaluation(config: DictConfig) -> Job:
     Raises:
         ConfigError: anything that would make the evaluation fail later, or mix it with another one.
     """
+    check_complete(config)
     try:
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -86,7 +88,7 @@ def prepare_evaluation(config: DictConfig) -> Job:
     new_session(env.name, env.options)
     agent_for(sections.agent.agent, env.name, env.options)
     items = select_tasks(env.name, evaluation.tasks, env.options)[: evaluation.max_tasks]
-    baseline = list(read_records(Path(evaluation.compare_with) / RECORDS)) if evaluation.compare_with else []
+    baseline = earlier_evaluation(evaluation.compare_with) if evaluation.compare_with else []
     if evaluation.compare_with and {record["task"] for record in baseline}.isdisjoint(item.id for item in items):
         raise ConfigError(
             f"evaluation.compare_with={evaluation.compare_with!r} has no episode of the tasks {evaluation.tasks!r}. "
@@ -99,6 +101,20 @@ def prepare_evaluation(config: DictConfig) -> Job:
     claim_folder(folder, comparable(sections, model))
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
     return Job(sections, plain, items, model, folder, earlier, baseline)
+
+
+def earlier_evaluation(folder: str) -> list[EpisodeRecord]:
+    """The episodes of an evaluation that this one is compared with.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        return list(read_records(Path(folder) / RECORDS))
+    except ConfigError as error:
+        raise ConfigError(
+            f"evaluation.compare_with={folder!r} is no folder of an evaluation that can be read: {error}"
+        ) from error
 
 
 def served_model(path: str, config: EvaluationConfig) -> str:

@@ -12,9 +12,10 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
+import verl_agent.config
 from verl_agent.config.keys import FREE
 from verl_agent.config.search_path import register_config
-from verl_agent.errors import did_you_mean
+from verl_agent.errors import ConfigError, did_you_mean
 
 
 def launch(main: Callable[[], None]) -> None:
@@ -22,12 +23,28 @@ def launch(main: Callable[[], None]) -> None:
     register_config()
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises what it would print
     try:
+        check_overlays(sys.argv)
         main()
-    except HydraException as error:
-        Console(stderr=True).print(
-            f"[red]error:[/] {escape(explain(error, sys.argv))}", highlight=False, soft_wrap=True
-        )
+    except (HydraException, ConfigError) as error:
+        said = explain(error, sys.argv) if isinstance(error, HydraException) else str(error)
+        Console(stderr=True).print(f"[red]error:[/] {escape(said)}", highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+def check_overlays(arguments: Sequence[str]) -> None:
+    """Every group of overlays on a command line exists: Hydra takes one that does not for a new key.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    places = [Path(verl_agent.config.__file__).parent]
+    if "--config-dir" in arguments[:-1]:
+        places.append(Path(arguments[arguments.index("--config-dir") + 1]))
+    groups = {f"overlay/{folder.name}" for place in places for folder in place.glob("overlay/*") if folder.is_dir()}
+    for argument in arguments:
+        group = argument.removeprefix("+").partition("=")[0]
+        if argument.startswith("+overlay") and group not in groups:
+            raise ConfigError(f"{argument}: {group!r} is no group of overlays. Groups: {', '.join(sorted(groups))}.")
 
 
 def explain(error: HydraException, arguments: Sequence[str] = ()) -> str:

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
 from verl_agent.config.algorithms import TURN_ESTIMATORS, check_algorithm
+from verl_agent.config.keys import check_complete
 from verl_agent.config.parts import Part, agent_parts
 from verl_agent.data.mixture import shares_of_a_batch
 from verl_agent.envs.registry import new_session
@@ -48,12 +49,9 @@ def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
     """
     try:
         OmegaConf.resolve(config)
-        missing = OmegaConf.missing_keys(config)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
-    missing = {key for key in missing if not key.startswith("reward.")}  # verl's reward model, which is not used
-    if missing:
-        raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
+    check_complete(config)
     parts = agent_parts(OmegaConf.to_container(config))
     check_trainer(config)
     check_algorithm(OmegaConf.to_container(config), parts)
@@ -89,6 +87,13 @@ def check_trainer(config: DictConfig) -> None:
         value = OmegaConf.select(config, key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 1.")
+    if use_cpu_device():
+        for key in ("trainer.n_gpus_per_node", "trainer.nnodes"):
+            if OmegaConf.select(config, key) != 1:
+                raise ConfigError(
+                    f"{key}={OmegaConf.select(config, key)!r} does not work on a CPU, where one worker uses all cores. "
+                    "Allowed: 1."
+                )
     if use_cpu_device() and os.environ.get("RAY_ADDRESS"):
         raise ConfigError("RAY_ADDRESS names a Ray cluster, but a recipe for the CPU starts its own Ray. Unset it.")
     for key, wanted in (

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from verl_agent.best import read_best
-from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.keys import check_complete, check_keys, check_kind
+from verl_agent.config.loggers import check_loggers
 from verl_agent.errors import ConfigError
 from verl_agent.machine import (
     SFT_BYTES,
@@ -84,9 +85,9 @@ def run(config: DictConfig, method: Method) -> None:
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with quiet(folder.log) as console:
-        if missing := OmegaConf.missing_keys(config):
-            raise ConfigError(f"the config lacks a value for {', '.join(sorted(missing))}.")
+        check_complete(config)
         check_keys(config, method.base)
+        check_loggers(config.trainer.logger)
         check_resume(config.trainer, "model.path")
         plan = method.plan(config)
         check_batches(config, plan)

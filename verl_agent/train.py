@@ -12,6 +12,7 @@ from rich.console import Console
 
 from verl_agent.best import BestKeeper, keep_best
 from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.loggers import check_loggers
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.footprint import estimate, shape_of
@@ -52,6 +53,7 @@ def run(config: DictConfig) -> None:
     with quiet(folder.log) as console:
         console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
         check_keys(config, "agent_base")
+        check_loggers(config.trainer.logger)
         check_resume(config.trainer, "actor_rollout_ref.model.path")
         as_written = {key: OmegaConf.select(config, key) for key in MODELS}
         config, parts = prepare(config)

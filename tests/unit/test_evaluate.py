@@ -202,8 +202,8 @@ def test_a_folder_keeps_to_one_evaluation(tmp_path):
         ("purpose", "train", "evaluation.purpose='train' is not allowed. Allowed: evaluation, collection"),
         ("sample", 2, "Did you mean 'samples'"),
         ("tasks", "tset", "Did you mean 'test'"),
-        ("compare_with", "runs/never_was", "No episode records"),
-        ("output_dir", "???", "does not resolve"),
+        ("compare_with", "runs/never_was", "evaluation.compare_with='runs/never_was' is no folder"),
+        ("output_dir", "???", "lacks a value for evaluation.output_dir"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, setting, value, message):

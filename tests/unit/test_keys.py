@@ -4,15 +4,16 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
-from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.keys import check_complete, check_keys, check_kind
+from verl_agent.config.loggers import check_loggers
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 
 
-def composed(*overrides: str) -> DictConfig:
+def composed(*overrides: str, name: str = "agent_grpo") -> DictConfig:
     register_config()
     with initialize_config_module("verl_agent.config", version_base=None):
-        return compose("agent_grpo", list(overrides))
+        return compose(name, list(overrides))
 
 
 def test_known_keys_pass():
@@ -34,6 +35,58 @@ def test_a_misspelt_key_is_named_with_a_hint(override, message):
     with pytest.raises(ConfigError) as refused:
         check_keys(composed(override), "agent_base")
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "base", "message"),
+    [
+        ("trainer.save_freq=often", "agent_base", "trainer.save_freq='often' is not allowed. Allowed: a number"),
+        ("trainer.save_freq=after_each_epoch", "agent_base", "Allowed: a number"),
+        (
+            "trainer.val_before_train=1",
+            "agent_base",
+            "trainer.val_before_train=1 is not allowed. Allowed: true or false.",
+        ),
+        ("data.train_max_samples=true", "agent_base", "data.train_max_samples=True is not allowed. Allowed: a number"),
+        ("horizon=4", "agent_base", "horizon=4 is not allowed. Allowed: a section with the keys max_turns, "),
+        ("optim.lr=fast", "agent_sft", "optim.lr='fast' is not allowed. Allowed: a number"),
+        ("trainer.test_freq=often", "agent_dpo", "trainer.test_freq='often' is not allowed. Allowed: a number"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(override, base, message):
+    with pytest.raises(ConfigError) as refused:
+        check_keys(composed(override, name="agent_grpo" if base == "agent_base" else base), base)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "base"),
+    [
+        (("trainer.save_freq=3", "trainer.val_before_train=true", "actor_rollout_ref.actor.optim.lr=1"), "agent_base"),
+        (("trainer.save_freq=after_each_epoch", "trainer.test_freq=2"), "agent_sft"),
+        (("+env.options.a=[1]", "trainer.max_actor_ckpt_to_keep=null"), "agent_base"),
+    ],
+)
+def test_values_of_the_same_kind_pass(overrides, base):
+    check_keys(composed(*overrides, name="agent_grpo" if base == "agent_base" else base), base)
+
+
+def test_a_value_that_is_missing_is_named():
+    check_complete(DictConfig({"reward": {"path": "???"}, "model": {"path": "m"}}))
+    with pytest.raises(ConfigError, match=r"lacks a value for data.n, model.path. model.path=DIR names a run"):
+        check_complete(DictConfig({"model": {"path": "???"}, "data": {"n": "???"}}))
+
+
+def test_loggers_are_known_installed_and_hold_the_file():
+    check_loggers(["file", "tensorboard"])
+    for names, message in (
+        (["file", "tensorbord"], "trainer.logger='tensorbord' is not known. Did you mean 'tensorboard'?"),
+        (["file", "swanlab"], "needs a package that is missing: pip install swanlab"),
+        ("tensorboard", "leaves out 'file'"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            check_loggers(names)
+        assert message in str(refused.value)
 
 
 def test_a_recipe_for_another_command_names_that_command():

@@ -23,6 +23,10 @@ RECIPES = Path(__file__).parents[2] / "recipes" / "guess_number"
         ),
         (["grpo_cpuu"], f"Cannot find primary config 'grpo_cpuu' in {RECIPES}. Did you mean 'grpo_cpu'?"),
         (["grpo_cpu", "trainer.total_training_steps"], "Error parsing override 'trainer.total_training_steps'"),
+        (
+            ["grpo_cpu", "+overlay/algo=rloo", "--cfg", "job"],
+            "+overlay/algo=rloo: 'overlay/algo' is no group of overlays. Groups: overlay/algorithm, ",
+        ),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )

@@ -69,17 +69,24 @@ def test_what_cannot_be_meant_is_refused_by_name(changes, message):
 
 
 @pytest.mark.parametrize(
-    ("changes", "name"),
+    ("changes", "message"),
     [
-        ({"env__retries": "two"}, "env"),
-        ({"env__timeout_s": None}, "env"),
-        ({"env__hosts": {"count": "many"}}, "env.hosts"),
-        ({"episode__max_tokens_per_turn": None}, "episode"),
+        ({"env__retries": "two"}, "env.retries='two' is not allowed. Allowed: a whole number."),
+        ({"env__retries": 1.5}, "env.retries=1.5 is not allowed. Allowed: a whole number."),
+        ({"env__timeout_s": None}, "env.timeout_s=None is not allowed. Allowed: a number."),
+        ({"env__overlap": 1}, "env.overlap=1 is not allowed. Allowed: true or false."),
+        ({"env__hosts": {"count": "many"}}, "env.hosts.count='many' is not allowed. Allowed: a whole number or null."),
+        ({"episode__max_tokens_per_turn": True}, "episode.max_tokens_per_turn=True is not allowed."),
     ],
 )
-def test_a_value_of_a_wrong_type_names_its_section(changes, name):
-    with pytest.raises(ConfigError, match=f"section '{name}'.* wrong type"):
+def test_a_value_of_a_wrong_type_names_its_key(changes, message):
+    with pytest.raises(ConfigError) as error:
         agent_settings(config(**changes))
+    assert str(error.value).startswith(message)
+
+
+def test_a_whole_number_is_a_number():
+    assert agent_settings(config(env__timeout_s=5)).env.timeout_s == 5
 
 
 def test_hosts_are_a_section_within_a_section():

@@ -104,7 +104,7 @@ def prepared(folder: Path, *changes: str):
         (["env.timeout_s=0"], "env.timeout_s must be > 0 seconds, got 0."),
         (["horizon.max_turns=[8,4]"], "horizon.max_turns must not shrink, got [8, 4]."),
         (["horizon.max_turns=[]"], "horizon.max_turns must hold limits >= 1, got []."),
-        (["horizon.max_turns=5"], "horizon.max_turns must be a list of whole numbers such as [8], got 5."),
+        (["horizon.max_turns=5"], "horizon.max_turns must be a list of whole numbers such as [5], got 5."),
         (["horizon.max_turns=???"], "the config lacks a value for horizon.max_turns."),
         (["episode.cut_turn=paly"], "episode.cut_turn='paly' is not known. Did you mean 'play'?"),
         (
@@ -212,6 +212,11 @@ def prepared(folder: Path, *changes: str):
                 "{name: textcraft, train_tasks: easy_train, eval_tasks: easy_test}]"
             ],
             "env.train_tasks='one.txt' of 'guess_number' has 1 tasks, fewer than the 2 that a batch takes of it.",
+        ),
+        (["trainer.n_gpus_per_node=8"], "trainer.n_gpus_per_node=8 does not work on a CPU"),
+        (
+            ["algorithm.adv_estimator=gae", "trainer.v1.sampler.sampler_kwargs.min_group_size=1"],
+            "algorithm.adv_estimator='gae' needs a critic, and critic.model.path is verl's example.",
         ),
         (["actor_rollout_ref.model.path=./nowhere"], "actor_rollout_ref.model.path='./nowhere' does not exist."),
         (["actor_rollout_ref.model.path=empty"], "actor_rollout_ref.model.path='empty': "),

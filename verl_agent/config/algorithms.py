@@ -17,6 +17,9 @@ BY_TOKEN = ("gae", "reinforce_plus_plus")
 UNIFORM_IS_ZERO = ("grpo", "rloo")
 """Estimators that give a group of equal rewards no advantage, whatever the others."""
 
+VERL_CRITIC = "~/models/deepseek-llm-7b-chat"
+"""verl's default of critic.model.path (trainer/config/critic/critic.yaml)."""
+
 FILTER_METRICS = ("reward", "success")
 """What groups may be told apart by (`algorithm.filter_groups.metric`)."""
 
@@ -43,6 +46,13 @@ def check_algorithm(config: Mapping[str, Any], parts: Sequence[Part]) -> None:
         raise ConfigError(
             "algorithm.adv_estimator='gae' needs a critic, and critic.enable=false leaves it out. Set critic.enable "
             "to null, or choose an estimator without a critic, such as grpo."
+        )
+    model, critic = config["actor_rollout_ref"]["model"]["path"], config["critic"]["model"]["path"]
+    if name == "gae" and critic == VERL_CRITIC and model != VERL_CRITIC:
+        raise ConfigError(
+            "algorithm.adv_estimator='gae' needs a critic, and critic.model.path is verl's example. Add "
+            "+overlay/algorithm=ppo, or build on recipe ppo; or set critic.model.path to the model that the critic "
+            f"begins as, such as {model}."
         )
     if name in GROUPED and samples < 2:
         raise ConfigError(

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from verl_agent.config.hosts import HostSettings
 from verl_agent.errors import ConfigError, did_you_mean
@@ -10,6 +11,9 @@ from verl_agent.rollout.credit import Credit
 from verl_agent.rollout.horizon import Adaptive, Horizon
 
 T = TypeVar("T")
+
+PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
+"""Types of settings that can be told by their values, and what a person calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,6 @@ class EnvSettings:
     mixture: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.overlap, bool):
-            raise ConfigError(f"env.overlap={self.overlap!r} is not allowed. Allowed: true, false.")
         if not self.timeout_s > 0:
             raise ConfigError(f"env.timeout_s must be > 0 seconds, got {self.timeout_s}.")
         if self.retries < 0:
@@ -128,10 +130,22 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
     for key in values:
         if key not in known:
             raise ConfigError(f"{name}.{key} is not a setting. {did_you_mean(str(key), known)}")
+    for key, hint in get_type_hints(kind).items():
+        allowed = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        if key in values and set(allowed) <= PLAIN.keys() and not _is_of(values[key], allowed):
+            said = " or ".join(PLAIN[one] for one in allowed)
+            raise ConfigError(f"{name}.{key}={values[key]!r} is not allowed. Allowed: {said}.")
     try:
         return kind(**values)
     except TypeError as error:
         raise ConfigError(f"section {name!r} is not complete or has a value of a wrong type: {error}") from error
+
+
+def _is_of(value: object, types: Sequence[type]) -> bool:
+    """Whether a value is of one of the types: whole numbers are numbers, true and false are none."""
+    if isinstance(value, int) and not isinstance(value, bool) and float in types:
+        return True
+    return type(value) in types
 
 
 def agent_settings(config: Mapping[str, Any]) -> AgentSettings:

@@ -66,7 +66,10 @@ class Horizon:
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_turns, Sequence) or not all(map(_whole, self.max_turns)):
-            raise ConfigError(f"horizon.max_turns must be a list of whole numbers such as [8], got {self.max_turns!r}.")
+            wanted = [self.max_turns] if _whole(self.max_turns) else [8]
+            raise ConfigError(
+                f"horizon.max_turns must be a list of whole numbers such as {wanted}, got {self.max_turns!r}."
+            )
         limits = list(self.max_turns)
         if not limits or min(limits) < 1:
             raise ConfigError(f"horizon.max_turns must hold limits >= 1, got {limits}.")

@@ -1,0 +1,40 @@
+"""Where verl writes metrics: its `file` logger, which progress and curves read, and whatever a run names beside it."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from verl_agent.errors import ConfigError, did_you_mean
+
+LOGGERS = {
+    "file": None,
+    "console": None,
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "clearml": "clearml",
+    "trackio": "trackio",
+}
+"""Loggers of verl 0.9.1 (utils/tracking.py) that need no service of their maker's, and the module of each."""
+
+
+def check_loggers(names: object) -> None:
+    """All loggers exist and are installed, and `file` is among them.
+
+    Args:
+        names: `trainer.logger`.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    listed = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
+    for name in listed:
+        if name not in LOGGERS:
+            raise ConfigError(f"trainer.logger={name!r} is not known. {did_you_mean(str(name), LOGGERS)}")
+        module = LOGGERS[name]
+        if module is not None and find_spec(module) is None:
+            raise ConfigError(f"trainer.logger={name!r} needs a package that is missing: pip install {module}")
+    if "file" not in listed:
+        raise ConfigError(
+            f"trainer.logger={listed} leaves out 'file', which progress, curves and the best checkpoint are read from."
+        )
