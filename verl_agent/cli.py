@@ -31,38 +31,40 @@ app = typer.Typer(
 COMMANDS = "verl_agent.commands"
 """Entry points with which a package adds commands: `name = module:app`, a `typer.Typer`."""
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-Recipe = Annotated[
-    Path, typer.Argument(help="A recipe's YAML file, such as recipes/textcraft/grpo_cpu.yaml.", metavar="RECIPE")
-]
+
+
+def _recipe(example: str) -> Any:
+    """The argument of a command that runs a recipe."""
+    return typer.Argument(help=f"A recipe's YAML file, such as {example}.", metavar="RECIPE")
 
 
 @app.command(context_settings=PASS_ON)
-def train(context: typer.Context, recipe: Recipe) -> None:
+def train(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/grpo_cpu.yaml")]) -> None:
     """Train by reinforcement learning, or go on where a run stopped. Further arguments override the recipe."""
     _run("verl_agent.train", recipe, context.args)
 
 
 @app.command(context_settings=PASS_ON)
-def sft(context: typer.Context, recipe: Recipe) -> None:
+def sft(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/sft_cpu.yaml")]) -> None:
     """Learn from an oracle's or recorded episodes. Further arguments override the recipe."""
     _run("verl_agent.sft", recipe, context.args)
 
 
 @app.command(context_settings=PASS_ON)
-def dpo(context: typer.Context, recipe: Recipe) -> None:
+def dpo(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/dpo_cpu.yaml")]) -> None:
     """Learn from pairs of recorded episodes, a better and a worse one. Further arguments override the recipe."""
     _run("verl_agent.dpo", recipe, context.args)
 
 
 @app.command(context_settings=PASS_ON)
-def evolve(context: typer.Context, recipe: Recipe) -> None:
+def evolve(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/evolve_cpu.yaml")]) -> None:
     """Explore, keep what was rewarded, learn from it, and repeat. Further arguments override the recipe."""
     _run("verl_agent.evolve", recipe, context.args)
 
 
 @app.command("eval", context_settings=PASS_ON)
-def evaluate(context: typer.Context, recipe: Recipe) -> None:
-    """Evaluate a checkpoint on held-out tasks. Further arguments override the recipe."""
+def evaluate(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/eval_cpu.yaml")]) -> None:
+    """Evaluate a model on held-out tasks: model.path=RUN, a checkpoint, a hub id, oracle. More overrides may follow."""
     _run("verl_agent.evaluate", recipe, context.args)
 
 

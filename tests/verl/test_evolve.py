@@ -126,7 +126,12 @@ def test_a_round_that_keeps_nothing_says_so(folder):
         ("evolve", "learn: learn.yaml", "learn: gone.yaml", "evolve.learn='gone.yaml' does not exist"),
         ("evolve", "learn: learn.yaml", "learn: play.yaml", "evolve.learn='play.yaml': this is no recipe for"),
         ("evolve", "samples: 2", "sample: 2", "evolve.explore.sample is not a setting. Did you mean 'samples'"),
-        ("evolve", "tasks: small_train", "tasks: small_test", "share .* tasks"),
+        (
+            "evolve",
+            "tasks: small_train",
+            "tasks: small_test",
+            "evolve.explore.tasks=.* and evaluation.tasks of .* share .* tasks",
+        ),
         ("evolve", "tasks: small_train", "tasks: nothing", "nothing"),
         ("play", "max_tokens_per_turn", "max_token_per_turn", "recipe='play.yaml': episode.max_token_per_turn is not"),
         ("learn", "max_length: 256", "max_length: 255", "episodes of up to 256 tokens .* at most data.max_length=255"),

@@ -172,7 +172,7 @@ def prepared(folder: Path, *changes: str):
             "data.train_max_samples=3 leaves fewer tasks of 'guess_number' than the 4 that a batch takes",
         ),
         (
-            ["algorithm.adv_estimator=gae", "critic.ppo_micro_batch_size_per_gpu=7"],
+            ["algorithm.adv_estimator=gae", "critic.model.path=model", "critic.ppo_micro_batch_size_per_gpu=7"],
             "critic.ppo_micro_batch_size_per_gpu=7 does not divide the",
         ),
         (

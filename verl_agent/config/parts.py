@@ -79,7 +79,7 @@ def _part(config: Mapping[str, Any], place: int, entry: Mapping[str, Any]) -> Pa
         raise ConfigError(f"{where} has no name. Say which environment it is, such as {{name: textcraft}}.")
     weight, label = entry.get("weight", 1.0), str(entry.get("label") or entry["name"])
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < inf:
-        raise ConfigError(f"{where}.weight must be a number > 0, got {weight!r}. Leave the part out instead.")
+        raise ConfigError(f"{where}.weight must be a number > 0, got {weight!r}. To do without the part, leave it out.")
     if not label.replace("_", "").replace("-", "").isalnum():
         raise ConfigError(f"{where}.label={label!r} must consist of letters, digits, _ and -.")
     for name in OWN_SECTIONS:

@@ -45,8 +45,21 @@ def draw(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:
     return sorted(tasks, key=lambda item: hashlib.sha256(item.id.encode()).hexdigest())[:count]
 
 
-def check_disjoint(env: str, train: str, held_out: str, options: Mapping[str, Any] | None = None) -> None:
+def check_disjoint(
+    env: str,
+    train: str,
+    held_out: str,
+    options: Mapping[str, Any] | None = None,
+    keys: tuple[str, str] = ("env.train_tasks", "env.eval_tasks"),
+) -> None:
     """Refuse to evaluate on tasks that are trained on.
+
+    Args:
+        env: registered name of the environment.
+        train: what is trained on, see `select_tasks`.
+        held_out: what is not, likewise.
+        options: keyword arguments of its adapter.
+        keys: the settings that name the two, for the message.
 
     Raises:
         ConfigError: the two selections share a task.
@@ -55,7 +68,7 @@ def check_disjoint(env: str, train: str, held_out: str, options: Mapping[str, An
     shared = trained & {item.id for item in select_tasks(env, held_out, options)}
     if shared:
         raise ConfigError(
-            f"env.train_tasks={train!r} and env.eval_tasks={held_out!r} share {len(shared)} tasks, "
+            f"{keys[0]}={train!r} and {keys[1]}={held_out!r} share {len(shared)} tasks, "
             f"such as {min(shared)!r}. Choose splits that do not overlap."
         )
 

@@ -106,12 +106,16 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
     """
     env, options = player.env.name, env_options(player)
     select_tasks(env, entry.tasks, options)
-    held_out = [player.evaluation.tasks] if settings.validate else []
-    held_out += [learn.env.eval_tasks] if learn.env.name == env else []
-    for tasks in held_out:
-        check_disjoint(env, entry.tasks, tasks, options)
+    explored, validated = "evolve.explore.tasks", f"evaluation.tasks of {entry.recipe}"
+    if settings.validate:
+        check_disjoint(env, entry.tasks, player.evaluation.tasks, options, (explored, validated))
+    if learn.env.name == env:
+        check_disjoint(
+            env, entry.tasks, learn.env.eval_tasks, options, (explored, f"env.eval_tasks of {settings.learn}")
+        )
     if settings.validate and learn.env.name == env:  # the base set, which every round learns
-        check_disjoint(env, learn.env.train_tasks, player.evaluation.tasks, options)
+        base = f"env.train_tasks of {settings.learn}"
+        check_disjoint(env, learn.env.train_tasks, player.evaluation.tasks, options, (base, validated))
     sections = [agent_section(one) for one in (player, learn)]
     if sections[0] != sections[1]:
         raise ConfigError(
