@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from verl_agent.models import WEIGHTS, checkpoints
+from verl_agent.models import WEIGHTS, checkpoints, resolve_checkpoint
 from verl_agent.run_folder import RunFolder
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
 
@@ -104,6 +104,8 @@ def store_best(checkpoint: Path, found: Best, run: Path) -> None:
     weights = actor if actor.is_dir() else checkpoint
     merged = weights / "huggingface"
     whole = any(next(merged.glob(pattern), None) for pattern in WEIGHTS)
+    if whole:
+        resolve_checkpoint(merged)  # adapters are merged while the note of their rank is at hand
     draft, old = target.with_name(f"{BEST}.new"), target.with_name(f"{BEST}.old")
     for left_over in (draft, old):
         shutil.rmtree(left_over, ignore_errors=True)

@@ -116,6 +116,7 @@ def merge(shards: tuple[str, Path], into: Path) -> None:
     if done.returncode:
         said = "\n".join(done.stderr.strip().splitlines()[-3:])
         raise ConfigError(f"verl's model merger does not read the {backend} shards in {folder}: {said}")
+    resolve_checkpoint(into)  # adapters, which the merger leaves apart, are merged too
 
 
 def _existing(path: Path) -> Path:

@@ -142,8 +142,9 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
     rank = int(model["lora_rank"] or 0)
 
     trained = [each for each in (shape, critic) if each]
-    busy = [_states(each, gpus, ways, rank if each is shape else 0, ADAM_BYTES) for each in trained]
-    resting = [_states(each, gpus, ways, rank if each is shape else 0, RESTING_BYTES) for each in trained]
+    ranks = [rank, 0]  # a critic trains whole
+    busy = [_states(each, gpus, ways, own, ADAM_BYTES) for each, own in zip(trained, ranks, strict=False)]
+    resting = [_states(each, gpus, ways, own, RESTING_BYTES) for each, own in zip(trained, ranks, strict=False)]
     kept = bool(actor["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"]) and not rank
     reference = 4 * shape.parameters / gpus if kept else 0.0
 

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
+from verl_agent.lora import has_adapters, merge_adapters
 from verl_agent.machine import cache_dir
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ def resolve_checkpoint(path: Path | str) -> Path:
 
     Raises:
         ConfigError: it is none of these, or the checkpoint has no Hugging Face weights.
+
+    Weights that were saved with LoRA adapters are merged first, in their place.
     """
     folder = Path(path)
     if (folder / "config.json").is_file():
@@ -103,6 +106,8 @@ def _with_weights(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json: it is not a model folder.")
     if any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
+        if has_adapters(folder):
+            merge_adapters(folder)
         return folder
     hint = ""
     if folder.name == "huggingface":

@@ -41,13 +41,16 @@ RL_IDENTITY = (
     "algorithm.norm_adv_by_std_in_grpo",
     "algorithm.use_kl_in_reward",
     "algorithm.filter_groups",
+    "algorithm.rollout_correction",
     "critic.model.path",
-    "critic.optim.lr",
+    "critic.optim",
     "critic.ppo_epochs",
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.model.lora_alpha",
+    "actor_rollout_ref.model.target_modules",
     "actor_rollout_ref.actor.strategy",
-    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.actor.optim",
     "actor_rollout_ref.actor.ppo_mini_batch_size",
     "actor_rollout_ref.actor.ppo_epochs",
     "actor_rollout_ref.actor.policy_loss",
@@ -56,10 +59,14 @@ RL_IDENTITY = (
     "actor_rollout_ref.actor.kl_loss_type",
     "actor_rollout_ref.actor.entropy_coeff",
     "actor_rollout_ref.actor.loss_agg_mode",
+    "actor_rollout_ref.actor.loss_scale_factor",
     "actor_rollout_ref.actor.clip_ratio_low",
     "actor_rollout_ref.actor.clip_ratio_high",
     "actor_rollout_ref.rollout.n",
     "actor_rollout_ref.rollout.temperature",
+    "actor_rollout_ref.rollout.top_p",
+    "actor_rollout_ref.rollout.top_k",
+    "trainer.critic_warmup",
     "trainer.v1.sampler.sampler_kwargs.skip_uniform",
     "trainer.v1.sampler.sampler_kwargs.min_group_size",
 )
@@ -75,7 +82,7 @@ SFT_IDENTITY = (
     "data.max_length",
     "data.apply_chat_template_kwargs",
     "model.path",
-    "optim.lr",
+    "optim",
     "trainer.total_epochs",
     "trainer.total_training_steps",
 )
@@ -92,7 +99,7 @@ DPO_IDENTITY = (
     "data.max_length",
     "data.apply_chat_template_kwargs",
     "model.path",
-    "optim.lr",
+    "optim",
     "trainer.total_epochs",
     "trainer.total_training_steps",
 )
@@ -203,14 +210,19 @@ class RunFolder:
             ConfigError: the folder holds a checkpoint of another recipe.
         """
         note, before = self.root / IDENTITY, read_identity(self.root)
-        if resume and self.last_step and before:
-            changed = [key for key in now if key in before and before[key] != now[key]]
+        if resume and self.last_step and not before:
+            raise ConfigError(
+                f"{self.root} holds step {self.last_step} of a run whose {IDENTITY} is missing: nothing says of which "
+                "recipe. Choose another trainer.default_local_dir, or put the file back."
+            )
+        if resume and self.last_step:
+            changed = [one for key in now if key in before for one in differences(key, before[key], now[key])]
             if changed:
-                key = changed[0]
+                key, was, value = changed[0]
                 raise ConfigError(
-                    f"{self.root} holds step {self.last_step} of another recipe: {', '.join(changed)} changed "
-                    f"({key} was {before[key]!r}, is {now[key]!r}). Choose another trainer.default_local_dir, or "
-                    "delete the folder."
+                    f"{self.root} holds step {self.last_step} of another recipe: {', '.join(one[0] for one in changed)} "
+                    f"changed ({key} was {was!r}, is {value!r}). Choose another trainer.default_local_dir, or delete "
+                    "the folder."
                 )
         if not resume and self.last_step:
             raise ConfigError(
@@ -219,6 +231,14 @@ class RunFolder:
             )
         self.root.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+
+
+def differences(key: str, was: Any, value: Any) -> list[tuple[str, Any, Any]]:
+    """Where two values of a setting differ: dotted keys below it, with the one value and the other."""
+    if isinstance(was, Mapping) and isinstance(value, Mapping):
+        names = [*was, *(name for name in value if name not in was)]
+        return [one for name in names for one in differences(f"{key}.{name}", was.get(name), value.get(name))]
+    return [(key, was, value)] if was != value else []
 
 
 def identity(config: Mapping[str, Any], keys: Sequence[str], tasks: Sequence[TaskItem]) -> dict[str, Any]:

@@ -134,10 +134,13 @@ def check_batches(config: DictConfig, plan: Plan) -> None:
     data, batch = config.data, int(config.data.train_batch_size)
     if plan.rows < batch:
         raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or learn from more.")
-    if not data.use_dynamic_bsz and batch % int(data.micro_batch_size_per_gpu):
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    share = ranks if data.use_dynamic_bsz else ranks * int(data.micro_batch_size_per_gpu)
+    if batch % share:
+        micro = "" if data.use_dynamic_bsz else f"data.micro_batch_size_per_gpu={data.micro_batch_size_per_gpu}"
+        several = f"the {ranks} processes of torchrun" if ranks > 1 else ""
         raise ConfigError(
-            f"data.train_batch_size={batch} must be a multiple of "
-            f"data.micro_batch_size_per_gpu={data.micro_batch_size_per_gpu}."
+            f"data.train_batch_size={batch} must be a multiple of {' times '.join(filter(None, (micro, several)))}."
         )
     if data.val_files and plan.val_rows < batch:
         raise ConfigError(

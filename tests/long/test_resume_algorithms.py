@@ -153,6 +153,19 @@ def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
         begin += len(tasks)
 
 
+def test_dapo_learns_from_groups_that_differ(run: Run):
+    """And from as many as a batch has, though others were played that were alike."""
+    if run.algorithm != "dapo":
+        return
+    learnt: dict[tuple[int, str], set[float]] = {}
+    for record in run.records:
+        learnt.setdefault((record["step"], record["group"]), set()).add(record["learnt_reward"])
+    assert any(len(rewards) == 1 for rewards in learnt.values()), "no group was alike, so nothing was tried"
+    for step, values in run.metrics.items():
+        assert values["episode/uniform_groups"] == 0
+        assert sum(len(rewards) > 1 for (when, _), rewards in learnt.items() if when == step) >= TASKS
+
+
 def test_no_step_is_lost_and_the_horizon_follows_the_step(run: Run):
     """A kill between saving and logging costs the metrics of one step, never the step."""
     assert set(range(1, STEPS + 1)) - set(run.metrics) <= {run.killed_after}

@@ -49,6 +49,30 @@ def test_turns_that_answer_the_same_observation_have_the_same_anchor():
     assert anchors[0] == turn_credit(PLAYED, Credit()).anchors[0], "all episodes of a task begin in the same state"
 
 
+def test_a_reply_without_an_action_leaves_the_state_as_it_was():
+    """Else the same complaint, wherever it comes, would make one state of all."""
+    told, mute = StepResult("you see a lamp"), StepResult("your reply holds no action")
+    turns = [Turn(Reply("x"), action, step, 0.0, 0.0) for action, step in (("look", told), (None, mute), ("go", told))]
+    for anchor in ("observation", "history"):
+        found = turn_credit(
+            Episode(TaskItem("talk", "1"), 9, turns=turns, stop=StopReason.TERMINATED), Credit(anchor=anchor)
+        ).anchors
+        assert found[1] == found[2] != found[0], anchor
+
+
+def test_a_history_tells_states_apart_behind_one_message():
+    """`Higher.` after 3 is not the state of `Higher.` after 7."""
+
+    def guesses(*numbers: str) -> list[str]:
+        turns = [Turn(Reply(number), number, StepResult("Higher."), 0.0, 0.0) for number in numbers]
+        played = Episode(TaskItem("guess", "1"), 9, turns=turns, stop=StopReason.TERMINATED)
+        return [turn_credit(played, Credit(anchor=kind)).anchors[-1] for kind in ("observation", "history")]
+
+    three, seven, same = guesses("3", "1"), guesses("7", "1"), guesses("3", "2")
+    assert three[0] == seven[0] and three[1] != seven[1]
+    assert three == same
+
+
 def test_an_episode_that_is_trained_on_in_pieces_keeps_the_numbers_of_its_turns():
     whole = turn_credit(PLAYED, Credit(place="turn"))
     first, second = whole.split([1, 3])

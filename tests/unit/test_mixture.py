@@ -73,7 +73,7 @@ def test_a_single_environment_follows_the_metrics_of_the_batch():
     curriculum = Curriculum([part("a", ADAPTIVE)])
     curriculum.observe({"part/a/success_rate": 0.9, "part/a/turn_limit": 0.0})
     assert curriculum.max_turns("a", 2) == 3
-    curriculum.observe({"episode/success_rate": 0.9, "stop/turn_limit": 0.0})
+    curriculum.observe({"episode/success_rate": 0.9, "stop/turn_limit": 0.0, "env/fault_share": 0.0})
     assert curriculum.max_turns("a", 3) == 6
 
 

@@ -67,6 +67,21 @@ def test_another_recipe_in_the_same_folder_is_refused(tmp_path, changed, message
         saved(tmp_path, 3).check_identity(changed, resume=True)
 
 
+def test_a_checkpoint_that_nothing_describes_is_not_gone_on_from(tmp_path):
+    """Such as one of plain verl, whose folders look the same: it may be of any algorithm."""
+    with pytest.raises(ConfigError, match=r"step 3 of a run whose run.json is missing"):
+        saved(tmp_path, 3).check_identity(settings(), resume=True)
+    assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize("key", ["algorithm.adv_estimator", "actor_rollout_ref.actor.optim"])
+def test_another_algorithm_is_another_recipe(tmp_path, key):
+    assert key in RL_IDENTITY
+    RunFolder.at(tmp_path).check_identity({key: "grpo"}, resume=True)
+    with pytest.raises(ConfigError, match=rf"{key} changed \(.* was 'grpo', is 'rloo'"):
+        saved(tmp_path, 3).check_identity({key: "rloo"}, resume=True)
+
+
 def test_a_folder_without_a_checkpoint_takes_any_recipe(tmp_path):
     RunFolder.at(tmp_path).check_identity(settings(), resume=True)
     RunFolder.at(tmp_path).check_identity(settings(lr=1.0), resume=True)

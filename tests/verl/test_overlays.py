@@ -15,7 +15,7 @@ from tests.verl.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, 
 from verl_agent.config.algorithms import check_algorithm
 from verl_agent.config.keys import check_keys
 from verl_agent.config.parts import agent_parts
-from verl_agent.footprint import CARD_GB, SHAPES, estimate, shape_of
+from verl_agent.footprint import ADAM_BYTES, CARD_GB, SHAPES, estimate, shape_of
 from verl_agent.prepare import check_budgets, has_critic
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
@@ -88,6 +88,17 @@ def test_web_pages_take_lora_on_one_gpu():
     for config in (whole, lora):
         OmegaConf.resolve(config)
     assert peak_gb(lora) <= CARD_GB < peak_gb(whole)
+
+
+def test_a_critic_trains_whole_beside_a_policy_with_adapters():
+    """They are of one shape, so a shape does not tell which of the two has adapters."""
+    path = ROOT / "recipes/textcraft/ppo.yaml"
+    config = recipe(path, "+overlay/lora=rank_32", "offload=false")
+    OmegaConf.resolve(config)
+    shape = SHAPES[config.actor_rollout_ref.model.path]
+    both, alone = (estimate(OmegaConf.to_container(config), shape, critic).train_gb for critic in (shape, None))
+    gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    assert both - alone == pytest.approx(ADAM_BYTES * shape.parameters / gpus / 1e9, rel=0.01)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: str(path.with_suffix("")))

@@ -185,6 +185,8 @@ def prepared(folder: Path, *changes: str):
             "algorithm.filter_groups.metric='acc' is not measured.",
         ),
         (["credit.turn_gamma=0.9"], "credit.turn_gamma=0.9 is not read by algorithm.adv_estimator='grpo'."),
+        (["credit.place=turn"], "credit.place=turn is not read by algorithm.adv_estimator='grpo'. Leave it at outcome"),
+        (["credit.anchor=history"], "credit.anchor=history is not read by algorithm.adv_estimator='grpo'."),
         (["credit.step_weight=2", "algorithm.adv_estimator=turn_returns"], "credit.step_weight=2 is not read by"),
         (["trainer.total_training_steps=0"], "trainer.total_training_steps=0 is not allowed. Allowed: a whole number"),
         (["trainer.total_training_steps=abc"], "trainer.total_training_steps='abc' is not allowed."),

@@ -19,6 +19,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 import verl_agent.batch.estimators  # noqa: F401 - registers them
 from verl_agent.batch.curriculum import Curriculum
+from verl_agent.batch.padding import spread_padding
 from verl_agent.batch.turns import TURNS, BatchTurns, PlacedTurn, on_last_tokens, place_turns
 from verl_agent.config.algorithms import BY_TOKEN, TURN_ESTIMATORS
 from verl_agent.config.parts import agent_parts
@@ -68,6 +69,13 @@ class EpisodeTrainer(PPOTrainerSync):
         """See `PPOTrainer`; an adaptive horizon takes what was measured before the checkpoint is written."""
         batch = super().step(metrics, timing_raw)
         self.curriculum.observe(metrics)
+        return batch
+
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **options: Any) -> KVBatchMeta:
+        """See `PPOTrainer`; what fills mini batches up is spread over them."""
+        batch = super()._balance_batch(batch, metrics, **options)
+        ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+        batch.reorder(spread_padding([tag.get("is_padding", False) for tag in batch.tags], ranks))
         return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:

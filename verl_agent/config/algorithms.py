@@ -17,6 +17,13 @@ BY_TOKEN = ("gae", "reinforce_plus_plus")
 UNIFORM_IS_ZERO = ("grpo", "rloo")
 """Estimators that give a group of equal rewards no advantage, whatever the others."""
 
+CREDIT_READERS = (
+    ("turn_gamma", 1.0, TURN_ESTIMATORS),
+    ("step_weight", 1.0, ("gigpo",)),
+    ("anchor", "observation", ("gigpo",)),
+    ("place", "outcome", (*BY_TOKEN, *TURN_ESTIMATORS)),
+)
+"""Settings of `credit`, the value that changes nothing, and the estimators to which another one matters."""
 VERL_CRITIC = "~/models/deepseek-llm-7b-chat"
 """verl's default of critic.model.path (trainer/config/critic/critic.yaml)."""
 
@@ -65,11 +72,11 @@ def check_algorithm(config: Mapping[str, Any], parts: Sequence[Part]) -> None:
             f"min_group_size={sampler['min_group_size']} lets a lone one pass, to be compared with nothing. Set it to "
             "2 or more."
         )
-    for key, neutral, readers in (("turn_gamma", 1.0, TURN_ESTIMATORS), ("step_weight", 1.0, ("gigpo",))):
+    for key, neutral, readers in CREDIT_READERS:
         value = getattr(parts[0].settings.credit, key)
         if value != neutral and name not in readers:
             raise ConfigError(
-                f"credit.{key}={value:g} is not read by algorithm.adv_estimator={name!r}. Leave it at {neutral:g}, or "
+                f"credit.{key}={value} is not read by algorithm.adv_estimator={name!r}. Leave it at {neutral}, or "
                 f"choose {' or '.join(readers)}."
             )
     if name in TURN_ESTIMATORS and algorithm["use_kl_in_reward"]:

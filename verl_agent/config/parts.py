@@ -20,7 +20,7 @@ from verl_agent.errors import ConfigError, did_you_mean
 
 OWN_SECTIONS = ("horizon", "episode", "credit", "agent")
 """Sections that a part may change for itself."""
-TOGETHER = ("place", "turn_gamma", "step_weight")
+TOGETHER = ("place", "turn_gamma", "step_weight", "anchor")
 """Settings of `credit` that a whole batch shares."""
 OWN_KEYS = ("name", "label", "weight", "train_tasks", "eval_tasks", "options", "timeout_s", *OWN_SECTIONS)
 

@@ -11,6 +11,7 @@ from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import Episode
 
 PLACES = ("outcome", "turn")
+ANCHORS = ("observation", "history")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Credit:
         invalid_action_cost: taken off for each action that the environment could not read, likewise.
         turn_gamma: discount a turn, above 0 to 1, of the estimators that look at turns (`turn_returns`, `gigpo`).
         step_weight: of GiGPO's advantage among actions from the same state, >= 0 (its omega).
+        anchor: what is the same state to GiGPO: `observation`: what the action answers, as in its paper, right where
+            that shows the state; `history`: all actions and observations before it, where it is only a message.
     """
 
     range: Sequence[float] | None = None
@@ -32,10 +35,13 @@ class Credit:
     invalid_action_cost: float = 0.0
     turn_gamma: float = 1.0
     step_weight: float = 1.0
+    anchor: str = "observation"
 
     def __post_init__(self) -> None:
         if self.place not in PLACES:
             raise ConfigError(f"credit.place={self.place!r} is not known. {did_you_mean(self.place, PLACES)}")
+        if self.anchor not in ANCHORS:
+            raise ConfigError(f"credit.anchor={self.anchor!r} is not known. {did_you_mean(self.anchor, ANCHORS)}")
         if self.range is not None and not (len(self.range) == 2 and self.range[0] < self.range[1]):
             raise ConfigError(
                 f"credit.range must be the lowest and the highest return, such as [0, 100], or null; got "
@@ -70,7 +76,7 @@ class TurnCredit:
 
     Attributes:
         rewards: of each turn, see `Credit.rewards`.
-        anchors: of each turn, a key that is the same where two turns answer the same observation.
+        anchors: of each turn, a key that is the same where two turns start from the same state.
         first: number of the first turn in its episode; above 0 where an episode is trained on in several pieces.
     """
 
@@ -103,6 +109,15 @@ class TurnCredit:
 
 def turn_credit(episode: Episode, credit: Credit) -> TurnCredit:
     """Rewards and anchors of a whole episode."""
-    seen = [""] + [turn.step.observation if turn.step else "" for turn in episode.turns]
-    anchors = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in seen[: len(episode.turns)]]
-    return TurnCredit(credit.rewards(episode), anchors)
+    return TurnCredit(credit.rewards(episode), _anchors(episode, credit.anchor))
+
+
+def _anchors(episode: Episode, kind: str) -> list[str]:
+    """Keys of the states in which the turns begin; a reply that holds no action leaves the state as it was."""
+    seen, anchors = "", []
+    for turn in episode.turns:
+        anchors.append(hashlib.sha256(seen.encode()).hexdigest()[:16])
+        if turn.action is not None and turn.step:
+            before = f"{seen}\n{turn.action}\n" if kind == "history" else ""
+            seen = before + turn.step.observation
+    return anchors

@@ -1,0 +1,79 @@
+"""A model that was trained with adapters is read as the model that was trained."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from tests.models import write_byte_model
+from verl_agent.errors import ConfigError
+from verl_agent.lora import has_adapters
+from verl_agent.models import resolve_checkpoint
+
+RANK, ALPHA = 4, 12
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    return write_byte_model(tmp_path_factory.mktemp("lora") / "model", ["a text to learn merges from"], vocabulary=300)
+
+
+def adapted(base: Path):
+    """The model with adapters that say something."""
+    torch.manual_seed(1)
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
+        LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    return model.eval()
+
+
+def saved(base: Path, checkpoint: Path, **options) -> Path:
+    """The model as verl saves it (fsdp_checkpoint_manager.py:424-464): PEFT's names, rank and alpha noted above."""
+    folder = checkpoint / "huggingface"
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model = adapted(base)
+    plain.save_pretrained(folder, state_dict=model.state_dict(), **options)
+    (checkpoint / "lora_train_meta.json").write_text(json.dumps({"r": RANK, "lora_alpha": ALPHA}))
+    return folder
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=torch.arange(3, 40)[None]).logits
+
+
+@pytest.mark.parametrize("options", [{}, {"max_shard_size": "400KB"}], ids=["one file", "several files"])
+def test_weights_that_were_saved_with_adapters_are_merged(base, tmp_path, options):
+    folder = saved(base, tmp_path / "global_step_2", **options)
+    assert has_adapters(folder) and (len(list(folder.glob("*.safetensors"))) > 1) == bool(options)
+    found = resolve_checkpoint(tmp_path)
+    assert found == folder and not has_adapters(folder)
+    read, report = AutoModelForCausalLM.from_pretrained(found, dtype=torch.float32, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    torch.testing.assert_close(logits(read.eval()), logits(adapted(base)), rtol=1e-4, atol=1e-4)
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    assert not torch.allclose(logits(read), logits(plain), atol=1e-2), "the adapters say nothing, so nothing was tried"
+
+
+def test_adapters_that_verls_merger_left_beside_the_model_are_merged(base, tmp_path):
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    plain.save_pretrained(tmp_path)
+    adapted(base).save_pretrained(tmp_path / "lora_adapter")
+    read = AutoModelForCausalLM.from_pretrained(resolve_checkpoint(tmp_path), dtype=torch.float32).eval()
+    torch.testing.assert_close(logits(read), logits(adapted(base)), rtol=1e-4, atol=1e-4)
+    assert not (tmp_path / "lora_adapter").exists()
+
+
+def test_adapters_of_unknown_weight_are_refused(base, tmp_path):
+    folder = saved(base, tmp_path / "global_step_2")
+    (tmp_path / "global_step_2/lora_train_meta.json").unlink()
+    with pytest.raises(ConfigError, match=r"have LoRA adapters, and neither .* says their rank and alpha"):
+        resolve_checkpoint(tmp_path)
+    assert has_adapters(folder)
