@@ -218,11 +218,10 @@ class RunFolder:
         if resume and self.last_step:
             changed = [one for key in now if key in before for one in differences(key, before[key], now[key])]
             if changed:
-                key, was, value = changed[0]
+                (key, was, value), names = changed[0], ", ".join(one[0] for one in changed)
                 raise ConfigError(
-                    f"{self.root} holds step {self.last_step} of another recipe: {', '.join(one[0] for one in changed)} "
-                    f"changed ({key} was {was!r}, is {value!r}). Choose another trainer.default_local_dir, or delete "
-                    "the folder."
+                    f"{self.root} holds step {self.last_step} of another recipe: {names} changed ({key} was {was!r}, "
+                    f"is {value!r}). Choose another trainer.default_local_dir, or delete the folder."
                 )
         if not resume and self.last_step:
             raise ConfigError(
