@@ -1,0 +1,122 @@
+"""A round of AgentEvol over two environments, killed while it plays the second: it goes on where it was.
+
+Minutes of work on two cores; the model is small and knows nothing, so that everything it plays is kept.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.models import write_byte_model
+from tests.verl.test_training import MARK, REPOSITORY, wait_for_end
+from verl_agent.evaluation import RECORDS
+from verl_agent.lora import has_adapters
+from verl_agent.models import resolve_checkpoint
+from verl_agent.run_folder import read_identity
+from verl_agent.trace.record import EpisodeRecord, read_records
+
+TASKS, SAMPLES = 6, 2
+EVOLVE = """
+defaults: [agent_evolve, _self_]
+evolve:
+  explore:
+    - {recipe: numbers.yaml, tasks: small_train, samples: 2, max_tasks: 6}
+    - {recipe: crafts.yaml, tasks: easy_train, samples: 2, max_tasks: 6}
+  learn: learn.yaml
+  min_reward: 0.0
+  weight: none
+  validate: false
+  rounds: 1
+  output_dir: rounds
+"""
+PLAY = """
+defaults: [agent_eval, cpu_eval, _self_]
+env: {name: ENV, options: OPTIONS}
+agent: {name: act, options: {instructions: false}}
+horizon: {eval_max_turns: 2}
+episode: {max_tokens_per_turn: 8, cut_turn: play}
+data: {max_prompt_length: 700, max_response_length: 300}
+engine: {dtype: float32}
+evaluation: {tasks: HELD_OUT, concurrency: 2}
+"""
+LEARN = """
+defaults: [agent_sft, cpu_sft, _self_]
+env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test, options: {tolerant: true}}
+agent: {name: act, options: {instructions: false}}
+data: {train_max_samples: 4, train_batch_size: 4, micro_batch_size_per_gpu: 4, max_length: 1024}
+model: {path: model, lora_rank: 4, lora_alpha: 8, target_modules: all-linear}
+engine: {mixed_precision: {param_dtype: float32}}
+optim: {lr: 1.0e-3}
+trainer: {total_epochs: 1}
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the rounds, killed once and finished."""
+    root = tmp_path_factory.mktemp("evolve")
+    write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
+    numbers = PLAY.replace("ENV", "guess_number").replace("OPTIONS", "{tolerant: true}")
+    crafts = PLAY.replace("ENV", "textcraft").replace("OPTIONS", "{prompt: short, distractors: 0}")
+    for name, text in (
+        ("evolve", EVOLVE),
+        ("learn", LEARN),
+        ("numbers", numbers.replace("HELD_OUT", "small_test")),
+        ("crafts", crafts.replace("HELD_OUT", "easy_test")),
+    ):
+        (root / f"{name}.yaml").write_text(text)
+    command = [sys.executable, "-m", "verl_agent.evolve", "--config-dir", str(root), "--config-name", "evolve"]
+    environment = {**os.environ, MARK: str(root), "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}
+
+    first = subprocess.Popen(command, env=environment, cwd=root)
+    second, give_up = root / "rounds/round_1/explore/textcraft" / RECORDS, time.monotonic() + 1500
+    while not (second.is_file() and second.stat().st_size):
+        assert first.poll() is None and time.monotonic() < give_up
+        time.sleep(0.1)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    wait_for_end(str(root))
+    assert "1/explore/0" in done(root) and "1/learn/0" not in done(root)
+    with (root / "said.txt").open("w") as said:
+        subprocess.run(command, env=environment, cwd=root, check=True, timeout=1500, stdout=said)
+    yield root / "rounds"
+    assert wait_for_end(str(root)) == []
+
+
+def done(root: Path) -> list[str]:
+    return list(json.loads((root / "rounds/state.json").read_text())["done"])
+
+
+def explored(rounds: Path, env: str) -> list[EpisodeRecord]:
+    return list(read_records(rounds / "round_1/explore" / env / RECORDS))
+
+
+@pytest.mark.parametrize("env", ["guess_number", "textcraft"])
+def test_each_episode_is_played_once_before_or_after_the_kill(rounds, env):
+    played = Counter((record["task"], record["sample"]) for record in explored(rounds, env))
+    assert len(played) == TASKS * SAMPLES and set(played.values()) == {1}
+    assert {record["purpose"] for record in explored(rounds, env)} == {"collection"}
+
+
+def test_the_round_learns_from_both_environments_and_from_the_base_set(rounds):
+    assert done(rounds.parent) == sorted(["0/learn/0", "1/explore/0", "1/explore/1", "1/learn/0"])
+    said = " ".join((rounds.parent / "said.txt").read_text().split())
+    assert re.search(r"4 episodes of the oracle, \d+ recorded of guess_number, \d+ recorded of textcraft", said)
+    base, both = (read_identity(rounds / f"round_{number}/learn")["recorded episodes"] for number in (0, 1))
+    assert base != both
+
+
+def test_policies_that_were_trained_with_adapters_are_whole_models(rounds):
+    for number in (0, 1):
+        assert not has_adapters(resolve_checkpoint(rounds / f"round_{number}/learn"))
