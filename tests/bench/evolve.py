@@ -118,11 +118,13 @@ def main(arguments: list[str]) -> None:
     write_recipes(folder, epochs=20)
     run("evolve", folder, "evolve")
     rounds = [folder / f"rounds/round_{number}/learn" for number in range(ROUNDS + 1)]
+    untrained = played(folder, "played/untrained", folder / "model")
     success = [played(folder, f"played/round_{number}", policy) for number, policy in enumerate(rounds)]
     tuned = folder / "dpo"
     run("dpo", folder, "prefer", f"model.path={resolve_checkpoint(rounds[0])}", f"trainer.default_local_dir={tuned}")
     margins = [values["train/margin"] for values in read_metrics(sorted(tuned.glob("metrics/*.jsonl"))).values()]
     report = {
+        "SFT on the base set": found(untrained, success[0]),
         "AgentEvol": [str(results(records)[-1].success) for records in success],
         "AgentEvol, last round and first": found(success[0], success[-1]),
         "DPO": found(success[0], played(folder, "played/dpo", tuned)) | {"margin_nats": [margins[0], margins[-1]]},
