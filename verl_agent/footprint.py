@@ -1,4 +1,4 @@
-"""What a training recipe takes on GPUs, before anything starts: memory, and an upper bound of the time.
+"""What a training recipe takes, before anything starts: memory, and an upper bound of the time.
 
 Counted, not measured: from the shape of the model and the settings, by the rules in `estimate`. It knows neither the
 network nor fragmentation; 80 GB cards should be left some GB.
@@ -26,6 +26,10 @@ FLOPS = 4e14
 """Operations a second that a GPU of the 80 GB class reaches in training: 40 % of its bfloat16 peak."""
 TOKENS_S = 30.0
 """Tokens a second of one episode in a full engine: what the longest one waits for."""
+CORE_FLOPS = 1e11
+"""Operations a second that a core reaches in training, in float32 with AVX-512; 1.3e11 measured at 2.5 GHz."""
+CPU_TOKENS_S = 10.0
+"""As `TOKENS_S`, of vLLM on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +122,20 @@ class Footprint:
         return (
             f"estimated: {self.train_gb:.0f} GB of each GPU in training, {self.play_gb:.0f} GB in play{host}; room for "
             f"{self.episodes} episodes of full length at once; a step of full-length episodes takes about "
-            f"{self.step_s / 60:.0f} min"
+            f"{spell(self.step_s)}"
         )
+
+
+def spell(seconds: float) -> str:
+    """A time as a person says it.
+
+    Example:
+        >>> [spell(seconds) for seconds in (45, 600, 10_000)]
+        ['less than a minute', '10 min', '2.8 h']
+    """
+    if seconds < 60:
+        return "less than a minute"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float = CARD_GB) -> Footprint:
@@ -164,8 +180,44 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
         play_gb=share * card_gb + (0.0 if offload else (sum(resting) + reference) / 1e9) + CONTEXT_GB,
         host_gb=(sum(resting) + reference) * int(trainer["n_gpus_per_node"]) / 1e9 if offload else 0.0,
         episodes=max(0, int(cache * parallel / shape.cache_bytes / length) * (gpus // parallel)),
-        step_s=_seconds(config, trained, gpus, length, reference > 0),
+        step_s=_seconds(config, trained, length, reference > 0, FLOPS * gpus, TOKENS_S),
     )
+
+
+def cpu_step_s(config: Mapping[str, Any], shape: Shape, critic: Shape | None, cores: int) -> float:
+    """Seconds of a training step on a CPU at most: every episode as long as it may be."""
+    length = int(config["data"]["max_prompt_length"]) + int(config["data"]["max_response_length"])
+    kept = bool(config["actor_rollout_ref"]["actor"]["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"])
+    trained = [each for each in (shape, critic) if each]
+    return _seconds(config, trained, length, kept, CORE_FLOPS * cores, CPU_TOKENS_S)
+
+
+def offline_estimate(
+    config: Mapping[str, Any], shape: Shape, rows: int, rate: float, ranks: int
+) -> tuple[float, float]:
+    """What supervised training or DPO takes at most.
+
+    Args:
+        config: the whole config in plain values, resolved.
+        shape: of the model.
+        rows: episodes that are learnt from in an epoch; of a pair, both.
+        rate: operations a second of all processes together.
+        ranks: processes that share the model.
+
+    Returns:
+        GB of each GPU, and seconds of all epochs if every episode were as long as it may be.
+    """
+    data, model, pairs = config["data"], config["model"], "preference" in config
+    length = int(data["max_length"])
+    tokens = (
+        int(data["max_token_len_per_gpu"])
+        if data["use_dynamic_bsz"]
+        else (int(data["micro_batch_size_per_gpu"]) * length * (2 if pairs else 1))
+    )
+    working = _activations(shape, tokens, bool(model["enable_gradient_checkpointing"]))
+    held = _states(shape, ranks, 1, int(model["lora_rank"] or 0), ADAM_BYTES)
+    passes = 6 * int(config["trainer"]["total_epochs"]) + (2 if pairs else 0)  # the reference reads each pair once
+    return (held + working) / 1e9 + CONTEXT_GB, passes * shape.parameters * rows * length / rate
 
 
 def _states(shape: Shape, gpus: int, ways: int, rank: int, each: int) -> float:
@@ -188,8 +240,10 @@ def _activations(shape: Shape, tokens: int, checkpointing: bool) -> float:
     return kept + whole_layer + LOGIT_BYTES * tokens * shape.vocabulary
 
 
-def _seconds(config: Mapping[str, Any], trained: list[Shape], gpus: int, length: int, reference: bool) -> float:
-    """Every episode as long as its budget: operations of all passes, and the decoding of one episode."""
+def _seconds(
+    config: Mapping[str, Any], trained: list[Shape], length: int, reference: bool, rate: float, tokens_s: float
+) -> float:
+    """Every episode as long as its budget: operations of all passes at a `rate`, and the decoding of one episode."""
     actor, rollout = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]
     tokens = int(config["data"]["train_batch_size"]) * int(rollout["n"]) * length
     passes = [2 + 6 * int(actor["ppo_epochs"])] * len(trained)
@@ -197,4 +251,4 @@ def _seconds(config: Mapping[str, Any], trained: list[Shape], gpus: int, length:
     work += 2 * trained[0].parameters if reference else 0
     settings = [part.settings for part in agent_parts(config)]
     longest = max(each.horizon.turns_for_evaluation() * each.episode.max_tokens_per_turn for each in settings)
-    return float(work * tokens / (FLOPS * gpus) + min(longest, length) / TOKENS_S)
+    return float(work * tokens / rate + min(longest, length) / tokens_s)

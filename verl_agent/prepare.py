@@ -238,16 +238,23 @@ def check_machine(config: DictConfig) -> None:
     Raises:
         ConfigError: it does not.
     """
+    memory_gb, disk_gb = needed_gb(config)
+    if use_cpu_device():
+        check_memory(read_memory(), memory_gb)
+    run_dir = Path(config.trainer.default_local_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    check_disk(shutil.disk_usage(run_dir).free, disk_gb, run_dir)
+
+
+def needed_gb(config: DictConfig) -> tuple[float, float]:
+    """Memory that a run takes on a CPU, and disk that its checkpoints take, in GB."""
     sizes = [parameters(config.actor_rollout_ref.model.path)]
     if has_critic(config):
         sizes.append(parameters(config.critic.model.path))
-    count = sum(size or 0 for size in sizes) or None
-    if use_cpu_device():
-        check_memory(read_memory(), memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB))
-    run_dir, trainer = Path(config.trainer.default_local_dir), config.trainer
-    run_dir.mkdir(parents=True, exist_ok=True)
+    count, trainer = sum(size or 0 for size in sizes) or None, config.trainer
     saved = list(config.actor_rollout_ref.actor.checkpoint.save_contents) if trainer.save_freq > 0 else []
-    check_disk(shutil.disk_usage(run_dir).free, disk_needed(count, saved, trainer.max_actor_ckpt_to_keep), run_dir)
+    memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB)
+    return memory_gb, disk_needed(count, saved, trainer.max_actor_ckpt_to_keep)
 
 
 def has_critic(config: DictConfig) -> bool:

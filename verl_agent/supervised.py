@@ -17,6 +17,7 @@ from verl_agent.best import read_best
 from verl_agent.config.keys import check_complete, check_keys, check_kind
 from verl_agent.config.loggers import check_loggers
 from verl_agent.errors import ConfigError
+from verl_agent.footprint import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
 from verl_agent.machine import (
     SFT_BYTES,
     SFT_MEMORY_GB,
@@ -97,7 +98,7 @@ def run(config: DictConfig, method: Method) -> None:
         if resume and folder.last_step >= steps:
             console.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
             return
-        console.print(plan.summary, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{plan.summary}{footprint(config, plan)}", markup=False, highlight=False, soft_wrap=True)
         with explaining(folder, console), showing(folder, steps, method, console):
             train(config, folder, method)
             if folder.last_step < steps:
@@ -123,6 +124,19 @@ def complete(config: DictConfig, folder: RunFolder) -> None:
         check_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
     needed_gb = disk_needed(count, list(config.checkpoint.save_contents), config.trainer.max_ckpt_to_keep)
     check_disk(shutil.disk_usage(folder.root).free, needed_gb, folder.root)
+
+
+def footprint(config: DictConfig, plan: Plan) -> str:
+    """What the run will take, as words that end a sentence; none for a model of another kind."""
+    shape, ranks = shape_of(config.model.path), int(os.environ.get("WORLD_SIZE", "1"))
+    if shape is None:
+        return ""
+    cores, rows = len(os.sched_getaffinity(0)), plan.rows * (2 if "preference" in config else 1)
+    rate = CORE_FLOPS * cores if use_cpu_device() else FLOPS * ranks
+    gpu_gb, seconds = offline_estimate(OmegaConf.to_container(config), shape, rows, rate, ranks)
+    memory_gb = memory_needed(parameters(config.model.path), SFT_MEMORY_GB, SFT_BYTES)
+    memory = f"{memory_gb:.0f} GB of memory" if use_cpu_device() else f"{gpu_gb:.0f} GB of each GPU"
+    return f"; estimated: {memory}, {spell(seconds)} of computing at most"
 
 
 def check_batches(config: DictConfig, plan: Plan) -> None:

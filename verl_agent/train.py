@@ -15,9 +15,9 @@ from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.loggers import check_loggers
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.footprint import estimate, shape_of
+from verl_agent.footprint import cpu_step_s, estimate, shape_of, spell
 from verl_agent.launch import launch
-from verl_agent.prepare import has_critic, prepare
+from verl_agent.prepare import has_critic, needed_gb, prepare
 from verl_agent.processes import ending_all_children
 from verl_agent.run_folder import RL_IDENTITY, RunFolder, check_resume, identity
 from verl_agent.terminal import exit_with, explaining, quiet, repeating
@@ -85,15 +85,26 @@ def run(config: DictConfig) -> None:
 
 
 def show_footprint(config: DictConfig, console: Console) -> None:
-    """Say what the run will take on GPUs, and warn where that is more than they have."""
-    shape = shape_of(config.actor_rollout_ref.model.path)
-    if config.trainer.device == "cpu" or shape is None:
+    """Say what the run will take, and warn where that is more than the GPUs have."""
+    shape, plain = shape_of(config.actor_rollout_ref.model.path), OmegaConf.to_container(config)
+    critic = shape_of(config.critic.model.path) if has_critic(config) else None
+    if config.trainer.device == "cpu":
+        cores = len(os.sched_getaffinity(0))
+        memory_gb, disk_gb = needed_gb(config)
+        step = spell(cpu_step_s(plain, shape, critic, cores)) if shape else "?"
+        console.print(
+            f"estimated: {memory_gb:.0f} GB of memory, {disk_gb:.1f} GB of disk; a step of full-length episodes takes "
+            f"about {step} on {cores} cores",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
+    if shape is None:
         return
     import torch
 
     card_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
-    critic = shape_of(config.critic.model.path) if has_critic(config) else None
-    found = estimate(OmegaConf.to_container(config), shape, critic, card_gb)
+    found = estimate(plain, shape, critic, card_gb)
     console.print(str(found), soft_wrap=True)
     if found.peak_gb > card_gb:
         console.print(

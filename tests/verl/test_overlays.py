@@ -13,9 +13,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.verl.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
 from verl_agent.config.algorithms import check_algorithm
-from verl_agent.config.keys import check_keys
+from verl_agent.config.keys import check_keys, reference
 from verl_agent.config.parts import agent_parts
-from verl_agent.footprint import ADAM_BYTES, CARD_GB, SHAPES, estimate, shape_of
+from verl_agent.footprint import (
+    ADAM_BYTES,
+    CARD_GB,
+    FLOPS,
+    SHAPES,
+    Shape,
+    cpu_step_s,
+    estimate,
+    offline_estimate,
+    shape_of,
+)
 from verl_agent.prepare import check_budgets, has_critic
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
@@ -99,6 +109,29 @@ def test_a_critic_trains_whole_beside_a_policy_with_adapters():
     both, alone = (estimate(OmegaConf.to_container(config), shape, critic).train_gb for critic in (shape, None))
     gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
     assert both - alone == pytest.approx(ADAM_BYTES * shape.parameters / gpus / 1e9, rel=0.01)
+
+
+def test_a_cpu_is_told_how_long_a_step_takes():
+    """Measured: 63 to 111 s, of episodes that are shorter than they may be; as many GPUs take next to nothing."""
+    config = recipe(ROOT / "recipes/textcraft/scaling_inter_cpu.yaml")
+    OmegaConf.resolve(config)
+    plain, smol = OmegaConf.to_container(config), Shape(30, 576, 9, 3, 64, 1536, 49152, True)
+    assert smol.parameters == pytest.approx(134.5e6, rel=0.01)
+    two, four = (cpu_step_s(plain, smol, None, cores) for cores in (2, 4))
+    assert 63 < four < two < 6 * 111
+    assert cpu_step_s(plain, smol, smol, 2) > 1.5 * two
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_offline_training_is_estimated(kind):
+    """A 7B model on eight GPUs: its states are shared, a micro batch is not."""
+    plain = reference(f"agent_{kind}") | {"trainer": {"total_epochs": 2}}
+    plain["data"] = plain["data"] | {"max_length": 4096, "use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1}
+    shape = SHAPES["Qwen/Qwen2.5-7B-Instruct"]
+    (one_gb, slow), (eight_gb, fast) = (offline_estimate(plain, shape, 1000, gpus * FLOPS, gpus) for gpus in (1, 8))
+    assert one_gb - eight_gb == pytest.approx(ADAM_BYTES * shape.parameters * 7 / 8 / 1e9)
+    passes = 12 if kind == "sft" else 14  # the reference reads each pair once
+    assert slow == pytest.approx(8 * fast) == pytest.approx(passes * shape.parameters * 1000 * 4096 / FLOPS)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: str(path.with_suffix("")))
