@@ -121,7 +121,7 @@ class Footprint:
         host = f", {self.host_gb:.0f} GB of host memory on each machine" if self.host_gb else ""
         return (
             f"estimated: {self.train_gb:.0f} GB of each GPU in training, {self.play_gb:.0f} GB in play{host}; room for "
-            f"{self.episodes} episodes of full length at once; a step of full-length episodes takes about "
+            f"{self.episodes} episodes of full length at once; a step of full-length episodes takes "
             f"{spell(self.step_s)}"
         )
 
@@ -131,11 +131,11 @@ def spell(seconds: float) -> str:
 
     Example:
         >>> [spell(seconds) for seconds in (45, 600, 10_000)]
-        ['less than a minute', '10 min', '2.8 h']
+        ['less than a minute', 'about 10 min', 'about 2.8 h']
     """
     if seconds < 60:
         return "less than a minute"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float = CARD_GB) -> Footprint:

@@ -94,7 +94,7 @@ def show_footprint(config: DictConfig, console: Console) -> None:
         step = spell(cpu_step_s(plain, shape, critic, cores)) if shape else "?"
         console.print(
             f"estimated: {memory_gb:.0f} GB of memory, {disk_gb:.1f} GB of disk; a step of full-length episodes takes "
-            f"about {step} on {cores} cores",
+            f"{step} on {cores} cores",
             highlight=False,
             soft_wrap=True,
         )
