@@ -30,6 +30,12 @@ def plan(config: DictConfig) -> Plan:
     records = usable_records(
         settings.records, "preference.records", frozenset((item.env, item.id) for item in held_out)
     )
+    played = {record["env"] for record in records}
+    if config.env.name not in played:
+        raise ConfigError(
+            f"preference.records={settings.records!r} are of {', '.join(sorted(played))}, and this recipe is for "
+            f"env.name={config.env.name!r}. Name records of it, or another recipe."
+        )
     train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
     train, validation = first(train, config.data.train_max_samples), first(validation, config.data.val_max_samples)
     words = agent_section(config)
@@ -53,7 +59,8 @@ def plan(config: DictConfig) -> Plan:
         rows=len(train),
         val_rows=len(validation),
         identity={"command": "dpo", **facts, "pairs": fingerprint([pair.fingerprint for pair in train])},
-        summary=f"{len(train)} pairs of {len({pair.task for pair in train})} tasks, {len(validation)} to validate on",
+        summary=f"{len(train)} pairs of {len({pair.task for pair in train})} tasks of {', '.join(sorted(played))}, "
+        f"{len(validation)} to validate on",
     )
 
 

@@ -54,7 +54,11 @@ def export(run: Path, into: Path, step: int | None = None, best: bool = False) -
             size = sum(path.stat().st_size for path in weights.rglob("*") if path.is_file())
             check_disk(shutil.disk_usage(_existing(into)).free, size / 1e9, into)
             shutil.copytree(weights, draft)
-        note = {"checkpoint": str(checkpoint.resolve()), "provenance": asdict(Provenance.collect())}
+        for weights_file in draft.glob("*.safetensors"):
+            weights_file.chmod(0o644)  # transformers writes them for their owner alone
+        kept = read_best(run) if best else None
+        found = {"best": asdict(kept)} if kept else {}
+        note = {"checkpoint": str(checkpoint.resolve()), **found, "provenance": asdict(Provenance.collect())}
         draft.joinpath(NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
         if into.is_dir():
             into.rmdir()

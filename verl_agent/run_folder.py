@@ -186,18 +186,21 @@ class RunFolder:
         """Whether step `total_steps` is saved and its metrics, which come after its validation, are logged."""
         return self.last_step >= total_steps and max(read_metrics(self.all_metrics), default=0) >= total_steps
 
-    def prune(self, keep: int | None) -> None:
-        """Remove old checkpoints of earlier starts: verl counts those of its own start only.
+    def prune(self, keep: int | None, running: bool = False) -> None:
+        """Remove old checkpoints: verl counts those of its own start only, and leaves the folders of those it removes.
 
         Args:
             keep: checkpoints that stay, the latest complete one among them; None keeps all.
+            running: whether a trainer may be writing the next one, which then stays.
         """
         if not keep:
             return
+        last = self.last_step
         steps = {int(path.name[12:]): path for path in self.root.glob("global_step_*") if path.name[12:].isdecimal()}
-        complete = sorted(step for step in steps if step <= self.last_step and any(steps[step].glob("*/")))
+        complete = sorted(step for step in steps if step <= last and any(steps[step].glob("*/")))
         for step in steps.keys() - set(complete[-keep:]):
-            shutil.rmtree(steps[step])
+            if step <= last or not running:
+                shutil.rmtree(steps[step], ignore_errors=running)
 
     def check_identity(self, now: Mapping[str, Any], resume: bool) -> None:
         """Note what the run is; on resuming, refuse a recipe that is another one.
@@ -221,7 +224,8 @@ class RunFolder:
                 (key, was, value), names = changed[0], ", ".join(one[0] for one in changed)
                 raise ConfigError(
                     f"{self.root} holds step {self.last_step} of another recipe: {names} changed ({key} was {was!r}, "
-                    f"is {value!r}). Choose another trainer.default_local_dir, or delete the folder."
+                    f"is {value!r}). Give this one a name of its own (trainer.experiment_name=...), or delete the "
+                    "folder."
                 )
         if not resume and self.last_step:
             raise ConfigError(

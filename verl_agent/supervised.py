@@ -96,9 +96,12 @@ def run(config: DictConfig, method: Method) -> None:
         complete(config, folder)
         folder.check_identity(plan.identity, resume)
         if resume and folder.last_step >= steps:
+            folder.prune(config.trainer.max_ckpt_to_keep)
             console.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
             return
         console.print(f"{plan.summary}{footprint(config, plan)}", markup=False, highlight=False, soft_wrap=True)
+        if folder.last_step:
+            console.print(f"going on after step {folder.last_step} of {steps}", highlight=False)
         with explaining(folder, console), showing(folder, steps, method, console):
             train(config, folder, method)
             if folder.last_step < steps:
@@ -146,6 +149,8 @@ def check_batches(config: DictConfig, plan: Plan) -> None:
         ConfigError: there is none, or they do not.
     """
     data, batch = config.data, int(config.data.train_batch_size)
+    if not config.optim.lr > 0:
+        raise ConfigError(f"optim.lr={config.optim.lr} is not allowed. Allowed: above 0.")
     if plan.rows < batch:
         raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or learn from more.")
     ranks = int(os.environ.get("WORLD_SIZE", "1"))

@@ -66,18 +66,20 @@ def run(config: DictConfig) -> None:
         folder.check_identity({"command": "train", **facts}, resume)
         if resume and folder.finished(total):
             console.print(f"All {folder.last_step} steps are done already: {folder.root}")
+            folder.prune(config.trainer.max_actor_ckpt_to_keep)
             finish(folder, console)
             return
         if resume and folder.last_step:
             folder.prune(config.trainer.max_actor_ckpt_to_keep)
             last = folder.last_step >= total  # it ended between its last checkpoint and the validation of it
             config.trainer.val_before_train = config.trainer.val_only = last
+            console.print(f"going on after step {folder.last_step} of {total}", highlight=False)
         show_footprint(config, console)
         try:
             with (
                 explaining(folder, console),
                 ending_all_children() as note_memory,
-                watching(folder, config.trainer.total_training_steps, console),
+                watching(folder, config.trainer, console),
             ):
                 train(config, folder, note_memory)
         finally:
@@ -149,15 +151,15 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None])
 
 
 @contextmanager
-def watching(folder: RunFolder, total_steps: int, console: Console) -> Iterator[None]:
-    """Show progress while the block runs: where start-up is, then a line a step."""
-    shown, position = -1, 0
+def watching(folder: RunFolder, trainer: DictConfig, console: Console) -> Iterator[None]:
+    """While the block runs, show where start-up is, then a line a step; at each checkpoint keep house."""
+    shown, position, saved = -1, 0, folder.last_step
     keeper = BestKeeper(folder)
-    with ProgressView(folder.metrics, total_steps, console) as view:
+    with ProgressView(folder.metrics, trainer.total_training_steps, console) as view:
         view.phase("loading verl, Ray and torch")
 
         def look() -> None:
-            nonlocal shown, position
+            nonlocal shown, position, saved
             if shown < len(PHASES) - 1:
                 with folder.log.open(errors="replace") as log:
                     log.seek(position)
@@ -169,6 +171,10 @@ def watching(folder: RunFolder, total_steps: int, console: Console) -> Iterator[
                     view.phase(PHASES[shown][1])
             view.update()
             keeper.look()
+            if folder.last_step > saved:
+                saved = folder.last_step
+                folder.prune(trainer.max_actor_ckpt_to_keep, running=True)
+                draw(folder)
 
         with repeating(look, POLL_S):
             yield
@@ -177,13 +183,7 @@ def watching(folder: RunFolder, total_steps: int, console: Console) -> Iterator[
 def finish(folder: RunFolder, console: Console) -> None:
     """Draw the curves and say where everything is."""
     if any(path.stat().st_size for path in folder.all_metrics):
-        logging.getLogger("matplotlib").setLevel(logging.WARNING)
-        try:
-            draw_curves(folder.all_metrics, folder.curves, title=folder.root.name)
-        except ConfigError as nothing_to_draw:
-            console.print(str(nothing_to_draw))
-        else:
-            console.print(f"curves: {folder.curves}", soft_wrap=True)
+        console.print(f"curves: {folder.curves}" if draw(folder) else "nothing to draw yet", soft_wrap=True)
         show_gain(folder, console)
         best = keep_best(folder.root)
         if best is not None:
@@ -192,6 +192,16 @@ def finish(folder: RunFolder, console: Console) -> None:
             f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}",
             soft_wrap=True,
         )
+
+
+def draw(folder: RunFolder) -> bool:
+    """Draw the curves of a run; returns whether there is anything to draw."""
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    try:
+        draw_curves(folder.all_metrics, folder.curves, title=folder.root.name)
+    except ConfigError:
+        return False
+    return True
 
 
 def show_gain(folder: RunFolder, console: Console) -> None:

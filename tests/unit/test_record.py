@@ -86,6 +86,15 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path):
     assert tasks_in([tmp_path / "b.jsonl", tmp_path / "a"]) == ["2", "3", "1"]
 
 
+def test_the_folder_of_a_run_stands_for_its_episodes(tmp_path):
+    """Its metrics are lines of JSON, too, and no episodes."""
+    for name in ("episodes", "metrics"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "episodes" / "a.jsonl", "1")
+    (tmp_path / "metrics" / "a.jsonl").write_text('{"step": 1, "data": {}}\n')
+    assert tasks_in(tmp_path) == ["1"]
+
+
 def test_a_torn_last_line_is_left_out_with_a_warning(tmp_path, caplog):
     path = tmp_path / "a.jsonl"
     write(path, "1", "2")

@@ -116,6 +116,9 @@ def test_checkpoints_of_earlier_starts_are_pruned_and_the_last_complete_ones_sta
     folder = saved(tmp_path, 3)  # 5 was being written when the run was killed
     folder.prune(None)
     assert len(list(tmp_path.glob("global_step_*"))) == 6
+    folder.prune(1, running=True)
+    assert not (tmp_path / "global_step_2").exists() and (tmp_path / "global_step_5").exists()
+    (tmp_path / "global_step_2" / "actor").mkdir(parents=True)
     folder.prune(2)
     assert sorted(path.name for path in tmp_path.glob("global_step_*")) == [
         "global_step_2",

@@ -17,19 +17,21 @@ def reply_log_probs(log_probs: Tensor, loss_mask: Tensor) -> tuple[Tensor, Tenso
     """The log-probability of all replies of each row.
 
     Args:
-        log_probs: jagged `(2B, T)`; entry t is the log-probability of token t + 1. The last entry of a row stands for
-            no token of it and is left out.
+        log_probs: jagged `(2B, T)` of any type; entry t is the log-probability of token t + 1. The last entry of a row
+            stands for no token of it and is left out.
         loss_mask: jagged `(2B, T)`, 1 on the tokens that the model wrote, 0 on the first token of each row.
 
     Returns:
-        Sums in nats and numbers of tokens, float `(2B,)` each.
+        Sums in nats and numbers of tokens, at least float32 `(2B,)` each: bfloat16, which has two or three digits,
+        loses whole nats in sums over an episode.
     """
-    written = torch.roll(loss_mask.values(), shifts=-1, dims=0).to(log_probs.dtype)
+    exact = torch.promote_types(log_probs.dtype, torch.float32)
+    written = torch.roll(loss_mask.values(), shifts=-1, dims=0).to(exact)
     offsets = log_probs.offsets()
     written[offsets[1:] - 1] = 0
     rows = torch.repeat_interleave(offsets.diff())
-    empty = torch.zeros(len(offsets) - 1, dtype=log_probs.dtype, device=written.device)
-    return empty.index_add(0, rows, log_probs.values() * written), empty.index_add(0, rows, written)
+    empty = torch.zeros(len(offsets) - 1, dtype=exact, device=written.device)
+    return empty.index_add(0, rows, log_probs.values().to(exact) * written), empty.index_add(0, rows, written)
 
 
 def dpo_losses(policy_2B: Tensor, reference_2B: Tensor, beta: float) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
 from verl_agent.best import keep_best
+from verl_agent.run_folder import RunFolder
 
 
 class KeepingHandler:
@@ -24,7 +25,9 @@ class KeepingHandler:
         """Save; verl validates a step before."""
         self._handler.save_checkpoint(step)
         if self._handler.rank == 0:
-            keep_best(Path(self._handler.default_local_dir))
+            run = Path(self._handler.default_local_dir)
+            keep_best(run)
+            RunFolder.at(run).prune(self._handler.max_ckpt_to_keep)
 
     def load_checkpoint(self) -> int:
         """Load the last checkpoint, if there is one; returns its step or 0.

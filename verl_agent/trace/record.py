@@ -176,6 +176,8 @@ class EpisodeWriter:
 def read_records(paths: Path | str | Iterable[Path | str]) -> Iterator[EpisodeRecord]:
     """Records of files, and of all `*.jsonl` files below folders, in the order of their names.
 
+    The folder of a training run stands for its `episodes/`.
+
     Raises:
         ConfigError: a path does not exist, or a line is no episode record that this version reads.
             An unfinished last line is only warned about.
@@ -183,7 +185,8 @@ def read_records(paths: Path | str | Iterable[Path | str]) -> Iterator[EpisodeRe
     for path in map(Path, [paths] if isinstance(paths, Path | str) else paths):
         if not path.exists():
             raise ConfigError(f"No episode records at '{path}': no such file or folder.")
-        for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+        played = path / "episodes" if (path / "episodes").is_dir() else path
+        for file in sorted(played.rglob("*.jsonl")) if played.is_dir() else [played]:
             yield from _read_file(file)
 
 
