@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
-from verl_agent.config.algorithms import TURN_ESTIMATORS, check_algorithm
+from verl_agent.budgets import check_budgets, check_context, check_shares
+from verl_agent.config.algorithms import check_algorithm, has_critic
 from verl_agent.config.keys import check_complete
 from verl_agent.config.parts import Part, agent_parts
-from verl_agent.data.mixture import shares_of_a_batch
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
@@ -130,116 +130,6 @@ def check_environment(part: Part, parts: Sequence[Part]) -> None:
             check_disjoint(env.name, env.train_tasks, other.env.eval_tasks, env.options)
 
 
-def check_context(config: DictConfig, part: Part) -> None:
-    """A context that is edited makes several rows of an episode, which not every estimator and loss counts as one.
-
-    Raises:
-        ConfigError: the estimator, or how the loss is averaged, would weigh an episode by its rows.
-    """
-    if not agent_of(part.settings).context.edits:
-        return
-    keep = part.settings.agent.context["keep"]
-    for key, allowed, why in (
-        ("algorithm.adv_estimator", ("grpo", *TURN_ESTIMATORS), "takes an episode's rows for episodes"),
-        ("actor_rollout_ref.actor.loss_agg_mode", ("token-mean",), "gives an episode the weight of its rows"),
-        ("algorithm.use_kl_in_reward", (False,), "counts the penalty of its last row alone"),
-    ):
-        if OmegaConf.select(config, key) not in allowed:
-            raise ConfigError(
-                f"agent.context.keep={keep!r} makes several rows of an episode, and {key}="
-                f"{OmegaConf.select(config, key)!r} {why}. Allowed with it: {', '.join(map(str, allowed))}."
-            )
-
-
-def check_budgets(config: DictConfig, part: Part) -> None:
-    """Token budgets fit into each other and into the engine's context; batches divide.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
-    context, episode = config.actor_rollout_ref.rollout.max_model_len, part.settings.episode
-    turn = episode.max_tokens_per_turn
-    if context is not None and prompt + response > int(context):
-        raise ConfigError(
-            f"data.max_prompt_length={prompt} and data.max_response_length={response} exceed "
-            f"actor_rollout_ref.rollout.max_model_len={context} tokens. Lower them, or raise it."
-        )
-    if turn > response:
-        raise ConfigError(
-            f"episode.max_tokens_per_turn={turn} exceeds data.max_response_length={response}, the tokens of the whole "
-            "episode after its prompt."
-        )
-    if episode.max_tokens is not None and episode.max_tokens > response:
-        raise ConfigError(
-            f"episode.max_tokens={episode.max_tokens} of {part.label!r} exceeds data.max_response_length={response}, "
-            "the most that any episode may have."
-        )
-    check_micro_batches(config)
-    batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
-    several = agent_of(part.settings).context.edits and mini % batch == 0  # one update for all rows of a step
-    if batch % mini and not several:
-        raise ConfigError(
-            f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
-        )
-
-
-def check_micro_batches(config: DictConfig) -> None:
-    """The rows of a step divide into the micro batches of the passes that are not packed by tokens.
-
-    Raises:
-        ConfigError: they do not, so that verl would stop at the first step.
-    """
-    policy, trainer = config.actor_rollout_ref, config.trainer
-    episodes = int(policy.rollout.n)
-    gpus = trainer.n_gpus_per_node * trainer.nnodes
-    rows = int(policy.actor.ppo_mini_batch_size) * episodes // gpus  # verl fills a step up to whole mini batches
-    passes = [] if config.algorithm.rollout_correction.bypass_mode else ["rollout"]
-    passes += ["ref"] if policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward else []
-    sizes = {
-        f"actor_rollout_ref.{name}.log_prob_micro_batch_size_per_gpu": (
-            policy[name].log_prob_micro_batch_size_per_gpu,
-            policy[name].log_prob_use_dynamic_bsz,
-        )
-        for name in passes
-    }
-    key = "ppo_micro_batch_size_per_gpu"
-    sizes[f"actor_rollout_ref.actor.{key}"] = (policy.actor[key], policy.actor.use_dynamic_bsz)
-    checks = [(name, size, rows) for name, (size, packed) in sizes.items() if not packed]
-    critic = config.critic
-    if has_critic(config) and not critic.use_dynamic_bsz:
-        rows = int(critic.ppo_mini_batch_size) * episodes // gpus
-        checks += [(f"critic.{name}", critic[name], rows) for name in (key, "forward_micro_batch_size_per_gpu")]
-    for name, size, rows in checks:
-        if size and rows % int(size):
-            raise ConfigError(
-                f"{name}={size} does not divide the {rows} episodes of a mini batch on each GPU "
-                "(ppo_mini_batch_size * rollout.n). Choose a divisor."
-            )
-
-
-def check_shares(config: DictConfig, parts: Sequence[Part]) -> None:
-    """Every environment has as many tasks as a batch takes of it.
-
-    Raises:
-        ConfigError: one has fewer.
-    """
-    batch = int(config.data.train_batch_size)
-    for part, share in zip(parts, shares_of_a_batch([part.weight for part in parts], batch), strict=True):
-        tasks = len(select_tasks(part.env.name, part.env.train_tasks, part.env.options))
-        if 0 < int(config.data.train_max_samples) < min(tasks, share):
-            raise ConfigError(
-                f"data.train_max_samples={config.data.train_max_samples} leaves fewer tasks of {part.label!r} than the "
-                f"{share} that a batch takes (data.train_batch_size={batch}). Raise it, or set it to -1 for all."
-            )
-        if tasks < share:
-            whose = "" if len(parts) == 1 else f" of {part.label!r}"
-            wanted = f"data.train_batch_size={batch}" if len(parts) == 1 else f"the {share} that a batch takes of it"
-            raise ConfigError(
-                f"env.train_tasks={part.env.train_tasks!r}{whose} has {tasks} tasks, fewer than {wanted}."
-            )
-
-
 def check_machine(config: DictConfig) -> None:
     """The machine has the memory and the disk that training this model takes.
 
@@ -263,11 +153,6 @@ def needed_gb(config: DictConfig) -> tuple[float, float]:
     saved = list(config.actor_rollout_ref.actor.checkpoint.save_contents) if trainer.save_freq > 0 else []
     memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB)
     return memory_gb, disk_needed(count, saved, trainer.max_actor_ckpt_to_keep)
-
-
-def has_critic(config: DictConfig) -> bool:
-    """Whether verl will train a critic (trainer/ppo/utils.py, `need_critic`)."""
-    return bool(config.critic.enable or (config.critic.enable is None and config.algorithm.adv_estimator == "gae"))
 
 
 def _complete(config: DictConfig) -> None:

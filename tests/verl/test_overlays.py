@@ -12,7 +12,8 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tests.verl.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
-from verl_agent.config.algorithms import check_algorithm
+from verl_agent.budgets import check_budgets
+from verl_agent.config.algorithms import check_algorithm, has_critic
 from verl_agent.config.keys import check_keys, reference
 from verl_agent.config.parts import agent_parts
 from verl_agent.footprint import (
@@ -26,7 +27,6 @@ from verl_agent.footprint import (
     offline_estimate,
     shape_of,
 )
-from verl_agent.prepare import check_budgets, has_critic
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
 OVERLAYS = sorted(path.relative_to(SHARED / "overlay") for path in SHARED.glob("overlay/*/*.yaml"))

@@ -12,6 +12,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
+from verl_agent.budgets import check_budgets, check_shares
 from verl_agent.config.algorithms import check_algorithm
 from verl_agent.config.evaluation_schema import evaluation_config
 from verl_agent.config.keys import FIELDS, FREE, check_keys
@@ -21,7 +22,7 @@ from verl_agent.data.preferences import PreferenceSettings
 from verl_agent.data.selection import EpisodeSource
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
-from verl_agent.prepare import check_budgets, check_environment, check_shares
+from verl_agent.prepare import check_environment
 
 
 def of_kind(base: str) -> list:

@@ -103,3 +103,8 @@ def check_algorithm(config: Mapping[str, Any], parts: Sequence[Part]) -> None:
             "horizon.adaptive grows by the success of all groups, and algorithm.filter_groups.enable hides those that "
             "all succeed or all fail. Choose one of the two; skip_uniform goes with both."
         )
+
+
+def has_critic(config: Any) -> bool:
+    """Whether verl will train a critic (trainer/ppo/utils.py, `need_critic`)."""
+    return bool(config.critic.enable or (config.critic.enable is None and config.algorithm.adv_estimator == "gae"))
