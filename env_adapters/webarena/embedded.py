@@ -45,10 +45,7 @@ class EmbeddedTasks:
         """See `TaskSource`."""
         sites = SiteSet.running(self.folder)
         copy = sites.acquire()
-        judged = json.dumps(item.data["eval"])
-        named = {
-            authority(url) for site, url in URLS.items() if site in item.data["sites"] or placeholder(site) in judged
-        }
+        named = {authority(URLS[site]) for site in reached(item)}
         routes = {
             name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items() if name in named
         }
@@ -78,6 +75,12 @@ class MiniWobTasks:
     def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
         """See `TaskSource`; of the pages that say in a sentence what to do."""
         return page_oracle() if item.id.split(":")[1] in SOLVED else None
+
+
+def reached(item: TaskItem) -> list[str]:
+    """The sites that an episode of a task reaches: its own, and those on which it is judged."""
+    judged = json.dumps(item.data["eval"])
+    return [site for site in URLS if site in item.data["sites"] or placeholder(site) in judged]
 
 
 def item(task: Mapping[str, Any]) -> TaskItem:
