@@ -41,6 +41,9 @@ class EmbeddedTasks:
         listed = [task for task in site_tasks() if task["split"] == half]
         return [item(task) for task in listed if split in CHANGING or not task["require_reset"]]
 
+    def check(self) -> None:
+        """See `TaskSource`; sites may be started later."""
+
     async def open(self, item: TaskItem) -> World:
         """See `TaskSource`."""
         sites = SiteSet.running(self.folder)
@@ -66,6 +69,9 @@ class MiniWobTasks:
         """See `TaskSource`."""
         miniwob.pages_folder()  # without the package there is nothing to play
         return [item(task) for task in miniwob.miniwob_tasks(split)]
+
+    def check(self) -> None:
+        """See `TaskSource`; its pages are looked for where tasks are listed."""
 
     async def open(self, item: TaskItem) -> World:
         """See `TaskSource`."""

@@ -25,12 +25,18 @@ for one in EVERY:
     ALIKE[one.data["start_url"], *reached(one)].append(one)
 OF_SITES = list({tuple(item.data["sites"]): item for item in reversed(EVERY)}.values())
 PLAYED = {"all": EVERY, "sites": OF_SITES}.get(os.environ.get("WEB_TASKS", ""), FIRST)
+MINIWOB_PAGE = "http://miniwob.test/miniwob"
+AGAIN = ['click [button "ONE"]']
 MINIWOB = [
     ("click-test-2", ['click [button "ONE"]'], 1.0),
     ("click-test-2", ['click [button "TWO"]', 'click [button "ONE"]'], 0.0),
     ("click-test-2", [], 0.0),
     ("click-test-2", ['click [button "ONE"]', "goto [http://miniwob.test/miniwob/click-test.html?seed=0]"], 0.0),
     ("click-test", ['click [button "Click Me!"]'], 1.0),
+    ("click-test", ['click [button "Click Me!"]', f"goto [{MINIWOB_PAGE}/click-test.html?seed=0]"], 1.0),
+    ("click-test-2", ['click [button "TWO"]', f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=0]", *AGAIN], 0.0),
+    ("click-test-2", ['click [button "TWO"]', f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=0&x]", *AGAIN], 0.0),
+    ("click-test-2", [f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=7&seed=0]", *AGAIN], 0.0),
 ]
 
 
