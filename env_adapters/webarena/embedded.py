@@ -10,6 +10,7 @@ from env_adapters.webarena.fence import Address, authority
 from env_adapters.webarena.miniwob_oracle import SOLVED, page_oracle
 from env_adapters.webarena.oracle import Oracle
 from env_adapters.webarena.sites import URLS, SiteSet
+from env_adapters.webarena.sites.world import DEFAULT_SEED
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks import ENV, item_of
 from env_adapters.webarena.worlds import World, placeholder
@@ -47,6 +48,7 @@ class EmbeddedTasks:
     async def open(self, item: TaskItem) -> World:
         """See `TaskSource`."""
         sites = SiteSet.running(self.folder)
+        sites.check(DEFAULT_SEED)
         copy = sites.acquire()
         named = {authority(URLS[site]) for site in reached(item)}
         routes = {
