@@ -13,6 +13,9 @@ from env_adapters.webarena.worlds import GivenSites, World, login_of
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
+OF_A_FILE = ("train", "test", "all")
+"""Splits of a user's file; its tasks say which of the first two they are in."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
@@ -79,25 +82,20 @@ class GivenTasks:
 
     def items(self, split: str) -> Sequence[TaskItem]:
         """See `TaskSource`; with the URLs of some sites, only tasks that need no others."""
-        if split not in self.splits:
-            raise ConfigError(
-                f"{self.options.tasks} has no split {split!r}. Allowed: {', '.join(self.splits)}. Give each of its "
-                "tasks a field `split` with the value train or test: those of WebArena's own say nothing of others."
-            )
-        every = self._every()
+        every = items_of(installed_tasks() if self.options.tasks == ENV else Path(self.options.tasks))
         named = self.options.tasks != ENV and split != "all"
+        if named and not any(item.data.get("split") == split for item in every):
+            raise ConfigError(
+                f"no task of {self.options.tasks} has split={split!r}. Give each a field `split` with the value train "
+                "or test, or take all: which of WebArena's own tasks are held out says nothing of others."
+            )
         items = [item for item in every if item.data.get("split") == split] if named else SPLITS[split](every)
         return items if self.options.sites is None else selected(items, tuple(self.options.sites))
 
     @property
     def splits(self) -> Sequence[str]:
         """See `TaskSource`."""
-        if self.options.tasks == ENV:
-            return tuple(SPLITS)
-        return ("train", "test", "all") if any("split" in item.data for item in self._every()) else ("all",)
-
-    def _every(self) -> Sequence[TaskItem]:
-        return items_of(installed_tasks() if self.options.tasks == ENV else Path(self.options.tasks))
+        return tuple(SPLITS) if self.options.tasks == ENV else OF_A_FILE
 
     def check(self) -> None:
         """See `TaskSource`: who plays tasks of a customer logged out has to say so."""
