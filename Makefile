@@ -58,8 +58,8 @@ test-unit: setup ## Run the unit tests (seconds)
 	pytest tests/unit
 
 .PHONY: test-sites
-test-sites: setup ## Run the tests of the embedded web sites, and solve a task of each (two minutes, one more at first)
-	WEB_TASKS=sites pytest --timeout 900 tests/sites/test_sites.py tests/sites/test_oracles.py -k "test_sites or solves"
+test-sites: setup ## Run the tests of the embedded web sites, and solve a task of each (four minutes, one more at first)
+	WEB_TASKS=sites pytest --timeout 900 tests/sites/test_sites.py tests/sites/test_oracles.py -k "test_sites or solves or at_once"
 
 .PHONY: test-web
 test-web: setup ## Solve a web task of each template in a browser; all with WEB_TASKS=all

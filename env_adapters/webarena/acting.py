@@ -2,6 +2,7 @@
 
 from playwright.async_api import Error
 
+from env_adapters.webarena.fence import Fence
 from env_adapters.webarena.grammar import Action, ActionError
 from env_adapters.webarena.observation import Element
 from env_adapters.webarena.tab import GoneError, Tab
@@ -46,6 +47,7 @@ async def enter(tab: Tab, element: Element, action: Action) -> None:
     except GoneError:
         raise ActionError(f"[{action.element}] cannot be reached on this page any more.") from None
     await tab.page.mouse.click(x, y)
+    await tab.to_end()
     if len(action.text) <= SLOW_TYPING:
         await tab.page.keyboard.type(action.text)
     else:
@@ -54,16 +56,38 @@ async def enter(tab: Tab, element: Element, action: Action) -> None:
         await tab.page.keyboard.press("Enter")
 
 
-async def go(tab: Tab, url: str, bound_s: float) -> str:
+async def begin(tab: Tab, url: str, fence: Fence, bound_s: float) -> None:
+    """Open a start page.
+
+    Raises:
+        EnvError: it does not come within `bound_s`, or is an error.
+    """
+    if not fence.allows(url):
+        raise EnvError(f"the start page {url} is outside the sites of its task: {', '.join(fence.routes)}.")
+    try:
+        answer = await tab.page.goto(url, wait_until="commit", timeout=bound_s * 1000)
+    except Error as error:
+        raise EnvError(f"the start page {url} does not come: {reason_of(error)}") from error
+    if answer is not None and answer.status >= 400:
+        down = f": {fence.traffic.down}" if fence.traffic.down else ""
+        raise EnvError(f"the start page {url} answers {answer.status}{down}. Check that the site is up, and its URL.")
+
+
+async def go(tab: Tab, url: str, fence: Fence, bound_s: float) -> str:
     """Go to a URL; returns why it did not open, "" if it did.
 
     Raises:
+        ActionError: it is outside the fence.
         EnvError: it did not come within `bound_s`.
     """
+    full = url if "://" in url else f"http://{url}"
+    if not fence.allows(full):
+        sites = ", ".join(name.removesuffix(":80") for name in fence.routes)
+        raise ActionError(f"{url[:200]!r} is outside the sites of this task. Allowed: {sites}.")
     try:
-        await tab.page.goto(url, wait_until="commit", timeout=bound_s * 1000)
+        await tab.page.goto(full, wait_until="commit", timeout=bound_s * 1000)
     except Error as error:
-        return _explained(error, url, bound_s)
+        return _explained(error, full, bound_s)
     return ""
 
 

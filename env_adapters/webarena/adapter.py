@@ -2,18 +2,18 @@
 
 import asyncio
 import copyreg
-import re
 from abc import ABCMeta
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.browser import BrowserFarm, farm
+from env_adapters.webarena.browser import BrowserFarm, RefusedError, farm
 from env_adapters.webarena.efficiency import Efficiency
 from env_adapters.webarena.evaluators import Ending, evaluate
 from env_adapters.webarena.grammar import Action, ActionError, parse
 from env_adapters.webarena.judge import judge_of
-from env_adapters.webarena.options import AccessOptions, EconomyOptions, ViewOptions, group
+from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOptions, ViewOptions, group
+from env_adapters.webarena.pictures import Pictures
 from env_adapters.webarena.running import BrowserLimits
 from env_adapters.webarena.session import BrowserSession
 from env_adapters.webarena.sight import Sight, View
@@ -39,7 +39,10 @@ class WebArenaClass(ABCMeta):
 
 
 class WebArena(EnvAdapter, metaclass=WebArenaClass):
-    """Reward 1 for a task whose ending the evaluators accept, else 0. Terminates when the agent says `stop`."""
+    """Reward 1 for a task whose ending the evaluators accept, else 0. Terminates when the agent says `stop`.
+
+    Where `economy` sets costs, they take at most half of it, and a task counts as solved from 0.5.
+    """
 
     splits = source_of(SourceOptions()).splits
     form = FenceForm(TOOLS, "click [id]")
@@ -79,11 +82,14 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         self.session: BrowserSession | None = None
         self.world: World | None = None
         self.sight: Sight | None = None
+        self.pictures: Pictures | None = None
 
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> type[EnvAdapter]:
         """The class with the tasks that `options` name, of the sites that they give."""
-        return bound_class(cls(**options).source)  # whatever cannot be meant is refused before anything starts
+        env = cls(**options)  # whatever cannot be meant is refused before anything starts
+        env.source.check()
+        return bound_class(env.source, env.economy.success_reward)
 
     @classmethod
     def tasks(cls, split: str) -> Sequence[TaskItem]:
@@ -93,26 +99,39 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
     async def reset(self, item: TaskItem) -> list[Message]:
         """Open the start page in a browser of its own; shows the task and the page."""
         await self.close()
-        self.item, self.watch, self.steps, self.last = item, Efficiency(), 0, "None"
+        self.item, self.watch, self.steps, self.spent, self.last = item, Efficiency(), 0, 0.0, "None"
         self.world = await self.source.open(item)
         seen = self.view
         view = View(seen.size, seen.whole_page, seen.settle_s, seen.show_options, seen.browser_numbers)
         self.session = BrowserSession(self._farm(), self.world.routes, view)
-        self.sight = sight = await self._farm().run(self.session.start(self.world.start_urls(item), self.world.state))
+        start = self.session.start(self.world.start_urls(item), self.world.state)
+        try:
+            self.sight = sight = await self._farm().run(start)
+        except RefusedError as error:
+            raise ConfigError(
+                f"task {item.id} cannot begin with the login {self.world.login or 'of its site'}: {error}. "
+                "Make it anew with WebArena's auto_login."
+            ) from error
         self.watch.begin(state_of(sight))
+        self.pictures = None if seen.screenshots is None else Pictures(Path(seen.screenshots), item.id)
         await self._picture()
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text(encoding="utf-8").strip()
-        return [{"role": "system", "content": system}, {"role": "user", "content": self._text(sight, ())}]
+        return [
+            {"role": "system", "content": system},
+            {"role": "user", "content": self._text(sight, self.world.others(item))},
+        ]
 
     async def step(self, action: str) -> StepResult:
         """Carry out one action."""
         if self.session is None or self.item is None:
             return StepResult(ENDED, terminated=True)
         self.steps += 1
+        if self.pictures is not None:
+            self.pictures.note(self.steps, action)
         try:
             read = parse(action)
         except ActionError as error:  # nothing was done, so nothing is read anew
-            return self._refused(error)
+            return await self._refused(action, error)
         if read.kind == "stop":
             return await self._stop(read)
         self.last = self._described(read)
@@ -120,21 +139,34 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
             self.sight = sight = await self._farm().run(self.session.act(read))
         except ActionError as error:
             self.sight = await self._farm().run(self.session.look())
-            return self._refused(error)
+            return await self._refused(action, error)
         await self._picture()
         info = dict(self.watch.note(read, state_of(sight)))
         if self.session.fence.traffic.refusals:
             info["fenced_requests"] = float(self.session.fence.traffic.take_refusals())
-        cost = self.economy.step_cost + self.economy.redundant_cost * info.get("redundant_action", 0.0)
-        if self.economy.end_after is not None and self.watch.in_a_row >= self.economy.end_after:
-            await self.close()
-            return StepResult(GAVE_UP, -cost, terminated=True, info=info | {"gave_up": 1.0})
-        return StepResult(self._text(sight, sight.notes), 0.0 - cost, info=info)
+        return await self._went_on(sight.notes, info)
 
-    def _refused(self, error: ActionError) -> StepResult:
+    async def _refused(self, action: str, error: ActionError) -> StepResult:
         """What is said of an action that was not carried out."""
         assert self.sight is not None
-        return StepResult(self._text(self.sight, (str(error),)), -self.economy.step_cost, info={"invalid_action": 1.0})
+        info = {"invalid_action": 1.0, **self.watch.refuse(action.strip(), state_of(self.sight))}
+        return await self._went_on((str(error),), info)
+
+    async def _went_on(self, notes: Sequence[str], info: dict[str, float]) -> StepResult:
+        """What is seen after an action that ended nothing, unless there were too many redundant ones."""
+        assert self.sight is not None
+        cost = self._cost(info)
+        if self.economy.end_after is not None and self.watch.in_a_row >= self.economy.end_after:
+            await self.close()
+            return StepResult(GAVE_UP, 0.0 - cost, terminated=True, info=info | {"gave_up": 1.0})
+        return StepResult(self._text(self.sight, notes), 0.0 - cost, info=info)
+
+    def _cost(self, info: Mapping[str, float]) -> float:
+        """What an action takes off the return; all of an episode together leave a solved task solved."""
+        wanted = self.economy.step_cost + self.economy.redundant_cost * info.get("redundant_action", 0.0)
+        cost = min(wanted, MAX_COST - self.spent)
+        self.spent += cost
+        return cost
 
     async def close(self) -> None:
         """Give the browser and the sites back."""
@@ -157,9 +189,10 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         assert self.session is not None and self.world is not None and self.item is not None
         evaluation = self.world.fill(self.item.data["eval"])
         ending = Ending(action.text, self.session, self.item.data["intent"], self.world.base)
+        await self._farm().run(self.session.keep_tab())
         score = await self._farm().run(evaluate(evaluation, ending, self.judge))
         await self.close()
-        return StepResult(ENDED, score - self.economy.step_cost, terminated=True)
+        return StepResult(ENDED, score - self._cost({}), terminated=True)
 
     def _text(self, sight: Sight, notes: Sequence[str]) -> str:
         """What the model reads."""
@@ -181,11 +214,8 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         return shorten(f"{action}{where}", MAX_LINE)
 
     async def _picture(self) -> None:
-        if self.view.screenshots is not None and self.session is not None and self.item is not None:
-            name = re.sub(r"[^\w.-]", "_", self.item.id)
-            folder = Path(self.view.screenshots) / f"{name}-{id(self.session):x}"
-            folder.mkdir(parents=True, exist_ok=True)
-            await self._farm().run(self.session.screenshot(folder / f"{self.steps:03}.png"))
+        if self.pictures is not None and self.session is not None:
+            await self._farm().run(self.session.screenshot(self.pictures.path(self.steps)))
 
     @staticmethod
     def _farm() -> BrowserFarm:
@@ -197,13 +227,14 @@ def state_of(sight: Sight) -> str:
     return f"{sight.url}\n{sight.text}"
 
 
-def bound_class(source: TaskSource) -> type[WebArena]:
-    """`WebArena` with the tasks of a source."""
+def bound_class(source: TaskSource, needed: float = WebArena.success_reward) -> type[WebArena]:
+    """`WebArena` with the tasks of a source, and the return from which one counts as solved."""
 
     class BoundWebArena(WebArena):
         """`WebArena` with chosen tasks."""
 
         splits = tuple(source.splits)
+        success_reward = needed
 
         @classmethod
         def tasks(cls, split: str) -> Sequence[TaskItem]:

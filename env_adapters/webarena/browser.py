@@ -50,6 +50,10 @@ DIED = "the browser of this session has ended, and the next session gets a new o
 log = logging.getLogger(__name__)
 
 
+class RefusedError(EnvError):
+    """A browser that works refuses the cookies or the local storage that a context should begin with."""
+
+
 class BrowserFarm:
     """Chromiums that are started when they are needed.
 
@@ -84,9 +88,11 @@ class BrowserFarm:
 
         Raises:
             ConfigError: no Chromium on this machine.
+            RefusedError: `state` is none that a context could begin with.
             EnvError: it does not start.
         """
         for last in (False, True):
+            refused = False
             browser = await self._free_browser()
             browser.open += 1
             browser.opened += 1
@@ -107,12 +113,17 @@ class BrowserFarm:
                     )
                 return Room(self, browser, context)
             except (TimeoutError, Error) as error:
-                self._drop(browser)
+                if not await browser.answers(CLOSE_S):
+                    self._drop(browser)
+                elif isinstance(error, Error) and state is not None:
+                    refused = True
+                    raise RefusedError(_first_line(error)) from error
                 if last:
                     raise EnvError(f"the browser gave no new context: {_first_line(error)}") from error
             finally:
-                if context is None:  # failed, or cancelled: what may still come lies in no room
-                    self.retire(browser)
+                if context is None:
+                    if not refused:  # failed, or cancelled: what may still come lies in no room
+                        self.retire(browser)
                     self.leave(browser)
         raise AssertionError
 

@@ -32,6 +32,7 @@ class Efficiency:
     in_a_row: int = 0
     _states: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _last: Action | None = None
+    _refused: str = ""
     _idle_hovers: int = 0
 
     def begin(self, state: str) -> None:
@@ -68,5 +69,24 @@ class Efficiency:
         redundant = any(name != "revisited_state" for name in found)
         self.in_a_row = self.in_a_row + 1 if redundant else 0
         self._states.append(now)
-        self._last = action
+        self._last, self._refused = action, ""
         return dict.fromkeys([*found, "redundant_action"] if redundant else found, 1.0)
+
+    def refuse(self, action: str, state: str) -> Mapping[str, float]:
+        """An action was not carried out.
+
+        Args:
+            action: as it was written.
+            state: what is seen now.
+
+        Returns:
+            Measurements as of `note`. One such action may be a slip; another one right after it is redundant, where
+            what is seen stays the same.
+        """
+        now, found = hash(state), []
+        if self._refused and self._states[-1] == now:
+            found = ["no_effect_action", *(["repeated_action"] if action == self._refused else []), "redundant_action"]
+        self.in_a_row += bool(found)
+        self._states.append(now)
+        self._refused = action or " "
+        return dict.fromkeys(found, 1.0)

@@ -10,6 +10,7 @@ from env_adapters.webarena.fence import Address, authority
 from env_adapters.webarena.miniwob_oracle import SOLVED, page_oracle
 from env_adapters.webarena.oracle import Oracle
 from env_adapters.webarena.sites import URLS, SiteSet
+from env_adapters.webarena.sites.world import DEFAULT_SEED
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks import ENV, item_of
 from env_adapters.webarena.worlds import World, placeholder
@@ -41,14 +42,15 @@ class EmbeddedTasks:
         listed = [task for task in site_tasks() if task["split"] == half]
         return [item(task) for task in listed if split in CHANGING or not task["require_reset"]]
 
+    def check(self) -> None:
+        """See `TaskSource`; sites may be started later."""
+
     async def open(self, item: TaskItem) -> World:
         """See `TaskSource`."""
         sites = SiteSet.running(self.folder)
+        sites.check(DEFAULT_SEED)
         copy = sites.acquire()
-        judged = json.dumps(item.data["eval"])
-        named = {
-            authority(url) for site, url in URLS.items() if site in item.data["sites"] or placeholder(site) in judged
-        }
+        named = {authority(URLS[site]) for site in reached(item)}
         routes = {
             name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items() if name in named
         }
@@ -70,6 +72,9 @@ class MiniWobTasks:
         miniwob.pages_folder()  # without the package there is nothing to play
         return [item(task) for task in miniwob.miniwob_tasks(split)]
 
+    def check(self) -> None:
+        """See `TaskSource`; its pages are looked for where tasks are listed."""
+
     async def open(self, item: TaskItem) -> World:
         """See `TaskSource`."""
         routes = {name: Address(host, port) for name, (host, port) in miniwob.pages().routes.items()}
@@ -78,6 +83,12 @@ class MiniWobTasks:
     def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
         """See `TaskSource`; of the pages that say in a sentence what to do."""
         return page_oracle() if item.id.split(":")[1] in SOLVED else None
+
+
+def reached(item: TaskItem) -> list[str]:
+    """The sites that an episode of a task reaches: its own, and those on which it is judged."""
+    judged = json.dumps(item.data["eval"])
+    return [site for site in URLS if site in item.data["sites"] or placeholder(site) in judged]
 
 
 def item(task: Mapping[str, Any]) -> TaskItem:

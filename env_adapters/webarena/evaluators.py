@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from playwright.async_api import Error, Page
 
-from env_adapters.webarena.helpers import call
+from env_adapters.webarena.helpers import LAST_URL, call
 from env_adapters.webarena.session import BrowserSession
 from env_adapters.webarena.tab import Tab
 from verl_agent.errors import EnvError
@@ -169,7 +169,10 @@ def url_match(reference: str, url: str) -> float:
 async def program_html(targets: Sequence[Mapping[str, Any]], ending: Ending) -> float:
     """Whether every target holds what it must: a page, what a script selects on it, or what a helper finds out."""
     for target in targets:
-        text = html.unescape(await _selected(target, ending))
+        selected = await _selected(target, ending)
+        if selected is None:
+            return 0.0
+        text = html.unescape(selected)
         required = target["required_contents"]
         if "exact_match" in required:
             good = exact_match(required["exact_match"], text)
@@ -182,13 +185,18 @@ async def program_html(targets: Sequence[Mapping[str, Any]], ending: Ending) -> 
     return 1.0
 
 
-async def _selected(target: Mapping[str, Any], ending: Ending) -> str:
+async def _selected(target: Mapping[str, Any], ending: Ending) -> str | None:
+    """What a target selects; None where it is about the agent's last page, and that is none of a site."""
     session, url = ending.session, target["url"]
+    own = LAST_URL in url
     if url.startswith("func:"):
         url = await call(url, ending.session.page, ending.base)
     if url == "last":
         return await _select(target, session.page, ending, until=0.0)
     if not session.fence.allows(url):
+        session.check()
+        if own:
+            return None
         raise EnvError(f"the page {url} that the evaluator asks for is outside the sites of this task.")
     page = await session.extra_page()
     try:

@@ -173,7 +173,8 @@ class Fence:
                 await self._pass_both(reader, writer, upstream, onward)
             else:
                 onward.write(_origin_form(method, target, version) + _single(fields, route.headers))
-                await self._pass_answer(reader, writer, upstream, onward, url, own=bool(route.headers))
+                needed = bool(route.headers) or _is_document(fields)
+                await self._pass_answer(reader, writer, upstream, onward, url, needed)
         finally:
             self.traffic.open_requests -= not tunnel
             self.traffic.moved_at = time.monotonic() - TUNNEL_QUIET_S
@@ -186,7 +187,7 @@ class Fence:
         upstream: asyncio.StreamReader,
         onward: asyncio.StreamWriter,
         url: str,
-        own: bool,
+        needed: bool,
     ) -> None:
         """Pass the body of a request on, and its answer back, which ends the connection.
 
@@ -194,7 +195,7 @@ class Fence:
             reader, writer: to the browser.
             upstream, onward: to the site.
             url: what was asked for.
-            own: whether the site is one of the embedded, of which a copy must never be missing.
+            needed: whether the site must do its part: the embedded ones for all that is asked, others for documents.
         """
         sending = asyncio.create_task(_pour(reader, onward))
         sending.add_done_callback(lambda _: onward.close())  # the browser gave up, or left
@@ -208,7 +209,7 @@ class Fence:
                     self.traffic.down = f"{url[:200]} (it ended before it had answered)"
                 raise
             line, _, fields = answer.partition(b"\r\n")
-            if own and (line[9:12] in GATEWAY or LOST.encode().lower() in fields.lower()):
+            if needed and (line[9:12] in GATEWAY or LOST.encode().lower() in fields.lower()):
                 self.traffic.down = f"{url[:200]} ({line.decode('latin-1')})"
             writer.write(line + b"\r\n" + _single(fields))
             await _pour(upstream, writer)
@@ -240,6 +241,11 @@ async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter, traffi
             traffic.moved_at = time.monotonic()
         sink.write(chunk)
         await sink.drain()
+
+
+def _is_document(fields: bytes) -> bool:
+    """Whether a request is for a page, not for what lies in one: only then browsers ask for HTML first."""
+    return any(line.lower().startswith(b"accept: text/html") for line in fields.split(b"\r\n"))
 
 
 def _origin_form(method: str, target: str, version: str) -> bytes:

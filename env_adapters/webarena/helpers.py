@@ -14,6 +14,8 @@ from verl_agent.errors import ConfigError, EnvError
 ADMIN = {"username": "admin", "password": "admin1234"}
 """The shop's account of WebArena's own images, which they publish."""
 TIMEOUT_S = 20.0
+LAST_URL = "__last_url__"
+"""How a task writes the URL of the page that the agent left open."""
 MEMBER_ROLE = """name => {
   const accounts = [...document.querySelectorAll("td[data-label='Account'] span.gl-avatar-labeled-sublabel")];
   const index = accounts.findIndex(one => one.outerText === '@' + name);
@@ -96,9 +98,9 @@ def read_call(text: str) -> tuple[str, list[str]]:
 
 
 async def call(text: str, page: Page, base: Mapping[str, str]) -> str:
-    """What a helper answers; `__last_url__` is the URL of the page."""
+    """What a helper answers; `LAST_URL` is the URL of the page."""
     name, arguments = read_call(text)
-    return await HELPERS[name](page, base, *[one.replace("__last_url__", page.url) for one in arguments])
+    return await HELPERS[name](page, base, *[one.replace(LAST_URL, page.url) for one in arguments])
 
 
 async def _shop(base: Mapping[str, str], path: str, query: Mapping[str, str] | None = None) -> Any:

@@ -28,8 +28,11 @@ INTENT = "Do what the page asks for, then stop."
 LOCATOR = "document.documentElement.getAttribute('data-reward')"
 SCRIPT = """<script>
 (function () {
-  var begin = core.startEpisode, end = core.endEpisode, page = document.documentElement, begun = false;
-  page.setAttribute('data-reward', '0');
+  var begin = core.startEpisode, end = core.endEpisode, page = document.documentElement;
+  var here = location.pathname + location.search, first = localStorage.getItem('task') || here;
+  var ended = first == here && localStorage.getItem('reward'), begun = ended || first != here;
+  localStorage.setItem('task', first);
+  page.setAttribute('data-reward', ended || '0');
   core.EPISODE_MAX_TIME = 2000000000;
   core.startEpisode = function () {
     if (begun) return;
@@ -43,11 +46,16 @@ SCRIPT = """<script>
   core.endEpisode = function (reward, proportional, reason) {
     if (WOB_DONE_GLOBAL) return;
     end(reward, false, reason);
+    localStorage.setItem('reward', String(WOB_RAW_REWARD_GLOBAL));
     page.setAttribute('data-reward', String(WOB_RAW_REWARD_GLOBAL));
   };
 })();
 </script>"""
-"""Goes behind `core.js`: begins the episode by itself, once, and writes down what came of it."""
+"""Goes behind `core.js`: begins the episode by itself, once, and writes down what came of it.
+
+The browser keeps which page an episode began with, and what came of it. So one that has ended is not played again by
+going to it, and neither is another page, or the same with another seed.
+"""
 CORE = b'<script src="../core/core.js"></script>'
 
 

@@ -57,8 +57,13 @@ class Numbers:
     def begin(self, root: str) -> None:
         """A page is read, whose root has this id: another one starts anew."""
         if root != self._root:
+            self.forget()
             self._root = root
-            self._numbers.clear()
+
+    def forget(self) -> None:
+        """Another document has come, which may use the same ids for other nodes."""
+        self._root = ""
+        self._numbers.clear()
 
     def of(self, node_id: str) -> str:
         """The number of a node."""
@@ -160,7 +165,7 @@ def _words(node: Mapping[str, Any], role: str) -> str:
     if name is None or not role:
         return ""
     properties = [
-        f"{one['name']}: {one['value']['value']}"
+        f"{one['name']}: {' '.join(str(one['value']['value']).split())}"  # a page must not write lines of its own
         for one in node.get("properties", ())
         if one["name"] not in HIDDEN_PROPERTIES and "value" in one.get("value", {})
     ]

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 from verl_agent.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
+MAX_COST = 0.5 - 1e-6
+"""What all costs of an episode may take together; less than half by a little, so that no rounding makes it more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class ViewOptions:
 class EconomyOptions:
     """What redundant actions cost; nothing by default, they are only measured.
 
+    All costs of an episode together are at most `MAX_COST`, so that a solved task earns more than a failed one.
+
     Attributes:
         step_cost: reward that every action costs.
         redundant_cost: reward that a redundant action costs besides.
@@ -65,6 +69,11 @@ class EconomyOptions:
         if self.end_after is not None:
             _within("economy.end_after", self.end_after, 1, 1000)
 
+    @property
+    def success_reward(self) -> float:
+        """Return from which a task counts as solved."""
+        return 0.5 if self.step_cost or self.redundant_cost else 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
@@ -72,15 +81,25 @@ class AccessOptions:
 
     Attributes:
         allow: further URLs whose hosts pages may use, such as that of a tile server.
-        auth: folder of saved logins; None to begin logged out.
+        auth: folder of saved logins.
+        logged_out: begin logged out, also tasks that are made for somebody who is logged in.
         reset: URL that is posted to before a task on a site begins, by the site's name.
     """
 
     allow: tuple[str, ...] = ()
     auth: Path | None = None
+    logged_out: bool = False
     reset: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.logged_out, bool):
+            raise ConfigError(
+                f"env.options.access.logged_out={self.logged_out!r} is not allowed. Allowed: true, false."
+            )
+        if self.logged_out and self.auth is not None:
+            raise ConfigError(
+                f"env.options.access.logged_out=true does not go with access.auth={str(self.auth)!r}. Set one of them."
+            )
         object.__setattr__(self, "allow", (self.allow,) if isinstance(self.allow, str) else tuple(self.allow))
         object.__setattr__(self, "auth", None if self.auth is None else Path(self.auth))
 

@@ -1,6 +1,7 @@
 """One episode's browser: a context behind a fence, its tabs and the actions on them. Knows no tasks, no rewards."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -8,16 +9,17 @@ from typing import Any
 
 from playwright.async_api import Dialog, Download, Error, Page, StorageState
 
-from env_adapters.webarena.acting import enter, go, point, reason_of, travel
+from env_adapters.webarena.acting import begin, enter, go, point, reason_of, travel
 from env_adapters.webarena.browser import DIED, BrowserFarm, Room
 from env_adapters.webarena.fence import Address, Fence
 from env_adapters.webarena.grammar import Action, ActionError
 from env_adapters.webarena.observation import Element, tab_line
 from env_adapters.webarena.sight import Sight, View
-from env_adapters.webarena.tab import ANSWER_S, Tab
+from env_adapters.webarena.tab import ANSWER_S, POLL_S, Tab
+from env_adapters.webarena.tabs import MAX_TABS, Tabs
 from verl_agent.errors import EnvError
 
-MAX_TABS = 8
+LEAVING_S = 0.5
 MAX_POPUPS = 20
 """Windows that pages may open, or boxes that they may show, during one action, before the episode ends."""
 
@@ -36,8 +38,7 @@ class BrowserSession:
         self.view = view
         self._farm = farm
         self._room: Room | None = None
-        self._tabs: list[Tab] = []
-        self._current = 0
+        self._tabs = Tabs()
         self._elements: Mapping[str, Element] = {}
         self._notes: list[str] = []
         self._popups = 0
@@ -50,7 +51,11 @@ class BrowserSession:
         """The tab that is worked in."""
         if not self._tabs:
             raise EnvError(self._fault or DIED)
-        return self._tabs[self._current]
+        return self._tabs.here
+
+    @property
+    def _alive(self) -> bool:
+        return self._room is not None and self._room.browser.alive
 
     @property
     def page(self) -> Page:
@@ -73,9 +78,10 @@ class BrowserSession:
         self._room.context.on("page", self._note_page)
         for url in urls:
             page = await self._guard(self._room.context.new_page())
-            tab = next(tab for tab in self._tabs if tab.page is page)
+            tab = self._tabs.of(page)
             await self._guard(tab.attach())
-            await self._begin(tab, url)
+            await begin(tab, url, self.fence, self.view.settle_s)
+            await self._guard(tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
         return await self._see()
 
     async def act(self, action: Action) -> Sight:
@@ -86,13 +92,19 @@ class BrowserSession:
             EnvError: the browser, a site or a page failed.
         """
         self._notes, self._popups = [], 0
-        before = self.fence.traffic.refusals
+        if not self._tabs and self._alive:
+            self.check()
+            raise ActionError("The page had closed its tab.")
+        before, tab = self.fence.traffic.refusals, self.tab
         try:
             async with asyncio.timeout(self.view.settle_s + ANSWER_S):
                 await self._guard(self._do(action))
         except TimeoutError:
             self.check()
-            raise EnvError(f"the page {self.page.url[:200]} does not answer to {action.kind}.") from None
+            raise EnvError(f"the page {tab.page.url[:200]} does not answer to {action.kind}.") from None
+        except EnvError as error:
+            if not await self._left(tab, error):
+                raise
         sight = await self._see()
         if self.fence.traffic.refusals > before and action.kind == "goto" and not self.fence.allows(sight.url):
             raise ActionError("That address is outside the sites of this task.")
@@ -119,6 +131,13 @@ class BrowserSession:
         if self._fault:
             raise EnvError(self._fault)
 
+    async def keep_tab(self) -> None:
+        """Open an empty tab where pages have closed the last one."""
+        if not self._tabs:
+            self.check()
+            await self._guard(self._open_tab())
+            self._note("The last tab was closed by its page; this one is empty.")
+
     async def extra_page(self) -> Page:
         """A page in the same context that is no tab of the agent's, for evaluators; to be closed by the caller."""
         assert self._room is not None
@@ -137,20 +156,6 @@ class BrowserSession:
         finally:
             await self.fence.close()
 
-    async def _begin(self, tab: Tab, url: str) -> None:
-        if not self.fence.allows(url):
-            raise EnvError(f"the start page {url} is outside the sites of its task: {', '.join(self.fence.routes)}.")
-        try:
-            answer = await tab.page.goto(url, wait_until="commit", timeout=self.view.settle_s * 1000)
-        except Error as error:
-            raise EnvError(f"the start page {url} does not come: {reason_of(error)}") from error
-        if answer is not None and answer.status >= 400:
-            down = f": {self.fence.traffic.down}" if self.fence.traffic.down else ""
-            raise EnvError(
-                f"the start page {url} answers {answer.status}{down}. Check that the site is up, and its URL."
-            )
-        await self._guard(tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
-
     async def _do(self, action: Action) -> None:
         match action.kind:
             case "click" | "hover":
@@ -162,7 +167,7 @@ class BrowserSession:
             case "scroll":
                 await self.tab.scroll(1 if action.text == "down" else -1)
             case "goto":
-                await self._goto(action.text)
+                self._note(await go(self.tab, action.text, self.fence, self.view.settle_s))
             case "go_back" | "go_forward":
                 self._note(await travel(self.tab, action.kind, self.view.settle_s))
             case "new_tab":
@@ -170,16 +175,10 @@ class BrowserSession:
             case "close_tab":
                 await self._close_tab()
             case "tab_focus":
-                await self._focus(int(action.text))
+                self._tabs.focus(int(action.text))
+                await self.page.bring_to_front()
             case _:
                 raise ActionError(f"{action.kind} cannot be carried out on a page.")
-
-    async def _goto(self, url: str) -> None:
-        full = url if "://" in url else f"http://{url}"
-        if not self.fence.allows(full):
-            sites = ", ".join(name.removesuffix(":80") for name in self.fence.routes)
-            raise ActionError(f"{url[:200]!r} is outside the sites of this task. Allowed: {sites}.")
-        self._note(await go(self.tab, full, self.view.settle_s))
 
     async def _open_tab(self) -> None:
         if len(self._tabs) >= MAX_TABS:
@@ -187,20 +186,15 @@ class BrowserSession:
         assert self._room is not None
         page = await self._room.context.new_page()
         self._popups -= 1
-        self._current = next(index for index, tab in enumerate(self._tabs) if tab.page is page)
+        self._tabs.work_in(self._tabs.of(page))
 
     async def _close_tab(self) -> None:
-        tab = self._tabs.pop(self._current)
+        tab = self.tab
+        self._tabs.forget(tab)
         await tab.page.close()
         if not self._tabs:
             await self._open_tab()
-        self._current = len(self._tabs) - 1
-        await self.page.bring_to_front()
-
-    async def _focus(self, number: int) -> None:
-        if number >= len(self._tabs):
-            raise ActionError(f"There is no tab {number}. Tabs: 0 to {len(self._tabs) - 1}.")
-        self._current = number
+        self._tabs.focus(len(self._tabs) - 1)
         await self.page.bring_to_front()
 
     def _find(self, element: str) -> Element:
@@ -209,11 +203,25 @@ class BrowserSession:
         return self._elements[element]
 
     async def _see(self) -> Sight:
+        """Show the current tab; where it closes itself, the one that is left, and an empty one after the last."""
+        while True:
+            await self.keep_tab()
+            tab = self.tab
+            try:
+                return await self._read()
+            except EnvError as error:
+                if not await self._left(tab, error):
+                    raise
+
+    async def _left(self, tab: Tab, error: EnvError) -> bool:
+        """Whether all that went wrong is that a tab has closed itself; the browser may say so a moment later."""
+        deadline = time.monotonic() + LEAVING_S
+        while "closed" in str(error) and not tab.page.is_closed() and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_S)
+        return tab.page.is_closed() and self._alive and not self._fault and not self.fence.traffic.down
+
+    async def _read(self) -> Sight:
         """Wait until the current tab has settled, and read it."""
-        if self.page.is_closed():
-            self._current = len(self._tabs) - 1
-        if not self._tabs:
-            await self._guard(self._open_tab())
         await self._guard(self.tab.attach())
         await self._guard(self.tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
         self.check()
@@ -222,7 +230,7 @@ class BrowserSession:
         titles = [title if tab is self.tab else await tab.title() for tab in self._tabs]
         self._elements = text.elements
         self.check()
-        return Sight(tab_line(titles, self._current), text, self.page.url, tuple(self._notes))
+        return Sight(tab_line(titles, self._tabs.current), text, self.page.url, tuple(self._notes))
 
     async def _guard(self, work: Any) -> Any:
         """Name what goes wrong with the browser, and end what a page keeps doing."""
@@ -230,7 +238,7 @@ class BrowserSession:
             return await work
         except Error as error:
             self.check()
-            if self._room is None or not self._room.browser.alive:
+            if not self._alive:
                 raise EnvError(DIED) from error
             reason = reason_of(error)
             if "Unknown key" in reason:
@@ -250,20 +258,11 @@ class BrowserSession:
                 self._fail(f"a page opened more than {MAX_POPUPS} windows at once.")
             self._later(page.close())
             return
-        tab = Tab(page)
-        self._tabs.append(tab)
+        tab = self._tabs.add(page)
         page.on("dialog", self._note_dialog)
         page.on("download", self._note_download)
         page.on("crash", lambda _: self._fail(f"the page {page.url[:200]} crashed."))
-        page.on("close", lambda _: self._forget(tab))
-
-    def _forget(self, tab: Tab) -> None:
-        """A tab has closed itself."""
-        if tab in self._tabs:
-            index = self._tabs.index(tab)
-            self._tabs.remove(tab)
-            if index <= self._current:
-                self._current = max(0, self._current - 1)
+        page.on("close", lambda _: self._tabs.forget(tab))
 
     async def _note_dialog(self, dialog: Dialog) -> None:
         """Answer a box at once, since the page waits: as Playwright does for WebArena, by dismissing it."""

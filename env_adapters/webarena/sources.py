@@ -9,9 +9,12 @@ from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks, refuse_u
 from env_adapters.webarena.options import AccessOptions
 from env_adapters.webarena.splits import SPLITS
 from env_adapters.webarena.tasks import ENV, installed_tasks, items_of, selected
-from env_adapters.webarena.worlds import GivenSites, World
+from env_adapters.webarena.worlds import GivenSites, World, login_of
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
+
+OF_A_FILE = ("train", "test", "all")
+"""Splits of a user's file; its tasks say which of the first two they are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,14 @@ class TaskSource(Protocol):
         """The items of a split, in the same order on every machine."""
         ...
 
+    def check(self) -> None:
+        """Refuse, before anything starts, what its tasks cannot be played with.
+
+        Raises:
+            ConfigError: a setting does not allow it.
+        """
+        ...
+
     async def open(self, item: TaskItem) -> World:
         """The sites of one episode of a task.
 
@@ -58,13 +69,11 @@ class TaskSource(Protocol):
 class GivenTasks:
     """WebArena's 812 tasks, or those of a file, on sites that the user names; see `splits.py`.
 
-    In a file whose tasks have a field `split`, that says which are in `train` and which in `test`.
+    In a file whose tasks have a field `split`, that says which are in `train` and which in `test`; another has `all`.
 
     Raises:
         ConfigError: a site has no name or URL that could be meant.
     """
-
-    splits = tuple(SPLITS)
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -74,9 +83,33 @@ class GivenTasks:
     def items(self, split: str) -> Sequence[TaskItem]:
         """See `TaskSource`; with the URLs of some sites, only tasks that need no others."""
         every = items_of(installed_tasks() if self.options.tasks == ENV else Path(self.options.tasks))
-        named = any("split" in item.data for item in every) and split in ("train", "test")
+        named = self.options.tasks != ENV and split != "all"
+        if named and not any(item.data.get("split") == split for item in every):
+            raise ConfigError(
+                f"no task of {self.options.tasks} has split={split!r}. Give each a field `split` with the value train "
+                "or test, or take all: which of WebArena's own tasks are held out says nothing of others."
+            )
         items = [item for item in every if item.data.get("split") == split] if named else SPLITS[split](every)
         return items if self.options.sites is None else selected(items, tuple(self.options.sites))
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """See `TaskSource`."""
+        return tuple(SPLITS) if self.options.tasks == ENV else OF_A_FILE
+
+    def check(self) -> None:
+        """See `TaskSource`: who plays tasks of a customer logged out has to say so."""
+        access = self.options.access
+        if self.options.sites is None or access.auth is not None or access.logged_out:
+            return
+        waiting = [item for item in self.items("all") if item.data.get("require_login") and login_of(item)]
+        if waiting:
+            raise ConfigError(
+                f"env.options.access.auth=null, and tasks begin logged in: {len(waiting)}, such as {waiting[0].id} "
+                f"by {login_of(waiting[0])}. Set it to the folder in which WebArena's auto_login "
+                "(browser_env/auto_login.py of github.com/web-arena-x/webarena) saved the logins of your sites; or "
+                "play all logged out: env.options.access.logged_out=true"
+            )
 
     async def open(self, item: TaskItem) -> World:
         """See `TaskSource`."""

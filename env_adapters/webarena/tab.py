@@ -57,6 +57,18 @@ CHOOSE = """function(wanted) {
   return 'chosen';
 }"""
 """Choosing in a list, since its menu is drawn by the system and not by the page. Answers what came of it."""
+TO_END = """(() => {
+  const field = document.activeElement, chosen = getSelection();
+  if (field.matches('input, textarea')) {
+    const end = field.value.length;
+    if (field.selectionStart === null) return 'by key';
+    if (field.selectionStart === field.selectionEnd) field.setSelectionRange(end, end);
+  } else if (field.isContentEditable && chosen.isCollapsed) {
+    chosen.selectAllChildren(field);
+    chosen.collapseToEnd();
+  }
+})()"""
+"""A field of numbers, for one, does not say where its cursor is; `End` does it there."""
 LOADING = ("Page.frameRequestedNavigation", "Page.frameStartedNavigating", "Page.frameStartedLoading")
 DONE = ("Page.frameStoppedLoading", "Page.frameDetached")
 
@@ -115,7 +127,7 @@ class Tab:
         """The title, or "" where the page does not say."""
         try:
             async with asyncio.timeout(TITLE_S):
-                return await self.page.title()
+                return " ".join((await self.page.title()).split())
         except (TimeoutError, Error):
             return ""
 
@@ -202,6 +214,13 @@ class Tab:
             raise gone(error) from error
         return str(answer["result"].get("value", "none"))
 
+    async def to_end(self) -> None:
+        """Put the cursor behind the text of the field in focus; where the page has selected it, typing replaces it."""
+        with suppress(Error):  # the click has led to another page
+            answer = await self._ask("Runtime.evaluate", expression=TO_END, returnByValue=True)
+            if answer["result"].get("value") == "by key":
+                await self.page.keyboard.press("End")
+
     async def history(self) -> tuple[bool, bool]:
         """Whether there is a page to go back to, and one to go forward to."""
         answer = await self._ask("Page.getNavigationHistory")
@@ -247,3 +266,4 @@ class Tab:
     def _note_arrival(self, event: dict[str, Any]) -> None:
         if event["frame"]["id"] == self._main:
             self._arriving = ""
+            self._numbers.forget()

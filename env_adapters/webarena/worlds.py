@@ -39,12 +39,14 @@ class World:
         routes: where they listen, see `Fence`.
         state: cookies and local storage to begin with.
         release: gives the world back; may take a moment, and runs in a thread.
+        login: file that `state` was read from, "" if it was made.
     """
 
     urls: Mapping[str, str]
     routes: Mapping[str, Address]
     state: StorageState | None = None
     release: Callable[[], None] = field(default=_nothing)
+    login: str = ""
 
     @property
     def base(self) -> Mapping[str, str]:
@@ -64,6 +66,13 @@ class World:
     def start_urls(self, item: TaskItem) -> list[str]:
         """What the tabs of the task show at first."""
         return str(self.fill(item.data["start_url"])).split(TABS)
+
+    def others(self, item: TaskItem) -> list[str]:
+        """A line about the sites of a task on which no tab begins; none if there are no such sites."""
+        begun = self.start_urls(item)
+        urls = {site: self.urls[site] for site in item.data["sites"] if site in self.urls}
+        named = [f"{site}: {url}" for site, url in urls.items() if not any(one.startswith(url) for one in begun)]
+        return [f"Other sites of this task: {', '.join(named)}"] if named else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +118,27 @@ class GivenSites:
         await asyncio.gather(*(_post(self.reset[site]) for site in item.data["sites"] if site in self.reset))
         urls = {site: url.rstrip("/") for site, url in self.sites.items()}
         allowed = [*(urls[site] for site in item.data["sites"]), *self.allow]
-        return World(urls, routes_of(allowed), self._login(item))
-
-    def _login(self, item: TaskItem) -> StorageState | None:
-        named = item.data.get("storage_state")
+        named = login_of(item)
         if self.auth is None or not named:
-            return None
-        file = self.auth / Path(named).name
+            return World(urls, routes_of(allowed))
+        file = self.auth / named
+        return World(urls, routes_of(allowed), self._login(item, file), login=str(file))
+
+    def _login(self, item: TaskItem, file: Path) -> StorageState:
         try:
             state: StorageState = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"task {item.id} wants the login {file}, which cannot be read: {error}. "
-                "Make it with WebArena's auto_login, or leave env.options.auth away to begin logged out."
+                "Make it with WebArena's auto_login, or begin logged out: env.options.access.auth=null "
+                "env.options.access.logged_out=true"
             ) from error
         return state
+
+
+def login_of(item: TaskItem) -> str:
+    """File of the login that a task begins with, "" if it needs none."""
+    return Path(item.data.get("storage_state") or "").name
 
 
 def routes_of(urls: Iterable[str]) -> dict[str, Address]:

@@ -35,7 +35,7 @@ def play(item, source, script=None):
 def judge_at_once(items, source):
     """What each of these tasks gives to an episode that ends at once with a wrong answer, or without one.
 
-    They begin on the same pages, and one session that does nothing serves them all.
+    They begin on the same pages and reach the same sites, and one session that does nothing serves them all.
     """
 
     async def judge():

@@ -6,10 +6,11 @@ nothing, or by a wrong answer at once, is seen for every task in any case.
 """
 
 import os
+from collections import defaultdict
 
 import pytest
 
-from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks
+from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks, reached
 from env_adapters.webarena.miniwob_oracle import SOLVED
 from env_adapters.webarena.sites_tasks import site_tasks
 from tests.sites.playing import judge_at_once, play
@@ -18,15 +19,24 @@ from verl_agent.envs.chromium import installed_chromiums
 pytestmark = pytest.mark.skipif(not installed_chromiums(), reason="needs Chromium: make chromium")
 EVERY = EmbeddedTasks().items("train_all") + EmbeddedTasks().items("test_all")
 FIRST = list({item.data["intent_template_id"]: item for item in reversed(EVERY)}.values())[::-1]
-STARTS = sorted({item.data["start_url"] for item in EVERY})
+ALIKE = defaultdict(list)
+"""Tasks that one session can judge: they begin on the same pages, and reach the same sites."""
+for one in EVERY:
+    ALIKE[one.data["start_url"], *reached(one)].append(one)
 OF_SITES = list({tuple(item.data["sites"]): item for item in reversed(EVERY)}.values())
 PLAYED = {"all": EVERY, "sites": OF_SITES}.get(os.environ.get("WEB_TASKS", ""), FIRST)
+MINIWOB_PAGE = "http://miniwob.test/miniwob"
+AGAIN = ['click [button "ONE"]']
 MINIWOB = [
     ("click-test-2", ['click [button "ONE"]'], 1.0),
     ("click-test-2", ['click [button "TWO"]', 'click [button "ONE"]'], 0.0),
     ("click-test-2", [], 0.0),
     ("click-test-2", ['click [button "ONE"]', "goto [http://miniwob.test/miniwob/click-test.html?seed=0]"], 0.0),
     ("click-test", ['click [button "Click Me!"]'], 1.0),
+    ("click-test", ['click [button "Click Me!"]', f"goto [{MINIWOB_PAGE}/click-test.html?seed=0]"], 1.0),
+    ("click-test-2", ['click [button "TWO"]', f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=0]", *AGAIN], 0.0),
+    ("click-test-2", ['click [button "TWO"]', f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=0&x]", *AGAIN], 0.0),
+    ("click-test-2", [f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=7&seed=0]", *AGAIN], 0.0),
 ]
 
 
@@ -38,10 +48,9 @@ def test_the_script_solves_the_task_and_wrong_endings_do_not(item, sites):
         assert play(item, source, script) == 0.0
 
 
-@pytest.mark.parametrize("start", STARTS)
-def test_no_task_is_solved_by_ending_at_once(start, sites):
+@pytest.mark.parametrize("items", ALIKE.values(), ids=map(" ".join, ALIKE))
+def test_no_task_is_solved_by_ending_at_once(items, sites):
     """With a wrong answer, or with nothing said and nothing done: each task has such an ending of one action."""
-    items = [item for item in EVERY if item.data["start_url"] == start]
     assert all(min(map(len, item.data["wrong"])) == 1 for item in items)
     scores = judge_at_once(items, EmbeddedTasks(sites.home.folder))
     assert [item.id for item, score in zip(items, scores, strict=True) if score != 0.0] == []

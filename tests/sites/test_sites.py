@@ -14,7 +14,7 @@ from env_adapters.webarena.sites.folders import Home
 from env_adapters.webarena.sites.world import world
 from tests.sites.visitor import Visitor
 
-TOKEN = re.compile('value="[A-Za-z0-9]{64}"')
+TOKEN = re.compile('(?:value=|csrfToken: )"[A-Za-z0-9]{64}"')
 """What guards a form is drawn anew for each page."""
 AGE = re.compile(r"[\d.]+ (?:seconds|minutes|hours|days|years)\b")
 SHOP, ADMIN, FORUM, CODE = "http://shop.test", "http://admin.test/dashboard", "http://forum.test", "http://code.test"
@@ -103,9 +103,15 @@ def test_an_episode_reaches_the_sites_of_its_task_alone_and_those_that_judge_it(
 
 
 def test_the_same_page_is_the_same_in_every_copy(pair):
+    """Copies in which nothing has changed share one answer, so something changes in each, and it answers itself."""
+    product = next(product for product in world().shop.products if product.stock)
+    for visitor in pair:
+        visitor.post(f"{SHOP}/basket/add/{product.pk}/", SHOP + product.path, quantity="1")
+        visitor.post(f"{FORUM}/comment/like/1/create/")
     for url in (f"{SHOP}/catalogue/", f"{SHOP}/catalogue/?page=2", f"{FORUM}/", f"{CODE}/"):
         texts = [TOKEN.sub("", visitor.get(url)[1]) for visitor in pair]
         assert texts[0] == texts[1] == texts[2]
+    assert product.title in pair[0].get(f"{SHOP}/basket/")[1]
 
 
 def test_two_sessions_that_fill_the_same_cart_do_not_see_each_other(pair):

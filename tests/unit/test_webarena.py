@@ -3,11 +3,14 @@
 import asyncio
 import json
 import pickle
+import re
 
+import psutil
 import pytest
 from aiohttp import web
 
 from env_adapters.webarena.adapter import WebArena, _adapter, bound_class
+from env_adapters.webarena.browser import MARK
 from env_adapters.webarena.efficiency import Efficiency
 from env_adapters.webarena.grammar import parse
 from env_adapters.webarena.sources import SourceOptions, source_of
@@ -18,7 +21,7 @@ from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.place import PoolLimits
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import TaskItem
+from verl_agent.types import Episode, Reply, StopReason, TaskItem, Turn
 
 SHOP = """<h1>Shop</h1><a href=/cup>Cup</a><a href=/basket>Basket</a><button onclick="x.hidden = false">More</button>
 <p id=x hidden>more of it</p>"""
@@ -71,19 +74,37 @@ OUTSIDE = {
 }
 
 
+POST = {
+    "eval_types": ["program_html"],
+    "program_html": [
+        {
+            "url": "func:reddit_get_post_url('__last_url__')",
+            "locator": "",
+            "required_contents": {"must_include": ["$12"]},
+        }
+    ],
+}
+
+
 @pytest.fixture(scope="module")
 def shop():
-    with serving_pages(PAGES) as port:
+    async def answer(request):
+        if request.path == "/round":
+            raise web.HTTPFound("/round")
+        body = PAGES.get(request.path)
+        return page("Nothing is here.", status=404) if body is None else page(body)
+
+    with serving(answer) as port:
         yield f"http://127.0.0.1:{port}"
 
 
-def play(url, evaluation, actions, **options):
+def play(url, evaluation, actions, fields=None, **options):
     """The steps of an episode; `<name>` in an action is the number of that element."""
 
     async def run():
-        env = WebArena(sites={"shopping": url}, **options)
+        env = WebArena(**{"sites": {"shopping": url}, **options})
         try:
-            messages = await env.reset(TaskItem("webarena", "1", task(evaluation)))
+            messages = await env.reset(TaskItem("webarena", "1", task(evaluation, **(fields or {}))))
             steps = []
             for action in actions:
                 if "<" in action:
@@ -134,6 +155,16 @@ def test_an_ending_that_cannot_be_judged_is_an_error_and_no_failure(shop):
 
 
 @needs_chromium
+@pytest.mark.parametrize("url", ["about:blank", "chrome-error://chromewebdata/"])
+def test_a_last_page_that_is_none_of_a_site_fails_the_task_and_is_no_error(shop, url):
+    """`new_tab` leaves an empty page behind, and a redirect without end the browser's own."""
+    actions = ["new_tab"] if url == "about:blank" else [f"goto [{shop}/round]"]
+    _, steps = play(shop, POST, [*actions, "stop"])
+    assert f"URL: {url}" in steps[0].observation
+    assert (steps[-1].reward, steps[-1].terminated) == (0.0, True)
+
+
+@needs_chromium
 def test_nothing_is_earned_after_the_end(shop):
     _, steps = play(shop, ASK, ["stop [12]", "stop [12]"])
     assert (steps[1].reward, steps[1].terminated) == (0.0, True)
@@ -176,6 +207,30 @@ def test_redundant_actions_may_cost_and_end_the_episode(shop):
 
 
 @needs_chromium
+def test_costs_never_make_a_solved_task_a_failed_one(shop):
+    """Nor a failed one a solved one, and nothing is taken off where nothing costs."""
+    dear = {"step_cost": 0.3, "redundant_cost": 1.0}
+    actions = ["click [<More>]", *["click [<More>]"] * 4]
+    for economy, answer, reward in ((dear, "12", 0.5), (dear, "13", -0.5), ({}, "12", 1.0), ({}, "13", 0.0)):
+        _, steps = play(shop, ASK, [*actions, f"stop [{answer}]"], economy=economy)
+        needed = WebArena.with_options({"economy": economy}).success_reward
+        turns = [Turn(Reply("x"), "x", step, 0.0, 0.0) for step in steps]
+        item = TaskItem("webarena", "1", task(ASK))
+        episode = Episode(item, 9, turns=turns, stop=StopReason.TERMINATED, success_reward=needed)
+        assert episode.reward == pytest.approx(reward, abs=1e-5)
+        assert episode.success == (answer == "12")
+
+
+@needs_chromium
+def test_the_other_sites_of_a_task_are_named_at_first_and_once(shop):
+    sites = {"shopping": shop, "reddit": "http://forum.test:9999"}
+    messages, steps = play(shop, ASK, ["click [<Cup>]"], {"sites": ["shopping", "reddit"]}, sites=sites)
+    said = "NOTE: Other sites of this task: reddit: http://forum.test:9999"
+    assert messages[1]["content"].splitlines()[0] == said
+    assert said not in steps[0].observation
+
+
+@needs_chromium
 def test_an_observation_is_cut_where_it_is_too_long():
     with serving_pages({"/": "".join(f"<p>line {n} of many</p>" for n in range(400))}) as port:
         messages, _ = play(f"http://127.0.0.1:{port}", ASK, [], view={"max_chars": 500, "whole_page": True})
@@ -185,8 +240,12 @@ def test_an_observation_is_cut_where_it_is_too_long():
 
 @needs_chromium
 def test_pictures_are_kept_where_they_are_asked_for(shop, tmp_path):
-    play(shop, ASK, ["click [<Cup>]"], view={"screenshots": str(tmp_path)})
-    assert sorted(path.name for path in tmp_path.glob("*/*.png")) == ["000.png", "001.png"]
+    for actions in (["click [<Cup>]", "fly"], ["click [<Basket>]"]):
+        play(shop, ASK, actions, view={"screenshots": str(tmp_path)})
+    first, second = sorted(tmp_path.iterdir(), key=lambda folder: folder.stat().st_ctime_ns)
+    assert [sorted(path.name for path in one.glob("*.png")) for one in (first, second)] == [["000.png", "001.png"]] * 2
+    assert re.fullmatch(r"1-\d{8}T\d{6}-[0-9a-f]{8}", first.name)
+    assert re.fullmatch(r"001 click \[\d+\]\n002 fly\n", (first / "actions.txt").read_text())
 
 
 @needs_chromium
@@ -251,6 +310,9 @@ def test_a_saved_login_is_used_and_a_missing_one_named(tmp_path):
         assert "hello emma" in asyncio.run(text("shop.json"))
         with pytest.raises(ConfigError, match=r"wants the login .*other\.json"):
             asyncio.run(text("other.json"))
+        (tmp_path / "wrong.json").write_text(json.dumps({"cookies": [cookie | {"sameSite": "Any"}], "origins": []}))
+        with pytest.raises(ConfigError, match=r"cannot begin with the login .*wrong\.json"):
+            asyncio.run(text("wrong.json"))
 
 
 @needs_chromium
@@ -260,21 +322,34 @@ def test_sessions_of_a_host_process_share_its_browsers(shop, tmp_path):
     options = {"tasks": str(file), "sites": {"shopping": shop}}
     adapter = WebArena.with_options(options)
 
-    async def one(pool, item):
-        env = PooledEnv(adapter, pool)
-        await env.reset(item)
-        step = await env.step("stop [12]")
-        await env.close()
-        return step.reward
-
     async def run():
         pool = process_pool(adapter, options, CallLimits(60), PoolLimits(count=1))
         try:
-            return await asyncio.gather(*(one(pool, item) for item in adapter.tasks("all")))
+            envs = [PooledEnv(adapter, pool) for _ in range(4)]
+            await asyncio.gather(*map(PooledEnv.reset, envs, adapter.tasks("all")))
+            browsers = running_browsers()
+            steps = await asyncio.gather(*(env.step("stop [12]") for env in envs))
+            await asyncio.gather(*map(PooledEnv.close, envs))
+            return [step.reward for step in steps], browsers
         finally:
             await pool.shutdown()
 
-    assert asyncio.run(run()) == [1.0] * 4
+    before = running_browsers()
+    rewards, browsers = asyncio.run(run())
+    assert rewards == [1.0] * 4 and len(browsers - before) == 1
+
+
+def running_browsers():
+    """The mark of each browser of ours below this process."""
+    words = [word for process in psutil.Process().children(recursive=True) for word in words_of(process)]
+    return {word for word in words if word.startswith(MARK)}
+
+
+def words_of(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
 
 
 @needs_chromium
@@ -299,6 +374,8 @@ def test_the_contract_is_kept(shop, tmp_path):
         ({"view": {"width": "wide"}}, "env.options.view.width='wide' is not allowed"),
         ({"view": {"settle_s": 0}}, "env.options.view.settle_s=0 is not allowed"),
         ({"economy": {"end_after": 0}}, "env.options.economy.end_after=0 is not allowed"),
+        ({"access": {"logged_out": "yes"}}, "env.options.access.logged_out='yes' is not allowed"),
+        ({"access": {"logged_out": True, "auth": "x"}}, "does not go with access.auth='x'. Set one of them."),
         (
             {"sites": {"shoping": "http://x"}},
             "env.options.sites.shoping is no site of WebArena. Did you mean 'shopping'?",
@@ -326,6 +403,27 @@ def test_a_class_with_tasks_of_its_own_travels_as_the_adapter():
     bound = bound_class(source_of(SourceOptions()))
     assert bound is not WebArena and pickle.loads(pickle.dumps(bound)) is WebArena is _adapter()
     assert pickle.loads(pickle.dumps(WebArena)) is WebArena
+
+
+def test_an_action_that_was_refused_is_redundant_where_it_follows_another():
+    watch = Efficiency()
+    watch.begin("list")
+    assert watch.refuse("click [9]", "list") == {}
+    again = watch.refuse("click [9]", "list")
+    assert again == {"no_effect_action": 1.0, "repeated_action": 1.0, "redundant_action": 1.0}
+    assert watch.refuse("click [8]", "list") == {"no_effect_action": 1.0, "redundant_action": 1.0}
+    assert watch.in_a_row == 2
+    assert watch.refuse("click [8]", "another page") == {}
+    watch.note(parse("click [1]"), "item")
+    assert watch.refuse("click [8]", "item") == {} and watch.in_a_row == 0
+
+
+@needs_chromium
+def test_who_repeats_what_is_refused_is_counted_and_given_up(shop):
+    _, steps = play(shop, ASK, ["click [4711]"] * 3, economy={"end_after": 2})
+    assert [step.info.get("repeated_action", 0.0) for step in steps] == [0.0, 1.0, 1.0]
+    assert all(step.info["invalid_action"] for step in steps)
+    assert [step.terminated for step in steps] == [False, False, True] and steps[2].info["gave_up"] == 1.0
 
 
 def test_going_back_and_forth_is_noticed_and_coming_back_alone_is_not():

@@ -12,11 +12,12 @@ import psutil
 import pytest
 from aiohttp import web
 
+from env_adapters.webarena.browser import RefusedError
 from env_adapters.webarena.fence import Address
 from env_adapters.webarena.grammar import ActionError
 from env_adapters.webarena.running import BrowserLimits, family_of
-from env_adapters.webarena.session import MAX_TABS
 from env_adapters.webarena.sight import View
+from env_adapters.webarena.tabs import MAX_TABS
 from tests.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
@@ -50,6 +51,18 @@ def test_typing_goes_where_it_is_meant_and_enter_sends(site):
     with playing(site) as player:
         assert "'is hello'" in player.do("type <'Name'> [hello] [0]").text
         assert player.do("type <'Query'> [shoes & socks]").url == f"{SITE}/sent?q=shoes+%26+socks"
+
+
+def test_a_text_is_typed_behind_what_a_field_holds():
+    """Its middle is clicked, and the cursor would be there; what the page has selected is replaced."""
+    body = """<input aria-label=Long value="0123456789" style="width: 60px">
+    <input type=number aria-label=Count value=12>
+    <textarea aria-label=Lines rows=3>one\ntwo\nthree</textarea>
+    <input aria-label=Chosen value=old onclick="this.select()">"""
+    with serving_pages({"/": body}) as port, playing(port) as player:
+        for name, held in (("Long", "0123456789x"), ("Count", "123"), ("Lines", "one\ntwo\nthreex"), ("Chosen", "x")):
+            player.do(f"type <'{name}'> [{'3' if name == 'Count' else 'x'}] [0]")
+            assert player.run(player.session.page.input_value(f"[aria-label={name}]")) == held
 
 
 def test_a_long_text_is_typed_at_once(site):
@@ -128,6 +141,53 @@ def test_a_link_that_opens_a_tab_leaves_the_agent_where_it_is(site):
             player.do("new_tab")
 
 
+CLOSING = """<button onclick="window.close()">close</button>
+<button onclick="setTimeout(() => window.close(), 30)">soon</button>
+<button onclick="setTimeout(() => window.close(), 1500)">later</button>
+<button onclick="window.open('/popup')">open</button>"""
+
+
+@pytest.mark.parametrize("name", ["close", "soon"])
+def test_a_page_that_closes_its_own_tab_ends_no_episode(name):
+    """Windows that a script opened may close themselves: the others stay."""
+    with serving_pages({"/": CLOSING, "/popup": CLOSING}) as port, playing(port) as player:
+        player.do("click <'open'>")
+        assert player.do("tab_focus [1]").url == f"{SITE}/popup"
+        sight = player.do(f"click <'{name}'>")
+        assert (sight.tabs, sight.url) == ("Tab 0 (current): Page", f"{SITE}/")
+        assert player.do("click <'open'>").tabs.startswith("Tab 0 (current): Page | Tab 1: ")
+
+
+@pytest.mark.parametrize("name", ["close", "soon"])
+def test_after_the_last_tab_comes_an_empty_one_that_says_why(name):
+    """A popup closes itself when the agent has closed all other tabs."""
+    with serving_pages({"/": CLOSING, "/popup": CLOSING}) as port, playing(port) as player:
+        player.do("click <'open'>")
+        assert player.do("close_tab").url == f"{SITE}/popup"
+        sight = player.do(f"click <'{name}'>")
+        assert (sight.url, sight.notes) == ("about:blank", ("The last tab was closed by its page; this one is empty.",))
+        assert player.do("goto [site.test]").url == f"{SITE}/"
+
+
+def test_a_tab_that_closes_between_two_actions_is_said():
+    with serving_pages({"/": CLOSING, "/popup": CLOSING}) as port, playing(port) as player:
+        player.do("click <'open'>")
+        player.do("close_tab")
+        player.do("click <'later'>")
+        time.sleep(3)
+        with pytest.raises(ActionError, match="The page had closed its tab"):
+            player.do("scroll [down]")
+        assert player.run(player.session.look()).url == "about:blank"
+
+
+def test_another_document_is_numbered_anew_even_where_its_nodes_have_the_same_ids(site):
+    with playing(site) as player:
+        tab = player.session.tab
+        assert tab._numbers.of("a node") != "1"
+        tab._note_arrival({"frame": {"id": tab._main}})
+        assert tab._numbers.of("a node") == "1"
+
+
 def test_an_element_that_is_not_there_is_named(site):
     with playing(site) as player:
         with pytest.raises(ActionError, match=r"no element \[999999\]"):
@@ -154,10 +214,10 @@ def test_a_page_is_waited_for_until_it_has_settled():
 
 def test_a_page_that_never_stops_changing_is_read_in_time():
     body = "<p id=out></p><script>setInterval(() => out.textContent = Math.random(), 5)</script><a href=#>link</a>"
-    with serving_pages({"/": body}) as port, playing(port) as player:
+    with serving_pages({"/": body}) as port, playing(port, view=View(settle_s=30)) as player:
         begun = time.monotonic()
         player.do("click <'link'>")
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 15
 
 
 @contextmanager
@@ -291,6 +351,8 @@ def test_a_site_that_is_down_or_wrong_is_named():
         ({}, b"", "it ended before it had answered"),
         ({"X-Site-Copy": "mine"}, b"HTTP/1.1 403 Forbidden\r\nx-site-copy-lost: none\r\n\r\ngone", "403 Forbidden"),
         ({"X-Site-Copy": "mine"}, b"HTTP/1.1 502 Bad Gateway\r\n\r\nFossil did not answer.", "502 Bad Gateway"),
+        ({}, b"HTTP/1.1 503 Service Unavailable\r\n\r\nMaintenance", "503 Service Unavailable"),
+        ({}, b"HTTP/1.1 504 Gateway Timeout\r\n\r\nToo slow", "504 Gateway Timeout"),
     ],
 )
 def test_a_site_that_cannot_do_its_part_ends_the_episode(site, headers, answer, why):
@@ -302,6 +364,16 @@ def test_a_site_that_cannot_do_its_part_ends_the_episode(site, headers, answer, 
         with pytest.raises(EnvError, match=f"a site does not answer: http://other.test/ .*{why}"):
             player.do("goto [http://other.test/]")
         player.close()
+
+
+def test_a_part_of_a_page_that_a_site_cannot_give_leaves_the_page_as_it_is():
+    async def answer(request):
+        if request.path == "/":
+            return page("<h1>Here</h1><img src=/picture.png><script>fetch('/data')</script><a href=/>again</a>")
+        return web.Response(status=503)
+
+    with serving(answer) as port, playing(port) as player:
+        assert "'Here'" in player.do("click <'again'>").text
 
 
 def test_an_answer_that_the_browser_does_not_wait_for_leaves_its_site_up():
@@ -337,6 +409,16 @@ def test_a_context_that_is_not_waited_for_any_more_holds_no_place(site):
     while browser.alive or psutil.pid_exists(browser.process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_what_a_browser_refuses_to_begin_with_costs_no_other_session(site):
+    state = {"cookies": [{"name": "who", "value": "me", "domain": "site.test", "path": "/", "sameSite": "Any"}]}
+    with playing(site) as other:
+        with pytest.raises(RefusedError):
+            other.run(other.farm.context("http://127.0.0.1:9", (800, 600), {"origins": [], **state}))
+        browser = other.session._room.browser
+        assert (browser.alive, browser.retired) == (True, False)
+        assert "'pressed'" in other.do("click <'Press me'>").text
 
 
 def test_a_browser_that_cannot_start_leaves_no_process(site, tmp_path, monkeypatch):

@@ -120,7 +120,8 @@ def test_the_splits_are_the_papers_as_far_as_they_can_be_told():
 
 
 def test_with_the_urls_of_some_sites_only_their_tasks_are_listed():
-    adapter = WebArena.with_options({"sites": {"shopping": "http://shop.test", "map": "http://map.test"}})
+    sites = {"shopping": "http://shop.test", "map": "http://map.test"}
+    adapter = WebArena.with_options({"sites": sites, "access": {"logged_out": True}})
     assert {item.category for item in adapter.tasks("train")} == {"Shopping", "Maps"}
 
 
@@ -130,6 +131,33 @@ def test_urls_are_filled_in_everywhere():
     filled = world.fill({"a": ["__SHOPPING_ADMIN__/x", "__SHOPPING__"], "b": 3})
     assert filled == {"a": ["http://shop.test:7780/admin/x", "http://shop.test:7770"], "b": 3}
     assert list(world.routes) == ["shop.test:7770"]
+
+
+def test_the_sites_of_a_task_on_which_no_tab_begins_are_named():
+    sites = GivenSites({"shopping": "http://shop.test:7770/", "reddit": "http://forum.test"})
+    both = GOOD | {"sites": ["shopping", "reddit"], "start_url": "__SHOPPING__/x"}
+    for task, said in (
+        (GOOD | {"sites": ["shopping"], "start_url": "__SHOPPING__"}, []),
+        (both, ["Other sites of this task: reddit: http://forum.test"]),
+        (both | {"start_url": "__SHOPPING__ |AND| __REDDIT__"}, []),
+    ):
+        item = item_of(task)
+        assert asyncio.run(sites.open(item)).others(item) == said
+
+
+def test_tasks_of_somebody_who_is_logged_in_are_refused_without_a_login(tmp_path):
+    file, sites = tmp_path / "tasks.json", {"shopping_admin": "http://shop.test/admin", "shopping": "http://shop.test"}
+    wanted = {"require_login": True, "storage_state": "./.auth/shopping_state.json"}
+    file.write_text(json.dumps([GOOD | {"task_id": 0, "storage_state": None}, GOOD | {"task_id": 1} | wanted]))
+    options = {"tasks": str(file), "sites": sites}
+    for access in (None, {"auth": None}):
+        with pytest.raises(
+            ConfigError, match=r"access\.auth=null, and tasks begin logged in: 1, such as 1 by shopping"
+        ):
+            WebArena.with_options(options | {"access": access})
+    for access in ({"logged_out": True}, {"auth": str(tmp_path)}):
+        assert len(WebArena.with_options(options | {"access": access}).tasks("all")) == 2
+    assert WebArena.with_options({"tasks": "embedded"}).tasks("test")
 
 
 def test_a_file_may_say_which_tasks_are_held_out(tmp_path):
@@ -143,3 +171,15 @@ def test_a_file_may_say_which_tasks_are_held_out(tmp_path):
         ["1"],
         ["0", "1", "2"],
     ]
+    assert tuple(adapter.splits) == ("train", "test", "all")
+
+
+def test_a_file_that_does_not_say_so_has_no_held_out_tasks(tmp_path):
+    file = tmp_path / "tasks.json"
+    file.write_text(json.dumps([GOOD | {"task_id": n, "intent_template_id": 17} for n in range(3)]))
+    adapter = WebArena.with_options({"tasks": str(file)})
+    assert len(adapter.tasks("all")) == 3
+    for split in ("train", "test"):
+        with pytest.raises(ConfigError, match=f"no task of .* has split='{split}'. Give each a field `split`"):
+            adapter.tasks(split)
+    assert "reading" not in adapter.splits

@@ -17,6 +17,8 @@ from verl_agent.config.search_path import register_config
 ROOT = Path(__file__).parents[2]
 SHARED = Path(verl_agent.config.__file__).parent
 BASES = ("agent_base", "agent_sft", "agent_dpo", "agent_eval", "agent_evolve")
+FROM_COMMAND = {"webarena": f"++env.options.access.auth={ROOT}"}
+"""What no recipe can know of an environment, and the README sets in its commands: here a folder of logins."""
 RECIPES = sorted(ROOT.glob("recipes/*/*.yaml"))
 
 
@@ -33,8 +35,9 @@ def recipe(path: Path, *overrides: str) -> DictConfig:
 @cache
 def _composed(path: Path, overrides: tuple[str, ...]) -> DictConfig:
     register_config()
+    own = [FROM_COMMAND[path.parent.name]] if path.parent.name in FROM_COMMAND and kind(path) != "agent_evolve" else []
     with chdir(ROOT), initialize_config_dir(str(path.parent), version_base=None):
-        return compose(path.stem, list(overrides), return_hydra_config=True)
+        return compose(path.stem, [*own, *overrides], return_hydra_config=True)
 
 
 def kind(path: Path) -> str:

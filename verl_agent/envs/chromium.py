@@ -18,8 +18,10 @@ PLAYWRIGHT_PATTERNS = ("chromium_headless_shell-*/chrome-*/*headless*shell", "ch
 
 
 def installed_chromiums() -> list[str]:
-    """Commands of this machine that start a Chromium, the preferred one first."""
+    """Commands of this machine that start a Chromium, the preferred one first; none if the one that is named is not."""
     named = [os.environ[OVERRIDE]] if os.environ.get(OVERRIDE) else []
+    if named and not shutil.which(named[0]):
+        return []
     found = [path for name in (*named, *COMMANDS) if (path := shutil.which(name))]
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache/ms-playwright")
     downloaded = [str(path) for pattern in PLAYWRIGHT_PATTERNS for path in sorted(folder.glob(pattern), reverse=True)]
@@ -33,8 +35,14 @@ def find_chromium(candidates: Iterable[str] | None = None) -> str:
         candidates: commands to choose from; None for those of `installed_chromiums()`.
 
     Raises:
-        ConfigError: there is none, with the command that installs one.
+        ConfigError: there is none, with the command that installs one, or the one that is named is not there.
     """
+    named = os.environ.get(OVERRIDE)
+    if candidates is None and named and not shutil.which(named):
+        raise ConfigError(
+            f"the environment variable {OVERRIDE}={named!r} names no command that can be run. "
+            "Name a Chromium, or unset it to use one that is installed."
+        )
     found = list(installed_chromiums() if candidates is None else candidates)
     if not found:
         raise ConfigError(

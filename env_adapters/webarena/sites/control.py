@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,10 +58,27 @@ def up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
     Raises:
         ConfigError: something is missing, a port is taken, or other sites run here.
     """
+    with alone(home, say):
+        return _up(home, seed, first_port, say)
+
+
+@contextmanager
+def alone(home: Home, say: Say) -> Iterator[None]:
+    """Wait until nobody else installs or starts sites in this folder, and keep others from it."""
+    home.folder.mkdir(parents=True, exist_ok=True)
+    with home.installing.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another process that starts these sites")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
     if is_up(home):
         sites = SiteSet.running(home.folder)
-        if sites.seed != seed:
-            raise ConfigError(f"Sites of seed {sites.seed} run from {home.folder}. End them: verl-agent sites down")
+        sites.check(seed)
         return sites
     install(home, seed, say)
     ports = [first_port + place if first_port else free_port() for place in range(len(SITES))]
@@ -194,7 +212,7 @@ def looked_after(home: Home) -> bool:
         return False
     with home.lock.open("a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a share: others may ask at the same time
         except BlockingIOError:
             return True
     return False

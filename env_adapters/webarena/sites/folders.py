@@ -57,6 +57,11 @@ class Home:
         """Held by the process that runs the sites."""
         return self.folder / "lock"
 
+    @property
+    def installing(self) -> Path:
+        """Held by who makes what the sites need, and starts them."""
+        return self.folder / "installing"
+
     def seed(self, number: int) -> Path:
         """The state that copies begin with, for the world of a seed and the code that writes it."""
         return self.folder / f"seed-{number}-{code_key()}"

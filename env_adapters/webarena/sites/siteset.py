@@ -17,13 +17,14 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from env_adapters.webarena.sites.folders import Home, sites_home
+from env_adapters.webarena.sites.folders import Home, code_key, sites_home
 from env_adapters.webarena.sites.logins import cookies
 from env_adapters.webarena.sites.served.copies import HEADER
+from env_adapters.webarena.sites.world import DEFAULT_SEED
 from verl_agent.errors import ConfigError, EnvError
 
 SITES = {
@@ -82,12 +83,14 @@ class SiteSet:
         ports: port of each process: shop, forum, code.
         seed: of the world that the sites show.
         pid: of the process that looks after them.
+        code: name of the code that they were made and are served by, "" if it is older than such names.
     """
 
     home: Home
     ports: Mapping[str, int]
     seed: int
     pid: int
+    code: str = field(default_factory=code_key)
 
     @classmethod
     def running(cls, folder: Path | None = None) -> "SiteSet":
@@ -99,11 +102,25 @@ class SiteSet:
         home = Home(folder or sites_home())
         try:
             state = json.loads(home.state.read_text(encoding="utf-8"))
-            return cls(home, state["ports"], state["seed"], state["pid"])
+            return cls(home, state["ports"], state["seed"], state["pid"], state.get("code", ""))
         except FileNotFoundError as error:
             raise ConfigError(f"No sites run from {home.folder}. {START}") from error
         except (KeyError, ValueError) as error:
             raise ConfigError(f"{home.state} cannot be read: {error!r}. {START}") from error
+
+    def check(self, seed: int) -> None:
+        """Refuse sites that show another world than the one of `seed` as the present code makes it.
+
+        Raises:
+            ConfigError: they were started with another seed, or by other code, so that tasks have other answers.
+        """
+        for what, found, wanted in (("the seed", self.seed, seed), ("the code", self.code or "older", code_key())):
+            if found != wanted:
+                raise ConfigError(
+                    f"The sites that run from {self.home.folder} were started with {what} {found}, and {wanted} is "
+                    "wanted here: pages and answers would differ. Start them anew: verl-agent sites down, "
+                    f"then verl-agent sites up{'' if seed == DEFAULT_SEED else f' --seed {seed}'}"
+                )
 
     @property
     def urls(self) -> dict[str, str]:

@@ -14,8 +14,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
-from env_adapters.webarena.sites.folders import Home
+from env_adapters.webarena.sites.folders import Home, code_key
 from env_adapters.webarena.sites.install import environment
 from env_adapters.webarena.sites.processes import Server
 from env_adapters.webarena.sites.served.copies import VISITOR
@@ -30,6 +31,7 @@ FAILURES = 3
 IDLE_S = 1800.0
 """Seconds after which a copy that no request has used is removed; a running session uses its copy."""
 START_S = 60.0
+ASKED_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class Supervisor:
     """The servers of one set of sites."""
 
     def __init__(self, home: Home, seed: int, ports: Sequence[int]) -> None:
-        self.home, self.seed = home, seed
+        self.home, self.seed, self.code = home, seed, code_key()
         variables, python = environment(home, home.seed(seed)), home.venv / "bin" / "python"
         self.servers = [
             Server(name, port, python, variables, home.logs / f"{name}.log")
@@ -50,9 +52,7 @@ class Supervisor:
     def run(self) -> int:
         """Run the sites until a signal says to end; returns the exit status."""
         with self.home.lock.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not hold(lock):
                 logger.error("other sites already run from %s", self.home.folder)
                 return 1
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,7 +89,8 @@ class Supervisor:
 
     def write_state(self) -> None:
         """Say to the world where the sites are."""
-        state = {"pid": os.getpid(), "seed": self.seed, "ports": {server.name: server.port for server in self.servers}}
+        ports = {server.name: server.port for server in self.servers}
+        state = {"pid": os.getpid(), "seed": self.seed, "code": self.code, "ports": ports}
         new = self.home.state.with_suffix(".new")
         new.write_text(json.dumps(state), encoding="utf-8")
         new.replace(self.home.state)
@@ -122,6 +123,23 @@ class Supervisor:
         time.sleep(min(0.1 * 2**server.starts, 10.0))
         server.start()
         self.failures[server.name] = 0
+
+
+def hold(lock: IO[str]) -> bool:
+    """Take the lock of the sites; whether no other process that looks after them has it.
+
+    Who asks whether there is one has a share of the lock for a moment, and is waited for.
+    """
+    deadline = time.monotonic() + ASKED_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
 
 
 def sweep(copies: Path, idle_s: float) -> int:

@@ -9,6 +9,7 @@ from env_adapters.webarena.sites_tasks.templates import (
     TRAIN,
     Draft,
     Evaluation,
+    all_of,
     answer,
     exactly,
     neighbours,
@@ -58,15 +59,14 @@ def open_review(review: Review) -> list[str]:
     return [*REVIEWS, f'type [textbox "Customer name:"] [{name}] [1]', f'click [link "{review.title}"]']
 
 
-@template(TRAIN, "shopping_admin", "Which customer placed order {{order}}? Answer with the full name.")
+@template(TRAIN, "shopping_admin", "Which customer placed order {{order}}? Answer with the full name only.")
 def order_customer(world: World, split: str) -> Iterator[Draft]:
     """Who placed an order."""
     for one, other in neighbours(orders(world, split)):
         if one.customer is not other.customer:
             script = [*open_order(one), stop(one.customer.name)]
-            yield Draft(
-                one.number, {"order": one.number}, answer(one.customer.name), script, [[stop(other.customer.name)]]
-            )
+            wrong = [[stop(other.customer.name)], all_of(customer.name for customer in world.shop.customers)]
+            yield Draft(one.number, {"order": one.number}, exactly(one.customer.name), script, wrong)
 
 
 @template(TEST, "shopping_admin", "What is the email address of the customer who placed order {{order}}?")
@@ -93,12 +93,13 @@ def any_order_total(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TRAIN, "shopping_admin", "Which product has the UPC {{upc}}? Answer with its title.")
+@template(TRAIN, "shopping_admin", "Which product has the UPC {{upc}}? Answer with its title only.")
 def product_by_upc(world: World, split: str) -> Iterator[Draft]:
     """The product that a code stands for."""
     for one, other in neighbours(products(world, split)):
         script = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', stop(one.title)]
-        yield Draft(one.upc, {"upc": one.upc}, answer(one.title), script, [[stop(other.title)]])
+        wrong = [[stop(other.title)], all_of([one.title, other.title])]
+        yield Draft(one.upc, {"upc": one.upc}, exactly(one.title), script, wrong)
 
 
 @template(TEST, "shopping_admin", "What is the UPC of the {{product}}?")

@@ -8,7 +8,7 @@ from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
     Draft,
-    answer,
+    all_of,
     exactly,
     page,
     rank,
@@ -76,32 +76,39 @@ def field(name: str) -> str:
     return f"document.querySelector('#tkt-{name}').outerText"
 
 
-@template(TRAIN, "gitlab", 'What is the status of the ticket "{{ticket}}" of {{project}}?')
+@template(TRAIN, "gitlab", 'What is the status of the ticket "{{ticket}}" of {{project}}? Answer with the status only.')
 def ticket_status(world: World, split: str) -> Iterator[Draft]:
     """How far a ticket is."""
     for project, one in tickets(world, split):
         wrong = "Open" if one.status != "Open" else "Closed"
         script = [*open_ticket(project, one), stop(one.status)]
-        yield Draft(one.uuid[:10], words_of(project, one), answer(one.status), script, [[stop(wrong)]])
+        every = all_of(ticket.status for ticket in project.tickets)
+        yield Draft(one.uuid[:10], words_of(project, one), exactly(one.status), script, [[stop(wrong)], every])
 
 
-@template(TEST, "gitlab", 'Who is the ticket "{{ticket}}" of {{project}} assigned to?')
+@template(TEST, "gitlab", 'Who is the ticket "{{ticket}}" of {{project}} assigned to? Answer with the login only.')
 def ticket_assignee(world: World, split: str) -> Iterator[Draft]:
     """Who works on a ticket."""
     for project, one in tickets(world, split):
         if one.assignee:
             script = [*open_ticket(project, one), stop(one.assignee)]
-            wrong = next(login for login in project.team if login not in (one.assignee, one.reporter))
-            yield Draft(one.uuid[:10], words_of(project, one), answer(one.assignee), script, [[stop(wrong)]])
+            other = next(login for login in project.team if login not in (one.assignee, one.reporter))
+            wrong = [[stop(other)], all_of(project.team)]
+            yield Draft(one.uuid[:10], words_of(project, one), exactly(one.assignee), script, wrong)
 
 
-@template(TRAIN, "gitlab", 'Who reported the ticket "{{ticket}}" of {{project}}, and what is its priority?')
+@template(
+    TRAIN,
+    "gitlab",
+    'Who reported the ticket "{{ticket}}" of {{project}}, and what is its priority? Answer as in: login, Medium',
+)
 def ticket_reporter(world: World, split: str) -> Iterator[Draft]:
     """Who opened a ticket."""
     for project, one in tickets(world, split, "reporter"):
         said, wrong = f"{one.reporter}, {one.priority}", f"{one.reporter}, {PRIORITY_OF[one.priority]}"
         script = [*open_ticket(project, one), stop(said)]
-        yield Draft(one.uuid[:10], words_of(project, one), answer(one.reporter, one.priority), script, [[stop(wrong)]])
+        every = all_of([*project.team, *PRIORITY_OF])
+        yield Draft(one.uuid[:10], words_of(project, one), exactly(said), script, [[stop(wrong)], every])
 
 
 @template(TRAIN, "gitlab", "How many tickets of {{project}} are closed? Answer with the number only.")
@@ -113,23 +120,29 @@ def closed_count(world: World, split: str) -> Iterator[Draft]:
         yield Draft(one.name, {"project": one.name}, exactly(f"{count}"), script, [[stop(f"{count + 1}")]])
 
 
-@template(TRAIN, "gitlab", "Which version of Python does {{project}} need at least?")
+@template(TRAIN, "gitlab", "Which version of Python does {{project}} need at least? Answer with the number only.")
 def python_version(world: World, split: str) -> Iterator[Draft]:
     """What a wiki page says."""
     for one in projects(world, split):
         script = [*wiki(one, "Installation"), stop(one.facts["python"])]
-        wrong = "3.7"
-        yield Draft(one.name, {"project": one.name}, answer(one.facts["python"]), script, [[stop(wrong)]])
+        wrong = [[stop("3.7")], all_of(project.facts["python"] for project in world.code.projects)]
+        yield Draft(one.name, {"project": one.name}, exactly(one.facts["python"]), script, wrong)
 
 
-@template(TEST, "gitlab", "On which day of the week does the team of {{project}} meet, and who pays for the work?")
+@template(
+    TEST,
+    "gitlab",
+    "On which day of the week does the team of {{project}} meet, and who pays for the work? Answer in the words of the "
+    "wiki, as in: Sunday, a bank",
+)
 def team_meeting(world: World, split: str) -> Iterator[Draft]:
     """What another wiki page says."""
     for one in projects(world, split):
         said = f"{one.facts['meeting']}, {one.facts['funder']}"
         script = [*wiki(one, "Team"), stop(said)]
-        parts = answer(one.facts["meeting"], one.facts["funder"])
-        yield Draft(one.name, {"project": one.name}, parts, script, [[stop(f"Sunday, {one.facts['funder']}")]])
+        every = all_of(project.facts[name] for project in world.code.projects for name in ("meeting", "funder"))
+        wrong = [[stop(f"Sunday, {one.facts['funder']}")], every]
+        yield Draft(one.name, {"project": one.name}, exactly(said), script, wrong)
 
 
 def wiki(project: Project, title: str) -> list[str]:
@@ -137,27 +150,28 @@ def wiki(project: Project, title: str) -> list[str]:
     return [*open_project(project), 'click [link "Wiki"]', f'click [link "{title}"]']
 
 
-@template(TRAIN, "gitlab", 'Who made the check-in "{{message}}" in {{project}}?')
+@template(TRAIN, "gitlab", 'Who made the check-in "{{message}}" in {{project}}? Answer with the login only.')
 def checkin_author(world: World, split: str) -> Iterator[Draft]:
     """Who wrote a change."""
     found = [(project, one) for project in projects(world, split) for one in project.checkins[1:]]
     for project, one in sorted(found, key=lambda pair: rank(pair[0].name + pair[1].message)):
         script = [*open_project(project), 'click [link "Timeline"]', stop(one.login)]
-        wrong = next(login for login in project.team if login != one.login)
+        wrong = [[stop(next(login for login in project.team if login != one.login))], all_of(project.team)]
         words = {"message": one.message, "project": project.name}
-        yield Draft(f"{project.name} {one.message}", words, answer(one.login), script, [[stop(wrong)]])
+        yield Draft(f"{project.name} {one.message}", words, exactly(one.login), script, wrong)
 
 
-@template(TEST, "gitlab", "What does the check-in tagged {{tag}} in {{project}} say? Answer with its message.")
+@template(TEST, "gitlab", "What does the check-in tagged {{tag}} in {{project}} say? Answer with its message only.")
 def tagged(world: World, split: str) -> Iterator[Draft]:
     """The change that a release was made of."""
     for project in projects(world, split):
         for tag in project.tags[:3]:
             message = project.checkins[tag.checkin].message
             script = [*open_project(project), 'click [link "Tags"]', f'click [link "{tag.name}"]', stop(message)]
-            wrong = project.checkins[tag.checkin - 1].message
+            other = project.checkins[tag.checkin - 1].message
+            wrong = [[stop(other)], all_of(one.message for one in project.checkins)]
             words = {"tag": tag.name, "project": project.name}
-            yield Draft(f"{project.name} {tag.name}", words, answer(message), script, [[stop(wrong)]])
+            yield Draft(f"{project.name} {tag.name}", words, exactly(message), script, wrong)
 
 
 @template(TRAIN, "gitlab", 'Open the ticket "{{ticket}}" of {{project}}.')

@@ -11,6 +11,7 @@ from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
     Draft,
+    all_of,
     answer,
     exactly,
     rank,
@@ -126,26 +127,32 @@ def post_price(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{topic.pk}", {"topic": topic.title}, evaluation, [*script, stop()], [[stop()], [*opened, stop()]])
 
 
-@template(TRAIN, "gitlab reddit", 'What is the status of the ticket that the forum topic "{{topic}}" is about?')
+@template(
+    TRAIN,
+    "gitlab reddit",
+    'What is the status of the ticket that the forum topic "{{topic}}" is about? Answer with the status only.',
+)
 def status_of_mentioned(world: World, split: str) -> Iterator[Draft]:
     """How far a ticket is that the forum speaks of."""
     for topic, project, ticket in mentioned(world, split):
         script = [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket), stop(ticket.status)]
         wrong = "Open" if ticket.status != "Open" else "Closed"
-        yield Draft(f"{topic.pk}", {"topic": topic.title}, answer(ticket.status), script, [[stop(wrong)]])
+        every = all_of(other.status for other in project.tickets)
+        yield Draft(f"{topic.pk}", {"topic": topic.title}, exactly(ticket.status), script, [[stop(wrong)], every])
 
 
 @template(
     TEST,
     "gitlab reddit",
-    'Who reported the ticket that the forum topic "{{topic}}" is about? Answer with the login.',
+    'Who reported the ticket that the forum topic "{{topic}}" is about? Answer with the login only.',
 )
 def reporter_of_mentioned(world: World, split: str) -> Iterator[Draft]:
     """Who opened a ticket that the forum speaks of."""
     for topic, project, ticket in mentioned(world, split):
         script = [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket), stop(ticket.reporter)]
-        wrong = next(login for login in project.team if login not in (ticket.reporter, ticket.assignee))
-        yield Draft(f"{topic.pk}", {"topic": topic.title}, answer(ticket.reporter), script, [[stop(wrong)]])
+        other = next(login for login in project.team if login not in (ticket.reporter, ticket.assignee))
+        wrong = [[stop(other)], all_of(project.team)]
+        yield Draft(f"{topic.pk}", {"topic": topic.title}, exactly(ticket.reporter), script, wrong)
 
 
 @template(

@@ -9,7 +9,7 @@ from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
     Draft,
-    answer,
+    all_of,
     exactly,
     neighbours,
     page,
@@ -61,6 +61,11 @@ def topic_side(world: World, topic: Topic) -> str:
     return side(products[topic.about[0]].upc) if topic.about else side(topic.title)
 
 
+def members(topic: Topic) -> Sequence[str]:
+    """An ending that names all who wrote in a topic."""
+    return all_of(comment.member for comment in topic.comments)
+
+
 def open_category(name: str) -> list[str]:
     """Open a category from the forum's first page."""
     return ['click [link "All Categories"]', f'click [link "{name}"]']
@@ -71,12 +76,13 @@ def open_topic(topic: Topic) -> list[str]:
     return [*open_category(topic.category), f'click [link "{topic.title}"]']
 
 
-@template(TRAIN, "reddit", 'Who started the topic "{{topic}}"?')
+@template(TRAIN, "reddit", 'Who started the topic "{{topic}}"? Answer with the name only.')
 def topic_author(world: World, split: str) -> Iterator[Draft]:
     """Who began a topic."""
     for one in topics(world, split):
         script = [*open_topic(one), stop(one.author)]
-        yield Draft(f"{one.pk}", {"topic": one.title}, answer(one.author), script, [[stop(one.replies[0].member)]])
+        wrong = [[stop(one.replies[0].member)], members(one)]
+        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(one.author), script, wrong)
 
 
 @template(TRAIN, "reddit", 'How many replies does the topic "{{topic}}" have? Answer with the number only.')
@@ -88,36 +94,36 @@ def reply_count(world: World, split: str) -> Iterator[Draft]:
         yield Draft(f"{one.pk}", {"topic": one.title}, exactly(f"{count}"), script, [[stop(f"{count + 1}")]])
 
 
-@template(TEST, "reddit", 'Who was the first to reply in the topic "{{topic}}"?')
+@template(TEST, "reddit", 'Who was the first to reply in the topic "{{topic}}"? Answer with the name only.')
 def first_reply(world: World, split: str) -> Iterator[Draft]:
     """Who answered first."""
     for one in topics(world, split):
         member = one.replies[0].member
-        yield Draft(
-            f"{one.pk}", {"topic": one.title}, answer(member), [*open_topic(one), stop(member)], [[stop(one.author)]]
-        )
+        script = [*open_topic(one), stop(member)]
+        wrong = [[stop(one.author)], members(one)]
+        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(member), script, wrong)
 
 
-@template(TRAIN, "reddit", 'Whose post has the most likes in the topic "{{topic}}"?')
+@template(TRAIN, "reddit", 'Whose post has the most likes in the topic "{{topic}}"? Answer with the name only.')
 def most_liked(world: World, split: str) -> Iterator[Draft]:
     """Who wrote the post that most members like."""
     for one in topics(world, split, "liked"):
         ordered = sorted(one.comments, key=lambda comment: len(comment.likes), reverse=True)
         if len(ordered[0].likes) > len(ordered[1].likes):
             script = [*open_topic(one), stop(ordered[0].member)]
-            yield Draft(
-                f"{one.pk}", {"topic": one.title}, answer(ordered[0].member), script, [[stop(ordered[1].member)]]
-            )
+            wrong = [[stop(ordered[1].member)], members(one)]
+            yield Draft(f"{one.pk}", {"topic": one.title}, exactly(ordered[0].member), script, wrong)
 
 
-@template(TEST, "reddit", "Which topic in the category {{category}} was active last? Answer with its title.")
+@template(TEST, "reddit", "Which topic in the category {{category}} was active last? Answer with its title only.")
 def last_active(world: World, split: str) -> Iterator[Draft]:
     """The topic in which somebody wrote last."""
     for name in categories(world, split):
         listed = [topic for topic in world.forum.topics if topic.category == name]
         listed.sort(key=lambda topic: topic.comments[-1].moment, reverse=True)
         script = [*open_category(name), stop(listed[0].title)]
-        yield Draft(name, {"category": name}, answer(listed[0].title), script, [[stop(listed[2].title)]])
+        wrong = [[stop(listed[2].title)], all_of(topic.title for topic in listed)]
+        yield Draft(name, {"category": name}, exactly(listed[0].title), script, wrong)
 
 
 @template(TRAIN, "reddit", 'Open the topic "{{topic}}".')
@@ -142,24 +148,30 @@ def show_category(world: World, split: str) -> Iterator[Draft]:
         yield Draft(name, {"category": name}, where, [*open_category(name), stop()], [[stop()]])
 
 
-@template(TRAIN, "reddit", "At what time does the {{topic}} begin?")
+@template(TRAIN, "reddit", "At what time does the {{topic}} begin? Answer with the time only.")
 def meetup_time(world: World, split: str) -> Iterator[Draft]:
     """When a meetup begins."""
     meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
     for one in meetups:
         script = [*open_topic(one), stop(one.facts["hour"])]
-        yield Draft(f"{one.pk}", {"topic": one.title}, answer(one.facts["hour"]), script, [[stop("8:15")]])
+        wrong = [[stop("8:15")], all_of(other.facts["hour"] for other in meetups)]
+        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(one.facts["hour"]), script, wrong)
 
 
-@template(TEST, "reddit", "Where does the {{topic}} take place, and on which day?")
+@template(
+    TEST,
+    "reddit",
+    "Where does the {{topic}} take place, and on which day? Answer as in: town hall, Monday 1 May",
+)
 def meetup_place(world: World, split: str) -> Iterator[Draft]:
     """Where a meetup takes place."""
     meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
     for one in meetups:
         said = f"{one.facts['place']}, {one.facts['day']}"
         script = [*open_topic(one), stop(said)]
-        parts = answer(one.facts["place"], one.facts["day"])
-        yield Draft(f"{one.pk}", {"topic": one.title}, parts, script, [[stop(f"harbour, {one.facts['day']}")]])
+        every = all_of(other.facts[name] for other in meetups for name in ("place", "day"))
+        wrong = [[stop(f"harbour, {one.facts['day']}")], every]
+        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(said), script, wrong)
 
 
 @template(TRAIN, "reddit", 'Reply to the topic "{{topic}}" with: {{text}}', changes=True)

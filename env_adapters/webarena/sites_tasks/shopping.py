@@ -8,6 +8,7 @@ from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
     Draft,
+    all_of,
     answer,
     exactly,
     neighbours,
@@ -123,13 +124,14 @@ def review_count(world: World, split: str) -> Iterator[Draft]:
 def reviewer(world: World, split: str) -> Iterator[Draft]:
     """Who wrote a review."""
     for one in products(world, split):
+        listed = [*world.shop.reviews_of(one), *world.shop.reviews[:2]]
         for review in world.shop.reviews_of(one)[:1]:
             yield Draft(
                 one.upc,
                 {"title": review.title, "product": one.title},
-                answer(review.customer.name),
+                exactly(review.customer.name),
                 [*find(one), stop(review.customer.name)],
-                [[stop(other_reviewer(world, review))]],
+                [[stop(other_reviewer(world, review))], all_of(found.customer.name for found in listed)],
             )
 
 
@@ -147,14 +149,18 @@ def weight(world: World, split: str) -> Iterator[Draft]:
             yield Draft(one.upc, {"product": one.title}, answer(f"{one.grams}"), script, [[stop(f"{other.grams} g")]])
 
 
-@template(TRAIN, "shopping", "What colour is the {{product}}, and how many years of warranty does it have?")
+@template(
+    TRAIN,
+    "shopping",
+    "What colour is the {{product}}, and how many years of warranty does it have? Answer as in: Pink, 7 years",
+)
 def colour_and_warranty(world: World, split: str) -> Iterator[Draft]:
     """Two facts of a product."""
     for one in products(world, split):
         said = f"{one.colour}, {one.warranty} years"
         wrong = f"{one.colour}, {one.warranty + 1} years"
-        parts = answer(one.colour, f"{one.warranty} years")
-        yield Draft(one.upc, {"product": one.title}, parts, [*find(one), stop(said)], [[stop(wrong)]])
+        every = all_of(word for other in world.shop.products for word in (other.colour, f"{other.warranty} years"))
+        yield Draft(one.upc, {"product": one.title}, exactly(said), [*find(one), stop(said)], [[stop(wrong)], every])
 
 
 @template(TRAIN, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
@@ -179,7 +185,8 @@ def by_price(world: World, split: str, place: int, order: str) -> Iterator[Draft
             stop(listed[place].title),
         ]
         words = {"category": category.name}
-        yield Draft(category.name, words, answer(listed[place].title), script, [[stop(listed[len(listed) // 2].title)]])
+        wrong = [[stop(listed[len(listed) // 2].title)], all_of(one.title for one in listed)]
+        yield Draft(category.name, words, exactly(listed[place].title), script, wrong)
 
 
 @template(TRAIN, "shopping", "Show me all products of the category {{category}}.")
@@ -224,17 +231,17 @@ def order_total(world: World, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TEST, "shopping", "What is the status of my order {{order}}?")
+@template(TEST, "shopping", "What is the status of my order {{order}}? Answer with the status only.")
 def order_status(world: World, split: str) -> Iterator[Draft]:
     """How far an order is."""
     for one in orders(world, split):
         wrong = "Delivered" if one.status != "Delivered" else "Pending"
-        yield Draft(
-            one.number, {"order": one.number}, answer(one.status), [*open_order(one), stop(one.status)], [[stop(wrong)]]
-        )
+        every = all_of(order.status for order in world.shop.orders)
+        script = [*open_order(one), stop(one.status)]
+        yield Draft(one.number, {"order": one.number}, exactly(one.status), script, [[stop(wrong)], every])
 
 
-@template(TRAIN, "shopping", "What is the number of my order with the {{product}}?")
+@template(TRAIN, "shopping", f"What is the number of my order with the {{{{product}}}}? {NUMBER_ONLY}")
 def order_with(world: World, split: str) -> Iterator[Draft]:
     """The order that a product was bought in, by looking through those of one page."""
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper]
@@ -243,5 +250,6 @@ def order_with(world: World, split: str) -> Iterator[Draft]:
             bought = [one for one in own if any(line[0] is product for line in one.lines)]
             if side(product.upc) == split and side(order.number) == split and len(bought) == 1:
                 script = [*open_order(order), stop(order.number)]
-                wrong = next(one.number for one in own if one is not order)
-                yield Draft(order.number, {"product": product.title}, answer(order.number), script, [[stop(wrong)]])
+                wrong = [stop(next(one.number for one in own if one is not order))]
+                every = all_of(one.number for one in own)
+                yield Draft(order.number, {"product": product.title}, exactly(order.number), script, [wrong, every])

@@ -1,6 +1,6 @@
 """What a task template is, what judges a task, and how entities are shared out between training and test."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -85,7 +85,7 @@ def rank(text: str) -> str:
 
 
 def answer(*parts: str) -> Evaluation:
-    """The answer holds all parts."""
+    """The answer holds all parts; for those that are one of so many that nobody names them all."""
     return string_match({"must_include": list(parts)})
 
 
@@ -138,6 +138,11 @@ def equals(url: str, locator: str, text: str) -> Mapping[str, Any]:
 def stop(text: str = "") -> str:
     """The action that ends an episode."""
     return f"stop [{text}]"
+
+
+def all_of(candidates: Iterable[str]) -> Script:
+    """An ending that names them all instead of choosing one: where few are possible, it must earn nothing."""
+    return [stop(", ".join(sorted(set(candidates))))]
 
 
 def neighbours(listed: Sequence[T]) -> list[tuple[T, T]]:

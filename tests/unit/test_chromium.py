@@ -1,0 +1,48 @@
+"""Which Chromium is used, and what is said where there is none. Needs no browser."""
+
+import pytest
+
+from verl_agent.envs.chromium import find_chromium, installed_chromiums
+from verl_agent.errors import ConfigError
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine without a browser; the function installs a command on it."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "playwright"))
+    monkeypatch.delenv("CHROMIUM", raising=False)
+
+    def install(name):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("#!/bin/sh\n")
+        file.chmod(0o755)
+        return str(file)
+
+    return install
+
+
+def test_without_any_the_error_says_how_to_get_one(machine):
+    with pytest.raises(ConfigError, match=r"no Chromium was found.*apt-get install.*playwright install.*CHROMIUM"):
+        find_chromium()
+
+
+def test_the_lightest_is_preferred_and_playwrights_own_is_the_last(machine):
+    downloaded = machine("playwright/chromium_headless_shell-1/chrome-linux/headless_shell")
+    assert find_chromium() == downloaded
+    chromium = machine("bin/chromium")
+    assert find_chromium() == chromium
+    assert installed_chromiums() == [chromium, downloaded]
+    assert find_chromium() != machine("bin/chromium-headless-shell") == find_chromium()
+
+
+def test_the_one_that_is_named_is_used_or_refused_and_never_replaced(machine, monkeypatch):
+    machine("bin/chromium")
+    named = machine("elsewhere/my-browser")
+    monkeypatch.setenv("CHROMIUM", named)
+    assert find_chromium() == named
+    monkeypatch.setenv("CHROMIUM", named + "-2")
+    with pytest.raises(ConfigError, match=r"CHROMIUM='.*my-browser-2' names no command that can be run"):
+        find_chromium()
+    assert installed_chromiums() == []
