@@ -13,6 +13,7 @@ from env_adapters.webarena.evaluators import Ending, evaluate
 from env_adapters.webarena.grammar import Action, ActionError, parse
 from env_adapters.webarena.judge import judge_of
 from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOptions, ViewOptions, group
+from env_adapters.webarena.parts import Parts
 from env_adapters.webarena.pictures import Pictures
 from env_adapters.webarena.running import BrowserLimits
 from env_adapters.webarena.session import BrowserSession
@@ -82,6 +83,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         self.session: BrowserSession | None = None
         self.world: World | None = None
         self.sight: Sight | None = None
+        self.parts = Parts(self.view.max_chars)
         self.pictures: Pictures | None = None
 
     @classmethod
@@ -106,13 +108,13 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         self.session = BrowserSession(self._farm(), self.world.routes, view)
         start = self.session.start(self.world.start_urls(item), self.world.state)
         try:
-            self.sight = sight = await self._farm().run(start)
+            sight = self._seen(await self._farm().run(start))
         except RefusedError as error:
             raise ConfigError(
                 f"task {item.id} cannot begin with the login {self.world.login or 'of its site'}: {error}. "
                 "Make it anew with WebArena's auto_login."
             ) from error
-        self.watch.begin(state_of(sight))
+        self.watch.begin(self._state())
         self.pictures = None if seen.screenshots is None else Pictures(Path(seen.screenshots), item.id)
         await self._picture()
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text(encoding="utf-8").strip()
@@ -135,21 +137,22 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         if read.kind == "stop":
             return await self._stop(read)
         self.last = self._described(read)
+        if read.kind == "scroll" and self.parts.turn(read.text):
+            return await self._went_on((), dict(self.watch.note(read, self._state())))
         try:
-            self.sight = sight = await self._farm().run(self.session.act(read))
+            sight = self._seen(await self._farm().run(self.session.act(read)))
         except ActionError as error:
-            self.sight = await self._farm().run(self.session.look())
+            self._seen(await self._farm().run(self.session.look()))
             return await self._refused(action, error)
         await self._picture()
-        info = dict(self.watch.note(read, state_of(sight)))
+        info = dict(self.watch.note(read, self._state()))
         if self.session.fence.traffic.refusals:
             info["fenced_requests"] = float(self.session.fence.traffic.take_refusals())
         return await self._went_on(sight.notes, info)
 
     async def _refused(self, action: str, error: ActionError) -> StepResult:
         """What is said of an action that was not carried out."""
-        assert self.sight is not None
-        info = {"invalid_action": 1.0, **self.watch.refuse(action.strip(), state_of(self.sight))}
+        info = {"invalid_action": 1.0, **self.watch.refuse(action.strip(), self._state())}
         return await self._went_on((str(error),), info)
 
     async def _went_on(self, notes: Sequence[str], info: dict[str, float]) -> StepResult:
@@ -198,13 +201,20 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         """What the model reads."""
         assert self.item is not None
         lines = [f"NOTE: {note}" for note in notes]
-        page = "\n".join(shorten(line, MAX_LINE) for line in sight.page.lines)
-        if len(page) > self.view.max_chars:
-            kept = page[: self.view.max_chars].rpartition("\n")[0] or page[: self.view.max_chars]
-            page = f"{kept}\n… {len(page) - len(kept)} more characters are not shown."
-        lines += ["OBSERVATION:", shorten(sight.tabs, MAX_LINE), "", page]
+        lines += ["OBSERVATION:", shorten(sight.tabs, MAX_LINE), "", self.parts.text]
         lines += [f"URL: {shorten(sight.url, MAX_LINE)}", f"OBJECTIVE: {self.item.data['intent']}"]
         return "\n".join([*lines, f"PREVIOUS ACTION: {self.last}"])
+
+    def _seen(self, sight: Sight) -> Sight:
+        """Keep what is seen."""
+        self.sight = sight
+        self.parts.show([shorten(line, MAX_LINE) for line in sight.page.lines])
+        return sight
+
+    def _state(self) -> str:
+        """All that the model sees of a page."""
+        assert self.sight is not None
+        return f"{self.sight.url}\n{self.sight.text}\n{self.parts.start}"
 
     def _described(self, action: Action) -> str:
         """An action with what its element is, as WebArena reminds of it."""
@@ -220,11 +230,6 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
     @staticmethod
     def _farm() -> BrowserFarm:
         return farm(BrowserLimits())
-
-
-def state_of(sight: Sight) -> str:
-    """All that the model sees of a page."""
-    return f"{sight.url}\n{sight.text}"
 
 
 def bound_class(source: TaskSource, needed: float = WebArena.success_reward) -> type[WebArena]:

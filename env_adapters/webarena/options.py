@@ -22,7 +22,7 @@ class ViewOptions:
         whole_page: show the whole page instead of what is in the viewport.
         show_options: show the options of closed lists too; WebArena does not, so that they have to be guessed.
         browser_numbers: number the elements as the browser does, like WebArena; they differ from one play to the next.
-        max_chars: of an observation's page; the rest is cut, and the cut is said.
+        max_chars: of an observation's page; `scroll` leafs through the rest.
         settle_s: seconds that a page may take to come and to settle.
         screenshots: folder for a picture of each step; None for none.
     """

@@ -239,6 +239,21 @@ def test_an_observation_is_cut_where_it_is_too_long():
 
 
 @needs_chromium
+def test_scrolling_down_goes_on_where_an_observation_was_cut():
+    """Lines of 36 pixels: twenty in a viewport, of which a dozen are told at once."""
+    body = "<style>p {height: 36px; margin: 0}</style>" + "".join(f"<p>line {n} of many</p>" for n in range(60))
+    with serving_pages({"/": body}) as port:
+        actions = ["scroll [down]"] * 5 + ["scroll [up]"] * 2
+        messages, steps = play(f"http://127.0.0.1:{port}", ASK, actions, view={"max_chars": 500})
+    told = [messages[1]["content"], *(step.observation for step in steps)]
+    seen = [[int(n) for n in re.findall(r"line (\d+) of many", text)] for text in told]
+    assert "scroll [down] goes on there." in told[0]
+    assert sorted({n for lines in seen[:-2] for n in lines}) == list(range(60)), "lines were passed over"
+    assert seen[-3][-1] == 59 and seen[-2] == seen[-4] and "scroll [up] goes back there." in told[-3]
+    assert not any("redundant_action" in step.info for step in steps[:5])
+
+
+@needs_chromium
 def test_pictures_are_kept_where_they_are_asked_for(shop, tmp_path):
     for actions in (["click [<Cup>]", "fly"], ["click [<Basket>]"]):
         play(shop, ASK, actions, view={"screenshots": str(tmp_path)})
