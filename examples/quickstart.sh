@@ -4,10 +4,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export VERL_PLATFORM=${VERL_PLATFORM:-cpu} # also on a machine with a GPU: the packages are those for the CPU
-for python in "${VIRTUAL_ENV:-.venv}/bin/python" .venv/bin/python python ""; do
-    "$python" -c 'import hydra, verl_agent' 2>/dev/null && break
-done
-[[ -n $python ]] || { echo "verl-agent is installed neither in .venv nor in the environment that is active. Run: make quickstart" >&2; exit 1; }
+python=${VIRTUAL_ENV:-.venv}/bin/python
+"$python" -c 'import hydra' 2>/dev/null || python=.venv/bin/python # some other environment is active
+[[ -x $python ]] || python=python
+"$python" -c 'import hydra' 2>/dev/null || { echo "verl-agent is not installed here. Run: make quickstart" >&2; exit 1; }
 
 echo "1/2  SmolLM2-135M-Instruct sees 32 solved crafting goals, for a first idea of the format (about a minute; the first time the model is unpacked too)"
 "$python" -m verl_agent.sft --config-dir "$PWD/recipes/textcraft" --config-name sft_cpu

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from verl_agent.best import BEST, read_best
 from verl_agent.errors import ConfigError
+from verl_agent.lora import merge_adapters
 from verl_agent.machine import check_disk
 from verl_agent.models import checkpoints, latest_checkpoint, resolve_checkpoint
 from verl_agent.trace.provenance import Provenance
@@ -120,7 +121,7 @@ def merge(shards: tuple[str, Path], into: Path) -> None:
     if done.returncode:
         said = "\n".join(done.stderr.strip().splitlines()[-3:])
         raise ConfigError(f"verl's model merger does not read the {backend} shards in {folder}: {said}")
-    resolve_checkpoint(into)  # adapters, which the merger leaves apart, are merged too
+    merge_adapters(into)  # which verl's leaves apart
 
 
 def _existing(path: Path) -> Path:

@@ -216,7 +216,8 @@ def offline_estimate(
     )
     working = _activations(shape, tokens, bool(model["enable_gradient_checkpointing"]))
     held = _states(shape, ranks, 1, int(model["lora_rank"] or 0), ADAM_BYTES)
-    passes = 6 * int(config["trainer"]["total_epochs"]) + (2 if pairs else 0)  # the reference reads each pair once
+    each = 8 if model["enable_gradient_checkpointing"] else 6  # forward, backward, and forward again
+    passes = each * int(config["trainer"]["total_epochs"]) + (2 if pairs else 0)  # the reference reads each pair once
     return (held + working) / 1e9 + CONTEXT_GB, passes * shape.parameters * rows * length / rate
 
 

@@ -38,11 +38,13 @@ def check_overlays(arguments: Sequence[str]) -> None:
         ConfigError: it does not.
     """
     places = [Path(verl_agent.config.__file__).parent]
-    if "--config-dir" in arguments[:-1]:
-        places.append(Path(arguments[arguments.index("--config-dir") + 1]))
+    for place, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name in ("--config-dir", "-cd"):
+            places += map(Path, [value] if value else arguments[place + 1 : place + 2])
     groups = {f"overlay/{folder.name}" for place in places for folder in place.glob("overlay/*") if folder.is_dir()}
     for argument in arguments:
-        group = argument.removeprefix("+").partition("=")[0]
+        group = argument.removeprefix("+").partition("=")[0].partition("@")[0]
         if argument.startswith("+overlay") and group not in groups:
             raise ConfigError(f"{argument}: {group!r} is no group of overlays. Groups: {', '.join(sorted(groups))}.")
 

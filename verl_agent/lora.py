@@ -4,12 +4,16 @@ verl 0.9.1 saves a model with adapters under PEFT's names (utils/checkpoint/fsdp
 `from_pretrained` answers with new random weights and a warning; its merger writes adapters beside the model.
 """
 
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from safetensors import SafetensorError, safe_open
 
 from verl_agent.errors import ConfigError
 
@@ -24,23 +28,50 @@ INDEX: Final = "model.safetensors.index.json"
 
 
 def has_adapters(folder: Path) -> bool:
-    """Whether a folder of Hugging Face weights holds adapters that no reader would add."""
-    return (folder / ADAPTER).is_dir() or any(".lora_A." in name for name in _places(_weights(folder)))
+    """Whether a folder of Hugging Face weights holds adapters that no reader would add; not where it is cut off."""
+    if (folder / ADAPTER).is_dir():
+        return True
+    for file in _weights(folder):
+        with suppress(SafetensorError):
+            if any(".lora_A." in name for name in _places([file])):
+                return True
+    return False
+
+
+def finish_merging(folder: Path) -> None:
+    """Put a folder in its place whose merging was killed between the last two steps."""
+    draft, old = _beside(folder)
+    if not folder.exists() and old.is_dir():
+        (draft if draft.is_dir() else old).rename(folder)
 
 
 def merge_adapters(folder: Path) -> None:
     """Add the adapters in a folder of Hugging Face weights: W + alpha / rank · B A, in place, in the weights' type.
 
-    The folder is written beside and then exchanged, so that no kill leaves one that is merged in part.
+    The folder is written beside and then exchanged: no kill leaves one that is merged in part, and `finish_merging`
+    mends what it leaves. Processes wait for each other; the second finds nothing to do.
 
     Raises:
-        ConfigError: nothing says by how much they count.
+        ConfigError: nothing says by how much they count, or a file is cut off.
     """
-    from safetensors.torch import save_file
+    folder = folder.resolve()
+    parent = os.open(folder.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)
+        if has_adapters(folder):
+            _merge(folder)
+    except SafetensorError as error:
+        raise ConfigError(f"the weights in {folder} cannot be read: {error}. Were they saved to the end?") from error
+    finally:
+        os.close(parent)
+
+
+def _merge(folder: Path) -> None:
+    from safetensors.torch import save_file  # imports torch
 
     files, scale = _weights(folder), _scale(folder)
     where = _places([*files, *_weights(folder / ADAPTER)])
-    draft, old = folder.with_name(f".{folder.name}.merged"), folder.with_name(f".{folder.name}.adapters")
+    draft, old = _beside(folder)
     for left_over in (draft, old):
         shutil.rmtree(left_over, ignore_errors=True)
     shutil.copytree(folder, draft, ignore=shutil.ignore_patterns("*.safetensors", ADAPTER))
@@ -52,17 +83,20 @@ def merge_adapters(folder: Path) -> None:
     shutil.rmtree(old)
 
 
+def _beside(folder: Path) -> tuple[Path, Path]:
+    """Where the merged weights are written, and where those from before wait for them."""
+    return folder.with_name(f".{folder.name}.merged"), folder.with_name(f".{folder.name}.adapters")
+
+
 def _weights(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
 def _places(files: list[Path]) -> dict[str, Path]:
-    """Which file each tensor lies in; what a file that is cut off holds, its reader shall say."""
-    from safetensors import SafetensorError, safe_open
-
+    """Which file each tensor lies in."""
     found: dict[str, Path] = {}
     for file in files:
-        with suppress(SafetensorError), safe_open(file, framework="np") as weights:
+        with safe_open(file, framework="np") as weights:
             found |= dict.fromkeys(weights.keys(), file)
     return found
 
@@ -97,8 +131,6 @@ def _merged(file: Path, where: dict[str, Path], scale: float) -> Iterator[tuple[
 
 
 def _read(file: Path, name: str) -> Any:
-    from safetensors import safe_open
-
     with safe_open(file, framework="pt") as weights:
         return weights.get_tensor(name)
 

@@ -12,12 +12,14 @@ import tempfile
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
-from verl_agent.lora import has_adapters, merge_adapters
+from verl_agent.lora import finish_merging, has_adapters, merge_adapters
 from verl_agent.machine import cache_dir
 
 logger = logging.getLogger(__name__)
 
 SMOLLM2 = "smollm2-135m"
+HUGGINGFACE = "huggingface"
+"""Folder of a checkpoint in which verl saves weights for other programs."""
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 """Files that hold the weights of a model folder."""
@@ -66,7 +68,9 @@ def resolve_checkpoint(path: Path | str) -> Path:
     folder = Path(path)
     if (folder / "config.json").is_file():
         return _with_weights(folder)
-    for inside in ("actor/huggingface", "huggingface"):
+    for inside in (HUGGINGFACE, f"actor/{HUGGINGFACE}"):
+        finish_merging(folder / inside)
+    for inside in (f"actor/{HUGGINGFACE}", HUGGINGFACE):
         if (folder / inside).is_dir():
             return _with_weights(folder / inside)
     latest = latest_checkpoint(folder)
@@ -107,10 +111,15 @@ def _with_weights(folder: Path) -> Path:
         raise ConfigError(f"{folder} has no config.json: it is not a model folder.")
     if any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
         if has_adapters(folder):
+            if folder.name != HUGGINGFACE:
+                raise ConfigError(
+                    f"{folder} holds LoRA adapters apart from the weights, which no reader would add. Merge them with "
+                    "PEFT (merge_and_unload), and name the result."
+                )
             merge_adapters(folder)
         return folder
     hint = ""
-    if folder.name == "huggingface":
+    if folder.name == HUGGINGFACE:
         hint = (
             " The run saved only shards of its trainer: merge them with `verl-agent export RUN --into FOLDER`, or add"
             " `hf_model` to actor_rollout_ref.actor.checkpoint.save_contents (checkpoint.save_contents of supervised"

@@ -88,11 +88,13 @@ def check_trainer(config: DictConfig) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 1.")
     for key in ("actor_rollout_ref.actor.optim.lr", "critic.optim.lr"):
-        if not OmegaConf.select(config, key) >= 0:
-            raise ConfigError(f"{key}={OmegaConf.select(config, key)} is not allowed. Allowed: 0 or more.")
-    if not config.trainer.total_epochs >= 1:
+        rate = OmegaConf.select(config, key)
+        if not isinstance(rate, int | float) or not rate >= 0:
+            raise ConfigError(f"{key}={rate!r} is not allowed. Allowed: a number, 0 or more.")
+    epochs = config.trainer.total_epochs
+    if not isinstance(epochs, int) or epochs < 1:
         raise ConfigError(
-            f"trainer.total_epochs={config.trainer.total_epochs} leaves nothing to train. Allowed: >= 1; "
+            f"trainer.total_epochs={epochs!r} leaves nothing to train. Allowed: a whole number >= 1; "
             "trainer.total_training_steps says when a run ends."
         )
     if use_cpu_device():

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from verl_agent.best import read_best
+from verl_agent.best import keep_best, read_best
 from verl_agent.config.keys import check_complete, check_keys, check_kind
 from verl_agent.config.loggers import check_loggers
 from verl_agent.errors import ConfigError
@@ -96,6 +96,7 @@ def run(config: DictConfig, method: Method) -> None:
         complete(config, folder)
         folder.check_identity(plan.identity, resume)
         if resume and folder.last_step >= steps:
+            keep_best(folder.root)
             folder.prune(config.trainer.max_ckpt_to_keep)
             console.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
             return
@@ -139,7 +140,7 @@ def footprint(config: DictConfig, plan: Plan) -> str:
     gpu_gb, seconds = offline_estimate(OmegaConf.to_container(config), shape, rows, rate, ranks)
     memory_gb = memory_needed(parameters(config.model.path), SFT_MEMORY_GB, SFT_BYTES)
     memory = f"{memory_gb:.0f} GB of memory" if use_cpu_device() else f"{gpu_gb:.0f} GB of each GPU"
-    return f"; estimated: {memory}, {spell(seconds)} of computing at most"
+    return f"; estimated: {memory}, {spell(seconds)} of computing at most, validation apart"
 
 
 def check_batches(config: DictConfig, plan: Plan) -> None:
@@ -149,11 +150,11 @@ def check_batches(config: DictConfig, plan: Plan) -> None:
         ConfigError: there is none, or they do not.
     """
     data, batch = config.data, int(config.data.train_batch_size)
-    if not config.optim.lr > 0:
-        raise ConfigError(f"optim.lr={config.optim.lr} is not allowed. Allowed: above 0.")
+    if not isinstance(config.optim.lr, int | float) or not config.optim.lr > 0:
+        raise ConfigError(f"optim.lr={config.optim.lr!r} is not allowed. Allowed: a number above 0.")
     if plan.rows < batch:
         raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or learn from more.")
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = int(os.environ.get("WORLD_SIZE", "1")) // int(config.engine.ulysses_sequence_parallel_size)
     share = ranks if data.use_dynamic_bsz else ranks * int(data.micro_batch_size_per_gpu)
     if batch % share:
         micro = "" if data.use_dynamic_bsz else f"data.micro_batch_size_per_gpu={data.micro_batch_size_per_gpu}"

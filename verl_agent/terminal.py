@@ -1,5 +1,6 @@
 """Keep the terminal for people: what libraries print goes to a log file, ours goes to the terminal."""
 
+import logging
 import os
 import re
 import sys
@@ -14,6 +15,8 @@ from rich.markup import escape
 
 from verl_agent.errors import AgentError, ConfigError
 from verl_agent.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
 
 
 def exit_with(run: Callable[[DictConfig], None], config: DictConfig) -> None:
@@ -63,12 +66,21 @@ def quiet(log: Path) -> Iterator[Console]:
 
 @contextmanager
 def repeating(look: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Call `look` in a thread every `every_s` seconds while the block runs, and once more when it has ended."""
+    """Call `look` in a thread every `every_s` seconds while the block runs, and once more when it has ended.
+
+    What fails in one look, such as a file that is just being written, is logged, and looked at again the next time.
+    """
     over = threading.Event()
+
+    def look_again() -> None:
+        try:
+            look()
+        except (AgentError, OSError, ValueError):
+            logger.warning("what the run does could not be looked at", exc_info=True)
 
     def follow() -> None:
         while not over.wait(every_s):
-            look()
+            look_again()
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -77,7 +89,7 @@ def repeating(look: Callable[[], None], every_s: float) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        look()
+        look_again()
 
 
 @contextmanager

@@ -67,10 +67,12 @@ def run(config: DictConfig) -> None:
         folder.check_identity({"command": "train", **facts}, resume)
         if resume and folder.finished(total):
             console.print(f"All {folder.last_step} steps are done already: {folder.root}")
+            keep_best(folder.root)
             folder.prune(config.trainer.max_actor_ckpt_to_keep)
             finish(folder, console)
             return
         if resume and folder.last_step:
+            keep_best(folder.root)
             folder.prune(config.trainer.max_actor_ckpt_to_keep)
             last = folder.last_step >= total  # it ended between its last checkpoint and the validation of it
             config.trainer.val_before_train = config.trainer.val_only = last

@@ -29,6 +29,8 @@ from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
+STAYING = ("click", "type", "hover", "press")
+"""Actions after which the same part of a long text is shown, as long as the address stays: the fields of a form."""
 MAX_LINE = 400
 """Characters of a line of an observation; longer names are cut."""
 ENDED = "The task has ended."
@@ -140,7 +142,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         if read.kind == "scroll" and self.parts.turn(read.text):
             return await self._went_on((), dict(self.watch.note(read, self._state())))
         try:
-            sight = self._seen(await self._farm().run(self.session.act(read)))
+            sight = self._seen(await self._farm().run(self.session.act(read)), read.kind in STAYING)
         except ActionError as error:
             self._seen(await self._farm().run(self.session.look()))
             return await self._refused(action, error)
@@ -205,10 +207,11 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         lines += [f"URL: {shorten(sight.url, MAX_LINE)}", f"OBJECTIVE: {self.item.data['intent']}"]
         return "\n".join([*lines, f"PREVIOUS ACTION: {self.last}"])
 
-    def _seen(self, sight: Sight) -> Sight:
-        """Keep what is seen."""
+    def _seen(self, sight: Sight, stays: bool = False) -> Sight:
+        """Keep what is seen, after an action that leaves the page where it is unless it leads to another."""
+        same = stays and self.sight is not None and self.sight.url == sight.url
+        self.parts.show([shorten(line, MAX_LINE) for line in sight.page.lines], same)
         self.sight = sight
-        self.parts.show([shorten(line, MAX_LINE) for line in sight.page.lines])
         return sight
 
     def _state(self) -> str:

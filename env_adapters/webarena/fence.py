@@ -244,8 +244,12 @@ async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter, traffi
 
 
 def _is_document(fields: bytes) -> bool:
-    """Whether a request is for a page, not for what lies in one: only then browsers ask for HTML first."""
-    return any(line.lower().startswith(b"accept: text/html") for line in fields.split(b"\r\n"))
+    """Whether a request is for a page, or a frame of one: only then Chromium asks for these types first.
+
+    Scripts that fetch parts of a page may ask for HTML, too, but not for XHTML.
+    """
+    wanted = b"accept: text/html,application/xhtml+xml"
+    return any(line.lower().startswith(wanted) for line in fields.split(b"\r\n"))
 
 
 def _origin_form(method: str, target: str, version: str) -> bytes:

@@ -18,10 +18,16 @@ class Parts:
         self.lines: Sequence[str] = ()
         self.starts = [0]
 
-    def show(self, lines: Sequence[str]) -> None:
-        """Begin with another text; of the same one the same part stays."""
+    def show(self, lines: Sequence[str], same: bool = False) -> None:
+        """Begin with another text; of the same one, or of a page that has only changed, the same part stays.
+
+        Args:
+            lines: of the text.
+            same: whether it is of the page and the place on it that were shown before.
+        """
         if lines != self.lines:
-            self.lines, self.starts = lines, [0]
+            self.starts = [start for start in self.starts if start < len(lines)] if same else [0]
+            self.lines = lines
 
     def turn(self, direction: str) -> bool:
         """Go to the next part for `down`, to the one before for `up`; False where there is none."""

@@ -95,7 +95,10 @@ class GivenTasks:
     @property
     def splits(self) -> Sequence[str]:
         """See `TaskSource`."""
-        return tuple(SPLITS) if self.options.tasks == ENV else OF_A_FILE
+        if self.options.tasks == ENV:
+            return tuple(SPLITS)
+        named = {item.data.get("split") for item in items_of(Path(self.options.tasks))}
+        return tuple(split for split in OF_A_FILE if split == "all" or split in named)
 
     def check(self) -> None:
         """See `TaskSource`: who plays tasks of a customer logged out has to say so."""

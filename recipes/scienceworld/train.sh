@@ -7,8 +7,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
-for python in "${VIRTUAL_ENV:-.venv}/bin/python" .venv/bin/python python; do
-    "$python" -c 'import hydra, verl_agent' 2>/dev/null && exec "$python" -m verl_agent.train --config-dir "$here" --config-name grpo "$@"
-done
-echo "verl-agent is installed neither in .venv nor in the environment that is active. Run: make setup" >&2
-exit 1
+python=${VIRTUAL_ENV:-.venv}/bin/python
+"$python" -c 'import hydra' 2>/dev/null || python=.venv/bin/python # some other environment is active
+[[ -x $python ]] || python=python
+"$python" -c 'import hydra' 2>/dev/null || { echo "verl-agent is not installed here. Run: make setup" >&2; exit 1; }
+exec "$python" -m verl_agent.train --config-dir "$here" --config-name grpo "$@"

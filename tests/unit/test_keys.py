@@ -64,6 +64,8 @@ def test_a_value_of_another_kind_is_refused(override, base, message):
     [
         (("trainer.save_freq=3", "trainer.val_before_train=true", "actor_rollout_ref.actor.optim.lr=1"), "agent_base"),
         (("trainer.save_freq=after_each_epoch", "trainer.test_freq=2"), "agent_sft"),
+        (("horizon.steps_per_stage=[20,30]", "horizon.max_turns=[4,6,8]"), "agent_base"),
+        (("algorithm.rollout_correction.rollout_is_threshold='0.5_5.0'",), "agent_base"),
         (("+env.options.a=[1]", "trainer.max_actor_ckpt_to_keep=null"), "agent_base"),
     ],
 )

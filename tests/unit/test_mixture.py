@@ -77,6 +77,14 @@ def test_a_single_environment_follows_the_metrics_of_the_batch():
     assert curriculum.max_turns("a", 3) == 6
 
 
+def test_episodes_that_failed_say_nothing_of_the_limit():
+    """Half of them did; of the others four fifths were cut."""
+    horizon = Horizon([3, 6], adaptive=Adaptive(cut_above=0.6, window=1))
+    curriculum = Curriculum([part("a", horizon)])
+    curriculum.observe({"episode/success_rate": 0.0, "stop/turn_limit": 0.4, "env/fault_share": 0.5})
+    assert curriculum.max_turns("a", 2) == 6
+
+
 def test_a_checkpoint_holds_the_state_of_every_adaptive_part():
     before, after = (Curriculum([part("a", Horizon([2])), part("b", ADAPTIVE)]) for _ in range(2))
     before.observe({"part/b/success_rate": 0.9, "part/b/turn_limit": 0.0})

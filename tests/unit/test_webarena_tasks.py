@@ -11,6 +11,7 @@ from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.splits import PAPER_TEST, READING
 from env_adapters.webarena.tasks import installed_tasks, item_of, items_of
 from env_adapters.webarena.worlds import GivenSites
+from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 
 GOOD = {
@@ -182,4 +183,7 @@ def test_a_file_that_does_not_say_so_has_no_held_out_tasks(tmp_path):
     for split in ("train", "test"):
         with pytest.raises(ConfigError, match=f"no task of .* has split='{split}'. Give each a field `split`"):
             adapter.tasks(split)
-    assert "reading" not in adapter.splits
+    assert tuple(adapter.splits) == ("all",)
+    (tmp_path / "ids.txt").write_text("0\n2\n")
+    chosen = select_tasks("webarena", str(tmp_path / "ids.txt"), {"tasks": str(file)})
+    assert [item.id for item in chosen] == ["0", "2"]

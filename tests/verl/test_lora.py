@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.models import write_byte_model
 from verl_agent.errors import ConfigError
-from verl_agent.lora import has_adapters
+from verl_agent.lora import has_adapters, merge_adapters
 from verl_agent.models import resolve_checkpoint
 
 RANK, ALPHA = 4, 12
@@ -64,11 +64,34 @@ def test_weights_that_were_saved_with_adapters_are_merged(base, tmp_path, option
 
 def test_adapters_that_verls_merger_left_beside_the_model_are_merged(base, tmp_path):
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    plain.save_pretrained(tmp_path)
-    adapted(base).save_pretrained(tmp_path / "lora_adapter")
-    read = AutoModelForCausalLM.from_pretrained(resolve_checkpoint(tmp_path), dtype=torch.float32).eval()
+    folder = tmp_path / "merged"
+    plain.save_pretrained(folder)
+    adapted(base).save_pretrained(folder / "lora_adapter")
+    with pytest.raises(ConfigError, match=r"holds LoRA adapters apart from the weights"):
+        resolve_checkpoint(folder)  # a folder of somebody's own is left as it is
+    merge_adapters(folder)
+    read = AutoModelForCausalLM.from_pretrained(resolve_checkpoint(folder), dtype=torch.float32).eval()
     torch.testing.assert_close(logits(read), logits(adapted(base)), rtol=1e-4, atol=1e-4)
-    assert not (tmp_path / "lora_adapter").exists()
+    assert not (folder / "lora_adapter").exists()
+
+
+def test_a_merging_that_was_killed_is_finished(base, tmp_path):
+    """Between moving the old weights away and the merged ones to their place."""
+    folder = saved(base, tmp_path / "global_step_2")
+    merge_adapters(folder)
+    folder.rename(folder.with_name(".huggingface.merged"))
+    saved(base, tmp_path / "other").rename(folder.with_name(".huggingface.adapters"))
+    assert resolve_checkpoint(tmp_path) == folder and not has_adapters(folder)
+
+
+def test_a_file_that_is_cut_off_ends_no_weights(base, tmp_path):
+    folder = saved(base, tmp_path / "global_step_2", max_shard_size="400KB")
+    last = max(folder.glob("*.safetensors"))
+    last.write_bytes(last.read_bytes()[:40])
+    before = {path.name: path.stat().st_size for path in folder.iterdir()}
+    with pytest.raises(ConfigError, match=r"cannot be read: .* Were they saved to the end\?"):
+        resolve_checkpoint(tmp_path)
+    assert before == {path.name: path.stat().st_size for path in folder.iterdir()}
 
 
 def test_adapters_of_unknown_weight_are_refused(base, tmp_path):

@@ -130,7 +130,7 @@ def test_offline_training_is_estimated(kind):
     shape = SHAPES["Qwen/Qwen2.5-7B-Instruct"]
     (one_gb, slow), (eight_gb, fast) = (offline_estimate(plain, shape, 1000, gpus * FLOPS, gpus) for gpus in (1, 8))
     assert one_gb - eight_gb == pytest.approx(ADAM_BYTES * shape.parameters * 7 / 8 / 1e9)
-    passes = 12 if kind == "sft" else 14  # the reference reads each pair once
+    passes = 16 if kind == "sft" else 18  # with checkpointing; the reference reads each pair once
     assert slow == pytest.approx(8 * fast) == pytest.approx(passes * shape.parameters * 1000 * 4096 / FLOPS)
 
 

@@ -215,8 +215,9 @@ def prepared(folder: Path, *changes: str):
             ],
             "env.train_tasks='one.txt' of 'guess_number' has 1 tasks, fewer than the 2 that a batch takes of it.",
         ),
-        (["trainer.total_epochs=0"], "trainer.total_epochs=0 leaves nothing to train. Allowed: >= 1"),
-        (["actor_rollout_ref.actor.optim.lr=-1"], "actor_rollout_ref.actor.optim.lr=-1 is not allowed. Allowed: 0 or"),
+        (["critic.optim.lr=null"], "critic.optim.lr=None is not allowed. Allowed: a number, 0 or more."),
+        (["trainer.total_epochs=0"], "trainer.total_epochs=0 leaves nothing to train. Allowed: a whole"),
+        (["actor_rollout_ref.actor.optim.lr=-1"], "actor_rollout_ref.actor.optim.lr=-1 is not allowed. Allowed: a"),
         (["trainer.n_gpus_per_node=8"], "trainer.n_gpus_per_node=8 does not work on a CPU"),
         (
             ["algorithm.adv_estimator=gae", "trainer.v1.sampler.sampler_kwargs.min_group_size=1"],

@@ -1,12 +1,15 @@
 """What our trainer adds to verl's, as far as neither Ray nor TransferQueue has to run; whole runs cover the rest."""
 
 import json
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
 from tensordict import NonTensorStack
+from transfer_queue import KVBatchMeta
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
@@ -58,6 +61,27 @@ def test_verl_finds_trainer_and_estimators_by_name():
     assert issubclass(EpisodeTrainer, PPOTrainerSync)
     assert (get_adv_estimator_fn("gigpo"), get_adv_estimator_fn("turn_returns")) == (gigpo, turn_returns)
     assert callable(TaskRunnerV1.__ray_metadata__.modified_class.run), "verl_agent.batch.runner builds on it"
+
+
+class Ranks:
+    """What a worker group says of its ranks: two that train, each with a replica."""
+
+    _dispatch_info: ClassVar = {"actor": [0, 0, 1, 1]}
+
+
+def test_what_fills_a_batch_up_is_spread_over_the_mini_batches():
+    """Verl sorts it to the end of each rank's part; of 32 rows 13 fill up, 8 rows are a mini batch on a rank."""
+    of = trainer(critic_warmup=0)
+    of.config.actor_rollout_ref = {"actor": {"ppo_mini_batch_size": 4}, "rollout": {"n": 4}}
+    of.use_critic, of.actor_rollout_wg, of.tokenizer = False, Ranks(), SimpleNamespace(eos_token_id=0)
+    lengths = [400 + 10 * row for row in range(19)] + [128] * 13
+    tags = [{"seq_len": length, "is_padding": row >= 19} for row, length in enumerate(lengths)]
+    batch = of._balance_batch(KVBatchMeta([f"g_{row}_0" for row in range(32)], tags, partition_id="train"), {})
+    filling = [tag["is_padding"] for tag in batch.tags]
+    assert sorted(batch.keys) == sorted(f"g_{row}_0" for row in range(32))
+    for begin in (0, 16):
+        shares = [sum(filling[start : start + 8]) for start in (begin, begin + 8)]
+        assert sum(shares) and abs(shares[0] - shares[1]) <= 1
 
 
 def test_every_prompt_gets_the_limit_of_its_environment():

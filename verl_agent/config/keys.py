@@ -34,6 +34,8 @@ UNUSED = "reward."
 MODEL_HINT = "model.path=DIR names a run, a checkpoint or a model's folder; or give a hub id, smollm2-135m, or oracle."
 EACH_EPOCH = "after_each_epoch"
 """What verl's SFT trainer takes for `FREQUENCIES`, beside numbers."""
+SEVERAL_KINDS = ("horizon.steps_per_stage", "algorithm.rollout_correction.rollout_is_threshold")
+"""Settings that take other kinds of values than their default is of, and are checked by who reads them."""
 FREQUENCIES = ("trainer.save_freq", "trainer.test_freq")
 OFFLINE = ("agent_sft", "agent_dpo")
 
@@ -96,7 +98,7 @@ def check_keys(config: DictConfig, base: str) -> None:
     for key, value in leaves(OmegaConf.to_container(config)):
         if not key.startswith(FREE) and not key.endswith(FIELDS):
             default = _find(known, key)
-            if base in OFFLINE and key in FREQUENCIES and value == EACH_EPOCH:
+            if key in SEVERAL_KINDS or (base in OFFLINE and key in FREQUENCIES and value == EACH_EPOCH):
                 continue
             _check_kind_of(key, value, -1 if key in FREQUENCIES else default)
 

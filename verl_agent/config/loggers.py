@@ -14,8 +14,10 @@ LOGGERS = {
     "swanlab": "swanlab",
     "clearml": "clearml",
     "trackio": "trackio",
+    "vemlp_wandb": "volcengine_ml_platform",
+    "rl_insight": "rl_insight",
 }
-"""Loggers of verl 0.9.1 (utils/tracking.py) that need no service of their maker's, and the module of each."""
+"""Loggers of verl 0.9.1 (utils/tracking.py), and the module that each needs."""
 
 
 def check_loggers(names: object) -> None:
@@ -29,7 +31,7 @@ def check_loggers(names: object) -> None:
     """
     listed = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
     for name in listed:
-        if name not in LOGGERS:
+        if not isinstance(name, str) or name not in LOGGERS:
             raise ConfigError(f"trainer.logger={name!r} is not known. {did_you_mean(str(name), LOGGERS)}")
         module = LOGGERS[name]
         if module is not None and find_spec(module) is None:

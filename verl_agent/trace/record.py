@@ -185,7 +185,8 @@ def read_records(paths: Path | str | Iterable[Path | str]) -> Iterator[EpisodeRe
     for path in map(Path, [paths] if isinstance(paths, Path | str) else paths):
         if not path.exists():
             raise ConfigError(f"No episode records at '{path}': no such file or folder.")
-        played = path / "episodes" if (path / "episodes").is_dir() else path
+        of_run = (path / "episodes").is_dir() and (path / "metrics").is_dir()
+        played = path / "episodes" if of_run else path
         for file in sorted(played.rglob("*.jsonl")) if played.is_dir() else [played]:
             yield from _read_file(file)
 
