@@ -142,7 +142,9 @@ class Tab:
             if self.loading or busy():
                 await asyncio.sleep(min(POLL_S, left))
                 continue
-            await self._still()
+            with suppress(TimeoutError):  # the document before may not answer while another is awaited
+                async with asyncio.timeout(left):
+                    await self._still()
             if not (self.loading or busy()):
                 return
         if self._arriving:
