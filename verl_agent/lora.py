@@ -8,23 +8,19 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from safetensors import SafetensorError, safe_open
 
 from verl_agent.errors import ConfigError
 
 PREFIX: Final = "base_model.model."
-BASE: Final = ".base_layer."
-DOWN: Final = (".lora_A.default.weight", ".lora_A.weight")
 META: Final = "lora_train_meta.json"
 """verl's note of rank and alpha, beside the folder of the weights."""
 ADAPTER: Final = "lora_adapter"
 """Folder in which verl's merger leaves adapters, inside that of the weights."""
-INDEX: Final = "model.safetensors.index.json"
 
 
 def has_adapters(folder: Path) -> bool:
@@ -32,8 +28,8 @@ def has_adapters(folder: Path) -> bool:
     if (folder / ADAPTER).is_dir():
         return True
     for file in _weights(folder):
-        with suppress(SafetensorError):
-            if any(".lora_A." in name for name in _places([file])):
+        with suppress(SafetensorError), safe_open(file, framework="np") as weights:
+            if any(".lora_A." in name for name in weights.keys()):  # noqa: SIM118 - it is no mapping
                 return True
     return False
 
@@ -46,13 +42,13 @@ def finish_merging(folder: Path) -> None:
 
 
 def merge_adapters(folder: Path) -> None:
-    """Add the adapters in a folder of Hugging Face weights: W + alpha / rank · B A, in place, in the weights' type.
+    """Let PEFT add the adapters in a folder of Hugging Face weights, in place, in the weights' type.
 
     The folder is written beside and then exchanged: no kill leaves one that is merged in part, and `finish_merging`
     mends what it leaves. Processes wait for each other; the second finds nothing to do.
 
     Raises:
-        ConfigError: nothing says by how much they count, or a file is cut off.
+        ConfigError: nothing says by how much they count, a file is cut off, or weights are missing.
     """
     folder = folder.resolve()
     parent = os.open(folder.parent, os.O_RDONLY)
@@ -67,17 +63,29 @@ def merge_adapters(folder: Path) -> None:
 
 
 def _merge(folder: Path) -> None:
-    from safetensors.torch import save_file  # imports torch
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    files, scale = _weights(folder), _scale(folder)
-    where = _places([*files, *_weights(folder / ADAPTER)])
-    draft, old = _beside(folder)
+    (rank, alpha), (draft, old) = _rank_and_alpha(folder), _beside(folder)
     for left_over in (draft, old):
         shutil.rmtree(left_over, ignore_errors=True)
-    shutil.copytree(folder, draft, ignore=shutil.ignore_patterns("*.safetensors", ADAPTER))
-    for file in files:
-        save_file(dict(_merged(file, where, scale)), draft / file.name, metadata={"format": "pt"})
-    _rename_index(draft)
+    if (folder / ADAPTER).is_dir():
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), folder / ADAPTER)
+    else:
+        weights = {name: tensor for file in _weights(folder) for name, tensor in load_file(file).items()}
+        targets = sorted({name.split(".lora_A.")[0].removeprefix(PREFIX) for name in weights if ".lora_A." in name})
+        with torch.device("meta"):
+            plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+            model = get_peft_model(plain, LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets))
+        model.load_state_dict(weights, strict=False, assign=True)
+        plain.tie_weights()
+        if absent := [name for name, tensor in model.named_parameters() if tensor.is_meta]:
+            raise ConfigError(f"the weights in {folder} lack {len(absent)} of the model, such as {absent[0]}.")
+    model.merge_and_unload().save_pretrained(draft)
+    beside = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json", ADAPTER)
+    shutil.copytree(folder, draft, ignore=beside, dirs_exist_ok=True)
     folder.rename(old)
     draft.rename(folder)
     shutil.rmtree(old)
@@ -92,53 +100,13 @@ def _weights(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def _places(files: list[Path]) -> dict[str, Path]:
-    """Which file each tensor lies in."""
-    found: dict[str, Path] = {}
-    for file in files:
-        with safe_open(file, framework="np") as weights:
-            found |= dict.fromkeys(weights.keys(), file)
-    return found
-
-
-def _scale(folder: Path) -> float:
+def _rank_and_alpha(folder: Path) -> tuple[int, int]:
     for note in (folder / ADAPTER / "adapter_config.json", folder.parent / META):
         if note.is_file():
             said = json.loads(note.read_text(encoding="utf-8"))
             if said.get("r") and said.get("lora_alpha"):
-                return float(said["lora_alpha"]) / float(said["r"])
+                return int(said["r"]), int(said["lora_alpha"])
     raise ConfigError(
         f"the weights in {folder} have LoRA adapters, and neither {folder.parent / META} nor "
         f"{ADAPTER}/adapter_config.json says their rank and alpha. Merge them with PEFT, and name the result."
     )
-
-
-def _plain(name: str) -> str:
-    """A tensor's name without PEFT."""
-    return name.removeprefix(PREFIX).replace(BASE, ".")
-
-
-def _merged(file: Path, where: dict[str, Path], scale: float) -> Iterator[tuple[str, Any]]:
-    """The tensors of a file under their plain names, adapters added."""
-    down = {_plain(name).removesuffix(end): name for name in where for end in DOWN if name.endswith(end)}
-    for name in (name for name, place in where.items() if place == file and ".lora_" not in name):
-        weight, plain = _read(file, name), _plain(name)
-        adapter = down.get(plain.removesuffix(".weight")) if plain.endswith(".weight") else None
-        if adapter is not None:
-            first, second = (_read(where[each], each) for each in (adapter, adapter.replace(".lora_A.", ".lora_B.")))
-            weight = (weight.float() + scale * (second.float() @ first.float())).to(weight.dtype)
-        yield plain, weight
-
-
-def _read(file: Path, name: str) -> Any:
-    with safe_open(file, framework="pt") as weights:
-        return weights.get_tensor(name)
-
-
-def _rename_index(folder: Path) -> None:
-    """Let the index of several files name what they hold now."""
-    index = folder / INDEX
-    if index.is_file():
-        said = json.loads(index.read_text(encoding="utf-8"))
-        said["weight_map"] = {name: place.name for name, place in _places(_weights(folder)).items()}
-        index.write_text(json.dumps(said, indent=2, sort_keys=True) + "\n", encoding="utf-8")

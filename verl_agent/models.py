@@ -68,9 +68,8 @@ def resolve_checkpoint(path: Path | str) -> Path:
     folder = Path(path)
     if (folder / "config.json").is_file():
         return _with_weights(folder)
-    for inside in (HUGGINGFACE, f"actor/{HUGGINGFACE}"):
-        finish_merging(folder / inside)
     for inside in (f"actor/{HUGGINGFACE}", HUGGINGFACE):
+        finish_merging(folder / inside)
         if (folder / inside).is_dir():
             return _with_weights(folder / inside)
     latest = latest_checkpoint(folder)
