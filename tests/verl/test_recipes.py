@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from tests.episodes import talk
 from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
 from verl_agent.budgets import check_budgets, check_shares
 from verl_agent.config.algorithms import check_algorithm
@@ -20,9 +21,12 @@ from verl_agent.config.parts import agent_parts
 from verl_agent.config.schema import section
 from verl_agent.data.preferences import PreferenceSettings
 from verl_agent.data.selection import EpisodeSource
+from verl_agent.dpo import plan as preference_plan
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.errors import ConfigError
 from verl_agent.prepare import check_environment
+from verl_agent.trace.record import EpisodeWriter
 
 
 def of_kind(base: str) -> list:
@@ -148,6 +152,17 @@ def test_a_preference_recipe_fits_its_environment(path):
     with chdir(ROOT):
         load_adapter(config.env.name)(**config.env.options)
         assert select_tasks(config.env.name, config.env.eval_tasks)
+
+
+def test_pairs_of_another_environment_are_refused(tmp_path):
+    """Records of a run are named by a path, and a path is soon mistaken."""
+    with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
+        for reply, reward in (("right", 1.0), ("wrong", 0.0)):
+            writer.write(talk(reply, reward, purpose="collection"))
+    config = resolved(ROOT / "recipes/guess_number/dpo_cpu.yaml")
+    config.preference.records = str(tmp_path)
+    with pytest.raises(ConfigError, match=r"preference.records=.* are of talk, and .* env.name='guess_number'"):
+        preference_plan(config)
 
 
 @pytest.mark.parametrize("path", of_kind("agent_eval"))
