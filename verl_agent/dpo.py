@@ -5,7 +5,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.registry import agent_for
 from verl_agent.config.composed import agent_section, env_options
-from verl_agent.config.schema import section
+from verl_agent.config.settings import section
 from verl_agent.data.preferences import PreferenceSettings, first, make_pairs, split_pairs
 from verl_agent.data.selection import fingerprint, usable_records
 from verl_agent.envs.tasks import select_tasks

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_agent.config.parts import agent_parts
+from verl_agent.config.mixture import agent_parts
 
 CARD_GB = 80.0
 """Memory of a GPU that recipes are sized for."""

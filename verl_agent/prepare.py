@@ -14,7 +14,7 @@ import verl_agent.config
 from verl_agent.budgets import check_budgets, check_context, check_shares
 from verl_agent.config.algorithms import check_algorithm, has_critic
 from verl_agent.config.keys import check_complete
-from verl_agent.config.parts import Part, agent_parts
+from verl_agent.config.mixture import Part, agent_parts
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
-from verl_agent.config.schema import AgentSettings, EnvSettings
+from verl_agent.config.settings import AgentSettings, EnvSettings
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import draw, select_tasks

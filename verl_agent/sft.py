@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
 from verl_agent.config.composed import agent_section, env_options
-from verl_agent.config.schema import section
+from verl_agent.config.settings import section
 from verl_agent.data.selection import (
     ChosenEpisode,
     EpisodeSource,

@@ -68,7 +68,7 @@ trainer: {{total_epochs: 2}}
 def demonstration_texts() -> list[str]:
     """What the tokenizer learns its merges from: the conversations of the base set."""
     from verl_agent.agents.registry import new_agent
-    from verl_agent.config.schema import AgentSection
+    from verl_agent.config.settings import AgentSection
     from verl_agent.envs.registry import load_adapter
     from verl_agent.envs.tasks import draw, select_tasks
     from verl_agent.rollout.oracle import demonstrate

@@ -19,7 +19,7 @@ from tests.models import write_model
 from tests.verl.test_training import REPOSITORY, wait_for_end
 from verl_agent.data.mixture import MixtureOrder
 from verl_agent.envs.tasks import select_tasks
-from verl_agent.rollout.horizon import Adaptive, AdaptiveState, Horizon
+from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, read_records
 

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.credit import Credit, turn_credit
+from verl_agent.config.reward_shaping import Credit, turn_credit
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
 

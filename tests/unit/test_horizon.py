@@ -5,7 +5,7 @@ import json
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.horizon import Adaptive, AdaptiveState, Horizon
+from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
 
 
 def test_each_stage_lasts_its_steps_and_the_last_one_for_ever():

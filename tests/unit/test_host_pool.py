@@ -8,8 +8,8 @@ import pytest
 
 from tests.fakes import Talk, talk_class
 from tests.hosted import ITEM, Obedient
-from verl_agent.config.hosts import HostSettings
-from verl_agent.config.schema import EnvSettings
+from verl_agent.envs.hosts.settings import HostSettings
+from verl_agent.config.settings import EnvSettings
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits, Health
 from verl_agent.envs.hosts.link import InlineLink

@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 
 from verl_agent.batch.curriculum import Curriculum
-from verl_agent.config.parts import Part
-from verl_agent.config.schema import AgentSettings, EnvSettings, EpisodeSettings
+from verl_agent.config.mixture import Part
+from verl_agent.config.settings import AgentSettings, EnvSettings, EpisodeSettings
 from verl_agent.data.mixture import MixtureOrder, shares_of_a_batch
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.horizon import Adaptive, Horizon
+from verl_agent.horizon import Adaptive, Horizon
 
 SIZES = {"a": 5, "b": 7, "c": 3}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_agent.config.parts import agent_parts
+from verl_agent.config.mixture import agent_parts
 from verl_agent.errors import ConfigError
 
 

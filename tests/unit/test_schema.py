@@ -3,10 +3,10 @@
 import pytest
 
 from verl_agent.config.evaluation_schema import evaluation_config
-from verl_agent.config.hosts import HostSettings
-from verl_agent.config.schema import EnvSettings, EpisodeSettings, agent_settings, section
+from verl_agent.envs.hosts.settings import HostSettings
+from verl_agent.config.settings import EnvSettings, EpisodeSettings, agent_settings, section
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.horizon import Horizon
+from verl_agent.horizon import Horizon
 
 
 def config(**changes) -> dict:

@@ -27,7 +27,7 @@ from tests.verl.gradients import (
 from tests.verl.letters import SHORT
 from tests.verl.test_turn_estimators import advantages, by_turn
 from verl_agent.batch.turns import spans
-from verl_agent.rollout.credit import Credit
+from verl_agent.config.reward_shaping import Credit
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tests.bench.learning.__main__ import RECIPES, STUDIES, Run
 from tests.verl.composing import accepted_by_verl, recipe
 from verl_agent.config.algorithms import check_algorithm
 from verl_agent.config.keys import check_keys
-from verl_agent.config.parts import agent_parts
+from verl_agent.config.mixture import agent_parts
 
 RUNS = [Run(study, arm, 1) for study in STUDIES for arm in STUDIES[study].arms]
 

@@ -15,7 +15,7 @@ from tests.verl.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, 
 from verl_agent.budgets import check_budgets
 from verl_agent.config.algorithms import check_algorithm, has_critic
 from verl_agent.config.keys import check_keys, reference
-from verl_agent.config.parts import agent_parts
+from verl_agent.config.mixture import agent_parts
 from verl_agent.footprint import (
     ADAM_BYTES,
     CARD_GB,

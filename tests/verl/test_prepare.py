@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from tests.verl.composing import recipe
-from verl_agent.config.parts import agent_parts
+from verl_agent.config.mixture import agent_parts
 from verl_agent.errors import ConfigError
 from verl_agent.machine import RL_MEMORY_GB
 from verl_agent.models import SMOLLM2, prepare_smollm2, resolve_model

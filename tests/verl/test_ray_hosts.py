@@ -14,8 +14,8 @@ import ray
 
 from tests.fakes import ScriptedPolicy, plain
 from tests.hosted import ITEM, Obedient
-from verl_agent.config.hosts import HostSettings
-from verl_agent.config.schema import EnvSettings
+from verl_agent.envs.hosts.settings import HostSettings
+from verl_agent.config.settings import EnvSettings
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.session import PooledEnv

@@ -17,8 +17,8 @@ from verl_agent.budgets import check_budgets, check_shares
 from verl_agent.config.algorithms import check_algorithm
 from verl_agent.config.evaluation_schema import evaluation_config
 from verl_agent.config.keys import FIELDS, FREE, check_keys
-from verl_agent.config.parts import agent_parts
-from verl_agent.config.schema import section
+from verl_agent.config.mixture import agent_parts
+from verl_agent.config.settings import section
 from verl_agent.data.preferences import PreferenceSettings
 from verl_agent.data.selection import EpisodeSource
 from verl_agent.dpo import plan as preference_plan

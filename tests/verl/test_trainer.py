@@ -19,7 +19,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl_agent.batch.curriculum import Curriculum
 from verl_agent.batch.estimators import gigpo, turn_returns
 from verl_agent.batch.trainer import STATE_FILE, EpisodeTrainer
-from verl_agent.config.parts import agent_parts
+from verl_agent.config.mixture import agent_parts
 from verl_agent.data.tasks import ENDLESS, TaskDataset
 from verl_agent.errors import ConfigError
 

@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 import verl_agent.batch.estimators
 from tests.verl.letters import CUT, LOST, SHORT, WON
 from verl_agent.batch.turns import TURNS, BatchTurns, on_last_tokens, place_turns, spans
-from verl_agent.rollout.credit import Credit
+from verl_agent.config.reward_shaping import Credit
 from verl_agent.rollout.tokens import Sample
 
 Row = tuple[str, Sample, list[float], list[str]]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl_agent.config.parts import Part
+from verl_agent.config.mixture import Part
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.horizon import AdaptiveState
+from verl_agent.horizon import AdaptiveState
 
 ALONE = ("episode/success_rate", "stop/turn_limit")
 AMONG = ("part/{}/success_rate", "part/{}/turn_limit")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verl_agent.rollout.credit import Credit
+from verl_agent.config.reward_shaping import Credit
 
 
 @dataclass(frozen=True, slots=True)

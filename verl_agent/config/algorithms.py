@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl_agent.config.parts import Part
+from verl_agent.config.mixture import Part
 from verl_agent.errors import ConfigError, did_you_mean
 
 ESTIMATORS = ("gae", "gigpo", "grpo", "reinforce_plus_plus", "rloo", "turn_returns")

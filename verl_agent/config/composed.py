@@ -4,7 +4,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from verl_agent.config.schema import AgentSection, section
+from verl_agent.config.settings import AgentSection, section
 
 
 def agent_section(config: Any) -> AgentSection:

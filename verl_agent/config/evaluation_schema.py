@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_agent.config.schema import AgentSettings, agent_settings, section
+from verl_agent.config.settings import AgentSettings, agent_settings, section
 from verl_agent.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from verl_agent.config.schema import section
+from verl_agent.config.settings import section
 from verl_agent.data.demonstrations import DemonstrationDataset
 from verl_agent.data.encoding import EpisodeEncoder, Row
 from verl_agent.data.selection import EpisodeSource, select_episodes, usable_records

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_agent.config.composed import agent_section, env_options
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.schema import section
+from verl_agent.config.settings import section
 from verl_agent.data.selection import fingerprint
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError

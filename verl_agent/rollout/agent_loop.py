@@ -14,13 +14,13 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.parts import Part, agent_parts
+from verl_agent.config.mixture import Part, agent_parts
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.pool import SessionPool
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import select_tasks
-from verl_agent.rollout.credit import Credit, turn_credit
+from verl_agent.config.reward_shaping import Credit, turn_credit
 from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
 from verl_agent.rollout.ray_hosts import training_pool
@@ -36,7 +36,7 @@ class Row:
 
     Attributes:
         purpose: train or validation.
-        part: label of the environment, see `verl_agent.config.parts`.
+        part: label of the environment, see `verl_agent.config.mixture`.
         tasks: selection that the task belongs to.
         task_id: its id.
         step: global training step.

@@ -15,8 +15,8 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
 
-from verl_agent.config.hosts import HostSettings
-from verl_agent.config.schema import EnvSettings
+from verl_agent.envs.hosts.settings import HostSettings
+from verl_agent.config.settings import EnvSettings
 from verl_agent.envs.actions import shorten
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host

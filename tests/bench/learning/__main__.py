@@ -23,7 +23,7 @@ from rich.table import Table
 from tests.bench.learning.analysis import Point, compare
 from tests.models import write_byte_model
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.schema import AgentSection
+from verl_agent.config.settings import AgentSection
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.oracle import demonstrate

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from verl_agent.config.schema import EnvSettings
+from verl_agent.config.settings import EnvSettings
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.link import InlineLink

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from verl_agent.config.schema import AgentSettings, EnvSettings, agent_settings
+from verl_agent.config.settings import AgentSettings, EnvSettings, agent_settings
 from verl_agent.errors import ConfigError, did_you_mean
 
 OWN_SECTIONS = ("horizon", "episode", "credit", "agent")

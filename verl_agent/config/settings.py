@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from verl_agent.config.hosts import HostSettings
+from verl_agent.envs.hosts.settings import HostSettings
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.rollout.credit import Credit
-from verl_agent.rollout.horizon import Adaptive, Horizon
+from verl_agent.config.reward_shaping import Credit
+from verl_agent.horizon import Adaptive, Horizon
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class EnvSettings:
         retries: further tries of an episode whose environment failed.
         max_fault_share: share of a batch's episodes, 0 to 1, that may still fail before the run stops.
         hosts: where its sessions live.
-        mixture: several environments in one run, see `verl_agent.config.parts`; None for one.
+        mixture: several environments in one run, see `verl_agent.config.mixture`; None for one.
     """
 
     name: str
@@ -151,7 +151,7 @@ def _is_of(value: object, types: Sequence[type]) -> bool:
 def agent_settings(config: Mapping[str, Any]) -> AgentSettings:
     """The sections `env`, `horizon`, `episode`, `agent` and `credit` of a whole, resolved config of one environment.
 
-    Those of a mixture are `verl_agent.config.parts.agent_parts`.
+    Those of a mixture are `verl_agent.config.mixture.agent_parts`.
 
     Raises:
         ConfigError: see `section`.
