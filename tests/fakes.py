@@ -11,7 +11,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
 from verl_agent.agents.plain import Raw, ReAct
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.forms import LineForm
+from verl_agent.envs.action_format import LineForm
 from verl_agent.types import Message, Reply, StepResult, TaskItem
 
 ITEM = TaskItem("talk", "1")

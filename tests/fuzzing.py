@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.breach import MAX_MESSAGE, close, reset, step
-from verl_agent.envs.contract import BAD_ACTIONS
-from verl_agent.envs.forms import ActionForm
+from verl_agent.envs.testing.violation import MAX_MESSAGE, close, reset, step
+from verl_agent.envs.testing.contract import BAD_ACTIONS
+from verl_agent.envs.action_format import ActionForm
 from verl_agent.types import StepResult, TaskItem
 
 PROMPT_FRAGMENTS = (

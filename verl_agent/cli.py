@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from verl_agent import doctor as machine
-from verl_agent.envs.check import check_adapter
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.registry import load_adapter, registered
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.needs import Status

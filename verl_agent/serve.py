@@ -7,11 +7,11 @@ from typing import Any
 
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.auth import check_token, is_loopback
 from verl_agent.envs.http.items import TaskIndex
 from verl_agent.envs.http.limits import Limits
-from verl_agent.envs.http.listen import Listener, bind, url_of
+from verl_agent.envs.http.run_server import Listener, bind, url_of
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import TOKEN_VARIABLE
 from verl_agent.envs.pool import SessionPool

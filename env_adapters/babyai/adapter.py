@@ -11,7 +11,7 @@ from env_adapters.babyai.tasks import split_items
 from env_adapters.babyai.texts import Brief, Style
 from env_adapters.babyai.world import World
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.forms import LineForm
+from verl_agent.envs.action_format import LineForm
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.types import Message, Move, StepResult, TaskItem
 

@@ -9,7 +9,7 @@ from env_adapters.deepsearch.protocol import describe
 from env_adapters.deepsearch.retriever import EMBEDDED, check_place, open_retriever
 from env_adapters.deepsearch.tasks import Splits, task_items
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.forms import Parameter, TagForm, Tool
+from verl_agent.envs.action_format import Parameter, TagForm, Tool
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 

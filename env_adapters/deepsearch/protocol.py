@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from env_adapters.deepsearch.corpus import Passage
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 
 MAX_TITLE = 100
 """Characters of a title that are shown."""

@@ -13,7 +13,7 @@ import httpx
 
 from env_adapters.deepsearch.corpus import Passage, from_contents
 from env_adapters.deepsearch.index import PassageIndex, embedded_folder, open_index
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError
 
 EMBEDDED = "embedded"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.forms import LineForm
+from verl_agent.envs.action_format import LineForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 

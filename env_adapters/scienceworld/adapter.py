@@ -7,9 +7,9 @@ from pathlib import Path
 from env_adapters.scienceworld.oracle import solution, thought
 from env_adapters.scienceworld.simulator import WORLDS, Answer, World
 from env_adapters.scienceworld.tasks import SPLITS
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.forms import LineForm
+from verl_agent.envs.action_format import LineForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 

@@ -20,7 +20,7 @@ from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway, fin
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from env_adapters.scienceworld.java import find_java
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import EnvError
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.scienceworld.jvm import Jvm, Pool
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError
 
 VERSION = "1.2.3"

@@ -9,7 +9,7 @@ from env_adapters.textcraft.oracle import Action, plan
 from env_adapters.textcraft.recipes import recipe_book, words
 from env_adapters.textcraft.tasks import split_goals, stable_hash, task_item
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.forms import LineForm, Parameter, Tool
+from verl_agent.envs.action_format import LineForm, Parameter, Tool
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from env_adapters.textcraft.recipes import Recipe, RecipeBook, name_of, words
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.types import StepResult
 
 MAX_COMMAND = 500

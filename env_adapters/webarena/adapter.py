@@ -22,9 +22,9 @@ from env_adapters.webarena.sources import SourceOptions, TaskSource, source_of
 from env_adapters.webarena.tasks import ENV
 from env_adapters.webarena.tools import TOOLS
 from env_adapters.webarena.worlds import World
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter, Hosting, Oracle
-from verl_agent.envs.forms import FenceForm
+from verl_agent.envs.action_format import FenceForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 

@@ -1,6 +1,6 @@
 """WebArena's actions as functions, for agents that call them."""
 
-from verl_agent.envs.forms import Parameter, Tool
+from verl_agent.envs.action_format import Parameter, Tool
 
 ID = Parameter("id", "integer", "The number of the element.")
 TOOLS = (

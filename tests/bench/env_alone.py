@@ -19,7 +19,7 @@ from tests.wire_client import Connection, RefusedError, Script, Session
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 
 ROUNDS = 3
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from tests.bench.env_alone import FirstLook, InProcess, Waiting
 from tests.bench.env_play import Window
 from tests.bench.report import Target
-from verl_agent.envs.hosts.place import usable_cores
+from verl_agent.envs.hosts.slot import usable_cores
 
 RECORDED = {
     ("textcraft", 1): "580-860",

@@ -11,7 +11,7 @@ from tests.fakes import plain
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool, process_pool
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.session import PooledEnv
 from verl_agent.rollout.episode import EpisodeLimits, play_until_sound

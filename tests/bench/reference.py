@@ -31,7 +31,7 @@ from env_adapters.babyai.texts import Style
 from env_adapters.babyai.world import Move, World
 from env_adapters.textcraft.game import Game
 from env_adapters.textcraft.recipes import recipe_book, words
-from verl_agent.envs.http.listen import bind, url_of
+from verl_agent.envs.http.run_server import bind, url_of
 from verl_agent.envs.registry import load_adapter
 from verl_agent.types import TaskItem
 

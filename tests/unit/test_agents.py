@@ -16,8 +16,8 @@ from verl_agent.agents.plain import Act, Raw, ReAct, Think
 from verl_agent.agents.plan import REFLECT, PlanReflect
 from verl_agent.agents.registry import new_agent
 from verl_agent.config.settings import AgentSection
-from verl_agent.envs.actions import first_tag, last_action, last_fence
-from verl_agent.envs.forms import FenceForm, LineForm, TagForm, describe_form, read_form
+from verl_agent.envs.parsing import first_tag, last_action, last_fence
+from verl_agent.envs.action_format import FenceForm, LineForm, TagForm, describe_form, read_form
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import demonstrate

@@ -23,7 +23,7 @@ from env_adapters.babyai.strict import StrictGame
 from env_adapters.babyai.tasks import IMPOSSIBLE, TRAIN_SEEDS, TWINS, task_item
 from env_adapters.babyai.texts import Style
 from env_adapters.babyai.world import Move, World, name_of
-from verl_agent.envs.check import check_adapter
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Message, StepResult, TaskItem
 from verl_agent.types import Move as OracleMove

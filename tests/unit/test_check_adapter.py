@@ -11,9 +11,9 @@ from typing import ClassVar, TextIO
 import pytest
 
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.breach import MAX_MESSAGE
-from verl_agent.envs.check import Report, check_adapter
-from verl_agent.envs.contract import BAD_ACTIONS, CROWDED, SOLVED, fuzz
+from verl_agent.envs.testing.violation import MAX_MESSAGE
+from verl_agent.envs.testing.check import Report, check_adapter
+from verl_agent.envs.testing.contract import BAD_ACTIONS, CROWDED, SOLVED, fuzz
 from verl_agent.types import Message, Move, StepResult, TaskItem
 
 

@@ -22,8 +22,8 @@ from env_adapters.deepsearch.index import embedded_folder, open_index
 from env_adapters.deepsearch.questions import split_questions
 from env_adapters.deepsearch.tasks import EASY_CHARS
 from env_adapters.deepsearch.verify import unsupported
-from verl_agent.envs.actions import first_tag
-from verl_agent.envs.check import check_adapter
+from verl_agent.envs.parsing import first_tag
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import StepResult, TaskItem
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from env_adapters.guess_number.adapter import GuessNumber
-from verl_agent.envs.check import check_adapter
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError
 from verl_agent.types import StepResult, TaskItem
 

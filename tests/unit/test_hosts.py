@@ -21,7 +21,7 @@ from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.memory import MemoryGauge
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.process import ProcessLink
 from verl_agent.envs.hosts.wire import MAX_BYTES

@@ -25,12 +25,12 @@ from tests.serving import RunningEnv, pool_of, serving
 from verl_agent.cli import app
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.link import HostLink
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.http.auth import check_token, is_loopback
-from verl_agent.envs.http.book import SessionBook
+from verl_agent.envs.http.session_table import SessionBook
 from verl_agent.envs.http.limits import Limits
-from verl_agent.envs.http.listen import bind
+from verl_agent.envs.http.run_server import bind
 from verl_agent.errors import ConfigError
 from verl_agent.types import StepResult
 
@@ -529,7 +529,7 @@ from env_adapters.guess_number.adapter import GuessNumber
 from tests.serving import pool_of
 from verl_agent.envs.http.items import TaskIndex
 from verl_agent.envs.http.limits import Limits
-from verl_agent.envs.http.listen import Listener, bind, url_of
+from verl_agent.envs.http.run_server import Listener, bind, url_of
 from verl_agent.envs.http.server import EnvServer
 
 pool = pool_of(GuessNumber)

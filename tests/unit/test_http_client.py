@@ -20,16 +20,16 @@ from tests.agentgym import Server
 from tests.fakes import ScriptedPolicy, words_of
 from tests.serving import pool_of, serving, serving_app
 from verl_agent.agents.plain import ReAct
-from verl_agent.envs.check import check_adapter
-from verl_agent.envs.forms import LineForm
+from verl_agent.envs.testing.check import check_adapter
+from verl_agent.envs.action_format import LineForm
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.agentgym import AGREED
 from verl_agent.envs.http.client import HttpEnv
 from verl_agent.envs.http.limits import Limits
-from verl_agent.envs.http.listen import bind, url_of
-from verl_agent.envs.http.placement import Fleet
+from verl_agent.envs.http.run_server import bind, url_of
+from verl_agent.envs.http.server_pool import Fleet
 from verl_agent.envs.http.settings import read_numbers
 from verl_agent.envs.http.transport import transport
 from verl_agent.envs.registry import load_adapter, new_session

@@ -13,8 +13,8 @@ import pytest
 from env_adapters.scienceworld.adapter import MAX_OBSERVATION, ScienceWorld, choice
 from env_adapters.scienceworld.oracle import solution, with_looks
 from env_adapters.scienceworld.simulator import World
-from verl_agent.envs.check import check_adapter
-from verl_agent.envs.contract import BAD_ACTIONS
+from verl_agent.envs.testing.check import check_adapter
+from verl_agent.envs.testing.contract import BAD_ACTIONS
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Message, StepResult, TaskItem
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from env_adapters.scienceworld.adapter import ScienceWorld
 from env_adapters.scienceworld.simulator import World
 from env_adapters.scienceworld.tasks import EASY_TURNS, LEFT_OUT, PAPER_TEST, TABLE, all_tasks
-from verl_agent.envs.listing import check_ids, check_json, list_all
+from verl_agent.envs.testing.task_checks import check_ids, check_json, list_all
 
 LISTED = list_all(ScienceWorld)
 ITEMS = {item.id: item for part in ("train", "dev", "test") for item in LISTED[part]}

@@ -10,7 +10,7 @@ from tests.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from tests.hosted import Obedient
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import EnvError, UnknownSessionError
 from verl_agent.rollout.episode import EpisodeLimits, play

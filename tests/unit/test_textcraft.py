@@ -15,7 +15,7 @@ from env_adapters.textcraft.adapter import PROMPTS, TOOLS, TextCraft
 from env_adapters.textcraft.game import MAX_QUANTITY, Game
 from env_adapters.textcraft.recipes import build_book, recipe_book
 from env_adapters.textcraft.tasks import EASY_TURNS, task_item
-from verl_agent.envs.check import check_adapter
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 

@@ -15,10 +15,10 @@ from env_adapters.webarena.efficiency import Efficiency
 from env_adapters.webarena.grammar import parse
 from env_adapters.webarena.sources import SourceOptions, source_of
 from tests.web import needs_chromium, page, serving, serving_pages
-from verl_agent.envs.check import check_adapter
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Episode, Reply, StopReason, TaskItem, Turn

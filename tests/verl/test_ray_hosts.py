@@ -21,7 +21,7 @@ from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
 from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
-from verl_agent.rollout.ray_hosts import RayPool, hosts_in_cluster, training_pool
+from verl_agent.envs.hosts.ray import RayPool, hosts_in_cluster, training_pool
 from verl_agent.types import Episode, StopReason
 
 SETTINGS = EnvSettings("obedient", timeout_s=2.0, hosts=HostSettings("ray", count=2, wait_s=1.0, resource="cpu_node"))

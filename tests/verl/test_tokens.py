@@ -16,7 +16,7 @@ from verl.workers.rollout.replica import TokenOutput
 from tests.fakes import ITEM, EngineOutput, ScriptedEngine, Talk, plain, split_ids
 from verl_agent.agents.context import Context, LastObservations, Summary
 from verl_agent.agents.functions import FunctionCalls
-from verl_agent.envs.forms import LineForm
+from verl_agent.envs.action_format import LineForm
 from verl_agent.errors import ConfigError
 from verl_agent.models import prepare_smollm2
 from verl_agent.rollout.episode import EpisodeLimits, play

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from verl_agent.agents.context import Context, KeepAll
-from verl_agent.envs.forms import ActionForm
+from verl_agent.envs.action_format import ActionForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult
 

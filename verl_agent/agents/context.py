@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from verl_agent.envs.actions import readable
+from verl_agent.envs.parsing import readable
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import Message, Move
 

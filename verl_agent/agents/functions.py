@@ -7,8 +7,8 @@ from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
-from verl_agent.envs.actions import readable
-from verl_agent.envs.forms import ActionForm, Parameter, Tool
+from verl_agent.envs.parsing import readable
+from verl_agent.envs.action_format import ActionForm, Parameter, Tool
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult
 

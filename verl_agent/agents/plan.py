@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from verl_agent.agents.base import ONE_ACTION, Agent
 from verl_agent.agents.context import Context
-from verl_agent.envs.forms import ActionForm
+from verl_agent.envs.action_format import ActionForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult
 

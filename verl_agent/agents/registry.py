@@ -9,7 +9,7 @@ from typing import Any
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import read_context
 from verl_agent.config.settings import AgentSection
-from verl_agent.envs.forms import ActionForm
+from verl_agent.envs.action_format import ActionForm
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError, did_you_mean
 

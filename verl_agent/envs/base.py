@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, TypeAlias
 
-from verl_agent.envs.forms import ActionForm, LineForm
+from verl_agent.envs.action_format import ActionForm, LineForm
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 

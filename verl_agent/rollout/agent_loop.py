@@ -23,7 +23,7 @@ from verl_agent.envs.tasks import select_tasks
 from verl_agent.config.reward_shaping import Credit, turn_credit
 from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
-from verl_agent.rollout.ray_hosts import training_pool
+from verl_agent.envs.hosts.ray import training_pool
 from verl_agent.rollout.tokens import EpisodeTokens, choose_builder
 from verl_agent.trace.metrics import summarize
 from verl_agent.trace.record import EpisodeWriter, Origin, Purpose, to_record

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from questions.things import THINGS, TRAITS, best_question, fits, left_over, words_in
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.forms import ActionForm, Parameter, TagForm, Tool
+from verl_agent.envs.action_format import ActionForm, Parameter, TagForm, Tool
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, Move, StepResult, TaskItem
 

@@ -9,7 +9,7 @@ from questions.things import THINGS
 
 from verl_agent.agents.registry import new_agent
 from verl_agent.config.settings import AgentSection
-from verl_agent.envs.check import check_adapter
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.types import StepResult, TaskItem
 

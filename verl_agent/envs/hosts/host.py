@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.hosts.lane import Call, HomeLane, Lane
+from verl_agent.envs.hosts.loops import Call, HomeLane, Lane
 from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 

@@ -14,7 +14,7 @@ from typing import Any
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import Health
 from verl_agent.envs.hosts.link import HostLink
-from verl_agent.envs.hosts.place import Place, PoolLimits, worn_out
+from verl_agent.envs.hosts.slot import Place, PoolLimits, worn_out
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 

@@ -17,14 +17,14 @@ from typing import Any
 import psutil
 
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.hosts.child import Setup
+from verl_agent.envs.hosts.host_main import Setup
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.wire import frame, read_frame
 from verl_agent.errors import AgentError, ConfigError, HostLostError
 
 BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
-    "from verl_agent.envs.hosts.child import main; main(int(sys.argv[1]))"
+    "from verl_agent.envs.hosts.host_main import main; main(int(sys.argv[1]))"
 )
 """Runs the child with the search path of this process, which may know more than its environment says."""
 END_S = 10.0

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_agent.envs.forms import ActionForm, FenceForm, LineForm, TagForm
-from verl_agent.envs.http.languages import number, pick, text
+from verl_agent.envs.action_format import ActionForm, FenceForm, LineForm, TagForm
+from verl_agent.envs.http.protocols import number, pick, text
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, did_you_mean
 from verl_agent.types import Message, StepResult
 

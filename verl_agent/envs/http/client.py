@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.forms import ActionForm, read_form
+from verl_agent.envs.action_format import ActionForm, read_form
 from verl_agent.envs.http.agentgym import DIALECTS, AgentGymLanguage
-from verl_agent.envs.http.languages import Language, OwnLanguage, number, pick
-from verl_agent.envs.http.placement import ask_all, fleet
+from verl_agent.envs.http.protocols import Language, OwnLanguage, number, pick
+from verl_agent.envs.http.server_pool import ask_all, fleet
 from verl_agent.envs.http.settings import OWN, HttpSettings
 from verl_agent.envs.http.transport import UnreachableError, transport
 from verl_agent.errors import ConfigError, EnvError

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl_agent.envs.actions import shorten
-from verl_agent.envs.forms import describe_form
+from verl_agent.envs.parsing import shorten
+from verl_agent.envs.action_format import describe_form
 from verl_agent.envs.http.wire import Refusal
 from verl_agent.envs.registry import list_tasks, load_adapter
 from verl_agent.errors import ConfigError, did_you_mean

@@ -28,10 +28,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.http import wire
 from verl_agent.envs.http.auth import RequireToken
-from verl_agent.envs.http.book import RETRY_AFTER_S, SessionBook
+from verl_agent.envs.http.session_table import RETRY_AFTER_S, SessionBook
 from verl_agent.envs.http.items import TaskIndex
 from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.metrics import MEDIA_TYPE, Metrics

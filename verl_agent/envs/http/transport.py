@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.http.settings import TOKEN_VARIABLE
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 

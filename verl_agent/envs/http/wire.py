@@ -15,8 +15,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from verl_agent.envs.actions import shorten
-from verl_agent.envs.forms import ActionForm
+from verl_agent.envs.parsing import shorten
+from verl_agent.envs.action_format import ActionForm
 from verl_agent.types import Message, StepResult
 
 Body = Mapping[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from verl_agent.envs.actions import first_tag, last_action, last_fence
+from verl_agent.envs.parsing import first_tag, last_action, last_fence
 from verl_agent.errors import EnvError
 
 TYPES: Mapping[str, type] = {"string": str, "integer": int, "number": float, "boolean": bool}

@@ -5,12 +5,12 @@ import random
 from collections.abc import Sequence
 from functools import partial
 
-from verl_agent.envs.actions import shorten
-from verl_agent.envs.breach import BreachError
+from verl_agent.envs.parsing import shorten
+from verl_agent.envs.testing.violation import BreachError
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
-from verl_agent.envs.hosts.place import PoolLimits
-from verl_agent.envs.trial import Transcript, Trial
+from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.testing.harness import Transcript, Trial
 from verl_agent.errors import AgentError
 from verl_agent.types import StepResult, TaskItem
 

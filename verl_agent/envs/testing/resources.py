@@ -10,12 +10,12 @@ from functools import partial
 import psutil
 
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.breach import BreachError
+from verl_agent.envs.testing.violation import BreachError
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.memory import MemoryGauge
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.process import start_process
-from verl_agent.envs.trial import Trial
+from verl_agent.envs.testing.harness import Trial
 from verl_agent.errors import AgentError
 from verl_agent.types import TaskItem
 

@@ -17,13 +17,13 @@ from ray.exceptions import RayError, RayTaskError
 
 from verl_agent.envs.hosts.settings import HostSettings
 from verl_agent.config.settings import EnvSettings
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
 from verl_agent.envs.hosts.link import answer
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.hosts.memory import MemoryGauge
-from verl_agent.envs.hosts.place import PoolLimits
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.pool import SessionPool
 from verl_agent.errors import AgentError, EnvError, HostLostError, UnknownSessionError

@@ -7,9 +7,9 @@ from typing import Any
 
 from verl_agent.envs import contract, listing
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.breach import BreachError
-from verl_agent.envs.footprint import check_leftovers, check_memory
-from verl_agent.envs.trial import Trial
+from verl_agent.envs.testing.violation import BreachError
+from verl_agent.envs.testing.resources import check_leftovers, check_memory
+from verl_agent.envs.testing.harness import Trial
 from verl_agent.types import TaskItem
 
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.breach import BreachError, boundary
+from verl_agent.envs.testing.violation import BreachError, boundary
 from verl_agent.types import TaskItem
 
 Listed = Mapping[str, Sequence[TaskItem]]
@@ -19,7 +19,7 @@ Listed = Mapping[str, Sequence[TaskItem]]
 
 ELSEWHERE = (
     "import sys, json, pickle; sys.path[:] = json.loads(sys.argv[1]); "
-    "from verl_agent.envs.listing import digest, list_all; "
+    "from verl_agent.envs.testing.task_checks import digest, list_all; "
     "adapter, options = pickle.load(sys.stdin.buffer); "
     "print('listed', digest(list_all(adapter.with_options(options))))"
 )

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, StepResult, TaskItem

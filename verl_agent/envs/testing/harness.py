@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from verl_agent.envs import breach
-from verl_agent.envs.actions import shorten
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.breach import BreachError, boundary
-from verl_agent.envs.hosts.lane import Lane
+from verl_agent.envs.testing.violation import BreachError, boundary
+from verl_agent.envs.hosts.loops import Lane
 from verl_agent.types import Message, Move, StepResult, TaskItem
 
 T = TypeVar("T")
