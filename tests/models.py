@@ -15,7 +15,7 @@ def write_model(folder: Path) -> Path:
     """A llama of 7 million random parameters with SmolLM2's tokenizer."""
     from transformers import AutoTokenizer
 
-    from verl_agent.models import prepare_smollm2
+    from verl_agent.models.resolve import prepare_smollm2
 
     tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
     return write_llama(folder, tokenizer, num_hidden_layers=2, num_key_value_heads=1)

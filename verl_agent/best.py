@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from verl_agent.models import WEIGHTS, checkpoints, resolve_checkpoint
+from verl_agent.models.resolve import WEIGHTS, checkpoints, resolve_checkpoint
 from verl_agent.run_folder import RunFolder
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
 

@@ -198,7 +198,7 @@ def serve(  # noqa: PLR0913 - one for each option
 
 def _serve_from(folder: Path, env: str, say: Callable[[str], None]) -> NoReturn:
     """Become the same command, run by the virtual environment in `folder`, which is made if need be."""
-    from verl_agent.venv import clean_environment, make, without_venv
+    from verl_agent.system.venv import clean_environment, make, without_venv
 
     make(folder, env, say)
     program = str(folder.resolve() / "bin" / "verl-agent")

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.envs.chromium import installed_chromiums
-from verl_agent.machine import RL_MEMORY_GB, Memory, cache_dir, read_memory, read_text
+from verl_agent.system.resources import RL_MEMORY_GB, Memory, cache_dir, read_memory, read_text
 from verl_agent.needs import (
     GET_DATA,
     Finding,

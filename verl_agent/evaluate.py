@@ -18,7 +18,7 @@ from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.session import PooledEnv
 from verl_agent.evaluation import LOG, RECORDS, Job, prepare_evaluation, report
 from verl_agent.launch import launch
-from verl_agent.model_config import load_config, load_tokenizer
+from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.prepare import worker_environment
 from verl_agent.processes import ending_all_children
 from verl_agent.rollout.episode import EpisodeLimits, Policy

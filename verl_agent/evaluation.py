@@ -18,8 +18,8 @@ from verl_agent.config.keys import check_complete
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.model_config import check_context, context_length, load_config
-from verl_agent.models import resolve_model
+from verl_agent.models.hf import check_context, context_length, load_config
+from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.evaluation_loop import Slot, pending
 from verl_agent.rollout.oracle import ORACLE

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from verl_agent.best import BEST, read_best
 from verl_agent.errors import ConfigError
-from verl_agent.lora import merge_adapters
-from verl_agent.machine import check_disk
-from verl_agent.models import checkpoints, latest_checkpoint, resolve_checkpoint
+from verl_agent.models.lora import merge_adapters
+from verl_agent.system.resources import check_disk
+from verl_agent.models.resolve import checkpoints, latest_checkpoint, resolve_checkpoint
 from verl_agent.trace.provenance import Provenance
 
 NOTE = "verl_agent.json"

@@ -18,7 +18,7 @@ from verl_agent.config.mixture import Part, agent_parts
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.machine import (
+from verl_agent.system.resources import (
     RL_BARE_GB,
     RL_BYTES,
     RL_MEMORY_GB,
@@ -28,8 +28,8 @@ from verl_agent.machine import (
     memory_needed,
     read_memory,
 )
-from verl_agent.model_config import load_config
-from verl_agent.models import parameters, resolve_model
+from verl_agent.models.hf import load_config
+from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.handover import RUN_NAME
 from verl_agent.prompts import agent_of, check_prompts

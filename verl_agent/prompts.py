@@ -14,7 +14,7 @@ from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import draw, select_tasks
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.model_config import check_context, load_config, load_tokenizer, positions
+from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
 from verl_agent.types import Message, TaskItem
 
 PROMPTS_CHECKED = 64

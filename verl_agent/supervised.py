@@ -18,7 +18,7 @@ from verl_agent.config.keys import check_complete, check_keys, check_kind
 from verl_agent.config.loggers import check_loggers
 from verl_agent.errors import ConfigError
 from verl_agent.footprint import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
-from verl_agent.machine import (
+from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,
     check_disk,
@@ -27,8 +27,8 @@ from verl_agent.machine import (
     memory_needed,
     read_memory,
 )
-from verl_agent.model_config import load_config
-from verl_agent.models import parameters, resolve_model
+from verl_agent.models.hf import load_config
+from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.run_folder import RunFolder, check_resume
 from verl_agent.terminal import explaining, quiet, repeating

@@ -12,7 +12,7 @@ from tests.web import needs_chromium
 from verl_agent.data.episodes import EpisodeDataset
 from verl_agent.evaluate import play
 from verl_agent.evaluation import prepare_evaluation
-from verl_agent.models import prepare_smollm2
+from verl_agent.models.resolve import prepare_smollm2
 
 RECIPES = ROOT / "recipes/webarena"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_agent.best import Best, BestKeeper, keep_best, read_best, validation_result
-from verl_agent.models import resolve_checkpoint
+from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.run_folder import RunFolder
 
 SUCCESS = "val-core/toy/success/mean@2"

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from verl_agent import doctor, needs
 from verl_agent.doctor import GIB, Finding, Status
-from verl_agent.machine import Memory
+from verl_agent.system.resources import Memory
 
 CPUINFO = "processor : 0\nmodel name : Some CPU\nflags : fpu sse2 {flags}\n"
 H100 = "NVIDIA H100 80GB HBM3, 81559\nNVIDIA H100 80GB HBM3, 81559\n"

@@ -13,12 +13,12 @@ import pytest
 from transformers import LlamaConfig
 
 from verl_agent.errors import ConfigError
-from verl_agent.model_config import check_context, context_length, load_config, load_tokenizer, positions
+from verl_agent.models.hf import check_context, context_length, load_config, load_tokenizer, positions
 
 ASK = """
 import sys
 from verl_agent.errors import ConfigError
-from verl_agent.model_config import load_config
+from verl_agent.models.hf import load_config
 for model in sys.argv[1:]:
     try:
         load_config(model, "model.path")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.models import resolve_checkpoint, resolve_model
+from verl_agent.models.resolve import resolve_checkpoint, resolve_model
 
 
 def model(folder: Path, weights: str | None = "model.safetensors") -> Path:

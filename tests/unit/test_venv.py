@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.venv import STAMP, make, plan, without_venv
+from verl_agent.system.venv import STAMP, make, plan, without_venv
 
 OURS = """Metadata-Version: 2.1
 Name: verl-agent

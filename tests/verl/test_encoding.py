@@ -14,7 +14,7 @@ from verl_agent.data.encoding import EpisodeEncoder, Row
 from verl_agent.data.episodes import EpisodeDataset
 from verl_agent.data.pairs import PairDataset, collate_pairs
 from verl_agent.errors import ConfigError
-from verl_agent.models import prepare_smollm2
+from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
 from verl_agent.types import StopReason
 

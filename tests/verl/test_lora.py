@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.models import write_byte_model
 from verl_agent.errors import ConfigError
-from verl_agent.lora import has_adapters, merge_adapters
-from verl_agent.models import resolve_checkpoint
+from verl_agent.models.lora import has_adapters, merge_adapters
+from verl_agent.models.resolve import resolve_checkpoint
 
 RANK, ALPHA = 4, 12
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from verl_agent.machine import RL_MEMORY_GB
+from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.new_env import write_package
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from verl_agent.agents.context import Context, LastObservations, Summary
 from verl_agent.agents.functions import FunctionCalls
 from verl_agent.envs.action_format import LineForm
 from verl_agent.errors import ConfigError
-from verl_agent.models import prepare_smollm2
+from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
 from verl_agent.rollout.tokens import (

@@ -19,8 +19,8 @@ from verl_agent.data.selection import fingerprint
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evolution.rounds import EvolveFolder, EvolveSettings, Exploration, folder_names
-from verl_agent.machine import check_disk, disk_needed
-from verl_agent.models import parameters, resolve_model
+from verl_agent.system.resources import check_disk, disk_needed
+from verl_agent.models.resolve import parameters, resolve_model
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from verl_agent.data.selection import WEIGHTS, EpisodeSource
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.models import checkpoints, resolve_checkpoint
+from verl_agent.models.resolve import checkpoints, resolve_checkpoint
 
 STARTS, POOLS = ("base", "previous"), ("round", "all")
 STATE, REPORT = "state.json", "evolve.json"

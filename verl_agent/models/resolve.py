@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
-from verl_agent.lora import finish_merging, has_adapters, merge_adapters
-from verl_agent.machine import cache_dir
+from verl_agent.models.lora import finish_merging, has_adapters, merge_adapters
+from verl_agent.system.resources import cache_dir
 
 logger = logging.getLogger(__name__)
 
