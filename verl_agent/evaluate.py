@@ -20,11 +20,11 @@ from verl_agent.evaluation import LOG, RECORDS, Job, prepare_evaluation, report
 from verl_agent.launch import launch
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.prepare import worker_environment
-from verl_agent.processes import ending_all_children
+from verl_agent.runs.processes import ending_all_children
 from verl_agent.rollout.episode import EpisodeLimits, Policy
 from verl_agent.rollout.evaluation_loop import EvaluationSetup, play_all
 from verl_agent.rollout.oracle import ORACLE, oracle_policy
-from verl_agent.terminal import exit_with, last_errors, quiet
+from verl_agent.runs.console import exit_with, last_errors, quiet
 from verl_agent.trace.evaluation_progress import EvaluationProgress
 from verl_agent.trace.record import EpisodeWriter
 from verl_agent.types import TaskItem

@@ -15,7 +15,7 @@ import hydra
 from omegaconf import DictConfig
 from rich.console import Console
 
-from verl_agent.best import Best, store_best
+from verl_agent.runs.best_checkpoint import Best, store_best
 from verl_agent.config.keys import check_kind
 from verl_agent.data.selection import select_episodes, usable_records
 from verl_agent.errors import ConfigError
@@ -24,8 +24,8 @@ from verl_agent.evolution.commands import arguments
 from verl_agent.evolution.prepare import Evolution, prepare
 from verl_agent.evolution.rounds import REPORT, Phase, phases
 from verl_agent.launch import launch
-from verl_agent.processes import ending_all_children
-from verl_agent.terminal import exit_with
+from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.console import exit_with
 from verl_agent.trace.evaluation import Comparison, Result, compare, results
 from verl_agent.trace.evolution_report import RoundResult, rounds_table
 from verl_agent.trace.provenance import Provenance

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from verl_agent.best import BEST, read_best
+from verl_agent.runs.best_checkpoint import BEST, read_best
 from verl_agent.errors import ConfigError
 from verl_agent.models.lora import merge_adapters
 from verl_agent.system.resources import check_disk

@@ -21,10 +21,10 @@ from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.launch import launch
 from verl_agent.rollout.oracle import moves_of
-from verl_agent.run_folder import SFT_IDENTITY, identity
+from verl_agent.runs.folder import SFT_IDENTITY, identity
 from verl_agent.supervised import Method, Plan
 from verl_agent.supervised import run as run_method
-from verl_agent.terminal import exit_with
+from verl_agent.runs.console import exit_with
 from verl_agent.trace.metrics_log import LoggedStep
 from verl_agent.types import TaskItem
 

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from verl_agent.best import keep_best, read_best
+from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.config.keys import check_complete, check_keys, check_kind
 from verl_agent.config.loggers import check_loggers
 from verl_agent.errors import ConfigError
@@ -30,8 +30,8 @@ from verl_agent.system.resources import (
 from verl_agent.models.hf import load_config
 from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.run_folder import RunFolder, check_resume
-from verl_agent.terminal import explaining, quiet, repeating
+from verl_agent.runs.folder import RunFolder, check_resume
+from verl_agent.runs.console import explaining, quiet, repeating
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
 
 POLL_S = 0.5

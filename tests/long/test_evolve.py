@@ -21,7 +21,7 @@ from tests.verl.test_training import MARK, REPOSITORY, wait_for_end
 from verl_agent.evaluation import RECORDS
 from verl_agent.models.lora import has_adapters
 from verl_agent.models.resolve import resolve_checkpoint
-from verl_agent.run_folder import read_identity
+from verl_agent.runs.folder import read_identity
 from verl_agent.trace.record import EpisodeRecord, read_records
 
 TASKS, SAMPLES = 6, 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.best import Best, store_best
+from verl_agent.runs.best_checkpoint import Best, store_best
 from verl_agent.errors import ConfigError
 from verl_agent.export import export, find_checkpoint, find_shards
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from verl_agent.processes import ending_all_children, shared_memory
+from verl_agent.runs.processes import ending_all_children, shared_memory
 
 HOLDS = """
 import sys, time

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.run_folder import RL_IDENTITY, SFT_IDENTITY, RunFolder, check_resume, identity
+from verl_agent.runs.folder import RL_IDENTITY, SFT_IDENTITY, RunFolder, check_resume, identity
 from verl_agent.types import TaskItem
 
 TASKS = [TaskItem("toy", "a"), TaskItem("toy", "b")]

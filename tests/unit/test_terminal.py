@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from verl_agent.terminal import repeating
+from verl_agent.runs.console import repeating
 
 
 def test_a_look_that_fails_is_followed_by_others():

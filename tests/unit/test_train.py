@@ -6,7 +6,7 @@ import json
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from verl_agent.run_folder import RunFolder
+from verl_agent.runs.folder import RunFolder
 from verl_agent.train import watching
 
 

@@ -16,7 +16,7 @@ from verl_agent.data.selection import fingerprint
 from verl_agent.models.resolve import weights_on_disk
 from verl_agent.offline.dpo_loss import dpo_losses, reply_log_probs
 from verl_agent.offline.supervised_trainer import SupervisedTrainer
-from verl_agent.run_folder import read_identity
+from verl_agent.runs.folder import read_identity
 
 PAIR = 2
 """Rows that verl must keep in one micro-batch (`force_group_size`)."""

@@ -7,8 +7,8 @@ from verl.trainer.sft_trainer import SFTTrainer
 from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
-from verl_agent.best import keep_best
-from verl_agent.run_folder import RunFolder
+from verl_agent.runs.best_checkpoint import keep_best
+from verl_agent.runs.folder import RunFolder
 
 
 class KeepingHandler:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from verl_agent.models.resolve import WEIGHTS, checkpoints, resolve_checkpoint
-from verl_agent.run_folder import RunFolder
+from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
 
 BEST, NOTE = "best", "best.json"

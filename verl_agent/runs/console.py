@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from verl_agent.errors import AgentError, ConfigError
-from verl_agent.run_folder import RunFolder
+from verl_agent.runs.folder import RunFolder
 
 logger = logging.getLogger(__name__)
 
