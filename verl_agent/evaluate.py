@@ -19,7 +19,7 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.evaluation import LOG, RECORDS, Job, prepare_evaluation, report
 from verl_agent.launch import launch
 from verl_agent.models.hf import load_config, load_tokenizer
-from verl_agent.prepare import worker_environment
+from verl_agent.preflight.rl import worker_environment
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.rollout.episode import EpisodeLimits, Policy
 from verl_agent.rollout.evaluation_loop import EvaluationSetup, play_all

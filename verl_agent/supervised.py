@@ -15,9 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.config.keys import check_complete, check_keys, check_kind
-from verl_agent.config.loggers import check_loggers
+from verl_agent.preflight.loggers import check_loggers
 from verl_agent.errors import ConfigError
-from verl_agent.footprint import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
+from verl_agent.preflight.estimates import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
 from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,

@@ -11,14 +11,14 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from verl_agent.runs.best_checkpoint import BestKeeper, keep_best
-from verl_agent.config.algorithms import has_critic
+from verl_agent.preflight.algorithms import has_critic
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.loggers import check_loggers
+from verl_agent.preflight.loggers import check_loggers
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.footprint import cpu_step_s, estimate, shape_of, spell
+from verl_agent.preflight.estimates import cpu_step_s, estimate, shape_of, spell
 from verl_agent.launch import launch
-from verl_agent.prepare import needed_gb, prepare
+from verl_agent.preflight.rl import needed_gb, prepare
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.folder import RL_IDENTITY, RunFolder, check_resume, identity
 from verl_agent.runs.console import exit_with, explaining, quiet, repeating

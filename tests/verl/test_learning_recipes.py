@@ -5,7 +5,7 @@ from omegaconf import OmegaConf
 
 from tests.bench.learning.__main__ import RECIPES, STUDIES, Run
 from tests.verl.composing import accepted_by_verl, recipe
-from verl_agent.config.algorithms import check_algorithm
+from verl_agent.preflight.algorithms import check_algorithm
 from verl_agent.config.keys import check_keys
 from verl_agent.config.mixture import agent_parts
 

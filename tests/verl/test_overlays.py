@@ -12,11 +12,11 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tests.verl.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
-from verl_agent.budgets import check_budgets
-from verl_agent.config.algorithms import check_algorithm, has_critic
+from verl_agent.preflight.lengths import check_budgets
+from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.config.keys import check_keys, reference
 from verl_agent.config.mixture import agent_parts
-from verl_agent.footprint import (
+from verl_agent.preflight.estimates import (
     ADAM_BYTES,
     CARD_GB,
     FLOPS,

@@ -93,7 +93,7 @@ def test_both_sides_of_the_hand_over_are_ours_and_every_run_has_a_name(tmp_path:
 
     from verl_agent.platform.handover import RUN_NAME
     from verl_agent.platform.rollout import OwnReplica, OwnServerAdapter
-    from verl_agent.prepare import worker_environment
+    from verl_agent.preflight.rl import worker_environment
 
     assert get_rollout_class("vllm") is OwnServerAdapter
     assert RolloutReplicaRegistry.get("vllm") is OwnReplica

@@ -14,7 +14,7 @@ from verl_agent.config.mixture import agent_parts
 from verl_agent.errors import ConfigError
 from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
-from verl_agent.prepare import check_environment, prepare
+from verl_agent.preflight.rl import check_environment, prepare
 
 RECIPE = """
 defaults:

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.episodes import talk
 from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
-from verl_agent.budgets import check_budgets, check_shares
-from verl_agent.config.algorithms import check_algorithm
+from verl_agent.preflight.lengths import check_budgets, check_shares
+from verl_agent.preflight.algorithms import check_algorithm
 from verl_agent.config.evaluation_schema import evaluation_config
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.mixture import agent_parts
@@ -25,7 +25,7 @@ from verl_agent.dpo import plan as preference_plan
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.prepare import check_environment
+from verl_agent.preflight.rl import check_environment
 from verl_agent.trace.record import EpisodeWriter
 
 

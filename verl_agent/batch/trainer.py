@@ -21,7 +21,7 @@ import verl_agent.batch.estimators  # noqa: F401 - registers them
 from verl_agent.batch.curriculum import Curriculum
 from verl_agent.batch.padding import spread_padding
 from verl_agent.batch.turns import TURNS, BatchTurns, PlacedTurn, on_last_tokens, place_turns
-from verl_agent.config.algorithms import BY_TOKEN, TURN_ESTIMATORS
+from verl_agent.preflight.algorithms import BY_TOKEN, TURN_ESTIMATORS
 from verl_agent.config.mixture import agent_parts
 from verl_agent.errors import ConfigError
 

@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
-from verl_agent.budgets import check_budgets, check_context, check_shares
-from verl_agent.config.algorithms import check_algorithm, has_critic
+from verl_agent.preflight.lengths import check_budgets, check_context, check_shares
+from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import Part, agent_parts
 from verl_agent.envs.registry import new_session
@@ -32,7 +32,7 @@ from verl_agent.models.hf import load_config
 from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.handover import RUN_NAME
-from verl_agent.prompts import agent_of, check_prompts
+from verl_agent.preflight.prompts import agent_of, check_prompts
 
 
 def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
