@@ -16,16 +16,16 @@ from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.session import PooledEnv
-from verl_agent.evaluation import LOG, RECORDS, Job, prepare_evaluation, report
+from verl_agent.evaluation.job import LOG, RECORDS, Job, prepare_evaluation, report
 from verl_agent.launch import launch
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.preflight.rl import worker_environment
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.rollout.episode import EpisodeLimits, Policy
-from verl_agent.rollout.evaluation_loop import EvaluationSetup, play_all
+from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.rollout.oracle import ORACLE, oracle_policy
 from verl_agent.runs.console import exit_with, last_errors, quiet
-from verl_agent.trace.evaluation_progress import EvaluationProgress
+from verl_agent.evaluation.progress import EvaluationProgress
 from verl_agent.trace.record import EpisodeWriter
 from verl_agent.types import TaskItem
 
@@ -95,7 +95,7 @@ def started(job: Job) -> Iterator[NewPolicy]:
         session = new_session(env.name, env.options)
         yield lambda item, seed: oracle_policy(item, session, new_agent(words, session.form))
         return
-    from verl_agent.rollout.vllm_engine import VllmEngine
+    from verl_agent.evaluation.vllm_engine import VllmEngine
 
     data = job.config.data
     with VllmEngine(job.model, job.config.engine, data.max_prompt_length + data.max_response_length) as engine:

@@ -23,7 +23,7 @@ from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.folder import RL_IDENTITY, RunFolder, check_resume, identity
 from verl_agent.runs.console import exit_with, explaining, quiet, repeating
 from verl_agent.trace.curves import draw_curves
-from verl_agent.trace.evaluation import learnt
+from verl_agent.evaluation.results import learnt
 from verl_agent.trace.progress import ProgressView
 from verl_agent.trace.record import read_records
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.models import write_byte_model
-from verl_agent.evaluation import RECORDS
+from verl_agent.evaluation.job import RECORDS
 from verl_agent.models.resolve import resolve_checkpoint
-from verl_agent.trace.evaluation import compare, results
+from verl_agent.evaluation.results import compare, results
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, read_records
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.models import write_byte_model
 from tests.verl.test_training import MARK, REPOSITORY, wait_for_end
-from verl_agent.evaluation import RECORDS
+from verl_agent.evaluation.job import RECORDS
 from verl_agent.models.lora import has_adapters
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.folder import read_identity

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.trace.evaluation import compare, learnt
+from verl_agent.evaluation.results import compare, learnt
 from verl_agent.trace.record import read_records
-from verl_agent.trace.statistics import Estimate
+from verl_agent.evaluation.statistics import Estimate
 
 ROOT = Path(__file__).parents[2]
 

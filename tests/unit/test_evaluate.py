@@ -10,11 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, FaultLimitError
-from verl_agent.evaluation import check_device, model_name, prepare_evaluation
+from verl_agent.evaluation.job import check_device, model_name, prepare_evaluation
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import EpisodeLimits
-from verl_agent.rollout.evaluation_loop import ONLY_FAULTS, EvaluationSetup, episode_seed, pending, play_all
-from verl_agent.rollout.vllm_engine import request_options
+from verl_agent.evaluation.loop import ONLY_FAULTS, EvaluationSetup, episode_seed, pending, play_all
+from verl_agent.evaluation.vllm_engine import request_options
 from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, read_records
 from verl_agent.types import Episode, Message, Reply, StopReason, TaskItem
 

@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.evaluation_loop import episode_seed, pending
-from verl_agent.trace.evaluation import ALL, compare, final_records, results, success_estimate
-from verl_agent.trace.evaluation_report import comparison_table, results_table, write_report
+from verl_agent.evaluation.loop import episode_seed, pending
+from verl_agent.evaluation.results import ALL, compare, final_records, results, success_estimate
+from verl_agent.evaluation.report import comparison_table, results_table, write_report
 from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit
 from verl_agent.trace.record import EpisodeRecord, Origin, to_record
-from verl_agent.trace.statistics import mean_over_items, wilson_interval
+from verl_agent.evaluation.statistics import mean_over_items, wilson_interval
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
 

@@ -10,7 +10,7 @@ from tests.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.evolution.commands import literal
 from verl_agent.evolution.rounds import EvolveFolder, EvolveSettings, Exploration, Phase, folder_names, phases
-from verl_agent.trace.evaluation import compare, results
+from verl_agent.evaluation.results import compare, results
 from verl_agent.trace.evolution_report import RoundResult, rounds_table
 
 TWO = [Exploration("a.yaml", "train"), Exploration("b.yaml", "train")]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_agent.config.evaluation_schema import evaluation_config
+from verl_agent.evaluation.settings import evaluation_config
 from verl_agent.envs.hosts.settings import HostSettings
 from verl_agent.config.settings import EnvSettings, EpisodeSettings, agent_settings, section
 from verl_agent.errors import ConfigError

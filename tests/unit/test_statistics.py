@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from verl_agent.trace.statistics import (
+from verl_agent.evaluation.statistics import (
     mean_over_items,
     paired_difference,
     pass_at_k,

@@ -15,7 +15,7 @@ from tests.episodes import talk
 from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
 from verl_agent.preflight.lengths import check_budgets, check_shares
 from verl_agent.preflight.algorithms import check_algorithm
-from verl_agent.config.evaluation_schema import evaluation_config
+from verl_agent.evaluation.settings import evaluation_config
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.mixture import agent_parts
 from verl_agent.config.settings import section

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.trace.evaluation import Comparison, Result
+from verl_agent.evaluation.results import Comparison, Result
 
 
 @dataclass(frozen=True, slots=True)

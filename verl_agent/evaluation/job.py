@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from verl_agent.agents.registry import agent_for
-from verl_agent.config.evaluation_schema import EvaluationConfig, evaluation_config
+from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
 from verl_agent.config.keys import check_complete
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import select_tasks
@@ -21,10 +21,10 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.rollout.evaluation_loop import Slot, pending
+from verl_agent.evaluation.loop import Slot, pending
 from verl_agent.rollout.oracle import ORACLE
-from verl_agent.trace.evaluation import Comparison, compare, results
-from verl_agent.trace.evaluation_report import comparison_table, results_table, write_report
+from verl_agent.evaluation.results import Comparison, compare, results
+from verl_agent.evaluation.report import comparison_table, results_table, write_report
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record import EpisodeRecord, read_records
 from verl_agent.types import TaskItem

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from verl_agent.config.evaluation_schema import EngineSettings
+from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from verl_agent.errors import ConfigError
 from verl_agent.trace.metrics import EpisodeSummary, summarize
 from verl_agent.trace.record import EpisodeRecord, episode_of
-from verl_agent.trace.statistics import Estimate, mean_over_items, paired_difference, pass_at_k, wilson_interval
+from verl_agent.evaluation.statistics import Estimate, mean_over_items, paired_difference, pass_at_k, wilson_interval
 
 ALL = "all"
 """Name of the result over every category."""

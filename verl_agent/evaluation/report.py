@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.trace.evaluation import ALL, Comparison, Result
+from verl_agent.evaluation.results import ALL, Comparison, Result
 
 REPORT_VERSION = 1
 """Raised when a field of the JSON changes its meaning or goes."""
@@ -58,8 +58,8 @@ def write_report(
     Args:
         path: the file.
         facts: what is to be said besides the numbers: provenance, model, config.
-        results: see `verl_agent.trace.evaluation.results`.
-        compared: see `verl_agent.trace.evaluation.compare`; may be empty.
+        results: see `verl_agent.evaluation.results.results`.
+        compared: see `verl_agent.evaluation.results.compare`; may be empty.
     """
     report = {
         "version": REPORT_VERSION,

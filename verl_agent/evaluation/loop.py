@@ -13,7 +13,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import FaultLimitError
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_sound
-from verl_agent.trace.evaluation import final_records
+from verl_agent.evaluation.results import final_records
 from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, Origin, Purpose, episode_of, to_record
 from verl_agent.types import Episode, TaskItem
 
