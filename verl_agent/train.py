@@ -144,7 +144,7 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None])
         validate_config(config, need_reference_policy(config), need_critic(config))
     except (AssertionError, ValueError) as error:
         raise ConfigError(f"verl refuses the config: {error}") from error
-    from verl_agent.batch.runner import EpisodeRunner
+    from verl_agent.training.runner import EpisodeRunner
 
     try:
         run_ppo(config, EpisodeRunner)

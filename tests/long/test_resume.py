@@ -17,7 +17,7 @@ import pytest
 
 from tests.models import write_model
 from tests.verl.test_training import REPOSITORY, wait_for_end
-from verl_agent.data.mixture import MixtureOrder
+from verl_agent.training.mixture import MixtureOrder
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
 from verl_agent.trace.metrics_log import read_metrics

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from verl_agent.batch.curriculum import Curriculum
+from verl_agent.training.adaptive_horizon import Curriculum
 from verl_agent.config.mixture import Part
 from verl_agent.config.settings import AgentSettings, EnvSettings, EpisodeSettings
-from verl_agent.data.mixture import MixtureOrder, shares_of_a_batch
+from verl_agent.training.mixture import MixtureOrder, shares_of_a_batch
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Adaptive, Horizon
 

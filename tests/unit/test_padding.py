@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_agent.batch.padding import spread_padding
+from verl_agent.training.padding import spread_padding
 
 
 @pytest.mark.parametrize(("rows", "filling", "ranks"), [(12, 5, 1), (12, 0, 1), (12, 4, 2), (16, 14, 2), (8, 8, 1)])

@@ -26,7 +26,7 @@ from tests.verl.gradients import (
 )
 from tests.verl.letters import SHORT
 from tests.verl.test_turn_estimators import advantages, by_turn
-from verl_agent.batch.turns import spans
+from verl_agent.training.turns import spans
 from verl_agent.config.reward_shaping import Credit
 
 

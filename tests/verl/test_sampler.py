@@ -6,7 +6,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from verl_agent.batch.sampler import EpisodeCrashError, EpisodeSampler, uniform_groups
+from verl_agent.training.sampler import EpisodeCrashError, EpisodeSampler, uniform_groups
 from verl_agent.errors import ConfigError, FaultLimitError
 from verl_agent.trace.metrics import EpisodeSummary
 from verl_agent.types import StopReason

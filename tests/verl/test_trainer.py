@@ -16,11 +16,11 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
 
-from verl_agent.batch.curriculum import Curriculum
-from verl_agent.batch.estimators import gigpo, turn_returns
-from verl_agent.batch.trainer import STATE_FILE, EpisodeTrainer
+from verl_agent.training.adaptive_horizon import Curriculum
+from verl_agent.training.estimators import gigpo, turn_returns
+from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer
 from verl_agent.config.mixture import agent_parts
-from verl_agent.data.tasks import ENDLESS, TaskDataset
+from verl_agent.training.dataset import ENDLESS, TaskDataset
 from verl_agent.errors import ConfigError
 
 MIXTURE = [
@@ -60,7 +60,7 @@ def test_verl_finds_trainer_and_estimators_by_name():
     assert get_trainer_cls("verl_agent") is EpisodeTrainer
     assert issubclass(EpisodeTrainer, PPOTrainerSync)
     assert (get_adv_estimator_fn("gigpo"), get_adv_estimator_fn("turn_returns")) == (gigpo, turn_returns)
-    assert callable(TaskRunnerV1.__ray_metadata__.modified_class.run), "verl_agent.batch.runner builds on it"
+    assert callable(TaskRunnerV1.__ray_metadata__.modified_class.run), "verl_agent.training.runner builds on it"
 
 
 class Ranks:

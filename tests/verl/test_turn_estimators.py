@@ -13,9 +13,9 @@ from verl.protocol import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-import verl_agent.batch.estimators
+import verl_agent.training.estimators
 from tests.verl.letters import CUT, LOST, SHORT, WON
-from verl_agent.batch.turns import TURNS, BatchTurns, on_last_tokens, place_turns, spans
+from verl_agent.training.turns import TURNS, BatchTurns, on_last_tokens, place_turns, spans
 from verl_agent.config.reward_shaping import Credit
 from verl_agent.rollout.tokens import Sample
 
@@ -164,7 +164,7 @@ def test_an_episode_in_pieces_teaches_what_the_whole_one_teaches(estimator):
         [{"rewards": r, "anchors": a, "first": int(key == "a_0_1")} for key, _, r, a in pieces],
     )
     token = TURNS.set(BatchTurns(placed, Credit(turn_gamma=0.9)))
-    function = getattr(verl_agent.batch.estimators, estimator)
+    function = getattr(verl_agent.training.estimators, estimator)
     config = AlgoConfig(norm_adv_by_std_in_grpo=False)
     found, _ = function(torch.zeros(mask_BT.shape), mask_BT, config=config)
     TURNS.reset(token)
@@ -182,7 +182,7 @@ def test_a_row_whose_replies_were_not_counted_is_a_bug():
 
 def test_another_trainer_is_told_what_is_missing():
     with pytest.raises(RuntimeError, match=r"Set trainer\.v1\.trainer_mode=verl_agent"):
-        verl_agent.batch.estimators.gigpo(torch.zeros(1, 2), torch.ones(1, 2))
+        verl_agent.training.estimators.gigpo(torch.zeros(1, 2), torch.ones(1, 2))
 
 
 def test_rewards_of_turns_lie_on_the_last_tokens_of_replies():

@@ -12,6 +12,6 @@ class EpisodeRunner:
         """Train to the end of `config`."""
         from verl.trainer.main_ppo import TaskRunnerV1
 
-        import verl_agent.batch.trainer  # noqa: F401 - registers it
+        import verl_agent.training.trainer  # noqa: F401 - registers it
 
         TaskRunnerV1.__ray_metadata__.modified_class().run(config)

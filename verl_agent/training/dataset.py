@@ -7,7 +7,7 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from verl_agent.data.mixture import MixtureOrder
+from verl_agent.training.mixture import MixtureOrder
 from verl_agent.envs.tasks import draw, select_tasks
 from verl_agent.errors import ConfigError
 

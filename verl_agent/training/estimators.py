@@ -10,7 +10,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est
 from verl.utils.torch_functional import masked_whiten
 
-from verl_agent.batch.turns import TURNS, BatchTurns, PlacedTurn, on_tokens
+from verl_agent.training.turns import TURNS, BatchTurns, PlacedTurn, on_tokens
 
 EPSILON = 1e-6
 """Keeps groups of equal returns finite, as verl's GRPO does."""

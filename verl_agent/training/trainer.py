@@ -1,6 +1,6 @@
 """verl's synchronous trainer, which also knows horizons and turns.
 
-Registered under the name `verl_agent` for `trainer.v1.trainer_mode`; `verl_agent.batch.runner` imports it where verl
+Registered under the name `verl_agent` for `trainer.v1.trainer_mode`; `verl_agent.training.runner` imports it where verl
 looks the name up.
 """
 
@@ -17,10 +17,10 @@ from verl.trainer.ppo.v1 import register_trainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-import verl_agent.batch.estimators  # noqa: F401 - registers them
-from verl_agent.batch.curriculum import Curriculum
-from verl_agent.batch.padding import spread_padding
-from verl_agent.batch.turns import TURNS, BatchTurns, PlacedTurn, on_last_tokens, place_turns
+import verl_agent.training.estimators  # noqa: F401 - registers them
+from verl_agent.training.adaptive_horizon import Curriculum
+from verl_agent.training.padding import spread_padding
+from verl_agent.training.turns import TURNS, BatchTurns, PlacedTurn, on_last_tokens, place_turns
 from verl_agent.preflight.algorithms import BY_TOKEN, TURN_ESTIMATORS
 from verl_agent.config.mixture import agent_parts
 from verl_agent.errors import ConfigError
