@@ -6,14 +6,14 @@ from omegaconf import DictConfig, OmegaConf
 from verl_agent.agents.registry import agent_for
 from verl_agent.config.composed import agent_section, env_options
 from verl_agent.config.settings import section
-from verl_agent.data.preferences import PreferenceSettings, first, make_pairs, split_pairs
-from verl_agent.data.selection import fingerprint, usable_records
+from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, split_pairs
+from verl_agent.offline.selection import fingerprint, usable_records
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.launch import launch
 from verl_agent.runs.folder import DPO_IDENTITY, identity
-from verl_agent.supervised import Method, Plan
-from verl_agent.supervised import run as run_method
+from verl_agent.offline.run import Method, Plan
+from verl_agent.offline.run import run as run_method
 from verl_agent.runs.console import exit_with
 from verl_agent.trace.metrics_log import LoggedStep
 
@@ -66,7 +66,7 @@ def plan(config: DictConfig) -> Plan:
 
 def trainer() -> type:
     """The trainer's class."""
-    from verl_agent.offline.preference_trainer import PreferenceTrainer
+    from verl_agent.offline.dpo_trainer import PreferenceTrainer
 
     return PreferenceTrainer
 

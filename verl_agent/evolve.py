@@ -17,17 +17,17 @@ from rich.console import Console
 
 from verl_agent.runs.best_checkpoint import Best, store_best
 from verl_agent.config.keys import check_kind
-from verl_agent.data.selection import select_episodes, usable_records
+from verl_agent.offline.selection import select_episodes, usable_records
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import RECORDS
-from verl_agent.evolution.commands import arguments
-from verl_agent.evolution.prepare import Evolution, prepare
-from verl_agent.evolution.rounds import REPORT, Phase, phases
+from verl_agent.offline.evolve.subprocesses import arguments
+from verl_agent.offline.evolve.prepare import Evolution, prepare
+from verl_agent.offline.evolve.rounds import REPORT, Phase, phases
 from verl_agent.launch import launch
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.console import exit_with
 from verl_agent.evaluation.results import Comparison, Result, compare, results
-from verl_agent.trace.evolution_report import RoundResult, rounds_table
+from verl_agent.offline.evolve.report import RoundResult, rounds_table
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record import EpisodeRecord, read_records
 

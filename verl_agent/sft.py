@@ -7,7 +7,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
 from verl_agent.config.composed import agent_section, env_options
 from verl_agent.config.settings import section
-from verl_agent.data.selection import (
+from verl_agent.offline.selection import (
     ChosenEpisode,
     EpisodeSource,
     conversation,
@@ -22,8 +22,8 @@ from verl_agent.errors import ConfigError
 from verl_agent.launch import launch
 from verl_agent.rollout.oracle import moves_of
 from verl_agent.runs.folder import SFT_IDENTITY, identity
-from verl_agent.supervised import Method, Plan
-from verl_agent.supervised import run as run_method
+from verl_agent.offline.run import Method, Plan
+from verl_agent.offline.run import run as run_method
 from verl_agent.runs.console import exit_with
 from verl_agent.trace.metrics_log import LoggedStep
 from verl_agent.types import TaskItem
@@ -103,7 +103,7 @@ def validation_rows(config: DictConfig, agent: Agent) -> int:
 
 def trainer() -> type:
     """The trainer's class."""
-    from verl_agent.offline.supervised_trainer import SupervisedTrainer
+    from verl_agent.offline.sft_trainer import SupervisedTrainer
 
     return SupervisedTrainer
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.episodes import talk
-from verl_agent.data.preferences import Pair, PreferenceSettings, make_pairs, split_pairs
+from verl_agent.offline.preferences import Pair, PreferenceSettings, make_pairs, split_pairs
 from verl_agent.errors import ConfigError
 
 

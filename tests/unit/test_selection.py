@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tests.episodes import talk
-from verl_agent.data.selection import (
+from verl_agent.offline.selection import (
     EpisodeSource,
     conversation,
     count_by_environment,

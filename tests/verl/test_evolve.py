@@ -10,9 +10,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from tests.episodes import talk
 from tests.verl.composing import ROOT, recipe
 from verl_agent.errors import ConfigError
-from verl_agent.evolution.commands import arguments
-from verl_agent.evolution.prepare import Evolution, prepare
-from verl_agent.evolution.rounds import Phase
+from verl_agent.offline.evolve.subprocesses import arguments
+from verl_agent.offline.evolve.prepare import Evolution, prepare
+from verl_agent.offline.evolve.rounds import Phase
 from verl_agent.evolve import check_kept
 from verl_agent.trace.record import EpisodeWriter
 

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.episodes import talk
 from tests.models import write_model
-from verl_agent.data.encoding import EpisodeEncoder
-from verl_agent.data.preferences import PreferenceSettings, make_pairs
+from verl_agent.offline.encoding import EpisodeEncoder
+from verl_agent.offline.preferences import PreferenceSettings, make_pairs
 from verl_agent.export import export
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.trace.metrics_log import read_metrics

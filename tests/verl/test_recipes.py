@@ -19,8 +19,8 @@ from verl_agent.evaluation.settings import evaluation_config
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.mixture import agent_parts
 from verl_agent.config.settings import section
-from verl_agent.data.preferences import PreferenceSettings
-from verl_agent.data.selection import EpisodeSource
+from verl_agent.offline.preferences import PreferenceSettings
+from verl_agent.offline.selection import EpisodeSource
 from verl_agent.dpo import plan as preference_plan
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks

@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from verl_agent.evolution.prepare import Evolution
-from verl_agent.evolution.rounds import Phase
+from verl_agent.offline.evolve.prepare import Evolution
+from verl_agent.offline.evolve.rounds import Phase
 
 MODULES = {"explore": "verl_agent.evaluate", "validate": "verl_agent.evaluate", "learn": "verl_agent.sft"}
 

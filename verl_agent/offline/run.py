@@ -201,7 +201,7 @@ def train(config: DictConfig, folder: RunFolder, method: Method) -> None:
     from verl_agent.plugin import require_plugin  # importing it imports verl
 
     require_plugin()
-    from verl_agent.offline.supervised_trainer import run_trainer
+    from verl_agent.offline.sft_trainer import run_trainer
 
     run_trainer(method.trainer(), config)
 

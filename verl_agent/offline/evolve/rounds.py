@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_agent.data.selection import WEIGHTS, EpisodeSource
+from verl_agent.offline.selection import WEIGHTS, EpisodeSource
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.models.resolve import checkpoints, resolve_checkpoint
 
