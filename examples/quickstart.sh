@@ -10,10 +10,10 @@ python=${VIRTUAL_ENV:-.venv}/bin/python
 "$python" -c 'import hydra' 2>/dev/null || { echo "verl-agent is not installed here. Run: make quickstart" >&2; exit 1; }
 
 echo "1/2  SmolLM2-135M-Instruct sees 32 solved crafting goals, for a first idea of the format (about a minute; the first time the model is unpacked too)"
-"$python" -m verl_agent.sft --config-dir "$PWD/recipes/textcraft" --config-name sft_cpu
+"$python" -m verl_agent.commands.sft --config-dir "$PWD/recipes/textcraft" --config-name sft_cpu
 echo
 echo "2/2  Reinforcement learning: verl, Ray, FSDP2 and vLLM; the horizon grows from 4 to 6 turns (about twelve minutes, of which two to start)"
-"$python" -m verl_agent.train --config-dir "$PWD/recipes/textcraft" --config-name quickstart
+"$python" -m verl_agent.commands.train --config-dir "$PWD/recipes/textcraft" --config-name quickstart
 cat <<'TEXT'
 
 Where to look next:

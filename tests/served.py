@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-SERVE = "from verl_agent.cli import app; app()"
+SERVE = "from verl_agent.commands.cli import app; app()"
 END_S = 60.0
 
 

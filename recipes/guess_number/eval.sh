@@ -11,4 +11,4 @@ python=${VIRTUAL_ENV:-.venv}/bin/python
 "$python" -c 'import hydra' 2>/dev/null || python=.venv/bin/python # some other environment is active
 [[ -x $python ]] || python=python
 "$python" -c 'import hydra' 2>/dev/null || { echo "verl-agent is not installed here. Run: make setup" >&2; exit 1; }
-exec "$python" -m verl_agent.evaluate --config-dir "$here" --config-name eval "$@"
+exec "$python" -m verl_agent.commands.evaluate --config-dir "$here" --config-name eval "$@"

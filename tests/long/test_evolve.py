@@ -76,7 +76,7 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("crafts", crafts.replace("HELD_OUT", "easy_test")),
     ):
         (root / f"{name}.yaml").write_text(text)
-    command = [sys.executable, "-m", "verl_agent.evolve", "--config-dir", str(root), "--config-name", "evolve"]
+    command = [sys.executable, "-m", "verl_agent.commands.evolve", "--config-dir", str(root), "--config-name", "evolve"]
     environment = {**os.environ, MARK: str(root), "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}
 
     first = subprocess.Popen(command, env=environment, cwd=root)

@@ -38,9 +38,9 @@ def gain(folder: Path) -> Estimate:
 
 def test_reinforcement_raises_success_on_held_out_goals():
     warm, folder = ROOT / f"runs/long_textcraft_sft_{commit()}", ROOT / f"runs/long_textcraft_{commit()}"
-    run("verl_agent.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={warm}")
+    run("verl_agent.commands.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={warm}")
     model = f"actor_rollout_ref.model.path={warm}"
-    run("verl_agent.train", "textcraft/scaling_inter_cpu", model, f"trainer.default_local_dir={folder}")
+    run("verl_agent.commands.train", "textcraft/scaling_inter_cpu", model, f"trainer.default_local_dir={folder}")
     difference = gain(folder)
     assert difference.items >= 100
     assert difference.low > 0
@@ -49,13 +49,13 @@ def test_reinforcement_raises_success_on_held_out_goals():
 
 def test_an_untouched_model_learns_without_a_warm_start():
     folder = ROOT / f"runs/long_guess_number_{commit()}"
-    run("verl_agent.train", "guess_number/grpo_cpu", f"trainer.default_local_dir={folder}")
+    run("verl_agent.commands.train", "guess_number/grpo_cpu", f"trainer.default_local_dir={folder}")
     assert gain(folder).low > 0
 
 
 def test_rounds_of_exploring_and_learning_raise_success():
     folder = ROOT / f"runs/long_textcraft_evolve_{commit()}"
-    run("verl_agent.evolve", "textcraft/evolve_cpu", f"evolve.output_dir={folder}")
+    run("verl_agent.commands.evolve", "textcraft/evolve_cpu", f"evolve.output_dir={folder}")
     rounds = json.loads((folder / "evolve.json").read_text())["rounds"]
     success = [one["result"]["success"]["mean"] for one in rounds]
     assert len(success) == 4
@@ -65,12 +65,12 @@ def test_rounds_of_exploring_and_learning_raise_success():
 
 def test_preferences_among_its_own_episodes_raise_success():
     at = ROOT / f"runs/long_textcraft_dpo_{commit()}"
-    run("verl_agent.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={at}/sft")
-    run("verl_agent.evaluate", "textcraft/explore_cpu", f"model.path={at}/sft", f"evaluation.output_dir={at}/explore")
+    run("verl_agent.commands.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={at}/sft")
+    run("verl_agent.commands.evaluate", "textcraft/explore_cpu", f"model.path={at}/sft", f"evaluation.output_dir={at}/explore")
     learn = [f"model.path={at}/sft", f"preference.records={at}/explore", f"trainer.default_local_dir={at}/dpo"]
-    run("verl_agent.dpo", "textcraft/dpo_cpu", *learn)
+    run("verl_agent.commands.dpo", "textcraft/dpo_cpu", *learn)
     for name in ("sft", "dpo"):
         where = f"evaluation.output_dir={at}/{name}_eval"
-        run("verl_agent.evaluate", "textcraft/eval_cpu", f"model.path={at}/{name}", where, "evaluation.samples=2")
+        run("verl_agent.commands.evaluate", "textcraft/eval_cpu", f"model.path={at}/{name}", where, "evaluation.samples=2")
     before, after = (list(read_records(at / f"{name}_eval/episodes.jsonl")) for name in ("sft", "dpo"))
     assert compare(before, after)[-1].difference.low > 0

@@ -77,7 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder, recipes = root / "run", root / "recipes"
     recipes.mkdir()
     recipes.joinpath("mixed.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "verl_agent.train", "--config-dir", str(recipes), "--config-name", "mixed"]
+    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipes), "--config-name", "mixed"]
     command += [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
     environment = {
         **os.environ,

@@ -77,7 +77,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder, recipes = root / "run", root / "recipes"
     recipes.mkdir()
     recipes.joinpath("killed.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "verl_agent.train", "--config-dir", str(recipes), "--config-name", "killed"]
+    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipes), "--config-name", "killed"]
     command += [*ALGORITHMS[request.param], f"trainer.default_local_dir={folder}"]
     model = write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
     command += [f"actor_rollout_ref.model.path={model}"]

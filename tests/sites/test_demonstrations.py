@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from tests.verl.composing import ROOT, recipe
 from tests.web import needs_chromium
 from verl_agent.offline.datasets import EpisodeDataset
-from verl_agent.evaluate import play
+from verl_agent.commands.evaluate import play
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.models.resolve import prepare_smollm2
 

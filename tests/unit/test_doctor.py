@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from verl_agent import doctor, needs
-from verl_agent.doctor import GIB, Finding, Status
+from verl_agent.commands.doctor import GIB, Finding, Status
 from verl_agent.system.resources import Memory
 
 CPUINFO = "processor : 0\nmodel name : Some CPU\nflags : fpu sse2 {flags}\n"

@@ -7,7 +7,7 @@ import pytest
 
 from verl_agent.runs.best_checkpoint import Best, store_best
 from verl_agent.errors import ConfigError
-from verl_agent.export import export, find_checkpoint, find_shards
+from verl_agent.commands.export import export, find_checkpoint, find_shards
 
 
 def save(run: Path, step: int, weights: bool = True) -> Path:

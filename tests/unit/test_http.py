@@ -22,7 +22,7 @@ from env_adapters.textcraft.adapter import TextCraft
 from tests.agentgym import CLIENTS
 from tests.fakes import talk_class, words_of
 from tests.serving import RunningEnv, pool_of, serving
-from verl_agent.cli import app
+from verl_agent.commands.cli import app
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.slot import PoolLimits
@@ -615,6 +615,6 @@ WITHOUT = "torch ray verl vllm transformers omegaconf hydra matplotlib httpx aio
 
 def test_serving_needs_nothing_of_training():
     code = (
-        f"import sys; sys.modules.update(dict.fromkeys('{WITHOUT}'.split())); import verl_agent.cli, verl_agent.serve"
+        f"import sys; sys.modules.update(dict.fromkeys('{WITHOUT}'.split())); import verl_agent.commands.cli, verl_agent.commands.serve"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)

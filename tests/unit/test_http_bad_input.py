@@ -15,7 +15,7 @@ from env_adapters.deepsearch.adapter import DeepSearch
 from env_adapters.textcraft.adapter import TextCraft
 from tests.scripts import scripts
 from tests.serving import RunningEnv, pool_of, serving
-from verl_agent.cli import app
+from verl_agent.commands.cli import app
 
 HTTP = httpx.Client(timeout=250)
 SCRIPT = max(scripts("textcraft", "test", 20), key=lambda script: len(script.actions))

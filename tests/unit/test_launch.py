@@ -32,7 +32,7 @@ RECIPES = Path(__file__).parents[2] / "recipes" / "guess_number"
 )
 def test_what_hydra_refuses_is_explained(arguments, says, tmp_path):
     name, *overrides = arguments
-    command = [sys.executable, "-m", "verl_agent.train", "--config-dir", str(RECIPES), "--config-name", name]
+    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(RECIPES), "--config-name", name]
     done = subprocess.run([*command, *overrides], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {says}"), done.stderr

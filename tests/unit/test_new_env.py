@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from verl_agent.config.keys import check_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
-from verl_agent.new_env import write_package
+from verl_agent.commands.new_env import write_package
 
 ROOT = Path(__file__).parents[2]
 BASES = {"eval": "agent_eval", "eval_cpu": "agent_eval", "sft_cpu": "agent_sft"}
@@ -39,7 +39,7 @@ def run(command: Sequence[str], environment: dict[str, str], folder: Path) -> st
     return done.stdout
 
 
-CHECK = "from verl_agent.cli import app; app()"
+CHECK = "from verl_agent.commands.cli import app; app()"
 
 
 @pytest.fixture(scope="module")

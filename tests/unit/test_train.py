@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from verl_agent.runs.folder import RunFolder
-from verl_agent.train import watching
+from verl_agent.commands.train import watching
 
 
 def saved(root, step: int) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from transformers import AutoTokenizer
 
 from tests.fakes import ITEM, ScriptedEngine
-from verl_agent.evaluate import play, policies
+from verl_agent.commands.evaluate import play, policies
 from verl_agent.evaluation.job import Job, prepare_evaluation
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.detect import use_cpu_device

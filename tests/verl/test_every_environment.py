@@ -59,7 +59,7 @@ class Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     root = tmp_path_factory.mktemp("every")
     (root / "all.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "verl_agent.train", "--config-dir", str(root), "--config-name", "all"]
+    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(root), "--config-name", "all"]
     command += [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={root}/run"]
     with embedded_corpus(root / "cache"):
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}

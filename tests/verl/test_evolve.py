@@ -13,7 +13,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.offline.evolve.subprocesses import arguments
 from verl_agent.offline.evolve.prepare import Evolution, prepare
 from verl_agent.offline.evolve.rounds import Phase
-from verl_agent.evolve import check_kept
+from verl_agent.commands.evolve import check_kept
 from verl_agent.trace.record import EpisodeWriter
 
 EVOLVE = """
@@ -82,7 +82,7 @@ def test_the_base_policy_learns_the_recipe_as_it_is(folder):
     evolution = prepared(folder)
     with chdir(folder):
         command = arguments(Phase(0, "learn"), evolution)
-    assert command[1:7] == ["-m", "verl_agent.sft", "--config-dir", str(folder), "--config-name", "learn"]
+    assert command[1:7] == ["-m", "verl_agent.commands.sft", "--config-dir", str(folder), "--config-name", "learn"]
     assert overrides(Phase(0, "learn"), evolution) == {
         "trainer.default_local_dir": str(folder / "rounds/round_0/learn")
     }

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from verl_agent.system.resources import RL_MEMORY_GB
-from verl_agent.new_env import write_package
+from verl_agent.commands.new_env import write_package
 
 ROOT = Path(__file__).parents[2]
 PREPARE = """

@@ -21,7 +21,7 @@ from verl_agent.config.mixture import agent_parts
 from verl_agent.config.settings import section
 from verl_agent.offline.preferences import PreferenceSettings
 from verl_agent.offline.selection import EpisodeSource
-from verl_agent.dpo import plan as preference_plan
+from verl_agent.commands.dpo import plan as preference_plan
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError

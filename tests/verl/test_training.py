@@ -129,7 +129,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     recipes, folder = root / "recipes", root / "run"
     recipes.mkdir()
     recipes.joinpath("tiny.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "verl_agent.train", "--config-dir", str(recipes), "--config-name", "tiny"]
+    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipes), "--config-name", "tiny"]
     command += [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
     path = f"{write_package(root / 'site')}:{REPOSITORY}"
     environment = {**os.environ, MARK: str(root), "PYTHONPATH": path, "VERL_PLATFORM": "cpu"}

@@ -106,7 +106,7 @@ def warm_started(folder: Path, epochs: int) -> Path:
         ]
         sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2, "num_attention_heads": 4}
         write_byte_model(model, texts, vocabulary=384, **sizes)
-    train("verl_agent.sft", "warm_start", warm, f"model.path={model}", f"trainer.total_epochs={epochs}")
+    train("verl_agent.commands.sft", "warm_start", warm, f"model.path={model}", f"trainer.total_epochs={epochs}")
     return warm
 
 
@@ -136,7 +136,7 @@ class Run:
     def train(self, root: Path, warm: Mapping[str, Path]) -> "Run":
         """Go to its end."""
         model = f"actor_rollout_ref.model.path={warm[self.study]}"
-        train("verl_agent.train", STUDIES[self.study].recipe, self.folder(root), model, *self.overrides())
+        train("verl_agent.commands.train", STUDIES[self.study].recipe, self.folder(root), model, *self.overrides())
         return self
 
 

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from verl_agent.offline.evolve.prepare import Evolution
 from verl_agent.offline.evolve.rounds import Phase
 
-MODULES = {"explore": "verl_agent.evaluate", "validate": "verl_agent.evaluate", "learn": "verl_agent.sft"}
+MODULES = {"explore": "verl_agent.commands.evaluate", "validate": "verl_agent.commands.evaluate", "learn": "verl_agent.commands.sft"}
 
 
 def arguments(phase: Phase, evolution: Evolution) -> list[str]:

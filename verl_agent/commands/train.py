@@ -1,4 +1,4 @@
-"""Train an agent with verl: `python -m verl_agent.train --config-dir recipes/<env> --config-name <recipe>`."""
+"""Train an agent with verl: `python -m verl_agent.commands.train --config-dir recipes/<env> --config-name <recipe>`."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from verl_agent.preflight.loggers import check_loggers
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.estimates import cpu_step_s, estimate, shape_of, spell
-from verl_agent.launch import launch
+from verl_agent.commands.hydra_main import launch
 from verl_agent.preflight.rl import needed_gb, prepare
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.folder import RL_IDENTITY, RunFolder, check_resume, identity
@@ -222,7 +222,7 @@ def show_gain(folder: RunFolder, console: Console) -> None:
 
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
-    """Entry point of `python -m verl_agent.train`."""
+    """Entry point of `python -m verl_agent.commands.train`."""
     exit_with(run, config)
 
 

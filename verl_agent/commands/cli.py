@@ -19,7 +19,7 @@ from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.registry import load_adapter, registered
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.needs import Status
-from verl_agent.new_env import write_package
+from verl_agent.commands.new_env import write_package
 
 app = typer.Typer(
     help="Multi-turn reinforcement learning of language-model agents on unmodified verl.",
@@ -41,31 +41,31 @@ def _recipe(example: str) -> Any:
 @app.command(context_settings=PASS_ON)
 def train(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/grpo_cpu.yaml")]) -> None:
     """Train by reinforcement learning, or go on where a run stopped. Further arguments override the recipe."""
-    _run("verl_agent.train", recipe, context.args)
+    _run("verl_agent.commands.train", recipe, context.args)
 
 
 @app.command(context_settings=PASS_ON)
 def sft(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/sft_cpu.yaml")]) -> None:
     """Learn from an oracle's or recorded episodes. Further arguments override the recipe."""
-    _run("verl_agent.sft", recipe, context.args)
+    _run("verl_agent.commands.sft", recipe, context.args)
 
 
 @app.command(context_settings=PASS_ON)
 def dpo(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/dpo_cpu.yaml")]) -> None:
     """Learn from pairs of recorded episodes, a better and a worse one. Further arguments override the recipe."""
-    _run("verl_agent.dpo", recipe, context.args)
+    _run("verl_agent.commands.dpo", recipe, context.args)
 
 
 @app.command(context_settings=PASS_ON)
 def evolve(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/evolve_cpu.yaml")]) -> None:
     """Explore, keep what was rewarded, learn from it, and repeat. Further arguments override the recipe."""
-    _run("verl_agent.evolve", recipe, context.args)
+    _run("verl_agent.commands.evolve", recipe, context.args)
 
 
 @app.command("eval", context_settings=PASS_ON)
 def evaluate(context: typer.Context, recipe: Annotated[Path, _recipe("recipes/textcraft/eval_cpu.yaml")]) -> None:
     """Evaluate a model on held-out tasks: model.path=RUN, a checkpoint, a hub id, oracle. More overrides may follow."""
-    _run("verl_agent.evaluate", recipe, context.args)
+    _run("verl_agent.commands.evaluate", recipe, context.args)
 
 
 @app.command()
@@ -76,7 +76,7 @@ def export(
     best: Annotated[bool, typer.Option("--best", help="The checkpoint that validated best.")] = False,
 ) -> None:
     """Write the model of a run in Hugging Face format: config, weights and tokenizer."""
-    from verl_agent.export import export as write
+    from verl_agent.commands.export import export as write
 
     try:
         Console().print(f"model: {write(run, into, step, best)}", highlight=False, soft_wrap=True)
@@ -185,8 +185,8 @@ def serve(  # noqa: PLR0913 - one for each option
         if venv is not None:
             _serve_from(venv, env, say)
         from verl_agent.envs.http.limits import Limits
-        from verl_agent.serve import ServeSettings
-        from verl_agent.serve import serve as run
+        from verl_agent.commands.serve import ServeSettings
+        from verl_agent.commands.serve import serve as run
 
         limits = Limits(sessions=sessions, idle_s=idle, drain_s=drain)
         run(ServeSettings(env, _json(options), split, host, port, token, hosts, timeout, limits), say)

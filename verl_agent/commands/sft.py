@@ -1,4 +1,4 @@
-"""Learn from an oracle's or recorded episodes: `python -m verl_agent.sft --config-dir DIR --config-name RECIPE`."""
+"""Learn from an oracle's or recorded episodes: `python -m verl_agent.commands.sft --config-dir DIR --config-name RECIPE`."""
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -19,7 +19,7 @@ from verl_agent.offline.selection import (
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.launch import launch
+from verl_agent.commands.hydra_main import launch
 from verl_agent.rollout.oracle import moves_of
 from verl_agent.runs.folder import SFT_IDENTITY, identity
 from verl_agent.offline.run import Method, Plan
@@ -127,7 +127,7 @@ def run(config: DictConfig) -> None:
 
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
-    """Entry point of `python -m verl_agent.sft`."""
+    """Entry point of `python -m verl_agent.commands.sft`."""
     exit_with(run, config)
 
 

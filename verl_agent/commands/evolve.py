@@ -1,4 +1,4 @@
-"""Explore, keep, learn, repeat: `python -m verl_agent.evolve --config-dir DIR --config-name RECIPE`.
+"""Explore, keep, learn, repeat: `python -m verl_agent.commands.evolve --config-dir DIR --config-name RECIPE`.
 
 Every phase is a command that a person could give: an evaluation that plays, or a supervised training. Each goes on
 where it was stopped, so that the whole does too.
@@ -23,7 +23,7 @@ from verl_agent.evaluation.job import RECORDS
 from verl_agent.offline.evolve.subprocesses import arguments
 from verl_agent.offline.evolve.prepare import Evolution, prepare
 from verl_agent.offline.evolve.rounds import REPORT, Phase, phases
-from verl_agent.launch import launch
+from verl_agent.commands.hydra_main import launch
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.console import exit_with
 from verl_agent.evaluation.results import Comparison, Result, compare, results
@@ -160,7 +160,7 @@ def _end_with_parent() -> None:
 
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
-    """Entry point of `python -m verl_agent.evolve`."""
+    """Entry point of `python -m verl_agent.commands.evolve`."""
     exit_with(run, config)
 
 

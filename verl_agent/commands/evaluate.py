@@ -1,4 +1,4 @@
-"""Measure a model: `python -m verl_agent.evaluate --config-dir recipes/<env> --config-name eval model.path=<model>`."""
+"""Measure a model: `python -m verl_agent.commands.evaluate --config-dir recipes/<env> --config-name eval model.path=<model>`."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.session import PooledEnv
 from verl_agent.evaluation.job import LOG, RECORDS, Job, prepare_evaluation, report
-from verl_agent.launch import launch
+from verl_agent.commands.hydra_main import launch
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.preflight.rl import worker_environment
 from verl_agent.runs.processes import ending_all_children
@@ -130,7 +130,7 @@ def policies(job: Job, engine: Any) -> NewPolicy:
 
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
-    """Entry point of `python -m verl_agent.evaluate`."""
+    """Entry point of `python -m verl_agent.commands.evaluate`."""
     exit_with(run, config)
 
 

@@ -1,4 +1,4 @@
-"""Learn from pairs of episodes: `python -m verl_agent.dpo --config-dir DIR --config-name RECIPE`."""
+"""Learn from pairs of episodes: `python -m verl_agent.commands.dpo --config-dir DIR --config-name RECIPE`."""
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -10,7 +10,7 @@ from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs
 from verl_agent.offline.selection import fingerprint, usable_records
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.launch import launch
+from verl_agent.commands.hydra_main import launch
 from verl_agent.runs.folder import DPO_IDENTITY, identity
 from verl_agent.offline.run import Method, Plan
 from verl_agent.offline.run import run as run_method
@@ -91,7 +91,7 @@ def run(config: DictConfig) -> None:
 
 @hydra.main(version_base=None, config_path=None, config_name=None)
 def main(config: DictConfig) -> None:
-    """Entry point of `python -m verl_agent.dpo`."""
+    """Entry point of `python -m verl_agent.commands.dpo`."""
     exit_with(run, config)
 
 
