@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser import BrowserFarm, farm
-from env_adapters.webarena.fence import Address
-from env_adapters.webarena.grammar import parse
-from env_adapters.webarena.running import BrowserLimits
-from env_adapters.webarena.session import BrowserSession
-from env_adapters.webarena.sight import Sight, View
+from env_adapters.webarena.browser.pool import BrowserFarm, farm
+from env_adapters.webarena.browser.network_proxy import Address
+from env_adapters.webarena.browser.grammar import parse
+from env_adapters.webarena.browser.process import BrowserLimits
+from env_adapters.webarena.browser.session import BrowserSession
+from env_adapters.webarena.browser.snapshot import Sight, View
 from verl_agent.envs.chromium import GET_CHROMIUM, installed_chromiums
 
 needs_chromium = pytest.mark.skipif(not installed_chromiums(), reason=f"no Chromium is installed: {GET_CHROMIUM}")

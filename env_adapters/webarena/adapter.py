@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.browser import BrowserFarm, RefusedError, farm
-from env_adapters.webarena.efficiency import Efficiency
-from env_adapters.webarena.evaluators import Ending, evaluate
-from env_adapters.webarena.grammar import Action, ActionError, parse
-from env_adapters.webarena.judge import judge_of
+from env_adapters.webarena.browser.pool import BrowserFarm, RefusedError, farm
+from env_adapters.webarena.grading.redundancy import Efficiency
+from env_adapters.webarena.grading.evaluators import Ending, evaluate
+from env_adapters.webarena.browser.grammar import Action, ActionError, parse
+from env_adapters.webarena.grading.judge import judge_of
 from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOptions, ViewOptions, group
-from env_adapters.webarena.parts import Parts
-from env_adapters.webarena.pictures import Pictures
-from env_adapters.webarena.running import BrowserLimits
-from env_adapters.webarena.session import BrowserSession
-from env_adapters.webarena.sight import Sight, View
-from env_adapters.webarena.sources import SourceOptions, TaskSource, source_of
-from env_adapters.webarena.tasks import ENV
-from env_adapters.webarena.tools import TOOLS
-from env_adapters.webarena.worlds import World
+from env_adapters.webarena.browser.pager import Parts
+from env_adapters.webarena.browser.screenshots import Pictures
+from env_adapters.webarena.browser.process import BrowserLimits
+from env_adapters.webarena.browser.session import BrowserSession
+from env_adapters.webarena.browser.snapshot import Sight, View
+from env_adapters.webarena.tasks.sources import SourceOptions, TaskSource, source_of
+from env_adapters.webarena.tasks.items import ENV
+from env_adapters.webarena.browser.tools import TOOLS
+from env_adapters.webarena.tasks.site_urls import World
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter, Hosting, Oracle
 from verl_agent.envs.action_format import FenceForm

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from env_adapters.webarena.browser import MARK
+from env_adapters.webarena.browser.pool import MARK
 from env_adapters.webarena.sites import SiteSet
 from verl_agent.errors import ConfigError
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.browser import farm
-from env_adapters.webarena.embedded import EmbeddedTasks
-from env_adapters.webarena.running import BrowserLimits
+from env_adapters.webarena.browser.pool import farm
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks
+from env_adapters.webarena.browser.process import BrowserLimits
 from tests.bench.web_cost import BROWSER, computed_s, copies_mb, sites_process, taken
 from tests.bench.web_text import Quiet
 from verl_agent.types import TaskItem

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
-from env_adapters.webarena.observation import page_text, rects, tab_line
+from env_adapters.webarena.browser.accessibility_tree import page_text, rects, tab_line
 from env_adapters.webarena.sites import Copy, SiteSet
 from verl_agent.envs.chromium import find_chromium
 
@@ -127,7 +127,7 @@ def load_processor(folder: Path) -> ModuleType:
 def ours(page: Page, client: CDPSession, whole: bool) -> str:
     """Our text of a page."""
     tree, snapshot = (
-        # as env_adapters/webarena/tab.py asks
+        # as env_adapters/webarena/browser/tab.py asks
         client._sync(client._impl_obj.send(method=method, params=parameters, timeout=0))
         for method, parameters in (
             ("Accessibility.getFullAXTree", {}),

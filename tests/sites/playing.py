@@ -3,11 +3,11 @@
 import asyncio
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.browser import farm
-from env_adapters.webarena.evaluators import Ending, evaluate
-from env_adapters.webarena.grammar import parse
-from env_adapters.webarena.oracle import Oracle
-from env_adapters.webarena.running import BrowserLimits
+from env_adapters.webarena.browser.pool import farm
+from env_adapters.webarena.grading.evaluators import Ending, evaluate
+from env_adapters.webarena.browser.grammar import parse
+from env_adapters.webarena.tasks.oracle import Oracle
+from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.sites import URLS
 
 

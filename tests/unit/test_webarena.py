@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from env_adapters.webarena.adapter import WebArena, _adapter, bound_class
-from env_adapters.webarena.browser import MARK
-from env_adapters.webarena.efficiency import Efficiency
-from env_adapters.webarena.grammar import parse
-from env_adapters.webarena.sources import SourceOptions, source_of
+from env_adapters.webarena.browser.pool import MARK
+from env_adapters.webarena.grading.redundancy import Efficiency
+from env_adapters.webarena.browser.grammar import parse
+from env_adapters.webarena.tasks.sources import SourceOptions, source_of
 from tests.web import needs_chromium, page, serving, serving_pages
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.hosts.host import CallLimits

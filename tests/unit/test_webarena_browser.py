@@ -12,12 +12,12 @@ import psutil
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser import RefusedError
-from env_adapters.webarena.fence import Address
-from env_adapters.webarena.grammar import ActionError
-from env_adapters.webarena.running import BrowserLimits, family_of
-from env_adapters.webarena.sight import View
-from env_adapters.webarena.tabs import MAX_TABS
+from env_adapters.webarena.browser.pool import RefusedError
+from env_adapters.webarena.browser.network_proxy import Address
+from env_adapters.webarena.browser.grammar import ActionError
+from env_adapters.webarena.browser.process import BrowserLimits, family_of
+from env_adapters.webarena.browser.snapshot import View
+from env_adapters.webarena.browser.tabs import MAX_TABS
 from tests.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.fence import Address, Fence, authority
-from env_adapters.webarena.grammar import ActionError, parse
+from env_adapters.webarena.browser.network_proxy import Address, Fence, authority
+from env_adapters.webarena.browser.grammar import ActionError, parse
 from tests.web import Player, canary, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 

@@ -6,8 +6,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from env_adapters.webarena.miniwob import CORE, LOCATOR, Pages, all_pages, miniwob_tasks, pages_folder
-from env_adapters.webarena.miniwob_pages import LEFT_OUT, PAGES, TEST_PAGES
+from env_adapters.webarena.tasks.miniwob import CORE, LOCATOR, Pages, all_pages, miniwob_tasks, pages_folder
+from env_adapters.webarena.tasks.miniwob_pages import LEFT_OUT, PAGES, TEST_PAGES
 from verl_agent.errors import ConfigError
 
 needs_pages = pytest.mark.skipif(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks
-from env_adapters.webarena.miniwob_oracle import SOLVED, page_oracle
-from env_adapters.webarena.miniwob_pages import PAGES
-from env_adapters.webarena.oracle import MAX_SCROLLS, Oracle, OracleError, find
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks
+from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
+from env_adapters.webarena.tasks.miniwob_pages import PAGES
+from env_adapters.webarena.tasks.oracle import MAX_SCROLLS, Oracle, OracleError, find
 from env_adapters.webarena.sites_tasks import site_tasks
 from verl_agent.types import TaskItem
 

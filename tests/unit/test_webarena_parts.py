@@ -1,6 +1,6 @@
 """A long text in parts: all of it can be seen, and what changes on a page leaves the reader where he is."""
 
-from env_adapters.webarena.parts import Parts
+from env_adapters.webarena.browser.pager import Parts
 
 LINES = [f"line {number}" for number in range(10)]
 

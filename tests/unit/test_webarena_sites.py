@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from env_adapters.webarena.embedded import EmbeddedTasks
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks
 from env_adapters.webarena.sites import control
 from env_adapters.webarena.sites.folders import Home, code_key
 from env_adapters.webarena.sites.supervisor import hold

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from env_adapters.webarena.embedded import EmbeddedTasks
-from env_adapters.webarena.evaluators import Ending, string_match
-from env_adapters.webarena.grammar import parse
-from env_adapters.webarena.oracle import TARGET
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks
+from env_adapters.webarena.grading.evaluators import Ending, string_match
+from env_adapters.webarena.browser.grammar import parse
+from env_adapters.webarena.tasks.oracle import TARGET
 from env_adapters.webarena.sites.served.fossil.dates import dated
 from env_adapters.webarena.sites.siteset import SITES
 from env_adapters.webarena.sites.world import World, world

@@ -18,7 +18,7 @@ def site_tasks(seed: int = DEFAULT_SEED) -> Sequence[Mapping[str, Any]]:
     """The tasks, in the same order everywhere.
 
     Each is a task of WebArena's (`task_id`, `sites`, `intent`, `eval`, ...) with further keys: `id`, a stable name;
-    `split`; `oracle`, a script for `env_adapters.webarena.oracle`; `wrong`, scripts that must earn 0.
+    `split`; `oracle`, a script for `env_adapters.webarena.tasks.oracle`; `wrong`, scripts that must earn 0.
     """
     return list(tasks(world(seed)))
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.fence import LOST
+from env_adapters.webarena.browser.network_proxy import LOST
 from env_adapters.webarena.sites.served.pristine import PristineAnswers, whole
 
 HEADER = "X-Site-Copy"

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.helpers import read_call
+from env_adapters.webarena.grading.helpers import read_call
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from playwright.async_api import CDPSession, Error, Page
 
-from env_adapters.webarena.observation import Numbers, PageText, page_text, rects
+from env_adapters.webarena.browser.accessibility_tree import Numbers, PageText, page_text, rects
 from verl_agent.errors import EnvError
 
 QUIET_MS = 40

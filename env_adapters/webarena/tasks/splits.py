@@ -9,7 +9,7 @@ drawn by a hash of their ids.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
-from env_adapters.webarena.tasks import CATEGORIES, SEVERAL
+from env_adapters.webarena.tasks.items import CATEGORIES, SEVERAL
 from verl_agent.types import TaskItem
 
 PAPER_TEST = {

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from playwright.async_api import Page
 
-from env_adapters.webarena.grammar import ActionError
-from env_adapters.webarena.tab import Tab
+from env_adapters.webarena.browser.grammar import ActionError
+from env_adapters.webarena.browser.tab import Tab
 
 MAX_TABS = 8
 

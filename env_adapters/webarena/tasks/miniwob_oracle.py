@@ -6,8 +6,8 @@ A page is played by the first rule that fits what it says; only pages whose sent
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from env_adapters.webarena.miniwob_pages import words
-from env_adapters.webarena.oracle import Oracle, OracleError, nodes
+from env_adapters.webarena.tasks.miniwob_pages import words
+from env_adapters.webarena.tasks.oracle import Oracle, OracleError, nodes
 
 SUBMIT = 'click [button "Submit"]'
 RULES: Mapping[str, Sequence[str]] = {

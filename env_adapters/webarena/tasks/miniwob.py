@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from env_adapters.webarena.miniwob_pages import LEFT_OUT, PAGES, TEST_PAGES
+from env_adapters.webarena.tasks.miniwob_pages import LEFT_OUT, PAGES, TEST_PAGES
 from verl_agent.errors import ConfigError
 
 GET_PAGES = "pip install --no-deps miniwob==1.1.0"

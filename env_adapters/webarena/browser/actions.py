@@ -2,10 +2,10 @@
 
 from playwright.async_api import Error
 
-from env_adapters.webarena.fence import Fence
-from env_adapters.webarena.grammar import Action, ActionError
-from env_adapters.webarena.observation import Element
-from env_adapters.webarena.tab import GoneError, Tab
+from env_adapters.webarena.browser.network_proxy import Fence
+from env_adapters.webarena.browser.grammar import Action, ActionError
+from env_adapters.webarena.browser.accessibility_tree import Element
+from env_adapters.webarena.browser.tab import GoneError, Tab
 from verl_agent.errors import EnvError
 
 SLOW_TYPING = 200

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from env_adapters.webarena.embedded import EmbeddedTasks, MiniWobTasks, refuse_urls
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, refuse_urls
 from env_adapters.webarena.options import AccessOptions
-from env_adapters.webarena.splits import SPLITS
-from env_adapters.webarena.tasks import ENV, installed_tasks, items_of, selected
-from env_adapters.webarena.worlds import GivenSites, World, login_of
+from env_adapters.webarena.tasks.splits import SPLITS
+from env_adapters.webarena.tasks.items import ENV, installed_tasks, items_of, selected
+from env_adapters.webarena.tasks.site_urls import GivenSites, World, login_of
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from env_adapters.webarena.grammar import Action
+from env_adapters.webarena.browser.grammar import Action
 
 REMEMBERED = 64
 """States that an episode remembers."""

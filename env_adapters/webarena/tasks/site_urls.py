@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from playwright.async_api import StorageState
 
-from env_adapters.webarena.fence import Address, authority
-from env_adapters.webarena.tasks import SITES
+from env_adapters.webarena.browser.network_proxy import Address, authority
+from env_adapters.webarena.tasks.items import SITES
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.types import TaskItem
 

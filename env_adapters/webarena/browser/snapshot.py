@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from env_adapters.webarena.observation import PageText
+from env_adapters.webarena.browser.accessibility_tree import PageText
 
 
 @dataclass(frozen=True, slots=True)

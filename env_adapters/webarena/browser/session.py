@@ -9,14 +9,14 @@ from typing import Any
 
 from playwright.async_api import Dialog, Download, Error, Page, StorageState
 
-from env_adapters.webarena.acting import begin, enter, go, point, reason_of, travel
-from env_adapters.webarena.browser import DIED, BrowserFarm, Room
-from env_adapters.webarena.fence import Address, Fence
-from env_adapters.webarena.grammar import Action, ActionError
-from env_adapters.webarena.observation import Element, tab_line
-from env_adapters.webarena.sight import Sight, View
-from env_adapters.webarena.tab import ANSWER_S, POLL_S, Tab
-from env_adapters.webarena.tabs import MAX_TABS, Tabs
+from env_adapters.webarena.browser.actions import begin, enter, go, point, reason_of, travel
+from env_adapters.webarena.browser.pool import DIED, BrowserFarm, Room
+from env_adapters.webarena.browser.network_proxy import Address, Fence
+from env_adapters.webarena.browser.grammar import Action, ActionError
+from env_adapters.webarena.browser.accessibility_tree import Element, tab_line
+from env_adapters.webarena.browser.snapshot import Sight, View
+from env_adapters.webarena.browser.tab import ANSWER_S, POLL_S, Tab
+from env_adapters.webarena.browser.tabs import MAX_TABS, Tabs
 from verl_agent.errors import EnvError
 
 LEAVING_S = 0.5

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.webarena import miniwob
-from env_adapters.webarena.fence import Address, authority
-from env_adapters.webarena.miniwob_oracle import SOLVED, page_oracle
-from env_adapters.webarena.oracle import Oracle
+from env_adapters.webarena.browser.network_proxy import Address, authority
+from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
+from env_adapters.webarena.tasks.oracle import Oracle
 from env_adapters.webarena.sites import URLS, SiteSet
 from env_adapters.webarena.sites.world import DEFAULT_SEED
 from env_adapters.webarena.sites_tasks import site_tasks
-from env_adapters.webarena.tasks import ENV, item_of
-from env_adapters.webarena.worlds import World, placeholder
+from env_adapters.webarena.tasks.items import ENV, item_of
+from env_adapters.webarena.tasks.site_urls import World, placeholder
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
