@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from verl_agent.trace.record import EpisodeRecord, Origin, Purpose, to_record
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_record
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
 STARTED = datetime(2025, 5, 4, 12, 30, tzinfo=UTC)
@@ -30,4 +30,4 @@ def talk(
             messages.append({"role": "user", "content": step.observation})
         turns.append(Turn(Reply(word, cut, 1), None if cut else word, step, 0.0, 0.0))
     episode = Episode(TaskItem(env, task), max_turns=9, messages=messages, turns=turns, stop=stop)
-    return to_record(episode, Origin(purpose, "train", 0, task, 0, STARTED, seconds=1.0))
+    return to_record(episode, EpisodeMeta(purpose, "train", 0, task, 0, STARTED, seconds=1.0))

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
 from verl_agent.agents.plain import Raw, ReAct
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.action_format import LineForm
 from verl_agent.types import Message, Reply, StepResult, TaskItem
 
 ITEM = TaskItem("talk", "1")
@@ -19,13 +19,13 @@ ITEM = TaskItem("talk", "1")
 
 def plain(context: Context | None = None) -> Agent:
     """An agent that adds nothing and takes the whole reply for the action."""
-    return Raw(LineForm(), context)
+    return Raw(LineFormat(), context)
 
 
 def words_of(env: EnvAdapter, item: TaskItem) -> list[str]:
     """What an oracle says, in the words of ReAct."""
     moves = env.demonstration(item)
-    return [ReAct(env.form).write(moves, turn) for turn in range(len(moves))]
+    return [ReAct(env.action_format).render_demo(moves, turn) for turn in range(len(moves))]
 
 
 class ScriptedPolicy:

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from verl_agent.envs.action_format import ActionFormat
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.testing.violation import MAX_MESSAGE, close, reset, step
 from verl_agent.envs.testing.contract import BAD_ACTIONS
-from verl_agent.envs.action_format import ActionForm
+from verl_agent.envs.testing.violation import MAX_MESSAGE, close, reset, step
 from verl_agent.types import StepResult, TaskItem
 
 PROMPT_FRAGMENTS = (
@@ -124,12 +124,12 @@ async def annoy(session: EnvAdapter, item: TaskItem, actions: Iterator[str]) -> 
     return seen
 
 
-def misread(form: ActionForm, actions: Iterator[str]) -> list[str]:
+def misread(action_format: ActionFormat, actions: Iterator[str]) -> list[str]:
     """Replies around the actions out of which the parser reads an empty action, or more than they have."""
     found = []
     for action in actions:
-        for reply in (action, form.mark(action), f"{action}\n{form.mark(action)}\n{action}"):
-            read = form.find(reply)
+        for reply in (action, action_format.format(action), f"{action}\n{action_format.format(action)}\n{action}"):
+            read = action_format.parse(reply)
             if read is not None and not 0 < len(read) <= len(reply) + len("</answer>"):
                 found.append(reply[:80])
     return found

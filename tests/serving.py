@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool
-from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.items import TaskIndex
 from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.run_server import Listener, bind, url_of

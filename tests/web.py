@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser.pool import BrowserFarm, farm
-from env_adapters.webarena.browser.network_proxy import Address
 from env_adapters.webarena.browser.grammar import parse
+from env_adapters.webarena.browser.network_proxy import Address
+from env_adapters.webarena.browser.pool import BrowserPool, browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.browser.session import BrowserSession
-from env_adapters.webarena.browser.snapshot import Sight, View
+from env_adapters.webarena.browser.snapshot import Snapshot, View
 from verl_agent.envs.chromium import GET_CHROMIUM, installed_chromiums
 
 needs_chromium = pytest.mark.skipif(not installed_chromiums(), reason=f"no Chromium is installed: {GET_CHROMIUM}")
@@ -108,20 +108,22 @@ class Player:
     """A session with its loop, to be called from tests that have none."""
 
     def __init__(self, port: int, view: View | None = None, limits: BrowserLimits | None = None) -> None:
-        self.farm: BrowserFarm = farm(limits or BrowserLimits())
-        self.session = BrowserSession(self.farm, {"site.test:80": Address("127.0.0.1", port)}, view or View(settle_s=5))
-        self.sight: Sight | None = None
+        self.browser_pool: BrowserPool = browser_pool(limits or BrowserLimits())
+        self.session = BrowserSession(
+            self.browser_pool, {"site.test:80": Address("127.0.0.1", port)}, view or View(settle_s=5)
+        )
+        self.sight: Snapshot | None = None
 
     def run(self, work: Any) -> Any:
         """The result of a coroutine on the loop of the browsers."""
-        return asyncio.run_coroutine_threadsafe(work, self.farm.loop).result(timeout=60)
+        return asyncio.run_coroutine_threadsafe(work, self.browser_pool.loop).result(timeout=60)
 
-    def start(self, *paths: str) -> Sight:
+    def start(self, *paths: str) -> Snapshot:
         """Open pages of the site."""
         self.sight = self.run(self.session.start([SITE + path for path in paths or ("/",)]))
         return self.sight
 
-    def do(self, action: str) -> Sight:
+    def do(self, action: str) -> Snapshot:
         """Carry out an action; a name in angle brackets stands for the number of the element of that name."""
         assert self.sight is not None
         if "<" in action:

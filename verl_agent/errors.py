@@ -2,7 +2,7 @@
 
     AgentError
     ├── ConfigError          the run must not start, or cannot go on: a person has to change something
-    │   └── FaultLimitError  too many episodes failed in their environment
+    │   └── EnvErrorLimitError  too many episodes failed in their environment
     └── EnvError             ends one episode and is recorded in it
         ├── EnvTimeoutError
         ├── HostLostError
@@ -24,8 +24,8 @@ class ConfigError(AgentError):
     """A setting, a file or the machine does not allow this run; the message says what to change."""
 
 
-class FaultLimitError(ConfigError):
-    """A larger share of episodes failed in their environment than `env.max_fault_share` allows."""
+class EnvErrorLimitError(ConfigError):
+    """A larger share of episodes failed in their environment than `env.max_env_error_rate` allows."""
 
 
 class EnvError(AgentError):

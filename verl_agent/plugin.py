@@ -9,13 +9,13 @@ from importlib.metadata import entry_points
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.platform.handover import register_handover
+from verl_agent.platform.weight_transfer import register_weight_transfer
 
 if use_cpu_device():
     from verl_agent.platform.register import register_cpu_device
 
     register_cpu_device()
-register_handover()
+register_weight_transfer()
 
 
 def require_plugin() -> None:

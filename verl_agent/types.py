@@ -31,7 +31,7 @@ class Message(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class DemoAction:
     """One action of an oracle; an agent makes a reply of it.
 
     Attributes:
@@ -83,20 +83,20 @@ class Reply:
 
     Attributes:
         text: the decoded reply without its end-of-turn token.
-        cut: the budget that ended the episode with it, before the model had ended it; or None.
+        truncated_by: the budget that ended the episode with it, before the model had ended it; or None.
         tokens: number of tokens generated, 0 if unknown.
-        closed: whether it was closed for the model and played (`episode.cut_turn=play`).
+        force_closed: whether it was closed for the model and played (`episode.cut_turn=play`).
     """
 
     text: str
-    cut: StopReason | None = None
+    truncated_by: StopReason | None = None
     tokens: int = 0
-    closed: bool = False
+    force_closed: bool = False
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether the model itself wrote its end."""
-        return self.cut is None and not self.closed
+        return self.truncated_by is None and not self.force_closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Episode:
         return self.stop is not StopReason.ENV_ERROR and self.reward >= self.success_reward
 
     @property
-    def sound(self) -> bool:
+    def valid(self) -> bool:
         """Whether the episode may be learnt from: the environment did its part to the end."""
         return self.stop not in (StopReason.ENV_ERROR, StopReason.CANCELLED)
 

@@ -9,11 +9,11 @@ from env_adapters.babyai.oracle import plan
 from env_adapters.babyai.strict import StrictGame
 from env_adapters.babyai.tasks import split_items
 from env_adapters.babyai.texts import Brief, Style
-from env_adapters.babyai.world import World
+from env_adapters.babyai.world import Grid
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.action_format import LineForm
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 STYLES = {"full": Style, "short": Brief}
 
@@ -22,7 +22,7 @@ class BabyAI(EnvAdapter):
     """Reward 1.0 for completing the mission, else 0.0. Terminates when it is completed, failed or out of moves."""
 
     splits = ("train", "test", "paper_train", "paper_test", "easy_train", "easy_test")
-    form = LineForm(placeholder="one action, on one line")
+    action_format = LineFormat(placeholder="one action, on one line")
     success_reward = 0.05  # what `strict` pays for a success is at least 0.1; anything else pays nothing
     hosting = Hosting(threads=0, sessions=256, busy=4)  # a step takes 0.2 ms, a reset 2 ms
 
@@ -58,17 +58,17 @@ class BabyAI(EnvAdapter):
             return StepResult("The task has ended.", terminated=True)
         return self.game.play(action)
 
-    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+    def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """The oracle's plan."""
         if self.strict:
             raise NotImplementedError("BabyAI has no oracle for AgentGym's rules (env.options.strict=true).")
         steps = plan(build(item))
         if steps is None:
             raise NotImplementedError(f"the oracle of BabyAI does not solve {item.id!r}.")
-        return [Move(step.command, step.thought) for step in steps]
+        return [DemoAction(step.command, step.thought) for step in steps]
 
 
-def build(item: TaskItem) -> World:
+def build(item: TaskItem) -> Grid:
     """The world of an item.
 
     Raises:
@@ -79,4 +79,4 @@ def build(item: TaskItem) -> World:
         raise EnvError(f"BabyAI has no level {name!r}. {did_you_mean(name, LEVEL_BY_NAME)}")
     if not isinstance(seed, int) or seed < 0:
         raise EnvError(f"seed {seed!r} of level {name} is not allowed. Allowed: a whole number >= 0.")
-    return World(LEVEL_BY_NAME[name], seed)
+    return Grid(LEVEL_BY_NAME[name], seed)

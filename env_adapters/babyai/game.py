@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from env_adapters.babyai.commands import CHECK, Grammar
 from env_adapters.babyai.sight import look
 from env_adapters.babyai.texts import Style
-from env_adapters.babyai.world import Move, World
+from env_adapters.babyai.world import Grid, Move
 from verl_agent.types import StepResult
 
 MAX_COMMAND = 100
@@ -24,7 +24,7 @@ class Game:
 
     grammar = Grammar()
 
-    def __init__(self, world: World, style: Style) -> None:
+    def __init__(self, world: Grid, style: Style) -> None:
         """Begin in a fresh world."""
         self.world, self.style = world, style
         self.ended = False

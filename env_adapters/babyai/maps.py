@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from env_adapters.babyai.commands import missing_key
-from env_adapters.babyai.world import AHEAD, Place, World
+from env_adapters.babyai.world import AHEAD, Grid, Place
 
 Pose = tuple[Place, int]
 """Where the agent stands, and where it looks (an index of `AHEAD`)."""
@@ -27,7 +27,7 @@ def facing(place: Place) -> list[Pose]:
 class Map:
     """How far every pose is from the nearest of some goals."""
 
-    def __init__(self, world: World, goals: Iterable[Pose], hands_off: bool = False) -> None:
+    def __init__(self, world: Grid, goals: Iterable[Pose], hands_off: bool = False) -> None:
         """Search backwards from the goals.
 
         Args:

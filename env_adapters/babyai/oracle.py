@@ -11,10 +11,10 @@ from env_adapters.babyai.game import Game
 from env_adapters.babyai.maps import ahead, facing
 from env_adapters.babyai.texts import Brief
 from env_adapters.babyai.walker import Over, Step, Walker, plain
-from env_adapters.babyai.world import World
+from env_adapters.babyai.world import Grid
 
 
-def plan(world: World) -> list[Step] | None:
+def plan(world: Grid) -> list[Step] | None:
     """Commands that complete the mission of a fresh world, which is used up; None if the oracle finds none."""
     oracle = Oracle(Game(world, Brief()))
     try:

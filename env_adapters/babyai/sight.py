@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from env_adapters.babyai.world import AHEAD, Place, World, enterable, name_of
+from env_adapters.babyai.world import AHEAD, Grid, Place, enterable, name_of
 
 DEPTH = 7
 """Rows of cells in view, the agent's own included."""
@@ -78,7 +78,7 @@ class Sight:
         return None
 
 
-def look(world: World, place: Place, direction: int) -> Sight:
+def look(world: Grid, place: Place, direction: int) -> Sight:
     """See what minigrid's agent sees, or would see from another place."""
     view = visible(world, place, direction)
     del view[0, 0]
@@ -97,7 +97,7 @@ def look(world: World, place: Place, direction: int) -> Sight:
     return Sight(view, things, world.carried, direction)
 
 
-def visible(world: World, place: Place, direction: int) -> dict[Cell, Any]:
+def visible(world: Grid, place: Place, direction: int) -> dict[Cell, Any]:
     """What is in each visible cell, from the farthest row to the agent's and from left to right.
 
     Sight spreads from the agent as in minigrid: row by row away from it, in each row to the right and then to the

@@ -29,7 +29,7 @@ class Move(IntEnum):
     TOGGLE = 5
 
 
-class World:
+class Grid:
     """One level with one seed, begun anew.
 
     Attributes:

@@ -8,10 +8,10 @@ from env_adapters.deepsearch.answers import contains, contains_all, exact_match,
 from env_adapters.deepsearch.protocol import describe
 from env_adapters.deepsearch.retriever import EMBEDDED, check_place, open_retriever
 from env_adapters.deepsearch.tasks import Splits, task_items
+from verl_agent.envs.action_format import Parameter, TagFormat, Tool
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.action_format import Parameter, TagForm, Tool
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
 TOOLS = (
@@ -24,14 +24,14 @@ MAX_ANSWER = 2000
 """Characters of an answer that are read; the longest that is asked for has about 500."""
 
 
-FORM = TagForm(TOOLS, (("search", "words"), ("answer", "answer")))
+FORM = TagFormat(TOOLS, (("search", "words"), ("answer", "answer")))
 
 
 class DeepSearch(EnvAdapter):
     """Reward 1.0 for the right answer, else 0.0. The first answer ends the episode."""
 
     splits = Splits()
-    form = FORM
+    action_format = FORM
 
     def __init__(
         self,
@@ -115,14 +115,14 @@ class DeepSearch(EnvAdapter):
             info["answer_seen"] = 1.0
         return StepResult(text, info=info)
 
-    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+    def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """The gold chain: its searches, then the answer; questions from files have none."""
         chain = item.data.get("chain")
         if not chain:
             raise NotImplementedError(f"the question {item.id!r} comes without a gold chain.")
         *searches, (conclusion, answer) = chain
-        moves = [Move(f"<search>{query}</search>", thought) for thought, query in searches]
-        return [*moves, Move(f"<answer>{answer}</answer>", conclusion)]
+        moves = [DemoAction(f"<search>{query}</search>", thought) for thought, query in searches]
+        return [*moves, DemoAction(f"<answer>{answer}</answer>", conclusion)]
 
 
 def invalid(observation: str) -> StepResult:

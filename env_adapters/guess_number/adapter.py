@@ -6,10 +6,10 @@ The smallest real environment; `verl-agent new-env` writes one to begin your own
 import re
 from collections.abc import Sequence
 
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.action_format import LineForm
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 SYSTEM = "Guess a whole number from 1 to {high}."
 TOLERANT = " Answer with one line: Action: <number>"
@@ -19,7 +19,7 @@ class GuessNumber(EnvAdapter):
     """Reward 1.0 for the right number, else 0.0. Terminates only when it is found."""
 
     splits = ("train", "test", "small_train", "small_test")
-    form = LineForm(placeholder="<number>")
+    action_format = LineFormat(placeholder="<number>")
 
     def __init__(self, tolerant: bool = False) -> None:
         """Choose how replies are read.
@@ -77,13 +77,13 @@ class GuessNumber(EnvAdapter):
         # Twelve characters tell that a number is out of range; Python refuses to read thousands.
         return int(found[0].rstrip(".")[:12]) if found else None
 
-    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+    def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Binary search."""
         low, high = 1, item.data["high"]
-        moves: list[Move] = []
+        moves: list[DemoAction] = []
         while True:
             guess = (low + high) // 2
-            moves.append(Move(str(guess), f"It is from {low} to {high}."))
+            moves.append(DemoAction(str(guess), f"It is from {low} to {high}."))
             if guess == item.data["target"]:
                 return moves
             low, high = (guess + 1, high) if guess < item.data["target"] else (low, guess - 1)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from env_adapters.scienceworld.oracle import solution, thought
-from env_adapters.scienceworld.simulator import WORLDS, Answer, World
+from env_adapters.scienceworld.simulator import WORLDS, Answer, SimulatorSession
 from env_adapters.scienceworld.tasks import SPLITS
-from verl_agent.envs.parsing import shorten
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.action_format import LineForm
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
 MAX_COMMAND = 200
@@ -32,7 +32,7 @@ class ScienceWorld(EnvAdapter):
     """The return is the score reached, 0 to 1; 0 if the task failed. Terminates when the task is solved or failed."""
 
     splits = tuple(SPLITS)
-    form = LineForm(placeholder="one action, on one line")
+    action_format = LineFormat(placeholder="one action, on one line")
     success_reward = 0.995  # scores are whole percents; a sum of their differences may miss 1 by a rounding error
     hosting = Hosting(threads=1, sessions=WORLDS, busy=4)  # one JVM a host; from the fifth session on, one a core
 
@@ -48,7 +48,7 @@ class ScienceWorld(EnvAdapter):
         if not isinstance(jvms, int) or isinstance(jvms, bool) or jvms < 1:
             raise ConfigError(f"env.options.jvms={jvms!r} is not allowed. Allowed: a whole number >= 1.")
         self.prompt, self.jvms = prompt, jvms
-        self.world: World | None = None
+        self.world: SimulatorSession | None = None
 
     @classmethod
     def tasks(cls, split: str) -> Sequence[TaskItem]:
@@ -58,7 +58,7 @@ class ScienceWorld(EnvAdapter):
     async def reset(self, item: TaskItem) -> list[Message]:
         """Load the task; shows what it is and what is seen around."""
         await self.close()
-        self.world = World(item.data["task"], item.data["variation"], self.jvms)
+        self.world = SimulatorSession(item.data["task"], item.data["variation"], self.jvms)
         self.earned, self.asked = 0.0, False
         task, view = self.world.look()
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text().strip()
@@ -104,10 +104,10 @@ class ScienceWorld(EnvAdapter):
             self.world.close()
             self.world = None
 
-    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+    def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """The simulator's gold path."""
         commands = solution(item.data["task"], item.data["variation"])
-        return [Move(command, thought(command)) for command in commands]
+        return [DemoAction(command, thought(command)) for command in commands]
 
 
 def choice(command: str) -> str:

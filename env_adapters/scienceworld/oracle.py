@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from env_adapters.scienceworld.simulator import World
+from env_adapters.scienceworld.simulator import SimulatorSession
 
 MOVES = ("go ", "open door ")
 
@@ -36,7 +36,7 @@ def solution(task: str, variation: int) -> tuple[str, ...]:
 
     The simulator's own path acts on what it has not seen, which would teach a policy to guess. Looking takes no time.
     """
-    world = World(task, variation, gold=True)
+    world = SimulatorSession(task, variation, gold=True)
     try:
         return tuple(with_looks(world.gold_path()))
     finally:

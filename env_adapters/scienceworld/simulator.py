@@ -88,7 +88,7 @@ class Simulator(Jvm):
         self._set_count(state[1])
 
 
-class World:
+class SimulatorSession:
     """One task being played.
 
     Attributes:

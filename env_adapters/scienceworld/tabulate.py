@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.scienceworld.adapter import ScienceWorld
-from env_adapters.scienceworld.simulator import World
+from env_adapters.scienceworld.simulator import SimulatorSession
 from env_adapters.scienceworld.tasks import COUNTED, TABLE
 from verl_agent.types import TaskItem
 
@@ -28,7 +28,7 @@ def tabulate() -> dict[str, dict[str, Any]]:
 
 def row(number: str, name: str) -> dict[str, Any]:
     """What the table holds of one task."""
-    world = World(name, 0)
+    world = SimulatorSession(name, 0)
     parts = {part: [min(found), max(found) + 1] for part, found in world.variations().items()}
     world.close()
     count = max(end for _, end in parts.values())

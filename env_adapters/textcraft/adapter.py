@@ -8,10 +8,10 @@ from env_adapters.textcraft.game import Game
 from env_adapters.textcraft.oracle import Action, plan
 from env_adapters.textcraft.recipes import recipe_book, words
 from env_adapters.textcraft.tasks import split_goals, stable_hash, task_item
+from verl_agent.envs.action_format import LineFormat, Parameter, Tool
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.action_format import LineForm, Parameter, Tool
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
 TOOLS = (
@@ -39,7 +39,7 @@ class TextCraft(EnvAdapter):
     """Reward 1.0 for crafting the goal, else 0.0. Terminates only when it is crafted."""
 
     splits = ("train", "test", "easy_train", "easy_test")
-    form = LineForm(TOOLS, "one action, on one line")
+    action_format = LineFormat(TOOLS, "one action, on one line")
     hosting = Hosting(threads=0, sessions=256)  # a step takes 0.04 ms
 
     def __init__(self, prompt: str = "full", distractors: int = 10) -> None:
@@ -81,10 +81,10 @@ class TextCraft(EnvAdapter):
         self.ended = result.terminated
         return result
 
-    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+    def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """The oracle's plan."""
         goal = item.data["goal"]
-        return [Move(action.command, thought(action, goal)) for action in plan(goal)]
+        return [DemoAction(action.command, thought(action, goal)) for action in plan(goal)]
 
 
 @cache

@@ -7,26 +7,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.browser.pool import BrowserFarm, RefusedError, farm
-from env_adapters.webarena.grading.redundancy import Efficiency
-from env_adapters.webarena.grading.evaluators import Ending, evaluate
 from env_adapters.webarena.browser.grammar import Action, ActionError, parse
-from env_adapters.webarena.grading.judge import judge_of
-from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOptions, ViewOptions, group
-from env_adapters.webarena.browser.pager import Parts
-from env_adapters.webarena.browser.screenshots import Pictures
+from env_adapters.webarena.browser.pager import Pager
+from env_adapters.webarena.browser.pool import BrowserPool, RefusedError, browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
+from env_adapters.webarena.browser.screenshots import Pictures
 from env_adapters.webarena.browser.session import BrowserSession
-from env_adapters.webarena.browser.snapshot import Sight, View
-from env_adapters.webarena.tasks.sources import SourceOptions, TaskSource, source_of
-from env_adapters.webarena.tasks.items import ENV
+from env_adapters.webarena.browser.snapshot import Snapshot, View
 from env_adapters.webarena.browser.tools import TOOLS
-from env_adapters.webarena.tasks.site_urls import World
-from verl_agent.envs.parsing import shorten
+from env_adapters.webarena.grading.evaluators import Ending, evaluate
+from env_adapters.webarena.grading.judge import judge_of
+from env_adapters.webarena.grading.redundancy import Efficiency
+from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOptions, ViewOptions, group
+from env_adapters.webarena.tasks.items import ENV
+from env_adapters.webarena.tasks.site_urls import SiteEnvironment
+from env_adapters.webarena.tasks.sources import SourceOptions, TaskSource, source_of
+from verl_agent.envs.action_format import FenceFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Oracle
-from verl_agent.envs.action_format import FenceForm
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
 STAYING = ("click", "type", "hover", "press")
@@ -48,7 +48,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
     """
 
     splits = source_of(SourceOptions()).splits
-    form = FenceForm(TOOLS, "click [id]")
+    action_format = FenceFormat(TOOLS, "click [id]")
     # All sessions of a host share its browsers, and those one event loop: its calls only wait.
     hosting = Hosting(threads=1, sessions=32, busy=16, episodes=4000, memory_mb=8192)
 
@@ -83,9 +83,9 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         self.source: TaskSource = source_of(SourceOptions(tasks, sites, self.access))
         self.item: TaskItem | None = None
         self.session: BrowserSession | None = None
-        self.world: World | None = None
-        self.sight: Sight | None = None
-        self.parts = Parts(self.view.max_chars)
+        self.world: SiteEnvironment | None = None
+        self.sight: Snapshot | None = None
+        self.parts = Pager(self.view.max_chars)
         self.pictures: Pictures | None = None
 
     @classmethod
@@ -187,7 +187,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
     def oracle(self, item: TaskItem) -> Oracle | None:
         """See `EnvAdapter.oracle`: WebArena's own tasks have none, the embedded sites' all, of MiniWoB's the easier."""
         act = self.source.oracle(item)
-        return None if act is None else lambda seen: Move(act(seen))
+        return None if act is None else lambda seen: DemoAction(act(seen))
 
     async def _stop(self, action: Action) -> StepResult:
         """Judge how the episode ended."""
@@ -199,7 +199,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         await self.close()
         return StepResult(ENDED, score - self._cost({}), terminated=True)
 
-    def _text(self, sight: Sight, notes: Sequence[str]) -> str:
+    def _text(self, sight: Snapshot, notes: Sequence[str]) -> str:
         """What the model reads."""
         assert self.item is not None
         lines = [f"NOTE: {note}" for note in notes]
@@ -207,7 +207,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         lines += [f"URL: {shorten(sight.url, MAX_LINE)}", f"OBJECTIVE: {self.item.data['intent']}"]
         return "\n".join([*lines, f"PREVIOUS ACTION: {self.last}"])
 
-    def _seen(self, sight: Sight, stays: bool = False) -> Sight:
+    def _seen(self, sight: Snapshot, stays: bool = False) -> Snapshot:
         """Keep what is seen, after an action that leaves the page where it is unless it leads to another."""
         same = stays and self.sight is not None and self.sight.url == sight.url
         self.parts.show([shorten(line, MAX_LINE) for line in sight.page.lines], same)
@@ -231,8 +231,8 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
             await self._farm().run(self.session.screenshot(self.pictures.path(self.steps)))
 
     @staticmethod
-    def _farm() -> BrowserFarm:
-        return farm(BrowserLimits())
+    def _farm() -> BrowserPool:
+        return browser_pool(BrowserLimits())
 
 
 def bound_class(source: TaskSource, needed: float = WebArena.success_reward) -> type[WebArena]:

@@ -10,7 +10,7 @@ from env_adapters.babyai.adapter import BabyAI, build
 from env_adapters.babyai.game import Game
 from env_adapters.babyai.texts import Style
 from env_adapters.scienceworld.adapter import ScienceWorld
-from env_adapters.scienceworld.simulator import World
+from env_adapters.scienceworld.simulator import SimulatorSession
 from tests.bench.env_play import Players
 from tests.hosted import Patient
 from tests.served import Server
@@ -83,7 +83,7 @@ class Waiting:
 
     sessions: int
     steps: int
-    sound: int
+    valid: int
     seconds: float
     alone_s: float
 
@@ -110,7 +110,7 @@ def scienceworld_in_process(scripts: Sequence[Script], split: str) -> InProcess:
     def play(script: Script) -> tuple[float, list[float]]:
         data = items[script.item].data
         started = time.perf_counter()
-        world = World(data["task"], data["variation"])
+        world = SimulatorSession(data["task"], data["variation"])
         world.look()
         begun = time.perf_counter()
         for command in script.actions:
@@ -172,8 +172,8 @@ def waiting(sessions: int, steps: int) -> Waiting:
 
         async def all_at_once() -> tuple[int, float]:
             started = time.perf_counter()
-            sound = sum(await asyncio.gather(*(one() for _ in range(sessions))))
-            return sound, time.perf_counter() - started
+            valid = sum(await asyncio.gather(*(one() for _ in range(sessions))))
+            return valid, time.perf_counter() - started
 
-        sound, seconds = asyncio.run(all_at_once())
-    return Waiting(sessions, steps, sound, seconds, float(steps))
+        valid, seconds = asyncio.run(all_at_once())
+    return Waiting(sessions, steps, valid, seconds, float(steps))

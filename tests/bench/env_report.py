@@ -80,7 +80,7 @@ def show(
     console.print(first_looks(looks))
     for one in waits:
         console.print(
-            f"{one.sessions} sessions whose steps wait 1 s, {one.steps} steps each, over HTTP: {one.sound} sound, "
+            f"{one.sessions} sessions whose steps wait 1 s, {one.steps} steps each, over HTTP: {one.valid} sound, "
             f"{one.seconds:.1f} s in all, {one.alone_s:.0f} s of them waiting."
         )
     targets = judge(pairs, alone, looks, waits)
@@ -114,7 +114,7 @@ def judge(
             targets.append(Target(name, look.flat, MAX_FLAT))
     for wait in waits:
         targets.append(
-            Target("sessions that only wait: part that is sound", wait.sound / wait.sessions, MIN_SOUND, True)
+            Target("sessions that only wait: part that is sound", wait.valid / wait.sessions, MIN_SOUND, True)
         )
     return targets
 

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from tests.models import write_byte_model
 from verl_agent.evaluation.job import RECORDS
-from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.evaluation.results import compare, results
+from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, read_records
 
@@ -68,15 +68,15 @@ trainer: {{total_epochs: 2}}
 def demonstration_texts() -> list[str]:
     """What the tokenizer learns its merges from: the conversations of the base set."""
     from verl_agent.agents.registry import new_agent
-    from verl_agent.config.settings import AgentSection
+    from verl_agent.agents.settings import AgentSettings
     from verl_agent.envs.registry import load_adapter
-    from verl_agent.envs.tasks import draw, select_tasks
+    from verl_agent.envs.tasks import sample_tasks, select_tasks
     from verl_agent.rollout.oracle import demonstrate
 
     adapter = load_adapter("guess_number", OPTIONS)
     texts = []
-    for item in draw(select_tasks("guess_number", "small_train", OPTIONS), 16):
-        agent = new_agent(AgentSection("act", {"instructions": False}), adapter.form)
+    for item in sample_tasks(select_tasks("guess_number", "small_train", OPTIONS), 16):
+        agent = new_agent(AgentSettings("act", {"instructions": False}), adapter.action_format)
         for message in demonstrate(item, adapter(**OPTIONS), agent).messages:
             texts.append(f"{message['role']}\n{message['content']}")
     return texts

@@ -11,10 +11,10 @@ from tests.fakes import plain
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool, process_pool
-from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.session import PooledEnv
-from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
+from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.types import Episode, StopReason, Turn
 
 
@@ -79,7 +79,7 @@ async def play_with(new_env: NewEnv, plans: Sequence[EpisodePlan], limits: Episo
     start = time.monotonic()
 
     async def one(plan: EpisodePlan) -> tuple[Episode, float]:
-        tries = await play_until_sound(plan.item, new_env, plain, lambda: PacedPolicy(plan), limits)
+        tries = await play_until_valid(plan.item, new_env, plain, lambda: PacedPolicy(plan), limits)
         return tries[-1], time.monotonic() - start
 
     ended = await asyncio.gather(*map(one, plans))

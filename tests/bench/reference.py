@@ -28,7 +28,7 @@ from env_adapters.babyai.paths import STEPS
 from env_adapters.babyai.sight import DEPTH, SIDE, Cell, Sight
 from env_adapters.babyai.strict import StrictGame, StrictGrammar
 from env_adapters.babyai.texts import Style
-from env_adapters.babyai.world import Move, World
+from env_adapters.babyai.world import Grid, Move
 from env_adapters.textcraft.game import Game
 from env_adapters.textcraft.recipes import recipe_book, words
 from verl_agent.envs.http.run_server import bind, url_of
@@ -143,8 +143,8 @@ class BabyAI:
 
     def reset(self, item: TaskItem) -> str:
         level, seed = LEVEL_BY_NAME[item.data["level"]], item.data["seed"]
-        SlowGame(World(level, seed), Style())
-        self.game = SlowGame(World(level, seed), Style())
+        SlowGame(Grid(level, seed), Style())
+        self.game = SlowGame(Grid(level, seed), Style())
         return self.game.opening()
 
     def step(self, action: str) -> tuple[str, float, bool]:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.browser.pool import farm
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks
+from env_adapters.webarena.browser.pool import browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks
 from tests.bench.web_cost import BROWSER, computed_s, copies_mb, sites_process, taken
 from tests.bench.web_text import Quiet
 from verl_agent.types import TaskItem
@@ -134,7 +134,7 @@ async def main(sessions: int, episodes: int, steps: int, work: Work) -> dict[str
     async def weigh() -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            if sum(browser.open for browser in farm(BrowserLimits()).browsers) == sessions:
+            if sum(browser.open for browser in browser_pool(BrowserLimits()).browsers) == sessions:
                 figures.browser_mb.append((await asyncio.to_thread(taken, server))[BROWSER] / sessions)
                 if embedded:
                     count, size = copies_mb()

@@ -27,7 +27,14 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
 def test_two_steps_on_one_gpu(tmp_path: Path):
     place = ["--config-dir", str(ROOT / "recipes/textcraft"), "--config-name", "grpo"]
-    command = [sys.executable, "-m", "verl_agent.commands.train", *place, *SMALL, f"trainer.default_local_dir={tmp_path}"]
+    command = [
+        sys.executable,
+        "-m",
+        "verl_agent.commands.train",
+        *place,
+        *SMALL,
+        f"trainer.default_local_dir={tmp_path}",
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     metrics = read_metrics(sorted(tmp_path.glob("metrics/*.jsonl")))
     assert sorted(metrics) == [1, 2]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.evaluation.results import compare, learnt
-from verl_agent.trace.record import read_records
+from verl_agent.evaluation.results import compare, validation_gain
 from verl_agent.evaluation.statistics import Estimate
+from verl_agent.trace.record import read_records
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ def commit() -> str:
 
 def gain(folder: Path) -> Estimate:
     """Success at the last less that at the first validation of a run, by task."""
-    found = learnt(read_records(folder / "episodes"))
+    found = validation_gain(read_records(folder / "episodes"))
     assert found is not None
     return found[2].difference
 
@@ -66,11 +66,22 @@ def test_rounds_of_exploring_and_learning_raise_success():
 def test_preferences_among_its_own_episodes_raise_success():
     at = ROOT / f"runs/long_textcraft_dpo_{commit()}"
     run("verl_agent.commands.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={at}/sft")
-    run("verl_agent.commands.evaluate", "textcraft/explore_cpu", f"model.path={at}/sft", f"evaluation.output_dir={at}/explore")
+    run(
+        "verl_agent.commands.evaluate",
+        "textcraft/explore_cpu",
+        f"model.path={at}/sft",
+        f"evaluation.output_dir={at}/explore",
+    )
     learn = [f"model.path={at}/sft", f"preference.records={at}/explore", f"trainer.default_local_dir={at}/dpo"]
     run("verl_agent.commands.dpo", "textcraft/dpo_cpu", *learn)
     for name in ("sft", "dpo"):
         where = f"evaluation.output_dir={at}/{name}_eval"
-        run("verl_agent.commands.evaluate", "textcraft/eval_cpu", f"model.path={at}/{name}", where, "evaluation.samples=2")
+        run(
+            "verl_agent.commands.evaluate",
+            "textcraft/eval_cpu",
+            f"model.path={at}/{name}",
+            where,
+            "evaluation.samples=2",
+        )
     before, after = (list(read_records(at / f"{name}_eval/episodes.jsonl")) for name in ("sft", "dpo"))
     assert compare(before, after)[-1].difference.low > 0

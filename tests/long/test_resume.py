@@ -17,11 +17,11 @@ import pytest
 
 from tests.models import write_model
 from tests.verl.test_training import REPOSITORY, wait_for_end
-from verl_agent.training.mixture import MixtureOrder
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.training.mixture import MixtureOrder
 
 STEPS, BATCH = 5, 3
 GROWING = Horizon([1], grow_by=1, up_to=4, adaptive=Adaptive(cut_above=0.3, window=1))
@@ -77,7 +77,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder, recipes = root / "run", root / "recipes"
     recipes.mkdir()
     recipes.joinpath("mixed.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipes), "--config-name", "mixed"]
+    command = [
+        sys.executable,
+        "-m",
+        "verl_agent.commands.train",
+        "--config-dir",
+        str(recipes),
+        "--config-name",
+        "mixed",
+    ]
     command += [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
     environment = {
         **os.environ,
@@ -146,9 +154,9 @@ def test_costs_are_learnt_and_the_raw_score_is_kept(run: Run):
     for record in (record for record in run.records if record["purpose"] == "train"):
         turns = record["turns"]
         cost = 0.01 * len(turns) + 0.02 * sum(turn["info"].get("invalid_action", 0.0) for turn in turns)
-        assert record["learnt_reward"] == pytest.approx(record["reward"] - cost)
+        assert record["shaped_return"] == pytest.approx(record["reward"] - cost)
     for values in run.metrics.values():
-        assert values["episode/learnt_reward_mean"] < values["episode/reward_mean"]
+        assert values["episode/shaped_return_mean"] < values["episode/reward_mean"]
 
 
 def test_the_weights_move_where_episodes_differ(run: Run):

@@ -77,7 +77,15 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder, recipes = root / "run", root / "recipes"
     recipes.mkdir()
     recipes.joinpath("killed.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipes), "--config-name", "killed"]
+    command = [
+        sys.executable,
+        "-m",
+        "verl_agent.commands.train",
+        "--config-dir",
+        str(recipes),
+        "--config-name",
+        "killed",
+    ]
     command += [*ALGORITHMS[request.param], f"trainer.default_local_dir={folder}"]
     model = write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
     command += [f"actor_rollout_ref.model.path={model}"]
@@ -158,13 +166,13 @@ def test_dapo_learns_from_groups_that_differ(run: Run):
     """And from as many as a batch has, though others were played that were alike."""
     if run.algorithm != "dapo":
         pytest.skip("of DAPO alone")
-    learnt: dict[tuple[int, str], set[float]] = {}
+    validation_gain: dict[tuple[int, str], set[float]] = {}
     for record in run.records:
-        learnt.setdefault((record["step"], record["group"]), set()).add(record["learnt_reward"])
-    assert any(len(rewards) == 1 for rewards in learnt.values()), "no group was alike, so nothing was tried"
+        validation_gain.setdefault((record["step"], record["group"]), set()).add(record["shaped_return"])
+    assert any(len(rewards) == 1 for rewards in validation_gain.values()), "no group was alike, so nothing was tried"
     for step, values in run.metrics.items():
         assert values["episode/uniform_groups"] == 0
-        assert sum(len(rewards) > 1 for (when, _), rewards in learnt.items() if when == step) >= TASKS
+        assert sum(len(rewards) > 1 for (when, _), rewards in validation_gain.items() if when == step) >= TASKS
 
 
 def test_no_step_is_lost_and_the_horizon_follows_the_step(run: Run):

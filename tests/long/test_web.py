@@ -35,7 +35,7 @@ def test_a_step_of_training_on_the_shop(sites, tmp_path):  # noqa: F811
     assert len(records) == TASKS * SAMPLES
     assert len({record["group"] for record in records}) == TASKS
     for record in records:
-        assert episode_of(record).sound, record["error"]
+        assert episode_of(record).valid, record["error"]
         assert "RootWebArea 'All products | Fernhill" in record["messages"][1]["content"]
     metrics = read_metrics(sorted(tmp_path.glob("metrics/*.jsonl")))[1]
     assert 1 <= metrics["episode/turns_mean"] <= TURNS

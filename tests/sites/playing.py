@@ -3,12 +3,12 @@
 import asyncio
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.browser.pool import farm
-from env_adapters.webarena.grading.evaluators import Ending, evaluate
 from env_adapters.webarena.browser.grammar import parse
-from env_adapters.webarena.tasks.oracle import Oracle
+from env_adapters.webarena.browser.pool import browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
+from env_adapters.webarena.grading.evaluators import Ending, evaluate
 from env_adapters.webarena.sites import URLS
+from env_adapters.webarena.tasks.oracle import Oracle
 
 
 def play(item, source, script=None):
@@ -48,7 +48,7 @@ def judge_at_once(items, source):
                 answer = parse(min(item.data["wrong"], key=len)[0]).text
                 ending = Ending(answer, env.session, item.data["intent"], env.world.base)
                 work = evaluate(env.world.fill(item.data["eval"]), ending, None)
-                scores.append(await farm(BrowserLimits()).run(work))
+                scores.append(await browser_pool(BrowserLimits()).run(work))
             return scores
         finally:
             await env.close()

@@ -9,10 +9,10 @@ from transformers import AutoTokenizer
 
 from tests.verl.composing import ROOT, recipe
 from tests.web import needs_chromium
-from verl_agent.offline.datasets import EpisodeDataset
 from verl_agent.commands.evaluate import play
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.models.resolve import prepare_smollm2
+from verl_agent.offline.datasets import EpisodeDataset
 
 RECIPES = ROOT / "recipes/webarena"
 
@@ -21,7 +21,7 @@ def recorded(kind, folder, *overrides):
     """The records of the oracle's episodes of the first tasks of a recipe."""
     config = recipe(RECIPES / f"demos_{kind}_cpu.yaml", f"evaluation.output_dir={folder}", *overrides)
     job = prepare_evaluation(config)
-    asyncio.run(play(job, Console(quiet=True)))
+    asyncio.run(play(job, Console(redirect_output=True)))
     return job.records()
 
 

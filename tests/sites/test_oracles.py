@@ -10,9 +10,9 @@ from collections import defaultdict
 
 import pytest
 
+from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reached
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED
-from env_adapters.webarena.sites_tasks import site_tasks
 from tests.sites.playing import judge_at_once, play
 from verl_agent.envs.chromium import installed_chromiums
 

@@ -15,16 +15,22 @@ from verl_agent.agents.functions import FunctionCalls
 from verl_agent.agents.plain import Act, Raw, ReAct, Think
 from verl_agent.agents.plan import REFLECT, PlanReflect
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.settings import AgentSection
+from verl_agent.agents.settings import AgentSettings
+from verl_agent.envs.action_format import (
+    FenceFormat,
+    LineFormat,
+    TagFormat,
+    action_format_from_json,
+    action_format_to_json,
+)
 from verl_agent.envs.parsing import first_tag, last_action, last_fence
-from verl_agent.envs.action_format import FenceForm, LineForm, TagForm, describe_form, read_form
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import demonstrate
-from verl_agent.types import Message, Move, StepResult
+from verl_agent.types import DemoAction, Message, StepResult
 
-SEARCH = TagForm(tags=(("search", "words"), ("answer", "answer")))
-FORMS = [TextCraft.form, LineForm(placeholder="<number>"), SEARCH, FenceForm()]
+SEARCH = TagFormat(tags=(("search", "words"), ("answer", "answer")))
+FORMS = [TextCraft.action_format, LineFormat(placeholder="<number>"), SEARCH, FenceFormat()]
 AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
 
 
@@ -82,19 +88,19 @@ def test_the_last_fence_is_read(reply, action):
 )
 def test_a_megabyte_of_nonsense_is_read_in_no_time(junk):
     """A reply is what a model writes; the timeout of a test is what a quadratic pattern would meet."""
-    for form in FORMS:
-        assert len(form.find(junk) or "") <= len(junk)
-    assert FunctionCalls(LineForm()).read(junk + "<tool_call>" * 10_000) is None
+    for action_format in FORMS:
+        assert len(action_format.parse(junk) or "") <= len(junk)
+    assert FunctionCalls(LineFormat()).parse_reply(junk + "<tool_call>" * 10_000) is None
 
 
 # Forms
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
-def test_a_form_reads_what_it_writes_and_travels_as_json(form):
-    action = "<search>who</search>" if form.kind == "tag" else "get 1 oak log"
-    assert form.find(form.mark(action)) == action
-    assert read_form(json.loads(json.dumps(describe_form(form)))) == form
+@pytest.mark.parametrize("action_format", FORMS, ids=lambda action_format: action_format.kind)
+def test_a_form_reads_what_it_writes_and_travels_as_json(action_format):
+    action = "<search>who</search>" if action_format.kind == "tag" else "get 1 oak log"
+    assert action_format.parse(action_format.format(action)) == action
+    assert action_format_from_json(json.loads(json.dumps(action_format_to_json(action_format)))) == action_format
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_a_form_reads_what_it_writes_and_travels_as_json(form):
 )
 def test_a_form_of_another_version_is_an_error(value):
     with pytest.raises(EnvError, match="is not known here"):
-        read_form(value)
+        action_format_from_json(value)
 
 
 def test_the_empty_tag_is_no_action():
@@ -115,13 +121,13 @@ def test_the_empty_tag_is_no_action():
 # Agents
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
+@pytest.mark.parametrize("action_format", FORMS, ids=lambda action_format: action_format.kind)
 @pytest.mark.parametrize("agent", AGENTS)
-def test_every_agent_reads_its_own_demonstrations(agent, form):
-    action = "<search>who</search>" if form.kind == "tag" else "get 1 oak log"
-    moves = [Move(action, "I need wood."), Move(action)]
-    replies = [agent(form).write(moves, turn) for turn in range(2)]
-    found = [agent(form).read(reply) for reply in replies]
+def test_every_agent_reads_its_own_demonstrations(agent, action_format):
+    action = "<search>who</search>" if action_format.kind == "tag" else "get 1 oak log"
+    moves = [DemoAction(action, "I need wood."), DemoAction(action)]
+    replies = [agent(action_format).render_demo(moves, turn) for turn in range(2)]
+    found = [agent(action_format).parse_reply(reply) for reply in replies]
     assert found == [action] * 2
     assert ("I need wood." in replies[0]) == (agent is not Act)
 
@@ -129,27 +135,27 @@ def test_every_agent_reads_its_own_demonstrations(agent, form):
 def test_the_oracle_solves_a_goal_in_the_words_of_every_agent():
     item = task_item("minecraft:birch_wood")
     for kind in (*AGENTS, FunctionCalls):
-        agent, env = kind(TextCraft.form), TextCraft()
+        agent, env = kind(TextCraft.action_format), TextCraft()
         moves = env.demonstration(item)
-        replies = [agent.write(moves, turn) for turn in range(len(moves))]
+        replies = [agent.render_demo(moves, turn) for turn in range(len(moves))]
         episode = asyncio.run(play(item, env, agent, ScriptedPolicy(replies), EpisodeLimits(len(replies))))
         assert (episode.reward, episode.turns[0].action) == (1.0, "get 4 birch log")
 
 
 def test_instructions_stand_behind_the_rules_and_can_be_left_out():
     prompt: list[Message] = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Go."}]
-    told = Act(LineForm(placeholder="<number>")).begin(prompt)
+    told = Act(LineFormat(placeholder="<number>")).build_prompt(prompt)
     assert told[0]["content"].startswith("Rules.\n\n") and told[0]["content"].endswith("Action: <number>")
     assert told[1] == prompt[1]
-    assert Act(LineForm(), instructions=False).begin(prompt) == prompt
-    alone = ReAct(LineForm()).begin([{"role": "user", "content": "Question?"}])
+    assert Act(LineFormat(), instructions=False).build_prompt(prompt) == prompt
+    alone = ReAct(LineFormat()).build_prompt([{"role": "user", "content": "Question?"}])
     assert alone[0]["content"].endswith("Action: <action>\n\nQuestion?")
-    assert "Summary:" in Act(LineForm(), Summary(), instructions=False).begin(prompt)[0]["content"]
+    assert "Summary:" in Act(LineFormat(), Summary(), instructions=False).build_prompt(prompt)[0]["content"]
 
 
 def test_a_reply_without_an_action_costs_a_turn_and_does_not_reach_the_environment():
     env = talk_class()(turns=1)
-    agent = ReAct(LineForm())
+    agent = ReAct(LineFormat())
     episode = asyncio.run(play(ITEM, env, agent, ScriptedPolicy(["hello", "Action: go"]), EpisodeLimits(5)))
     assert [turn.action for turn in episode.turns] == [None, "go"]
     assert (env.heard, episode.info("invalid_action"), episode.reward) == (1, 1.0, 1.0)
@@ -157,16 +163,16 @@ def test_a_reply_without_an_action_costs_a_turn_and_does_not_reach_the_environme
 
 
 def test_a_raw_agent_adds_nothing_and_hands_on_everything():
-    agent = Raw(LineForm())
-    assert agent.begin([{"role": "user", "content": "Go."}]) == [{"role": "user", "content": "Go."}]
-    assert [agent.read(reply) for reply in ("", " x\n")] == ["", " x\n"]
-    assert agent.write([Move("go", "why")], 0) == "go"
+    agent = Raw(LineFormat())
+    assert agent.build_prompt([{"role": "user", "content": "Go."}]) == [{"role": "user", "content": "Go."}]
+    assert [agent.parse_reply(reply) for reply in ("", " x\n")] == ["", " x\n"]
+    assert agent.render_demo([DemoAction("go", "why")], 0) == "go"
 
 
 def test_a_plan_is_asked_for_first_and_a_reflection_where_it_is_stuck():
-    agent = PlanReflect(LineForm(), reflect_every=4)
-    moves = [Move("a"), Move("b", "why")]
-    assert [agent.write(moves, turn) for turn in range(2)] == ["Plan: a; b\nAction: a", "Thought: why\nAction: b"]
+    agent = PlanReflect(LineFormat(), reflect_every=4)
+    moves = [DemoAction("a"), DemoAction("b", "why")]
+    assert [agent.render_demo(moves, turn) for turn in range(2)] == ["Plan: a; b\nAction: a", "Thought: why\nAction: b"]
     steps = [
         (StepResult("one"), "a", False),
         (StepResult("one"), "a", True),  # nothing changed
@@ -181,7 +187,7 @@ def test_a_plan_is_asked_for_first_and_a_reflection_where_it_is_stuck():
 
 
 def test_an_oracle_reflects_when_it_is_asked_to():
-    agent, item = PlanReflect(TextCraft.form, reflect_every=1), task_item("minecraft:birch_wood")
+    agent, item = PlanReflect(TextCraft.action_format, reflect_every=1), task_item("minecraft:birch_wood")
     said = [m["content"] for m in demonstrate(item, TextCraft(), agent).messages if m["role"] == "assistant"]
     assert said[0].startswith("Plan: get 4 birch log; craft")
     assert said[1].startswith("Reflection: ") and "\nPlan: craft" in said[1]
@@ -218,15 +224,15 @@ def test_an_oracle_reflects_when_it_is_asked_to():
     ],
 )
 def test_how_function_calls_are_read(reply, action):
-    assert FunctionCalls(TextCraft.form).read(reply) == action
+    assert FunctionCalls(TextCraft.action_format).parse_reply(reply) == action
 
 
 def test_functions_that_the_environment_names_none_are_one():
-    agent = FunctionCalls(LineForm())
+    agent = FunctionCalls(LineFormat())
     assert [tool["function"]["name"] for tool in agent.tools] == ["act"]
-    assert agent.read(agent.write([Move("go {north}", "why")], 0)) == "go {north}"
+    assert agent.parse_reply(agent.render_demo([DemoAction("go {north}", "why")], 0)) == "go {north}"
     assert agent.observe(StepResult("seen"), "go", 1) == {"role": "tool", "content": "seen"}
-    assert FunctionCalls(SEARCH).complaint == "No function call found. Call one of: act(action)."
+    assert FunctionCalls(SEARCH).format_error == "No function call found. Call one of: act(action)."
 
 
 # Context
@@ -277,10 +283,10 @@ def test_an_empty_summary_does_not_wipe_out_the_last_one():
 
 def test_an_agent_that_makes_its_own_prompt_need_not_count_messages():
     class Own(Act):
-        def begin(self, messages):
+        def build_prompt(self, messages):
             return [*messages[:1], {"role": "user", "content": "Mind the gap."}, *messages[1:]]
 
-    agent, policy = Own(LineForm(), LastObservations(1)), ScriptedPolicy(["Action: a", "Action: b", "Action: c"])
+    agent, policy = Own(LineFormat(), LastObservations(1)), ScriptedPolicy(["Action: a", "Action: b", "Action: c"])
     asyncio.run(play(ITEM, talk_class()(turns=3), agent, policy, EpisodeLimits(3)))
     assert [m["content"] for m in policy.heard[-1]][:3] == ["Talk.", "Mind the gap.", "Begin."]
     assert [m["content"] for m in policy.heard[-1]][4::2] == [LEFT_OUT, "heard 2"]
@@ -292,9 +298,9 @@ def test_an_agent_that_makes_its_own_prompt_need_not_count_messages():
     ids=repr,
 )
 def test_a_view_goes_on_from_the_last_one_but_where_turns_are_given_up(context, samples):
-    views = [context.view(conversation(turns), 2) for turns in range(12)]
+    views = [context.visible_messages(conversation(turns), 2) for turns in range(12)]
     broken = [new[: len(old)] != old for old, new in pairwise(views)]
-    assert 1 + sum(broken) == context.stretches(12) == samples
+    assert 1 + sum(broken) == context.segments(12) == samples
     assert all(view[-1] == conversation(turns)[-1] for turns, view in enumerate(views) if turns)
 
 
@@ -319,7 +325,7 @@ def test_a_context_that_cannot_be_meant_is_refused(settings, message):
 
 @pytest.mark.parametrize("name", ["act", "react", "think", "plan", "tools", "raw"])
 def test_agents_are_found_by_name(name):
-    agent = new_agent(AgentSection(name, {"instructions": False}, {"keep": "last", "turns": 3}), LineForm())
+    agent = new_agent(AgentSettings(name, {"instructions": False}, {"keep": "last", "turns": 3}), LineFormat())
     assert (agent.context, agent.instructions) == (LastObservations(3), False)
 
 
@@ -339,5 +345,5 @@ def test_agents_are_found_by_name(name):
 )
 def test_an_agent_that_cannot_be_meant_is_refused(name, options, message):
     with pytest.raises(ConfigError) as refused:
-        new_agent(AgentSection(name, options), LineForm())
+        new_agent(AgentSettings(name, options), LineFormat())
     assert str(refused.value) == message

@@ -22,11 +22,10 @@ from env_adapters.babyai.sight import Cell, visible
 from env_adapters.babyai.strict import StrictGame
 from env_adapters.babyai.tasks import IMPOSSIBLE, TRAIN_SEEDS, TWINS, task_item
 from env_adapters.babyai.texts import Style
-from env_adapters.babyai.world import Move, World, name_of
+from env_adapters.babyai.world import Grid, Move, name_of
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import Message, StepResult, TaskItem
-from verl_agent.types import Move as OracleMove
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = [
@@ -89,12 +88,12 @@ def demonstrate(env: BabyAI, item: TaskItem) -> list[StepResult]:
     return [asyncio.run(env.step(move.action)) for move in env.demonstration(item)]
 
 
-def looks(levels: Iterable[str], seeds: Iterable[int], moves: int) -> Iterable[World]:
+def looks(levels: Iterable[str], seeds: Iterable[int], moves: int) -> Iterable[Grid]:
     """Worlds as they look on a random walk."""
     draw = random.Random(1)
     for name in levels:
         for seed in seeds:
-            world = World(LEVEL_BY_NAME[name], seed)
+            world = Grid(LEVEL_BY_NAME[name], seed)
             for _ in range(moves):
                 yield world
                 world.move(draw.choice([Move.LEFT, Move.RIGHT, Move.FORWARD, Move.FORWARD, Move.TOGGLE, Move.PICKUP]))
@@ -105,7 +104,7 @@ def looks(levels: Iterable[str], seeds: Iterable[int], moves: int) -> Iterable[W
 
 @pytest.mark.parametrize(("level", "record"), GOLDEN)
 def test_strict_rules_give_the_transcripts_of_the_reference(level, record):
-    game = StrictGame(World(level, 0), NoList())
+    game = StrictGame(Grid(level, 0), NoList())
     if level.name != STALE_PICTURE:
         assert game.opening() == f"Your goal: {record['goal']}\n{record['observation']}"
         assert list(game.offer.moves) == record["actions"]
@@ -119,7 +118,7 @@ def test_strict_rules_give_the_transcripts_of_the_reference(level, record):
 
 @pytest.mark.parametrize(("level", "record"), GOLDEN)
 def test_our_rules_give_the_transcripts_but_for_the_listed_differences(level, record):
-    game = Game(World(level, 0), NoList())
+    game = Game(Grid(level, 0), NoList())
     goal, observation = game.opening().removeprefix("Your goal: ").split("\n")
     assert (goal != record["goal"]) == (level.name in HIDDEN_ORDER)
     if level.name != STALE_PICTURE:
@@ -284,11 +283,11 @@ def test_a_mission_that_has_failed_ends_without_reward():
 
 def test_a_sequence_of_doors_does_not_fail_where_its_first_part_is_completed():
     """Minigrid 3.2.0 judges both parts by the same move (`BeforeInstr.verify` in verifier.py)."""
-    ours, theirs = (World(LEVEL_BY_NAME["OpenDoorsOrderN4Debug"], 1) for _ in range(2))
+    ours, theirs = (Grid(LEVEL_BY_NAME["OpenDoorsOrderN4Debug"], 1) for _ in range(2))
     assert ours.mission == "open the yellow door, then open the green door"
     for move in (Move.FORWARD, Move.FORWARD):
         assert ours.move(move) == theirs.raw_move(move) == (0.0, False)
-    assert theirs.raw_move(Move.TOGGLE) == (0.0, True), "minigrid has mended this: `World.move` can do without"
+    assert theirs.raw_move(Move.TOGGLE) == (0.0, True), "minigrid has mended this: `Grid.move` can do without"
     assert ours.move(Move.TOGGLE) == (0.0, False)
 
 
@@ -309,7 +308,7 @@ def test_an_open_door_can_be_shut_and_opened_again():
 
 def test_things_have_the_numbers_that_the_observation_gives_them():
     """The reference counts only what it can reach: its `pickup grey ball 1` takes what it shows as grey ball 2."""
-    world = World(LEVEL_BY_NAME["GoToRedBallNoDists"], 0)
+    world = Grid(LEVEL_BY_NAME["GoToRedBallNoDists"], 0)
     for thing, x, y in ((Ball("grey"), 1, 1), (Key("blue"), 2, 1), (Key("blue"), 1, 2), (Ball("grey"), 1, 4)):
         world.env.put_obj(thing, x, y)
     world.env.agent_pos, world.env.agent_dir = (3, 1), 2
@@ -434,7 +433,7 @@ def test_long_actions_are_answered_briefly(action, strict):
 
 def test_building_a_world_prints_nothing(capfd):
     """Minigrid prints a line for each world that it rejects; for this one it rejects four."""
-    World(LEVEL_BY_NAME["GoToObjDoor"], 0)
+    Grid(LEVEL_BY_NAME["GoToObjDoor"], 0)
     assert capfd.readouterr() == ("", "")
 
 
@@ -479,7 +478,7 @@ def test_no_world_is_in_both_training_and_test(level):
     """Only these levels are so small that two seeds build one world."""
 
     def worlds(seeds: Iterable[int]) -> dict[int, tuple]:
-        built = {seed: World(LEVEL_BY_NAME[level], seed) for seed in seeds}
+        built = {seed: Grid(LEVEL_BY_NAME[level], seed) for seed in seeds}
         return {
             seed: (one.mission, one.place, one.direction, [(place, name_of(thing)) for place, thing in one.things()])
             for seed, one in built.items()
@@ -501,7 +500,7 @@ def test_the_oracle_completes_every_level_through_the_text(level):
 
 @pytest.mark.parametrize(("level", "seed"), [(level, seed) for level in IMPOSSIBLE for seed in IMPOSSIBLE[level]])
 def test_the_items_left_out_are_impossible(level, seed):
-    world = World(LEVEL_BY_NAME[level], seed)
+    world = Grid(LEVEL_BY_NAME[level], seed)
     (locked,) = [thing.color for _, thing in world.things() if thing.type == "door" and thing.is_locked]
     keys = [place for place, thing in world.things() if thing.type == "key" and thing.color == locked]
     assert keys
@@ -522,7 +521,7 @@ def test_the_easy_items_take_few_commands_and_short_prompts():
 
 def test_the_oracle_says_what_it_does_and_why():
     moves = BabyAI().demonstration(item("GoToObjS4", 1))
-    assert moves == [OracleMove("go to yellow key 1", "I see the yellow key and can reach it.")]
+    assert moves == [DemoAction("go to yellow key 1", "I see the yellow key and can reach it.")]
 
 
 EVERYTHING_SHOWN = """

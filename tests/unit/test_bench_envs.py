@@ -81,7 +81,7 @@ def test_what_would_be_possible_follows_from_processor_time():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "steps", "flat_s", "sound", "missed"),
+    ("ratio", "steps", "flat_s", "valid", "missed"),
     [
         (3.0, 1500.0, 2.0, 490, 0),
         (2.9, 1500.0, 2.0, 490, 1),
@@ -90,7 +90,7 @@ def test_what_would_be_possible_follows_from_processor_time():
         (3.0, 1500.0, 2.0, 480, 1),
     ],
 )
-def test_targets_are_judged_on_the_median_of_neighbouring_windows(ratio, steps, flat_s, sound, missed):
+def test_targets_are_judged_on_the_median_of_neighbouring_windows(ratio, steps, flat_s, valid, missed):
     ours, theirs = [window(100 * ratio), window(400), window(100)], [window(100)] * 3
     pairs = [
         Pair("textcraft", 32, ours, theirs, (100.0, 80.0), (60.0, 50.0)),
@@ -106,7 +106,7 @@ def test_targets_are_judged_on_the_median_of_neighbouring_windows(ratio, steps, 
         pairs,
         [InProcess("babyai", steps, 1, 1)],
         looks,
-        [Waiting(512, 5, sound, 6, 5)],
+        [Waiting(512, 5, valid, 6, 5)],
     )
     assert [target.met for target in targets].count(False) == output.getvalue().count("MISSED") == missed
     assert "1,080-1,100" in output.getvalue()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.runs.best_checkpoint import Best, BestKeeper, keep_best, read_best, validation_result
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.runs.best_checkpoint import Best, BestKeeper, keep_best, read_best, validation_result
 from verl_agent.runs.folder import RunFolder
 
 SUCCESS = "val-core/toy/success/mean@2"

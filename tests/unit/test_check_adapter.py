@@ -11,10 +11,10 @@ from typing import ClassVar, TextIO
 import pytest
 
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.testing.violation import MAX_MESSAGE
 from verl_agent.envs.testing.check import Report, check_adapter
 from verl_agent.envs.testing.contract import BAD_ACTIONS, CROWDED, SOLVED, fuzz
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.envs.testing.violation import MAX_MESSAGE
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 
 class Sound(EnvAdapter):
@@ -35,8 +35,8 @@ class Sound(EnvAdapter):
         info = {"said": 1.0} if self.ended else {"invalid_action": 1.0}
         return StepResult("Yes." if self.ended else "No.", float(self.ended), self.ended, info)
 
-    def demonstration(self, item: TaskItem) -> Sequence[Move]:
-        return [Move("hello"), Move(item.data["word"])]
+    def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
+        return [DemoAction("hello"), DemoAction(item.data["word"])]
 
 
 def finding(report: Report, check: str) -> str:
@@ -262,7 +262,7 @@ def test_a_loop_that_is_kept_from_another_thread():
 def test_an_oracle_that_fails():
     class Wrong(Sound):
         def demonstration(self, item):
-            return [Move("hello")]
+            return [DemoAction("hello")]
 
     assert "earned 0.0 of 1.0" in finding(check_adapter(Wrong), SOLVED)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
 from verl_agent.errors import ConfigError
-from verl_agent.config.reward_shaping import Credit, turn_credit
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
 
@@ -18,35 +18,37 @@ PLAYED = episode(
 
 
 def test_by_default_the_raw_return_lies_on_the_last_turn():
-    assert Credit().rewards(PLAYED) == [0.0, 0.0, 0.0, 50.0]
+    assert RewardShaping().rewards(PLAYED) == [0.0, 0.0, 0.0, 50.0]
 
 
 def test_each_turn_can_keep_what_it_earned():
-    assert Credit(place="turn").rewards(PLAYED) == [10.0, 0.0, 40.0, 0.0]
+    assert RewardShaping(place="turn").rewards(PLAYED) == [10.0, 0.0, 40.0, 0.0]
 
 
 @pytest.mark.parametrize("place", ["outcome", "turn"])
 def test_a_range_becomes_0_to_1(place):
     """ScienceWorld scores 0 to 100, with negative ones for mistakes."""
-    assert sum(Credit(range=[0, 100], place=place).rewards(PLAYED)) == pytest.approx(0.5)
-    assert sum(Credit(range=[-100, 100], place=place).rewards(PLAYED)) == pytest.approx(0.75)
-    assert sum(Credit(range=[-100, 100], place=place).rewards(episode(None))) == pytest.approx(0.5)
+    assert sum(RewardShaping(range=[0, 100], place=place).rewards(PLAYED)) == pytest.approx(0.5)
+    assert sum(RewardShaping(range=[-100, 100], place=place).rewards(PLAYED)) == pytest.approx(0.75)
+    assert sum(RewardShaping(range=[-100, 100], place=place).rewards(episode(None))) == pytest.approx(0.5)
 
 
 def test_costs_are_in_units_of_the_scaled_return():
-    credit = Credit(range=[0, 100], place="turn", step_cost=0.01, invalid_action_cost=0.1)
+    credit = RewardShaping(range=[0, 100], place="turn", step_cost=0.01, invalid_action_cost=0.1)
     assert credit.rewards(PLAYED) == pytest.approx([0.09, -0.11, 0.39, -0.01])
 
 
 def test_an_episode_without_a_turn_teaches_nothing():
-    assert Credit(range=[-1, 1]).rewards(episode()) == []
+    assert RewardShaping(range=[-1, 1]).rewards(episode()) == []
 
 
 def test_turns_that_answer_the_same_observation_have_the_same_anchor():
     again = episode(StepResult("one"), StepResult("one"), StepResult("two"))
-    anchors = turn_credit(again, Credit()).anchors
+    anchors = turn_rewards(again, RewardShaping()).anchors
     assert anchors[1] == anchors[2] != anchors[0]
-    assert anchors[0] == turn_credit(PLAYED, Credit()).anchors[0], "all episodes of a task begin in the same state"
+    assert anchors[0] == turn_rewards(PLAYED, RewardShaping()).anchors[0], (
+        "all episodes of a task begin in the same state"
+    )
 
 
 def test_a_reply_without_an_action_leaves_the_state_as_it_was():
@@ -54,8 +56,8 @@ def test_a_reply_without_an_action_leaves_the_state_as_it_was():
     told, mute = StepResult("you see a lamp"), StepResult("your reply holds no action")
     turns = [Turn(Reply("x"), action, step, 0.0, 0.0) for action, step in (("look", told), (None, mute), ("go", told))]
     for anchor in ("observation", "history"):
-        found = turn_credit(
-            Episode(TaskItem("talk", "1"), 9, turns=turns, stop=StopReason.TERMINATED), Credit(anchor=anchor)
+        found = turn_rewards(
+            Episode(TaskItem("talk", "1"), 9, turns=turns, stop=StopReason.TERMINATED), RewardShaping(anchor=anchor)
         ).anchors
         assert found[1] == found[2] != found[0], anchor
 
@@ -66,7 +68,7 @@ def test_a_history_tells_states_apart_behind_one_message():
     def guesses(*numbers: str) -> list[str]:
         turns = [Turn(Reply(number), number, StepResult("Higher."), 0.0, 0.0) for number in numbers]
         played = Episode(TaskItem("guess", "1"), 9, turns=turns, stop=StopReason.TERMINATED)
-        return [turn_credit(played, Credit(anchor=kind)).anchors[-1] for kind in ("observation", "history")]
+        return [turn_rewards(played, RewardShaping(anchor=kind)).anchors[-1] for kind in ("observation", "history")]
 
     three, seven, same = guesses("3", "1"), guesses("7", "1"), guesses("3", "2")
     assert three[0] == seven[0] and three[1] != seven[1]
@@ -74,7 +76,7 @@ def test_a_history_tells_states_apart_behind_one_message():
 
 
 def test_an_episode_that_is_trained_on_in_pieces_keeps_the_numbers_of_its_turns():
-    whole = turn_credit(PLAYED, Credit(place="turn"))
+    whole = turn_rewards(PLAYED, RewardShaping(place="turn"))
     first, second = whole.split([1, 3])
     assert (first.rewards, first.first, second.rewards, second.first) == ([10.0], 0, [0.0, 40.0, 0.0], 1)
     assert [*first.anchors, *second.anchors] == whole.anchors
@@ -93,5 +95,5 @@ def test_an_episode_that_is_trained_on_in_pieces_keeps_the_numbers_of_its_turns(
 )
 def test_what_cannot_be_meant_is_refused_by_name(values, message):
     with pytest.raises(ConfigError) as error:
-        Credit(**values)
+        RewardShaping(**values)
     assert str(error.value).startswith(message)

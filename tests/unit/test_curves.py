@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.curves import PANELS, Log, draw_curves, running_mean
+from verl_agent.trace.curves import PANELS, Log, plot_curves, running_mean
 from verl_agent.trace.metrics_log import ValidationScore, parse_line, read_metrics, validation_scores
 
 
@@ -41,13 +41,13 @@ def size_of(png) -> tuple[int, int]:
 @pytest.mark.parametrize("steps", [1, 12, 60])
 def test_a_short_and_a_long_run_are_drawn_1200_pixels_wide(tmp_path, steps):
     log = write(tmp_path / "m.jsonl", *((step, full_step(step)) for step in range(1, steps + 1)))
-    png = draw_curves(log, tmp_path / "plots" / "curves.png", "guess_number")
+    png = plot_curves(log, tmp_path / "plots" / "curves.png", "guess_number")
     assert size_of(png)[0] == 1200
 
 
 def test_a_missing_series_leaves_its_panel_out(tmp_path):
-    few = draw_curves(write(tmp_path / "a.jsonl", (1, {"actor/entropy": 1.0})), tmp_path / "a.png")
-    all_panels = draw_curves(write(tmp_path / "b.jsonl", (1, full_step(1))), tmp_path / "b.png")
+    few = plot_curves(write(tmp_path / "a.jsonl", (1, {"actor/entropy": 1.0})), tmp_path / "a.png")
+    all_panels = plot_curves(write(tmp_path / "b.jsonl", (1, full_step(1))), tmp_path / "b.png")
     assert size_of(few)[1] < size_of(all_panels)[1] / 2
 
 
@@ -58,7 +58,7 @@ def test_a_run_with_only_validation_shows_reward_alone():
 
 def test_a_log_with_nothing_to_show_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="Nothing to draw"):
-        draw_curves(write(tmp_path / "m.jsonl", (1, {"perf/throughput": 3.0})), tmp_path / "m.png")
+        plot_curves(write(tmp_path / "m.jsonl", (1, {"perf/throughput": 3.0})), tmp_path / "m.png")
 
 
 def test_a_restart_replaces_its_steps_but_its_first_validation_does_not(tmp_path):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from verl_agent import doctor, needs
+from verl_agent import needs
+from verl_agent.commands import doctor
 from verl_agent.commands.doctor import GIB, Finding, Status
 from verl_agent.system.resources import Memory
 

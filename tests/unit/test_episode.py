@@ -6,12 +6,12 @@ import pytest
 
 from tests.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play, play_until_sound
+from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
 from verl_agent.types import Episode, Reply, StepResult, StopReason
 
-CUT_REPLY = Reply("I was about to", cut=StopReason.TURN_TOKENS, tokens=4)
-LAST_WORDS = Reply("no room for", cut=StopReason.EPISODE_TOKENS, tokens=3)
-NO_ROOM = Reply("", cut=StopReason.EPISODE_TOKENS)
+CUT_REPLY = Reply("I was about to", truncated_by=StopReason.TURN_TOKENS, tokens=4)
+LAST_WORDS = Reply("no room for", truncated_by=StopReason.EPISODE_TOKENS, tokens=3)
+NO_ROOM = Reply("", truncated_by=StopReason.EPISODE_TOKENS)
 
 
 def run(script, max_turns: int = 3, **talk) -> tuple[Episode, Talk]:
@@ -38,7 +38,7 @@ def run(script, max_turns: int = 3, **talk) -> tuple[Episode, Talk]:
 def test_every_way_to_stop(script, talk, stop, turns, reward):
     episode, env = run(script, **talk)
     assert (episode.stop, len(episode.turns), episode.reward, env.closed) == (stop, turns, reward, 1)
-    assert episode.sound is (stop is not StopReason.ENV_ERROR)
+    assert episode.valid is (stop is not StopReason.ENV_ERROR)
 
 
 def test_the_conversation_is_recorded_to_its_last_observation():
@@ -124,7 +124,7 @@ def test_a_cancelled_episode_closes_its_environment_and_counts_as_nothing():
         asyncio.run(stop_in_the_middle())
     assert env.closed == 1
     unfinished = Episode(ITEM, 5)
-    assert (unfinished.stop, unfinished.sound) == (StopReason.CANCELLED, False)
+    assert (unfinished.stop, unfinished.valid) == (StopReason.CANCELLED, False)
 
 
 def test_a_failed_episode_is_never_a_success():
@@ -144,7 +144,7 @@ def replay(faults: list[str], retries: int) -> tuple[list[Episode], list[Talk], 
         return policies[-1]
 
     limits = EpisodeLimits(1, timeout_s=0.05, retries=retries)
-    tries = asyncio.run(play_until_sound(ITEM, lambda: talk(fault=next(left)), plain, new_policy, limits))
+    tries = asyncio.run(play_until_valid(ITEM, lambda: talk(fault=next(left)), plain, new_policy, limits))
     return tries, talk.made, policies
 
 

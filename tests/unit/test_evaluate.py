@@ -9,12 +9,12 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tests.fakes import ScriptedPolicy, plain, talk_class
-from verl_agent.errors import ConfigError, FaultLimitError
+from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.evaluation.job import check_device, model_name, prepare_evaluation
-from verl_agent.platform.detect import use_cpu_device
-from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.evaluation.loop import ONLY_FAULTS, EvaluationSetup, episode_seed, pending, play_all
 from verl_agent.evaluation.vllm_engine import request_options
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, read_records
 from verl_agent.types import Episode, Message, Reply, StopReason, TaskItem
 
@@ -36,7 +36,7 @@ class Evaluation:
             tasks="test",
             model="models/x",
             concurrency=concurrency,
-            max_fault_share=allowed,
+            max_env_error_rate=allowed,
         )
 
     def play(self, items: Sequence[TaskItem] = TASKS, samples: int = 1) -> list[EpisodeRecord]:
@@ -86,14 +86,16 @@ def test_a_failed_environment_is_retried_recorded_and_told(tmp_path):
 
 
 def test_too_many_failures_stop_it_and_keep_what_was_played(tmp_path):
-    with pytest.raises(FaultLimitError, match=r"2 of 2 episodes failed .*of 4 planned; env\.max_fault_share=0\.25"):
+    with pytest.raises(
+        EnvErrorLimitError, match=r"2 of 2 episodes failed .*of 4 planned; env\.max_env_error_rate=0\.25"
+    ):
         Evaluation(tmp_path, fault="raise", allowed=0.25, concurrency=1).play()
     assert len({record["task"] for record in read_records(tmp_path / "episodes.jsonl")}) == 2
 
 
 def test_nothing_but_failures_at_first_stops_it_early(tmp_path):
     evaluation = Evaluation(tmp_path, fault="raise", allowed=0.9, concurrency=1)
-    with pytest.raises(FaultLimitError):
+    with pytest.raises(EnvErrorLimitError):
         evaluation.play(samples=100)
     assert len(evaluation.seen) == ONLY_FAULTS
 

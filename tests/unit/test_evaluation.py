@@ -9,11 +9,11 @@ from rich.console import Console
 
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import episode_seed, pending
-from verl_agent.evaluation.results import ALL, compare, final_records, results, success_estimate
 from verl_agent.evaluation.report import comparison_table, results_table, write_report
-from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit
-from verl_agent.trace.record import EpisodeRecord, Origin, to_record
+from verl_agent.evaluation.results import ALL, compare, final_records, results, success_estimate
 from verl_agent.evaluation.statistics import mean_over_items, wilson_interval
+from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
 
@@ -27,7 +27,7 @@ def record(
     ]
     reason = StopReason.TERMINATED if solved else stop
     episode = Episode(TaskItem("talk", task, category=category), max_turns=2, turns=turns, stop=reason)
-    return to_record(episode, Origin("evaluation", "test", 0, task, sample, datetime.now(UTC), 1.0))
+    return to_record(episode, EpisodeMeta("evaluation", "test", 0, task, sample, datetime.now(UTC), 1.0))
 
 
 def fault(task: str, sample: int = 0, category: str = "") -> EpisodeRecord:

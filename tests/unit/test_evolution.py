@@ -8,10 +8,10 @@ from rich.console import Console
 
 from tests.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.offline.evolve.subprocesses import literal
-from verl_agent.offline.evolve.rounds import EvolveFolder, EvolveSettings, Exploration, Phase, folder_names, phases
 from verl_agent.evaluation.results import compare, results
 from verl_agent.offline.evolve.report import RoundResult, rounds_table
+from verl_agent.offline.evolve.rounds import EvolveFolder, EvolveSettings, Exploration, Phase, folder_names, phases
+from verl_agent.offline.evolve.subprocesses import literal
 
 TWO = [Exploration("a.yaml", "train"), Exploration("b.yaml", "train")]
 IDENTITY = {"start": "base", "a.yaml": "0123"}

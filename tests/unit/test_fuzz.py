@@ -35,9 +35,9 @@ def test_fuzzed_actions_end_in_a_bounded_observation(env):
 
 @pytest.mark.parametrize("env", KNOWN)
 def test_fuzzed_replies_are_read_in_no_time_and_give_a_part_of_them_or_nothing(env):
-    form = load_adapter(env).form
+    action_format = load_adapter(env).action_format
     started = time.process_time()
-    assert misread(form, fuzz(2, 500, KNOWN[env].words)) == []
+    assert misread(action_format, fuzz(2, 500, KNOWN[env].words)) == []
     assert time.process_time() - started < 20  # 1,500 replies, of which a third has up to a million characters
 
 

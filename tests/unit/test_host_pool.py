@@ -8,15 +8,14 @@ import pytest
 
 from tests.fakes import Talk, talk_class
 from tests.hosted import ITEM, Obedient
-from verl_agent.envs.hosts.settings import HostSettings
-from verl_agent.config.settings import EnvSettings
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits, Health
 from verl_agent.envs.hosts.link import InlineLink
 from verl_agent.envs.hosts.local import inline_pool, local_pool
-from verl_agent.envs.hosts.slot import PoolLimits, worn_out
 from verl_agent.envs.hosts.pool import HostPool
+from verl_agent.envs.hosts.slot import PoolLimits, worn_out
 from verl_agent.envs.session import PooledEnv
+from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import (
     ConfigError,
     EnvError,

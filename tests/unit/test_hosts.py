@@ -21,14 +21,14 @@ from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.memory import MemoryGauge
-from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.process import ProcessLink
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.wire import MAX_BYTES
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import ConfigError, EnvError, HostLostError, UnknownSessionError
-from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
+from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.types import Episode, StopReason
 
 ROOT = Path(__file__).parents[2]
@@ -145,7 +145,7 @@ def test_episodes_of_a_host_that_is_killed_are_played_again():
     async def play(pool):
         async def one() -> list[Episode]:
             limits = EpisodeLimits(3, None, retries=1)
-            return await play_until_sound(
+            return await play_until_valid(
                 ITEM, lambda: PooledEnv(Obedient, pool), plain, lambda: ScriptedPolicy(next(scripts)), limits
             )
 
@@ -230,7 +230,7 @@ def test_sessions_that_only_wait_hardly_wait_for_each_other(blocks):
     async def play(pool):
         async def one() -> list[Episode]:
             limits = EpisodeLimits(steps, None)
-            return await play_until_sound(
+            return await play_until_valid(
                 ITEM, lambda: PooledEnv(Patient, pool), plain, lambda: ScriptedPolicy(["wait"] * steps), limits
             )
 
@@ -240,7 +240,7 @@ def test_sessions_that_only_wait_hardly_wait_for_each_other(blocks):
     started = time.monotonic()
     hosting = Hosting(sessions=sessions // 2, busy=1)
     episodes = with_pool(play, Patient, {"seconds": seconds, "blocks": blocks}, hosting=hosting)
-    assert sum(episode.sound for episode in episodes) >= 0.95 * sessions
+    assert sum(episode.valid for episode in episodes) >= 0.95 * sessions
     assert time.monotonic() - started < sessions * steps * seconds / 3  # one after another they take 154 s
 
 

@@ -25,12 +25,12 @@ from tests.serving import RunningEnv, pool_of, serving
 from verl_agent.commands.cli import app
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.link import HostLink
-from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
+from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.auth import check_token, is_loopback
-from verl_agent.envs.http.session_table import SessionBook
 from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.run_server import bind
+from verl_agent.envs.http.session_table import SessionTable
 from verl_agent.errors import ConfigError
 from verl_agent.types import StepResult
 
@@ -485,7 +485,7 @@ def test_sessions_of_clients_that_are_gone_are_closed():
 
 def test_a_session_that_is_called_is_not_idle():
     now = [0.0]
-    book = SessionBook(Limits(idle_s=10), clock=lambda: now[0])
+    book = SessionTable(Limits(idle_s=10), clock=lambda: now[0])
     for number in (1, 2, 3):
         book.add(number)
     now[0] = 9.0
@@ -614,7 +614,5 @@ WITHOUT = "torch ray verl vllm transformers omegaconf hydra matplotlib httpx aio
 
 
 def test_serving_needs_nothing_of_training():
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys('{WITHOUT}'.split())); import verl_agent.commands.cli, verl_agent.commands.serve"
-    )
+    code = f"import sys; sys.modules.update(dict.fromkeys('{WITHOUT}'.split())); import verl_agent.commands.cli, verl_agent.commands.serve"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)

@@ -20,8 +20,7 @@ from tests.agentgym import Server
 from tests.fakes import ScriptedPolicy, words_of
 from tests.serving import pool_of, serving, serving_app
 from verl_agent.agents.plain import ReAct
-from verl_agent.envs.testing.check import check_adapter
-from verl_agent.envs.action_format import LineForm
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
@@ -29,15 +28,16 @@ from verl_agent.envs.http.agentgym import AGREED
 from verl_agent.envs.http.client import HttpEnv
 from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.run_server import bind, url_of
-from verl_agent.envs.http.server_pool import Fleet
+from verl_agent.envs.http.server_pool import ServerPool
 from verl_agent.envs.http.settings import read_numbers
 from verl_agent.envs.http.transport import transport
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.types import Episode, Move, StepResult, StopReason, TaskItem
+from verl_agent.types import DemoAction, Episode, StepResult, StopReason, TaskItem
 
 
 def options(env: str, *urls: str, **more: Any) -> dict[str, Any]:
@@ -58,11 +58,11 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[Move | str]) -> Episode:
+async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[DemoAction | str]) -> Episode:
     """Play moves as an agent would say them, and whole replies as they are."""
     adapter = HttpEnv.with_options(chosen)
-    agent, env = ReAct(adapter.form), adapter(**chosen)
-    said = [move if isinstance(move, str) else agent.write([move], 0) for move in moves]
+    agent, env = ReAct(adapter.action_format), adapter(**chosen)
+    said = [move if isinstance(move, str) else agent.render_demo([move], 0) for move in moves]
     return await play(item, env, agent, ScriptedPolicy(said), EpisodeLimits(len(moves), timeout_s=250))
 
 
@@ -88,7 +88,7 @@ def test_the_oracle_solves_20_goals_of_textcraft_from_here():
         play(
             local[items[0].id],
             TextCraft(),
-            ReAct(TextCraft.form),
+            ReAct(TextCraft.action_format),
             ScriptedPolicy(words_of(TextCraft(), local[items[0].id])),
             EpisodeLimits(99),
         )
@@ -144,7 +144,7 @@ def test_host_processes_play_on_a_server():
             return await play(
                 TaskItem("guess_number", "100:7"),
                 PooledEnv(adapter, pool),
-                ReAct(adapter.form),
+                ReAct(adapter.action_format),
                 policy,
                 EpisodeLimits(1),
             )
@@ -290,11 +290,11 @@ def test_a_cancelled_call_gives_its_place_back():
     """An episode that waits for a place and is given up must not be counted as a session of that server."""
 
     async def give_up(url: str) -> dict[str, int]:
-        fleet = Fleet([url])
+        server_pool = ServerPool([url])
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await fleet.create("/create", None, timeout_s=10)
-        return fleet.load
+                await server_pool.create("/create", None, timeout_s=10)
+        return server_pool.load
 
     with bind("127.0.0.1", 0) as hanging:  # takes connections and never answers
         url = url_of(hanging)
@@ -407,7 +407,11 @@ def test_each_of_agentgyms_servers_is_understood(name):
         items = select_tasks("http", "test", chosen)
         assert [item.id for item in items] == [f"{name}_{number}" for number in (10, 11, 12)]
         episode = asyncio.run(
-            solve(items[1], chosen, [Move("<search>north</search>" if name == "searchqa" else "go north", "go.")] * 3)
+            solve(
+                items[1],
+                chosen,
+                [DemoAction("<search>north</search>" if name == "searchqa" else "go north", "go.")] * 3,
+            )
         )
     assert episode.stop is StopReason.TERMINATED
     assert (episode.reward, len(episode.turns)) == (pytest.approx(RETURNS.get(name, 1.0)), 2)
@@ -424,8 +428,8 @@ def test_instructions_are_the_users_if_he_says_any():
     server = Server("textcraft", SOLVED["textcraft"])
     with serving_app(server.app) as running:
         chosen = options("textcraft", running.url, protocol="agentgym", items={"train": "0"}, instructions="Craft.")
-        episode = asyncio.run(solve(TaskItem("textcraft", "textcraft_0"), chosen, [Move("look")]))
-    assert episode.messages[0] == {"role": "user", "content": f"Craft.\n\n{ReAct(LineForm()).instruction()}"}
+        episode = asyncio.run(solve(TaskItem("textcraft", "textcraft_0"), chosen, [DemoAction("look")]))
+    assert episode.messages[0] == {"role": "user", "content": f"Craft.\n\n{ReAct(LineFormat()).instruction()}"}
     assert server.heard[-1] == ("step", {"action": "look", "id": 7})
 
 
@@ -434,7 +438,7 @@ def test_errors_with_status_200_are_errors(name, item):
     server = Server(name, SOLVED[name])
     with serving_app(server.app) as running:
         chosen = options(name, running.url, protocol="agentgym", items={"train": str(item)})
-        episode = asyncio.run(solve(TaskItem(name, f"{name}_{item}"), chosen, [Move("x")]))
+        episode = asyncio.run(solve(TaskItem(name, f"{name}_{item}"), chosen, [DemoAction("x")]))
     assert episode.stop is StopReason.ENV_ERROR
     assert ("list index out of range" if item == 404 else "could not begin the task in time") in episode.error
 

@@ -5,9 +5,9 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
 from verl_agent.config.keys import check_complete, check_keys, check_kind
-from verl_agent.preflight.loggers import check_loggers
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
+from verl_agent.preflight.loggers import check_loggers
 
 
 def composed(*overrides: str, name: str = "agent_grpo") -> DictConfig:

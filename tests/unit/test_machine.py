@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from verl_agent.errors import ConfigError
+from verl_agent.models.resolve import parameters
 from verl_agent.system.resources import (
     Memory,
     check_disk,
@@ -16,7 +17,6 @@ from verl_agent.system.resources import (
     memory_needed,
     read_memory,
 )
-from verl_agent.models.resolve import parameters
 
 GIB = 1024**3
 

@@ -43,8 +43,8 @@ def test_a_failed_environment_counts_as_a_fault_and_nowhere_else():
         assert with_fault[name] == alone[name]
     assert "action/invalid_action" not in with_fault
     assert "success/hard" not in with_fault
-    assert with_fault["env/faults"] == 1
-    assert with_fault["env/fault_share"] == pytest.approx(1 / 3)
+    assert with_fault["env/errors"] == 1
+    assert with_fault["env/error_rate"] == pytest.approx(1 / 3)
     assert with_fault["env/retries"] == 2
 
 
@@ -120,5 +120,5 @@ def test_parts_of_a_mixture_are_told_apart():
 
 
 def test_what_is_learnt_is_reported_beside_the_raw_return():
-    metrics = episode_metrics([summary(reward=50.0, learnt_reward=0.4), summary(reward=50.0)])
-    assert (metrics["episode/reward_mean"], metrics["episode/learnt_reward_mean"]) == (50.0, pytest.approx(25.2))
+    metrics = episode_metrics([summary(reward=50.0, shaped_return=0.4), summary(reward=50.0)])
+    assert (metrics["episode/reward_mean"], metrics["episode/shaped_return_mean"]) == (50.0, pytest.approx(25.2))

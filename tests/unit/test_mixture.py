@@ -4,12 +4,15 @@ from collections import Counter
 
 import pytest
 
-from verl_agent.training.adaptive_horizon import Curriculum
 from verl_agent.config.mixture import Part
-from verl_agent.config.settings import AgentSettings, EnvSettings, EpisodeSettings
-from verl_agent.training.mixture import MixtureOrder, shares_of_a_batch
+from verl_agent.config.settings import RunSettings
+from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Adaptive, Horizon
+from verl_agent.rollout.settings import EpisodeSettings
+from verl_agent.training.adaptive_horizon import Curriculum
+from verl_agent.config.mixture import shares_of_a_batch
+from verl_agent.training.mixture import MixtureOrder
 
 SIZES = {"a": 5, "b": 7, "c": 3}
 
@@ -59,7 +62,7 @@ ADAPTIVE = Horizon([3, 6], adaptive=Adaptive(success_above=0.5, window=1))
 
 
 def part(label: str, horizon: Horizon) -> Part:
-    return Part(label, 1.0, AgentSettings(EnvSettings(label), horizon, EpisodeSettings(8)))
+    return Part(label, 1.0, RunSettings(EnvSettings(label), horizon, EpisodeSettings(8)))
 
 
 def test_each_part_has_the_limit_of_its_own_horizon():
@@ -73,7 +76,7 @@ def test_a_single_environment_follows_the_metrics_of_the_batch():
     curriculum = Curriculum([part("a", ADAPTIVE)])
     curriculum.observe({"part/a/success_rate": 0.9, "part/a/turn_limit": 0.0})
     assert curriculum.max_turns("a", 2) == 3
-    curriculum.observe({"episode/success_rate": 0.9, "stop/turn_limit": 0.0, "env/fault_share": 0.0})
+    curriculum.observe({"episode/success_rate": 0.9, "stop/turn_limit": 0.0, "env/error_rate": 0.0})
     assert curriculum.max_turns("a", 3) == 6
 
 
@@ -81,7 +84,7 @@ def test_episodes_that_failed_say_nothing_of_the_limit():
     """Half of them did; of the others four fifths were cut."""
     horizon = Horizon([3, 6], adaptive=Adaptive(cut_above=0.6, window=1))
     curriculum = Curriculum([part("a", horizon)])
-    curriculum.observe({"episode/success_rate": 0.0, "stop/turn_limit": 0.4, "env/fault_share": 0.5})
+    curriculum.observe({"episode/success_rate": 0.0, "stop/turn_limit": 0.4, "env/error_rate": 0.5})
     assert curriculum.max_turns("a", 2) == 6
 
 

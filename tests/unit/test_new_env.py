@@ -11,10 +11,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from verl_agent.commands.new_env import write_package
 from verl_agent.config.keys import check_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
-from verl_agent.commands.new_env import write_package
 
 ROOT = Path(__file__).parents[2]
 BASES = {"eval": "agent_eval", "eval_cpu": "agent_eval", "sft_cpu": "agent_sft"}

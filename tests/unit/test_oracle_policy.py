@@ -8,8 +8,8 @@ from verl_agent.agents.plain import ReAct
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.rollout.oracle import demonstrate, moves_of, oracle_policy
-from verl_agent.types import Move, StepResult, StopReason, TaskItem
+from verl_agent.rollout.oracle import demonstrate, demonstration_actions, oracle_policy
+from verl_agent.types import DemoAction, StepResult, StopReason, TaskItem
 
 ITEM = TaskItem("switches", "1")
 
@@ -35,20 +35,20 @@ class Seen(Switches):
     """With an oracle that looks."""
 
     def oracle(self, item):
-        return lambda seen: Move(f"press {seen}", f"It says {seen}.")
+        return lambda seen: DemoAction(f"press {seen}", f"It says {seen}.")
 
 
 class Known(Switches):
     """With an oracle that knows."""
 
     def demonstration(self, item):
-        return [Move("press 3", "It says 3."), Move("press 1", "It says 1.")]
+        return [DemoAction("press 3", "It says 3."), DemoAction("press 1", "It says 1.")]
 
 
 @pytest.mark.parametrize("env", [Seen(), Known()], ids=["seen", "known"])
 def test_an_oracle_plays_in_the_words_of_the_agent(env):
-    policy = oracle_policy(ITEM, env, ReAct(env.form))
-    episode = asyncio.run(play(ITEM, env, ReAct(env.form), policy, EpisodeLimits(5)))
+    policy = oracle_policy(ITEM, env, ReAct(env.action_format))
+    episode = asyncio.run(play(ITEM, env, ReAct(env.action_format), policy, EpisodeLimits(5)))
     assert (episode.success, episode.stop) == (True, StopReason.TERMINATED)
     said = [turn.reply.text for turn in episode.turns]
     assert said == ["Thought: It says 3.\nAction: press 3", "Thought: It says 1.\nAction: press 1"]
@@ -56,11 +56,11 @@ def test_an_oracle_plays_in_the_words_of_the_agent(env):
 
 def test_an_oracle_that_has_to_see_gives_no_moves_before_and_says_how_to_learn_from_it():
     with pytest.raises(ConfigError, match=r"depend on what its oracle sees\. Record .* model\.path=oracle"):
-        moves_of(Seen(), ITEM)
+        demonstration_actions(Seen(), ITEM)
     with pytest.raises(ConfigError, match=r"episodes\.records"):
-        demonstrate(ITEM, Seen(), ReAct(Seen().form))
+        demonstrate(ITEM, Seen(), ReAct(Seen().action_format))
 
 
 def test_an_environment_without_any_oracle_says_so():
     with pytest.raises(ConfigError, match="env 'switches' has no oracle"):
-        oracle_policy(ITEM, Switches(), ReAct(Switches().form))
+        oracle_policy(ITEM, Switches(), ReAct(Switches().action_format))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_agent.config.mixture import agent_parts
+from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 
 
@@ -17,12 +17,12 @@ def config(*parts: dict, **env: object) -> dict:
 
 
 def test_one_environment_is_a_run_of_one_part():
-    (part,) = agent_parts(config(name="guess_number"))
+    (part,) = run_envs(config(name="guess_number"))
     assert (part.label, part.env.name, part.env.options) == ("guess_number", "guess_number", {"tolerant": True})
 
 
 def test_a_part_takes_from_the_run_what_it_does_not_say():
-    first, second = agent_parts(
+    first, second = run_envs(
         config(
             {"name": "textcraft", "weight": 3, "train_tasks": "easy_train", "horizon": {"max_turns": [4, 8]}},
             {"name": "guess_number", "options": {"tolerant": False}, "episode": {"max_tokens": 100}},
@@ -49,11 +49,11 @@ def test_a_part_takes_from_the_run_what_it_does_not_say():
 )
 def test_what_cannot_be_meant_is_refused_by_name(parts, message):
     with pytest.raises(ConfigError) as error:
-        agent_parts(config(*parts))
+        run_envs(config(*parts))
     assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("mixture", [[], {}, "textcraft"])
 def test_a_mixture_of_nothing_is_refused(mixture):
     with pytest.raises(ConfigError, match=r"env\.mixture must be a list of parts"):
-        agent_parts(config(mixture=mixture))
+        run_envs(config(mixture=mixture))

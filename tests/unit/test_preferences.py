@@ -5,8 +5,8 @@ import random
 import pytest
 
 from tests.episodes import talk
-from verl_agent.offline.preferences import Pair, PreferenceSettings, make_pairs, split_pairs
 from verl_agent.errors import ConfigError
+from verl_agent.offline.preferences import Pair, PreferenceSettings, make_pairs, split_pairs
 
 
 def settings(**changes) -> PreferenceSettings:

@@ -132,7 +132,7 @@ def test_the_last_step_is_shown_even_without_another_update(tmp_path):
 
 
 def test_what_libraries_print_stays_out_of_the_live_table(tmp_path, capsys):
-    """Rich redirects stdout to the terminal by default, past the log that `terminal.quiet` sends it to."""
+    """Rich redirects stdout to the terminal by default, past the log that `terminal.redirect_output` sends it to."""
     terminal = StringIO()
     with ProgressView(tmp_path / "none.jsonl", 5, Console(file=terminal, force_terminal=True)):
         sys.stdout.write("a library's chatter")

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import EpisodeWriter, Origin, episode_of, read_records, to_record
+from verl_agent.trace.record import EpisodeMeta, EpisodeWriter, episode_of, read_records, to_record
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
 STARTED = datetime(2025, 5, 4, 12, 30, 0, 125000, tzinfo=UTC)
-ORIGIN = Origin("train", "train", 7, "group-a", 2, STARTED, seconds=4.5, attempt=2, model="qwen")
+ORIGIN = EpisodeMeta("train", "train", 7, "group-a", 2, STARTED, seconds=4.5, attempt=2, model="qwen")
 
 
 def episode(task: str = "3") -> Episode:

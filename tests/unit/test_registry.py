@@ -109,6 +109,8 @@ def test_ids_that_occur_twice_are_refused(other_package):
 
 def test_the_command_lists_what_is_installed():
     said = subprocess.check_output(
-        [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "envs"], text=True, env={"COLUMNS": "200"}
+        [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "envs"],
+        text=True,
+        env={"COLUMNS": "200"},
     )
     assert "small_train, small_test" in next(line for line in said.splitlines() if "guess_number" in line)

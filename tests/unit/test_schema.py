@@ -2,11 +2,12 @@
 
 import pytest
 
-from verl_agent.evaluation.settings import evaluation_config
-from verl_agent.envs.hosts.settings import HostSettings
-from verl_agent.config.settings import EnvSettings, EpisodeSettings, agent_settings, section
+from verl_agent.config.settings import run_settings, section
+from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.settings import evaluation_config
 from verl_agent.horizon import Horizon
+from verl_agent.rollout.settings import EpisodeSettings
 
 
 def config(**changes) -> dict:
@@ -25,7 +26,7 @@ def config(**changes) -> dict:
 
 
 def test_sections_become_typed_settings():
-    settings = agent_settings(config(env__retries=0, episode__cut_turn="play"))
+    settings = run_settings(config(env__retries=0, episode__cut_turn="play"))
     assert settings.env == EnvSettings("guess_number", retries=0)
     assert settings.horizon == Horizon([3, 6], 10)
     assert settings.episode == EpisodeSettings(64, "play")
@@ -52,7 +53,7 @@ def test_sections_become_typed_settings():
         ({"env__hosts": {"wait_s": 0}}, "env.hosts.wait_s must be > 0 seconds, got 0."),
         ({"env__hosts": {"idle_s": float("nan")}}, "env.hosts.idle_s must be > 0 seconds, got nan."),
         ({"env__hosts": {"num_cpus": -1}}, "env.hosts.num_cpus must be >= 0, got -1."),
-        ({"env__max_fault_share": 50}, "env.max_fault_share must be between 0 and 1, got 50."),
+        ({"env__max_fault_share": 50}, "env.max_env_error_rate must be between 0 and 1, got 50."),
         ({"horizon__steps_per_stage": "two"}, "horizon.steps_per_stage must be >= 1, got two."),
         ({"horizon__adaptive": {"sucess_above": 0.5}}, "horizon.adaptive.sucess_above is not a setting. Did you mean"),
         ({"episode__max_tokens": 8}, "episode.max_tokens=8 must be at least episode.max_tokens_per_turn=64, or null."),
@@ -64,7 +65,7 @@ def test_sections_become_typed_settings():
 )
 def test_what_cannot_be_meant_is_refused_by_name(changes, message):
     with pytest.raises(ConfigError) as error:
-        agent_settings(config(**changes))
+        run_settings(config(**changes))
     assert str(error.value).startswith(message)
 
 
@@ -81,17 +82,17 @@ def test_what_cannot_be_meant_is_refused_by_name(changes, message):
 )
 def test_a_value_of_a_wrong_type_names_its_key(changes, message):
     with pytest.raises(ConfigError) as error:
-        agent_settings(config(**changes))
+        run_settings(config(**changes))
     assert str(error.value).startswith(message)
 
 
 def test_a_whole_number_is_a_number():
-    assert agent_settings(config(env__timeout_s=5)).env.timeout_s == 5
+    assert run_settings(config(env__timeout_s=5)).env.timeout_s == 5
 
 
 def test_hosts_are_a_section_within_a_section():
-    assert agent_settings(config(env__hosts={"count": 4})).env.hosts == HostSettings(count=4)
-    assert agent_settings(config()).env.hosts == HostSettings(where="auto")
+    assert run_settings(config(env__hosts={"count": 4})).env.hosts == HostSettings(count=4)
+    assert run_settings(config()).env.hosts == HostSettings(where="auto")
 
 
 def test_an_evaluation_has_no_ray_to_put_hosts_on():
@@ -109,4 +110,4 @@ def test_a_missing_value_is_named():
 @pytest.mark.parametrize("name", ["env", "horizon", "episode", "agent"])
 def test_a_config_without_our_sections_is_not_a_recipe(name):
     with pytest.raises(ConfigError, match=f"no section '{name}'. Start from a recipe"):
-        agent_settings({key: values for key, values in config().items() if key != name})
+        run_settings({key: values for key, values in config().items() if key != name})

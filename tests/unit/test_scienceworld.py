@@ -12,7 +12,7 @@ import pytest
 
 from env_adapters.scienceworld.adapter import MAX_OBSERVATION, ScienceWorld, choice
 from env_adapters.scienceworld.oracle import solution, with_looks
-from env_adapters.scienceworld.simulator import World
+from env_adapters.scienceworld.simulator import SimulatorSession
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.testing.contract import BAD_ACTIONS
 from verl_agent.errors import ConfigError, EnvError
@@ -102,7 +102,7 @@ def test_worlds_that_take_turns_see_the_same_animals_and_the_same_choices():
         mixed += say(env, command)
         say(neighbour, "wait1")
         if command == "go to outside":
-            World("boil", 3).close()  # loading seeds the generator that all worlds draw from
+            SimulatorSession("boil", 3).close()  # loading seeds the generator that all worlds draw from
     assert mixed == alone
 
 

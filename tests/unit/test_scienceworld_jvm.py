@@ -149,8 +149,8 @@ def test_a_dead_jvm_fails_its_sessions_only():
 
 ORPHAN = """
 import asyncio, time
-from env_adapters.scienceworld.simulator import World
-print(World("boil", 0).simulator.pid, flush=True)
+from env_adapters.scienceworld.simulator import SimulatorSession
+print(SimulatorSession("boil", 0).simulator.pid, flush=True)
 time.sleep(60)
 """
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from env_adapters.scienceworld.adapter import ScienceWorld
-from env_adapters.scienceworld.simulator import World
+from env_adapters.scienceworld.simulator import SimulatorSession
 from env_adapters.scienceworld.tasks import EASY_TURNS, LEFT_OUT, PAPER_TEST, TABLE, all_tasks
 from verl_agent.envs.testing.task_checks import check_ids, check_json, list_all
 
@@ -45,7 +45,7 @@ def test_ids_are_names_and_what_agentgym_leaves_out_is_left_out():
 
 
 def test_the_table_is_that_of_the_simulator():
-    world = World("chemistry-mix", 0)
+    world = SimulatorSession("chemistry-mix", 0)
     parts = {part: [numbers[0], numbers[-1] + 1] for part, numbers in world.variations().items()}
     world.close()
     assert all_tasks()["chemistry-mix"].parts == parts

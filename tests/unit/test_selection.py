@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.episodes import talk
+from verl_agent.errors import ConfigError
 from verl_agent.offline.selection import (
     EpisodeSource,
     conversation,
@@ -13,7 +14,6 @@ from verl_agent.offline.selection import (
     select_episodes,
     usable_records,
 )
-from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
 from verl_agent.types import StopReason
 

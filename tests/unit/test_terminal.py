@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from verl_agent.runs.console import repeating
+from verl_agent.runs.console import poll_in_background
 
 
 def test_a_look_that_fails_is_followed_by_others():
@@ -16,7 +16,7 @@ def test_a_look_that_fails_is_followed_by_others():
         if len(looks) == 1:
             raise ValueError("half a line")
 
-    with repeating(look, every_s=0.01):
+    with poll_in_background(look, every_s=0.01):
         while len(looks) < 3:
             time.sleep(0.01)
     assert len(looks) >= 4, "and once more at the end"
@@ -26,5 +26,5 @@ def test_a_look_that_fails_at_the_end_hides_no_error():
     def look():
         raise OSError("gone")
 
-    with pytest.raises(KeyError, match="of the run"), repeating(look, every_s=10):
+    with pytest.raises(KeyError, match="of the run"), poll_in_background(look, every_s=10):
         raise KeyError("of the run")

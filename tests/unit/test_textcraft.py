@@ -17,7 +17,7 @@ from env_adapters.textcraft.recipes import build_book, recipe_book
 from env_adapters.textcraft.tasks import EASY_TURNS, task_item
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 GOLDEN = json.loads(Path(__file__).parents[1].joinpath("data/textcraft_golden.json").read_text())
 ALL_ITEMS = [*TextCraft.tasks("train"), *TextCraft.tasks("test")]
@@ -217,7 +217,7 @@ def test_of_two_recipes_that_form_a_cycle_the_first_stays():
 
 def test_the_oracle_says_what_it_does_and_why():
     first = TextCraft().demonstration(task_item("minecraft:birch_wood"))[0]
-    assert first == Move("get 4 birch log", "No command makes birch log, so I fetch all that I need.")
+    assert first == DemoAction("get 4 birch log", "No command makes birch log, so I fetch all that I need.")
 
 
 def test_every_move_is_one_of_the_tools():

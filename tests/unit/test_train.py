@@ -6,8 +6,8 @@ import json
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from verl_agent.commands.train import follow_run
 from verl_agent.runs.folder import RunFolder
-from verl_agent.commands.train import watching
 
 
 def saved(root, step: int) -> None:
@@ -25,7 +25,7 @@ def test_at_each_checkpoint_older_ones_go_and_the_curves_are_drawn(tmp_path):
     folder.log.parent.mkdir()
     folder.log.touch()
     trainer = OmegaConf.create({"total_training_steps": 4, "max_actor_ckpt_to_keep": 2})
-    with watching(folder, trainer, Console(file=io.StringIO())):
+    with follow_run(folder, trainer, Console(file=io.StringIO())):
         assert not folder.curves.exists()
         saved(tmp_path, 3)
         (tmp_path / "global_step_4" / "actor").mkdir(parents=True)  # is being written

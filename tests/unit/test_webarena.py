@@ -10,16 +10,16 @@ import pytest
 from aiohttp import web
 
 from env_adapters.webarena.adapter import WebArena, _adapter, bound_class
+from env_adapters.webarena.browser.grammar import parse
 from env_adapters.webarena.browser.pool import MARK
 from env_adapters.webarena.grading.redundancy import Efficiency
-from env_adapters.webarena.browser.grammar import parse
 from env_adapters.webarena.tasks.sources import SourceOptions, source_of
 from tests.web import needs_chromium, page, serving, serving_pages
-from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.session import PooledEnv
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Episode, Reply, StopReason, TaskItem, Turn
 

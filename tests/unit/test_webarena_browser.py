@@ -12,9 +12,9 @@ import psutil
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser.pool import RefusedError
-from env_adapters.webarena.browser.network_proxy import Address
 from env_adapters.webarena.browser.grammar import ActionError
+from env_adapters.webarena.browser.network_proxy import Address
+from env_adapters.webarena.browser.pool import RefusedError
 from env_adapters.webarena.browser.process import BrowserLimits, family_of
 from env_adapters.webarena.browser.snapshot import View
 from env_adapters.webarena.browser.tabs import MAX_TABS
@@ -386,14 +386,14 @@ def test_an_answer_that_the_browser_does_not_wait_for_leaves_its_site_up():
 
 def test_a_context_that_is_not_waited_for_any_more_holds_no_place(site):
     """A reset that takes too long is cancelled; the browser takes no more sessions, and ends."""
-    farm = Player(site, limits=BrowserLimits(contexts=3, lifetime=77)).farm
+    browser_pool = Player(site, limits=BrowserLimits(contexts=3, lifetime=77)).browser_pool
 
     async def cancelled():
-        room = await farm.context("http://127.0.0.1:9", (800, 600), None)
+        room = await browser_pool.context("http://127.0.0.1:9", (800, 600), None)
         family = family_of(room.browser.process)
         for process in family:
             process.suspend()
-        waiting = asyncio.create_task(farm.context("http://127.0.0.1:9", (800, 600), None))
+        waiting = asyncio.create_task(browser_pool.context("http://127.0.0.1:9", (800, 600), None))
         await asyncio.sleep(0.3)
         waiting.cancel()
         (said,) = await asyncio.gather(waiting, return_exceptions=True)
@@ -404,7 +404,7 @@ def test_a_context_that_is_not_waited_for_any_more_holds_no_place(site):
         await room.close()
         return room.browser
 
-    browser = asyncio.run_coroutine_threadsafe(cancelled(), farm.loop).result(timeout=60)
+    browser = asyncio.run_coroutine_threadsafe(cancelled(), browser_pool.loop).result(timeout=60)
     deadline = time.monotonic() + 10
     while browser.alive or psutil.pid_exists(browser.process.pid):
         assert time.monotonic() < deadline
@@ -415,7 +415,7 @@ def test_what_a_browser_refuses_to_begin_with_costs_no_other_session(site):
     state = {"cookies": [{"name": "who", "value": "me", "domain": "site.test", "path": "/", "sameSite": "Any"}]}
     with playing(site) as other:
         with pytest.raises(RefusedError):
-            other.run(other.farm.context("http://127.0.0.1:9", (800, 600), {"origins": [], **state}))
+            other.run(other.browser_pool.context("http://127.0.0.1:9", (800, 600), {"origins": [], **state}))
         browser = other.session._room.browser
         assert (browser.alive, browser.retired) == (True, False)
         assert "'pressed'" in other.do("click <'Press me'>").text

@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser.network_proxy import Address, Fence, authority
 from env_adapters.webarena.browser.grammar import ActionError, parse
+from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy, authority
 from tests.web import Player, canary, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
@@ -112,7 +112,7 @@ def test_the_canary_would_hear(way):
                     player.start("/")
                 if "go</" in body:
                     asyncio.run_coroutine_threadsafe(
-                        player.session.act(parse(f"click [{number(player)}]")), player.farm.loop
+                        player.session.act(parse(f"click [{number(player)}]")), player.browser_pool.loop
                     )
                 time.sleep(LISTEN_S)
                 assert bird.heard()
@@ -237,7 +237,7 @@ def test_where_a_url_leads(url, found):
 
 
 def test_a_fence_allows_its_sites_only():
-    fence = Fence({"shop.test:80": Address("127.0.0.1", 1)})
+    fence = NetworkProxy({"shop.test:80": Address("127.0.0.1", 1)})
     assert fence.allows("http://shop.test/cart")
     assert not fence.allows("ftp://shop.test:80/")
     assert not fence.allows("http://shop.test.evil.test/")

@@ -2,11 +2,11 @@
 
 import pytest
 
+from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
 from env_adapters.webarena.tasks.miniwob_pages import PAGES
 from env_adapters.webarena.tasks.oracle import MAX_SCROLLS, Oracle, OracleError, find
-from env_adapters.webarena.sites_tasks import site_tasks
 from verl_agent.types import TaskItem
 
 PAGE = """Tab 0 (current): Shop

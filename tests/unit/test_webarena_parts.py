@@ -1,13 +1,13 @@
 """A long text in parts: all of it can be seen, and what changes on a page leaves the reader where he is."""
 
-from env_adapters.webarena.browser.pager import Parts
+from env_adapters.webarena.browser.pager import Pager
 
 LINES = [f"line {number}" for number in range(10)]
 
 
-def parts(most: int = 21) -> Parts:
+def parts(most: int = 21) -> Pager:
     """Three lines of six characters and their ends."""
-    found = Parts(most)
+    found = Pager(most)
     found.show(LINES)
     return found
 
@@ -30,7 +30,7 @@ def test_a_short_text_has_one_part():
 
 
 def test_a_line_that_is_longer_than_a_part_is_cut():
-    of = Parts(4)
+    of = Pager(4)
     of.show(["a long line", "b"])
     assert of.text.splitlines()[0] == "a lo" and of.turn("down") and "b" in of.text
 

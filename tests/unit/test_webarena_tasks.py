@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.tasks.splits import PAPER_TEST, READING
 from env_adapters.webarena.tasks.items import installed_tasks, item_of, items_of
 from env_adapters.webarena.tasks.site_urls import GivenSites
+from env_adapters.webarena.tasks.splits import PAPER_TEST, READING
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 

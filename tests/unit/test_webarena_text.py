@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.grading.evaluators import Ending, fuzzy_match, must_include, string_match, url_match
+from env_adapters.webarena.browser.accessibility_tree import in_view, page_text, rects
 from env_adapters.webarena.browser.grammar import Action, ActionError, parse
+from env_adapters.webarena.grading.evaluators import Ending, fuzzy_match, must_include, string_match, url_match
 from env_adapters.webarena.grading.helpers import read_call
 from env_adapters.webarena.grading.judge import EndpointJudge
-from env_adapters.webarena.browser.accessibility_tree import in_view, page_text, rects
 from tests.web import serving
 from verl_agent.errors import ConfigError, EnvError
 

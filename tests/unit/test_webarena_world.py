@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks
-from env_adapters.webarena.grading.evaluators import Ending, string_match
 from env_adapters.webarena.browser.grammar import parse
-from env_adapters.webarena.tasks.oracle import TARGET
+from env_adapters.webarena.grading.evaluators import Ending, string_match
 from env_adapters.webarena.sites.served.fossil.dates import dated
 from env_adapters.webarena.sites.siteset import SITES
-from env_adapters.webarena.sites.world import World, world
+from env_adapters.webarena.sites.world import GeneratedWorld, world
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.sites_tasks.build import templates
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks
+from env_adapters.webarena.tasks.oracle import TARGET
 
 ROOT = Path(__file__).parents[2]
 LISTING = "from env_adapters.webarena.sites.world import World; print(repr(World(1).listing()))"
@@ -33,8 +33,8 @@ def test_a_seed_gives_the_same_world_in_every_process():
         ).stdout
         for seed in ("1", "2")
     ]
-    assert outputs[0] == outputs[1] == f"{World(1).listing()!r}\n"
-    assert sha256(repr(World(2).listing()).encode()).digest() != sha256(outputs[0].encode()).digest()
+    assert outputs[0] == outputs[1] == f"{GeneratedWorld(1).listing()!r}\n"
+    assert sha256(repr(GeneratedWorld(2).listing()).encode()).digest() != sha256(outputs[0].encode()).digest()
 
 
 def test_there_is_enough_to_look_for():
@@ -61,7 +61,7 @@ def test_there_is_enough_to_look_for():
 )
 def test_what_tasks_ask_for_by_name_is_there_once(names):
     for seed in (1, 2, 3):
-        listed = names(World(seed))
+        listed = names(GeneratedWorld(seed))
         assert len(set(listed)) == len(listed)
 
 

@@ -10,11 +10,11 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import sft_loss
 
 from tests.episodes import talk
-from verl_agent.offline.encoding import EpisodeEncoder, Row
-from verl_agent.offline.datasets import EpisodeDataset
-from verl_agent.offline.pairs import PairDataset, collate_pairs
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
+from verl_agent.offline.datasets import EpisodeDataset
+from verl_agent.offline.encoding import EpisodeEncoder, Row
+from verl_agent.offline.pairs import PairDataset, collate_pairs
 from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
 from verl_agent.types import StopReason
 

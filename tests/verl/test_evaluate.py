@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from tests.fakes import ITEM, ScriptedEngine
 from verl_agent.commands.evaluate import play, policies
-from verl_agent.evaluation.job import Job, prepare_evaluation
+from verl_agent.evaluation.job import Evaluation, prepare_evaluation
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.types import Message, StopReason
@@ -17,7 +17,7 @@ from verl_agent.types import Message, StopReason
 MESSAGES: list[Message] = [{"role": "system", "content": "Play."}, {"role": "user", "content": "Begin."}]
 
 
-def job(folder: Path, model: str = "smollm2-135m", turns: int = 3, **episode) -> Job:
+def job(folder: Path, model: str = "smollm2-135m", turns: int = 3, **episode) -> Evaluation:
     return prepare_evaluation(
         OmegaConf.create(
             {
@@ -37,7 +37,7 @@ def job(folder: Path, model: str = "smollm2-135m", turns: int = 3, **episode) ->
 def test_a_policy_samples_as_the_evaluation_says(tmp_path):
     engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"], log_probs=False, steps=(None,))
     reply = asyncio.run(policies(job(tmp_path), engine)(ITEM, 5).reply(MESSAGES))
-    assert (reply.text, reply.cut) == ("ok", None)
+    assert (reply.text, reply.truncated_by) == ("ok", None)
     assert engine.sampling == [{"temperature": 0.7, "top_p": 0.9, "seed": 5, "max_tokens": 8}]
 
 
@@ -62,7 +62,7 @@ def test_each_turn_of_an_episode_samples_from_a_stream_of_its_own(tmp_path):
 
 def test_the_oracle_of_an_environment_is_evaluated_without_an_engine_or_a_model(tmp_path):
     asked = job(tmp_path, model="oracle", turns=7)
-    asyncio.run(play(asked, Console(quiet=True)))
+    asyncio.run(play(asked, Console(redirect_output=True)))
     records = asked.records()
     assert {record["task"] for record in records} == {item.id for item in asked.items}
     assert {(record["model"], record["success"]) for record in records} == {("oracle", True)}

@@ -22,7 +22,7 @@ defaults: [agent_grpo, cpu, _self_]
 env:
   name: all
   retries: 0
-  max_fault_share: 0
+  max_env_error_rate: 0
   mixture:
     - {name: textcraft, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short}}
     - {name: babyai, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short}}

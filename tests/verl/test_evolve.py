@@ -9,11 +9,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tests.episodes import talk
 from tests.verl.composing import ROOT, recipe
+from verl_agent.commands.evolve import check_kept
 from verl_agent.errors import ConfigError
-from verl_agent.offline.evolve.subprocesses import arguments
 from verl_agent.offline.evolve.prepare import Evolution, prepare
 from verl_agent.offline.evolve.rounds import Phase
-from verl_agent.commands.evolve import check_kept
+from verl_agent.offline.evolve.subprocesses import arguments
 from verl_agent.trace.record import EpisodeWriter
 
 EVOLVE = """
@@ -95,10 +95,10 @@ def test_a_round_explores_with_the_policy_before_and_learns_from_the_base_model(
     assert played["model.path"] == str(folder / "rounds/round_0/learn/global_step_1/huggingface")
     assert (played["evaluation.tasks"], played["evaluation.samples"]) == ("small_train", 2)
     assert played["evaluation.seed"] != overrides(Phase(2, "explore"), evolution_with(evolution, 1))["evaluation.seed"]
-    learnt = overrides(Phase(1, "learn"), evolution)
-    assert learnt["episodes.records"] == ["base.jsonl", str(folder / "rounds/round_1/explore/guess_number")]
-    assert learnt["episodes.weight"] == "task"
-    assert "model.path" not in learnt
+    validation_gain = overrides(Phase(1, "learn"), evolution)
+    assert validation_gain["episodes.records"] == ["base.jsonl", str(folder / "rounds/round_1/explore/guess_number")]
+    assert validation_gain["episodes.weight"] == "task"
+    assert "model.path" not in validation_gain
 
 
 def evolution_with(evolution: Evolution, number: int) -> Evolution:

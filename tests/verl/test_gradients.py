@@ -26,8 +26,8 @@ from tests.verl.gradients import (
 )
 from tests.verl.letters import SHORT
 from tests.verl.test_turn_estimators import advantages, by_turn
+from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.training.turns import spans
-from verl_agent.config.reward_shaping import Credit
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_dr_grpo_divides_by_a_constant():
 def test_gradients_of_turns_are_those_of_their_advantages(estimator, gamma):
     """What each turn is worth is compared with the papers in test_turn_estimators.py; all its tokens have it."""
     rows = batch()
-    credit = Credit(place="turn", turn_gamma=gamma)
+    credit = RewardShaping(place="turn", turn_gamma=gamma)
     turns = [(f"{row.group}_{place}_0", row.sample, *as_turns(row)) for place, row in enumerate(rows)]
     data = advantages(estimator, turns, credit)
     worth = by_turn(data, turns)

@@ -5,9 +5,9 @@ from omegaconf import OmegaConf
 
 from tests.bench.learning.__main__ import RECIPES, STUDIES, Run
 from tests.verl.composing import accepted_by_verl, recipe
-from verl_agent.preflight.algorithms import check_algorithm
 from verl_agent.config.keys import check_keys
-from verl_agent.config.mixture import agent_parts
+from verl_agent.config.mixture import run_envs
+from verl_agent.preflight.algorithms import check_algorithm
 
 RUNS = [Run(study, arm, 1) for study in STUDIES for arm in STUDIES[study].arms]
 
@@ -17,7 +17,7 @@ def test_an_arm_can_be_trained(run: Run):
     config = recipe(RECIPES / f"{STUDIES[run.study].recipe}.yaml", *run.overrides())
     check_keys(config, "agent_base")
     plain = OmegaConf.to_container(config, resolve=True)
-    check_algorithm(plain, agent_parts(plain))
+    check_algorithm(plain, run_envs(plain))
     OmegaConf.resolve(config)
     accepted_by_verl(config)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.commands.new_env import write_package
+from verl_agent.system.resources import RL_MEMORY_GB
 
 ROOT = Path(__file__).parents[2]
 PREPARE = """

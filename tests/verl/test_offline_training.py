@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.episodes import talk
 from tests.models import write_model
-from verl_agent.offline.encoding import EpisodeEncoder
-from verl_agent.offline.preferences import PreferenceSettings, make_pairs
 from verl_agent.commands.export import export
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.offline.encoding import EpisodeEncoder
+from verl_agent.offline.preferences import PreferenceSettings, make_pairs
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
 

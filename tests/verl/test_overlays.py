@@ -12,10 +12,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tests.verl.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
-from verl_agent.preflight.lengths import check_budgets
-from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.config.keys import check_keys, reference
-from verl_agent.config.mixture import agent_parts
+from verl_agent.config.mixture import run_envs
+from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.preflight.estimates import (
     ADAM_BYTES,
     CARD_GB,
@@ -27,6 +26,7 @@ from verl_agent.preflight.estimates import (
     offline_estimate,
     shape_of,
 )
+from verl_agent.preflight.lengths import check_budgets
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
 OVERLAYS = sorted(path.relative_to(SHARED / "overlay") for path in SHARED.glob("overlay/*/*.yaml"))
@@ -54,7 +54,7 @@ def check(config: DictConfig) -> None:
     check_keys(config, "agent_base")
     OmegaConf.resolve(config)
     plain = OmegaConf.to_container(config)
-    parts = agent_parts(plain)
+    parts = run_envs(plain)
     check_algorithm(plain, parts)
     for part in parts:
         check_budgets(config, part)

@@ -72,7 +72,7 @@ def test_vllm_throws_away_the_weights_that_it_packs():
 
 
 def test_verl_names_the_socket_of_the_weights_by_the_ray_job():
-    """`OwnServerAdapter` and `OwnWorkerExtension`: where every run starts its own Ray, that name is always the same."""
+    """`RunScopedServerAdapter` and `RunScopedWorkerExtension`: where every run starts its own Ray, that name is always the same."""
     folder = "workers/rollout/vllm_rollout"
     name = "/tmp/rl-colocate-zmq-{job_id}-replica-"
     assert line("verl", f"{folder}/vllm_rollout.py", 140) == "job_id = ray.get_runtime_context().get_job_id()"
@@ -91,31 +91,31 @@ def test_both_sides_of_the_hand_over_are_ours_and_every_run_has_a_name(tmp_path:
     from verl.workers.rollout.base import get_rollout_class
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    from verl_agent.platform.handover import RUN_NAME
-    from verl_agent.platform.rollout import OwnReplica, OwnServerAdapter
+    from verl_agent.platform.rollout import RunScopedReplica, RunScopedServerAdapter
+    from verl_agent.platform.weight_transfer import RUN_NAME
     from verl_agent.preflight.rl import worker_environment
 
-    assert get_rollout_class("vllm") is OwnServerAdapter
-    assert RolloutReplicaRegistry.get("vllm") is OwnReplica
+    assert get_rollout_class("vllm") is RunScopedServerAdapter
+    assert RolloutReplicaRegistry.get("vllm") is RunScopedReplica
     assert len({worker_environment(tmp_path)[RUN_NAME] for _ in range(2)}) == 2
 
 
 def test_two_runs_hand_weights_over_by_different_sockets(monkeypatch: pytest.MonkeyPatch):
-    from verl_agent.platform.handover import RUN_NAME, own_socket
-    from verl_agent.platform.own_worker import OwnWorkerExtension
+    from verl_agent.platform.run_scoped_worker import RunScopedWorkerExtension
+    from verl_agent.platform.weight_transfer import RUN_NAME, run_scoped_socket
 
-    class Worker(OwnWorkerExtension):
+    class Worker(RunScopedWorkerExtension):
         local_rank, model_runner = 0, None
 
     sent = "ipc:///tmp/rl-colocate-zmq-0-replica-0-rank-0.sock"
     names = set()
     for run in ("one", "two"):
         monkeypatch.setenv(RUN_NAME, run)
-        assert Worker()._get_zmq_handle() == own_socket(sent)
-        names.add(own_socket(sent))
+        assert Worker()._get_zmq_handle() == run_scoped_socket(sent)
+        names.add(run_scoped_socket(sent))
     assert len(names) == 2
     monkeypatch.delenv(RUN_NAME)
-    assert own_socket(sent) == sent
+    assert run_scoped_socket(sent) == sent
 
 
 def test_verl_hands_weights_over_as_views_of_shared_memory():

@@ -10,11 +10,11 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from tests.verl.composing import recipe
-from verl_agent.config.mixture import agent_parts
+from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
-from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
 from verl_agent.preflight.rl import check_environment, prepare
+from verl_agent.system.resources import RL_MEMORY_GB
 
 RECIPE = """
 defaults:
@@ -265,7 +265,7 @@ def test_a_run_validates_on_what_it_trains_on_only_if_it_says_so(folder):
     config.env.eval_tasks = config.env.train_tasks
     for overlap in (False, True):
         config.env.overlap = overlap
-        (part,) = agent_parts(OmegaConf.to_container(config))
+        (part,) = run_envs(OmegaConf.to_container(config))
         with nullcontext() if overlap else pytest.raises(ConfigError, match="share 51 tasks"):
             check_environment(part, [part])
 

@@ -14,14 +14,13 @@ import ray
 
 from tests.fakes import ScriptedPolicy, plain
 from tests.hosted import ITEM, Obedient
-from verl_agent.envs.hosts.settings import HostSettings
-from verl_agent.config.settings import EnvSettings
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.pool import HostPool
-from verl_agent.envs.session import PooledEnv
-from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
-from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
 from verl_agent.envs.hosts.ray import RayPool, hosts_in_cluster, training_pool
+from verl_agent.envs.session import PooledEnv
+from verl_agent.envs.settings import EnvSettings, HostSettings
+from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
+from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.types import Episode, StopReason
 
 SETTINGS = EnvSettings("obedient", timeout_s=2.0, hosts=HostSettings("ray", count=2, wait_s=1.0, resource="cpu_node"))
@@ -119,7 +118,7 @@ def test_a_host_that_is_killed_in_the_middle_of_a_batch_costs_no_episode_of_it()
 
         async def one() -> list[Episode]:
             limits = EpisodeLimits(3, None, retries=2)
-            return await play_until_sound(
+            return await play_until_valid(
                 ITEM, lambda: PooledEnv(Small, pool), plain, lambda: ScriptedPolicy(next(scripts)), limits
             )
 

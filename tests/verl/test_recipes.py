@@ -13,18 +13,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.episodes import talk
 from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
-from verl_agent.preflight.lengths import check_budgets, check_shares
-from verl_agent.preflight.algorithms import check_algorithm
-from verl_agent.evaluation.settings import evaluation_config
-from verl_agent.config.keys import FIELDS, FREE, check_keys
-from verl_agent.config.mixture import agent_parts
-from verl_agent.config.settings import section
-from verl_agent.offline.preferences import PreferenceSettings
-from verl_agent.offline.selection import EpisodeSource
 from verl_agent.commands.dpo import plan as preference_plan
+from verl_agent.config.keys import FIELDS, FREE, check_keys
+from verl_agent.config.mixture import run_envs
+from verl_agent.config.settings import section
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.settings import evaluation_config
+from verl_agent.offline.preferences import PreferenceSettings
+from verl_agent.offline.selection import EpisodeSource
+from verl_agent.preflight.algorithms import check_algorithm
+from verl_agent.preflight.lengths import check_budgets, check_shares
 from verl_agent.preflight.rl import check_environment
 from verl_agent.trace.record import EpisodeWriter
 
@@ -102,7 +102,7 @@ def test_verl_accepts_a_training_recipe(path):
 @pytest.mark.parametrize("path", of_kind("agent_base"))
 def test_a_training_recipe_passes_our_own_checks(path):
     config = resolved(path)
-    parts = agent_parts(OmegaConf.to_container(config))
+    parts = run_envs(OmegaConf.to_container(config))
     check_algorithm(OmegaConf.to_container(config), parts)
     with chdir(ROOT):
         for part in parts:

@@ -6,21 +6,21 @@
 import pytest
 from omegaconf import OmegaConf
 
-from verl_agent.training.sampler import EpisodeCrashError, EpisodeSampler, uniform_groups
-from verl_agent.errors import ConfigError, FaultLimitError
+from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.trace.metrics import EpisodeSummary
+from verl_agent.training.sampler import EpisodeCrashError, EpisodeSampler, uniform_groups
 from verl_agent.types import StopReason
 
 
 def sampler(
-    group_size: int = 4, min_group_size: int = 2, max_fault_share: float = 0.5, skip_uniform: bool = False
+    group_size: int = 4, min_group_size: int = 2, max_env_error_rate: float = 0.5, skip_uniform: bool = False
 ) -> EpisodeSampler:
     """Created as verl's V1 trainer creates a custom sampler (trainer_base.py, `_build_replay_buffer`)."""
     settings = {
         "group_size": group_size,
         "val_group_size": 1,
         "min_group_size": min_group_size,
-        "max_fault_share": max_fault_share,
+        "max_env_error_rate": max_env_error_rate,
         "retries": 2,
         "skip_uniform": skip_uniform,
     }
@@ -88,18 +88,18 @@ def test_failures_up_to_the_limit_pass(lost):
 
 
 def test_more_failures_than_the_limit_stop_the_run_and_say_where_to_look():
-    with pytest.raises(FaultLimitError) as error:
+    with pytest.raises(EnvErrorLimitError) as error:
         sampler()._check_faults(9, 16)
     message = str(error.value)
     assert message.startswith("9 of 16 episodes of this step failed in their environment after all retries")
-    assert "env.max_fault_share allows 50%" in message
+    assert "env.max_env_error_rate allows 50%" in message
     assert "episode.record_dir" in message
 
 
 def test_no_failure_is_too_many_where_none_is_allowed():
-    sampler(max_fault_share=0.0)._check_faults(0, 16)
-    with pytest.raises(FaultLimitError, match=r"1 of 16 .* allows 0%"):
-        sampler(max_fault_share=0.0)._check_faults(1, 16)
+    sampler(max_env_error_rate=0.0)._check_faults(0, 16)
+    with pytest.raises(EnvErrorLimitError, match=r"1 of 16 .* allows 0%"):
+        sampler(max_env_error_rate=0.0)._check_faults(1, 16)
 
 
 def earned(*rewards: float) -> list[EpisodeSummary]:
@@ -146,7 +146,7 @@ def test_an_environment_that_is_down_ends_the_search_for_other_groups():
     of = filtering()
     of._dapo_filtered_keys("train")
     of._dapo_filtered_keys("train")
-    with pytest.raises(FaultLimitError, match="3 groups of this step lost all their episodes"):
+    with pytest.raises(EnvErrorLimitError, match="3 groups of this step lost all their episodes"):
         of._dapo_filtered_keys("train")
 
 

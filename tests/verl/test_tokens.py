@@ -16,7 +16,7 @@ from verl.workers.rollout.replica import TokenOutput
 from tests.fakes import ITEM, EngineOutput, ScriptedEngine, Talk, plain, split_ids
 from verl_agent.agents.context import Context, LastObservations, Summary
 from verl_agent.agents.functions import FunctionCalls
-from verl_agent.envs.action_format import LineForm
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.rollout.episode import EpisodeLimits, play
@@ -291,8 +291,8 @@ def test_no_sample_exceeds_its_budgets_whatever_they_are(smollm2):
     """The reference cut episodes after the fact (fault 6)."""
     for episode in range(1, 90, 8):
         for turn in {1, min(7, episode), episode}:
-            for play_cut_turns in (False, True):
-                budget = TokenBudget(prompt=100, episode=episode, turn=turn, play_cut_turns=play_cut_turns)
+            for play_truncated_turns in (False, True):
+                budget = TokenBudget(prompt=100, episode=episode, turn=turn, play_truncated_turns=play_truncated_turns)
                 play = played(smollm2, cycle(REPLIES[::3]), 5, budget)
                 assert len(play.sample.response_ids) <= episode
                 assert max(len(ids) for ids in play.engine.written) <= turn
@@ -306,7 +306,7 @@ def test_a_prompt_that_is_too_long_stops_the_run_and_names_the_setting(smollm2):
 
 def test_a_cut_turn_may_be_closed_and_played(model):
     """The end-of-turn token is ours, so it is not trained on; the engine reads it as any other."""
-    budget = TokenBudget(prompt=100, episode=5_000, turn=5, play_cut_turns=True)
+    budget = TokenBudget(prompt=100, episode=5_000, turn=5, play_truncated_turns=True)
     play = played(model, ["abcdefgh", "hi"], 2, budget)
     assert [turn.reply for turn in play.episode.turns] == [Reply("abcde", None, 5, closed=True), Reply("hi", None, 3)]
     assert play.episode.stop is StopReason.TERMINATED
@@ -318,7 +318,7 @@ def test_a_cut_turn_may_be_closed_and_played(model):
 
 
 def test_a_cut_turn_that_fills_the_episode_is_its_last(smollm2):
-    budget = TokenBudget(prompt=100, episode=5, turn=5, play_cut_turns=True)
+    budget = TokenBudget(prompt=100, episode=5, turn=5, play_truncated_turns=True)
     play = played(smollm2, ["abcdefgh"], 3, budget)
     assert (play.episode.stop, len(play.episode.turns)) == (StopReason.EPISODE_TOKENS, 1)
     assert len(play.sample.response_ids) == 5
@@ -416,7 +416,7 @@ def test_an_edited_context_trains_on_what_was_sampled_where_it_was_sampled(model
     assert [p for s in play.samples for p, m in zip(s.response_log_probs, s.response_mask, strict=True) if m] == [
         one for reply in play.engine.log_probs for one in reply
     ]
-    assert len(play.samples) == context.stretches(len(script)) > 1
+    assert len(play.samples) == context.segments(len(script)) > 1
     assert all(sample.response_mask[-1] == 1 for sample in play.samples)
 
 
@@ -434,7 +434,7 @@ def test_each_prompt_of_an_edited_context_is_the_templates_own(model, context):
     script = [text for text in REPLIES if text.strip()]
     play = played(model, script, len(script), context=context)
     for turn, prompt in enumerate(play.engine.prompts):
-        shown = context.view(play.episode.messages[: 2 + 2 * turn], 2)
+        shown = context.visible_messages(play.episode.messages[: 2 + 2 * turn], 2)
         rendered = without_empty_thoughts(model.rendered(shown))
         assert without_empty_thoughts(model.tokenizer.decode(prompt)) == rendered
 
@@ -458,8 +458,8 @@ def test_a_recorded_episode_with_cut_turns_is_rendered_as_it_was_learnt_from(smo
     """RL and supervised training must agree on what the model wrote: not the ends that were written for it."""
     texts = ["abcdefgh", "hi", "abcdefgh"]
     script = [encode_reply(smollm2.tokenizer, text, smollm2.tokenizer.eos_token_id) for text in texts]
-    for play_cut_turns in (True, False):
-        budget = TokenBudget(prompt=100, episode=5_000, turn=2, play_cut_turns=play_cut_turns)
+    for play_truncated_turns in (True, False):
+        budget = TokenBudget(prompt=100, episode=5_000, turn=2, play_truncated_turns=play_truncated_turns)
         play = played(smollm2, script, len(script), budget)
         agent = plain()
         agent.prompt_length = 2
@@ -479,7 +479,7 @@ def test_an_edited_context_may_outlast_the_budget_of_one_stretch(smollm2):
 
 
 def test_functions_are_in_every_prompt_and_answers_come_as_the_tool(model):
-    agent = FunctionCalls(LineForm())
+    agent = FunctionCalls(LineFormat())
     builder = choose_builder(model.tokenizer, model.model_type, model.options)
     if model.model_type == "llama":
         with pytest.raises(ConfigError, match=r"has no functions.*Choose another agent\.name"):

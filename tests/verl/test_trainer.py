@@ -16,12 +16,12 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
 
+from verl_agent.config.mixture import run_envs
+from verl_agent.errors import ConfigError
 from verl_agent.training.adaptive_horizon import Curriculum
+from verl_agent.training.dataset import ENDLESS, TaskDataset
 from verl_agent.training.estimators import gigpo, turn_returns
 from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer
-from verl_agent.config.mixture import agent_parts
-from verl_agent.training.dataset import ENDLESS, TaskDataset
-from verl_agent.errors import ConfigError
 
 MIXTURE = [
     {
@@ -50,7 +50,7 @@ def trainer(step: int = 1, **settings: object) -> EpisodeTrainer:
     """One that has a loader and a curriculum, and nothing that takes a process."""
     made = EpisodeTrainer.__new__(EpisodeTrainer)
     made.config, made.global_steps = OmegaConf.create({**CONFIG, "trainer": {**CONFIG["trainer"], **settings}}), step
-    made.curriculum = Curriculum(agent_parts(CONFIG))
+    made.curriculum = Curriculum(run_envs(CONFIG))
     rows = dataset()
     made.train_dataloader_it = iter(collate_fn([rows[6 * n + i] for i in range(6)]) for n in range(9))
     return made

@@ -266,7 +266,7 @@ def test_failing_environments_are_retried_and_left_out(run: Run):
     trained = Counter(record["step"] for record in run.records if record["stop"] != "env_error")
     for step, metrics in run.metrics.items():
         if step not in (run.interrupted.after + 1, run.killed_after + 1):  # may be played, and recorded, twice
-            assert (metrics["env/faults"], trained[step]) == (lost[step], TASKS * SAMPLES - lost[step])
+            assert (metrics["env/errors"], trained[step]) == (lost[step], TASKS * SAMPLES - lost[step])
 
 
 def test_a_host_that_is_killed_costs_no_step_and_its_episodes_are_played_again(run: Run):

@@ -15,9 +15,9 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 import verl_agent.training.estimators
 from tests.verl.letters import CUT, LOST, SHORT, WON
-from verl_agent.training.turns import TURNS, BatchTurns, on_last_tokens, place_turns, spans
-from verl_agent.config.reward_shaping import Credit
+from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.rollout.tokens import Sample
+from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns, on_last_tokens, spans
 
 Row = tuple[str, Sample, list[float], list[str]]
 """Key, tokens, turn rewards, anchors."""
@@ -37,19 +37,19 @@ def mask_of(rows: list[Row]) -> Tensor:
 
 
 @contextmanager
-def turns_of(rows: list[Row], credit: Credit) -> Iterator[None]:
+def turns_of(rows: list[Row], credit: RewardShaping) -> Iterator[None]:
     """As the trainer makes them known."""
-    placed = place_turns(
+    placed = locate_turns(
         [key for key, *_ in rows],
         [torch.tensor(sample.response_mask) for _, sample, _, _ in rows],
         [{"rewards": rewards, "anchors": anchors, "first": 0} for _, _, rewards, anchors in rows],
     )
-    token = TURNS.set(BatchTurns(placed, credit))
+    token = BATCH_TURNS.set(BatchTurns(placed, credit))
     yield
-    TURNS.reset(token)
+    BATCH_TURNS.reset(token)
 
 
-def advantages(estimator: str, rows: list[Row], credit: Credit | None = None, **settings: object) -> DataProto:
+def advantages(estimator: str, rows: list[Row], credit: RewardShaping | None = None, **settings: object) -> DataProto:
     """Through the function that verl's V1 trainer calls."""
     mask_BT = mask_of(rows)
     rewards_BT = torch.zeros(mask_BT.shape)
@@ -60,7 +60,7 @@ def advantages(estimator: str, rows: list[Row], credit: Credit | None = None, **
         {"response_mask": mask_BT, "token_level_rewards": rewards_BT},
         non_tensors={"uid": np.array([key.split("_")[0] for key, *_ in rows], dtype=object)},
     )
-    with turns_of(rows, credit or Credit()):
+    with turns_of(rows, credit or RewardShaping()):
         return compute_advantage_for_multi_trajectories(
             data,
             [key for key, *_ in rows],
@@ -82,13 +82,13 @@ def by_turn(data: DataProto, rows: list[Row], name: str = "advantages") -> list[
 
 
 def test_returns_count_turns_and_neither_tokens_nor_observations():
-    returns = by_turn(advantages("turn_returns", ROWS, Credit(turn_gamma=0.5)), ROWS, "returns")
+    returns = by_turn(advantages("turn_returns", ROWS, RewardShaping(turn_gamma=0.5)), ROWS, "returns")
     assert returns == [[0.5, 1.0], [0.0 + 0.5 * (-0.5 + 0.5 * 0.25), -0.5 + 0.5 * 0.25, 0.25], [0, 0], [0.5], [0, 0]]
 
 
 def test_turn_returns_are_normalised_over_the_tokens_of_the_batch():
     """By hand: each turn as often as it has tokens."""
-    credit = Credit(turn_gamma=0.9)
+    credit = RewardShaping(turn_gamma=0.9)
     returns = by_turn(advantages("turn_returns", ROWS, credit), ROWS, "returns")
     lengths = [[end - start for start, end in spans(torch.tensor(sample.response_mask))] for _, sample, _, _ in ROWS]
     every = [r for rs, ns in zip(returns, lengths, strict=True) for r, n in zip(rs, ns, strict=True) for _ in range(n)]
@@ -127,13 +127,13 @@ def plain_gigpo(rows: list[Row], gamma: float, omega: float, by_std: bool) -> li
 @pytest.mark.parametrize("by_std", [True, False])
 @pytest.mark.parametrize(("gamma", "omega"), [(0.95, 1.0), (0.5, 0.3), (1.0, 2.0)])
 def test_gigpo_is_what_the_paper_says(gamma, omega, by_std):
-    data = advantages("gigpo", ROWS, Credit(turn_gamma=gamma, step_weight=omega), norm_adv_by_std_in_grpo=by_std)
+    data = advantages("gigpo", ROWS, RewardShaping(turn_gamma=gamma, step_weight=omega), norm_adv_by_std_in_grpo=by_std)
     for found, wanted in zip(by_turn(data, ROWS), plain_gigpo(ROWS, gamma, omega, by_std), strict=True):
         assert found == pytest.approx(wanted, abs=1e-5)
 
 
 def test_gigpo_without_weight_on_steps_is_grpo():
-    ours, theirs = advantages("gigpo", ROWS, Credit(step_weight=0.0)), advantages("grpo", ROWS)
+    ours, theirs = advantages("gigpo", ROWS, RewardShaping(step_weight=0.0)), advantages("grpo", ROWS)
     assert torch.allclose(ours.batch["advantages"], theirs.batch["advantages"], atol=1e-5)
 
 
@@ -145,7 +145,7 @@ def test_states_of_different_tasks_are_not_compared():
 
 @pytest.mark.parametrize("estimator", ["turn_returns", "gigpo"])
 def test_nothing_falls_on_observations_and_padding(estimator):
-    data = advantages(estimator, ROWS, Credit(turn_gamma=0.9))
+    data = advantages(estimator, ROWS, RewardShaping(turn_gamma=0.9))
     assert (data.batch["advantages"][mask_of(ROWS) == 0] == 0).all()
     assert (data.batch["advantages"][mask_of(ROWS) == 1] != 0).any()
 
@@ -153,31 +153,31 @@ def test_nothing_falls_on_observations_and_padding(estimator):
 @pytest.mark.parametrize("estimator", ["turn_returns", "gigpo"])
 def test_an_episode_in_pieces_teaches_what_the_whole_one_teaches(estimator):
     """Agents that edit their history are trained on several rows an episode; the later ones begin at turn `first`."""
-    whole = advantages(estimator, ROWS, Credit(turn_gamma=0.9), norm_adv_by_std_in_grpo=False)
+    whole = advantages(estimator, ROWS, RewardShaping(turn_gamma=0.9), norm_adv_by_std_in_grpo=False)
     first = Sample([1], WON.response_ids[:3], WON.response_mask[:3], None)
     second = Sample([1], WON.response_ids[-3:], WON.response_mask[-3:], None)
     pieces: list[Row] = [("a_0_0", first, [0.0], ["start"]), ("a_0_1", second, [1.0], ["stone"]), *ROWS[1:]]
     mask_BT = mask_of(pieces)
-    placed = place_turns(
+    placed = locate_turns(
         [key for key, *_ in pieces],
         [torch.tensor(sample.response_mask) for _, sample, _, _ in pieces],
         [{"rewards": r, "anchors": a, "first": int(key == "a_0_1")} for key, _, r, a in pieces],
     )
-    token = TURNS.set(BatchTurns(placed, Credit(turn_gamma=0.9)))
+    token = BATCH_TURNS.set(BatchTurns(placed, RewardShaping(turn_gamma=0.9)))
     function = getattr(verl_agent.training.estimators, estimator)
     config = AlgoConfig(norm_adv_by_std_in_grpo=False)
     found, _ = function(torch.zeros(mask_BT.shape), mask_BT, config=config)
-    TURNS.reset(token)
+    BATCH_TURNS.reset(token)
     assert (found[0, 0], found[1, 0]) == pytest.approx(tuple(by_turn(whole, ROWS)[0]), abs=1e-5)
 
 
 def test_rows_of_padding_have_no_turns():
-    assert place_turns(["pad1_0_0"], [torch.tensor([0])], [None]) == []
+    assert locate_turns(["pad1_0_0"], [torch.tensor([0])], [None]) == []
 
 
 def test_a_row_whose_replies_were_not_counted_is_a_bug():
     with pytest.raises(ValueError, match="row a_0_0 holds 2 replies, its episode counted 1"):
-        place_turns(["a_0_0"], [torch.tensor(WON.response_mask)], [{"rewards": [1.0], "anchors": ["x"], "first": 0}])
+        locate_turns(["a_0_0"], [torch.tensor(WON.response_mask)], [{"rewards": [1.0], "anchors": ["x"], "first": 0}])
 
 
 def test_another_trainer_is_told_what_is_missing():
@@ -188,8 +188,8 @@ def test_another_trainer_is_told_what_is_missing():
 def test_rewards_of_turns_lie_on_the_last_tokens_of_replies():
     """What GAE then sees of an environment that rewards progress."""
     mask_BT = mask_of(ROWS)
-    with turns_of(ROWS, Credit()):
-        rewards_BT = on_last_tokens(TURNS.get().turns, mask_BT)
+    with turns_of(ROWS, RewardShaping()):
+        rewards_BT = on_last_tokens(BATCH_TURNS.get().turns, mask_BT)
     assert rewards_BT.sum(dim=1).tolist() == [sum(rewards) for _, _, rewards, _ in ROWS]
     assert (rewards_BT[mask_BT == 0] == 0).all()
     ends = [end - 1 for _, end in spans(torch.tensor(LOST.response_mask))]

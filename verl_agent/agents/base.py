@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from verl_agent.agents.context import Context, KeepAll
-from verl_agent.envs.action_format import ActionForm
+from verl_agent.envs.action_format import ActionFormat
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, Move, StepResult
+from verl_agent.types import DemoAction, Message, StepResult
 
 ONE_ACTION = "Take one action in each reply and wait for the result."
 
@@ -22,7 +22,7 @@ class Agent(ABC):
     Its constructor takes what is below, and `agent.options` as further keyword arguments.
 
     Args:
-        form: how the environment's actions are marked in a reply.
+        action_format: how the environment's actions are marked in a reply.
         context: what the model is shown of the conversation.
         instructions: tell the model how to reply; false for one that has learnt it, and for short prompts.
     """
@@ -30,10 +30,10 @@ class Agent(ABC):
     prefix: ClassVar[str] = ""
     """What an oracle's reply has before its action: a text with `{thought}`."""
 
-    def __init__(self, form: ActionForm, context: Context | None = None, instructions: bool = True) -> None:
+    def __init__(self, action_format: ActionFormat, context: Context | None = None, instructions: bool = True) -> None:
         if not isinstance(instructions, bool):
             raise ConfigError(f"agent.options.instructions={instructions!r} is not allowed. Allowed: true, false.")
-        self.form, self.context, self.instructions = form, context or KeepAll(), instructions
+        self.action_format, self.context, self.instructions = action_format, context or KeepAll(), instructions
         self.prompt_length = 0  # messages before the first reply, set when the episode has begun
 
     @property
@@ -45,7 +45,7 @@ class Agent(ABC):
     def instruction(self) -> str:
         """How the model must reply; "" if nothing needs to be said."""
 
-    def begin(self, messages: Sequence[Message]) -> list[Message]:
+    def build_prompt(self, messages: Sequence[Message]) -> list[Message]:
         """The prompt of an episode: the environment's with the instructions, which stand behind its rules.
 
         Args:
@@ -59,18 +59,18 @@ class Agent(ABC):
             return [{"role": first["role"], "content": content}, *others]
         return [{"role": first["role"], "content": "\n\n".join([*parts, first["content"]])}]
 
-    def view(self, messages: Sequence[Message]) -> list[Message]:
+    def visible_messages(self, messages: Sequence[Message]) -> list[Message]:
         """What the model is shown before its next reply; see `Context`."""
-        return self.context.view(messages, self.prompt_length)
+        return self.context.visible_messages(messages, self.prompt_length)
 
-    def read(self, reply: str) -> str | None:
+    def parse_reply(self, reply: str) -> str | None:
         """The action in a reply, bare, or None."""
-        return self.form.find(reply)
+        return self.action_format.parse(reply)
 
     @property
-    def complaint(self) -> str:
+    def format_error(self) -> str:
         """What a reply without an action is answered. It costs a turn; the environment is not asked."""
-        return f"No action found. Answer with: {self.form.template}"
+        return f"No action found. Answer with: {self.action_format.template}"
 
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
         """What the model reads after a step.
@@ -82,16 +82,18 @@ class Agent(ABC):
         """
         return {"role": "user", "content": step.observation}
 
-    def write(self, moves: Sequence[Move], turn: int) -> str:
+    def render_demo(self, moves: Sequence[DemoAction], turn: int) -> str:
         """The reply of an oracle, asked for when the turn has come.
 
         Args:
             moves: all that it makes.
             turn: which of them is due, from 0.
         """
-        return self.context.recall(moves[:turn]) + self.reply(moves, turn)
+        return self.context.demo_prefix(moves[:turn]) + self.render_reply(moves, turn)
 
-    def reply(self, moves: Sequence[Move], turn: int) -> str:
+    def render_reply(self, moves: Sequence[DemoAction], turn: int) -> str:
         """See `write`; without what the context asks for."""
         move = moves[turn]
-        return (self.prefix.format(thought=move.thought) if move.thought else "") + self.form.mark(move.action)
+        return (self.prefix.format(thought=move.thought) if move.thought else "") + self.action_format.format(
+            move.action
+        )

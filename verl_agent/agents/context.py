@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from verl_agent.envs.parsing import readable
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.types import Message, Move
+from verl_agent.types import DemoAction, Message
 
 LEFT_OUT = "(This observation is left out.)"
 RECALLED = 8
@@ -36,7 +36,7 @@ class Context(ABC):
     """What the model must be told to do for it; "" for nothing."""
 
     @abstractmethod
-    def view(self, messages: Sequence[Message], prompt: int) -> list[Message]:
+    def visible_messages(self, messages: Sequence[Message], prompt: int) -> list[Message]:
         """What the model reads.
 
         Args:
@@ -44,11 +44,11 @@ class Context(ABC):
             prompt: number of messages before the first reply.
         """
 
-    def recall(self, moves: Sequence[Move]) -> str:
+    def demo_prefix(self, moves: Sequence[DemoAction]) -> str:
         """What an oracle's reply begins with after these moves; "" for nothing."""
         return ""
 
-    def stretches(self, turns: int) -> int:
+    def segments(self, turns: int) -> int:
         """Samples that an episode of so many turns makes."""
         return 1
 
@@ -60,7 +60,7 @@ class KeepAll(Context):
     keep: ClassVar[str] = "all"
     edits: ClassVar[bool] = False
 
-    def view(self, messages: Sequence[Message], prompt: int) -> list[Message]:
+    def visible_messages(self, messages: Sequence[Message], prompt: int) -> list[Message]:
         """See `Context`."""
         return list(messages)
 
@@ -88,7 +88,7 @@ class Window(Context):
         """How many turns, from the first one on, are given up when so many are played."""
         return max(played - self.turns, 0) // self.stride * self.stride
 
-    def stretches(self, turns: int) -> int:
+    def segments(self, turns: int) -> int:
         """See `Context`."""
         return len({self.given_up(played) for played in range(turns)})
 
@@ -99,7 +99,7 @@ class LastObservations(Window):
 
     keep: ClassVar[str] = "last"
 
-    def view(self, messages: Sequence[Message], prompt: int) -> list[Message]:
+    def visible_messages(self, messages: Sequence[Message], prompt: int) -> list[Message]:
         """See `Context`."""
         old = range(prompt + 1, prompt + 2 * self.given_up((len(messages) - prompt) // 2), 2)
         return [
@@ -118,7 +118,7 @@ class Summary(Window):
         "you must remember of them:\nSummary: what you know, have done and still have to do"
     )
 
-    def view(self, messages: Sequence[Message], prompt: int) -> list[Message]:
+    def visible_messages(self, messages: Sequence[Message], prompt: int) -> list[Message]:
         """See `Context`."""
         end = prompt + 2 * self.given_up((len(messages) - prompt) // 2)
         if end == prompt:
@@ -128,7 +128,7 @@ class Summary(Window):
         slot = f"Your summary of the turns before: {notes[-1] if notes else '(none)'}"
         return [*task, {"role": last["role"], "content": f"{last['content']}\n\n{slot}"}, *messages[end:]]
 
-    def recall(self, moves: Sequence[Move]) -> str:
+    def demo_prefix(self, moves: Sequence[DemoAction]) -> str:
         """See `Context`."""
         return f"Summary: {'; '.join(move.action for move in moves[-RECALLED:]) or 'nothing is done yet'}\n"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
+from verl_agent.envs.action_format import ActionFormat, Parameter, Tool
 from verl_agent.envs.parsing import readable
-from verl_agent.envs.action_format import ActionForm, Parameter, Tool
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, Move, StepResult
+from verl_agent.types import DemoAction, Message, StepResult
 
 CALL = re.compile(r"<tool_call>\s{0,9}(.*?)(?:</tool_call>|$)", re.DOTALL | re.IGNORECASE)
 ACT = Tool("act", "Take one action in the environment.", "{action}", (Parameter("action", description="the action"),))
@@ -24,9 +24,9 @@ class FunctionCalls(Agent):
     functions there are; observations come as the tool's answers.
     """
 
-    def __init__(self, form: ActionForm, context: Context | None = None, instructions: bool = True) -> None:
-        super().__init__(form, context, instructions)
-        self._tools = {tool.name.lower(): tool for tool in form.tools or (ACT,)}
+    def __init__(self, action_format: ActionFormat, context: Context | None = None, instructions: bool = True) -> None:
+        super().__init__(action_format, context, instructions)
+        self._tools = {tool.name.lower(): tool for tool in action_format.tools or (ACT,)}
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ class FunctionCalls(Agent):
         """See `Agent`."""
         return "Call one function in each reply and wait for the result."
 
-    def read(self, reply: str) -> str | None:
+    def parse_reply(self, reply: str) -> str | None:
         """See `Agent`; the first call of the reply that is one of the functions, with all that it needs."""
         for part in readable(reply):
             actions = (self._action(found[1]) for found in CALL.finditer(part))
@@ -46,7 +46,7 @@ class FunctionCalls(Agent):
         return None
 
     @property
-    def complaint(self) -> str:
+    def format_error(self) -> str:
         """See `Agent`."""
         known = ", ".join(f"{tool.name}({', '.join(p.name for p in tool.parameters)})" for tool in self._tools.values())
         return f"No function call found. Call one of: {known}."
@@ -55,7 +55,7 @@ class FunctionCalls(Agent):
         """See `Agent`."""
         return {"role": "tool", "content": step.observation}
 
-    def reply(self, moves: Sequence[Move], turn: int) -> str:
+    def render_reply(self, moves: Sequence[DemoAction], turn: int) -> str:
         """See `Agent`."""
         return f"{moves[turn].thought}\n{self._call(moves[turn].action)}".lstrip("\n")
 

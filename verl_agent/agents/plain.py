@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from verl_agent.agents.base import ONE_ACTION, Agent
-from verl_agent.types import Move
+from verl_agent.types import DemoAction
 
 
 class Act(Agent):
@@ -12,7 +12,7 @@ class Act(Agent):
 
     def instruction(self) -> str:
         """See `Agent`."""
-        return f"{ONE_ACTION} Answer with one line: {self.form.template}"
+        return f"{ONE_ACTION} Answer with one line: {self.action_format.template}"
 
 
 class ReAct(Agent):
@@ -22,7 +22,7 @@ class ReAct(Agent):
 
     def instruction(self) -> str:
         """See `Agent`."""
-        form = f"Thought: what you know and what you do next\n{self.form.template}"
+        form = f"Thought: what you know and what you do next\n{self.action_format.template}"
         return f"{ONE_ACTION} Always answer in this form:\n{form}"
 
 
@@ -33,7 +33,7 @@ class Think(Agent):
 
     def instruction(self) -> str:
         """See `Agent`."""
-        form = f"<think>what you know and what you do next</think>\n{self.form.template}"
+        form = f"<think>what you know and what you do next</think>\n{self.action_format.template}"
         return f"{ONE_ACTION} Always answer in this form:\n{form}"
 
 
@@ -44,10 +44,10 @@ class Raw(Agent):
         """See `Agent`."""
         return ""
 
-    def read(self, reply: str) -> str:
+    def parse_reply(self, reply: str) -> str:
         """See `Agent`."""
         return reply
 
-    def reply(self, moves: Sequence[Move], turn: int) -> str:
+    def render_reply(self, moves: Sequence[DemoAction], turn: int) -> str:
         """See `Agent`."""
         return moves[turn].action

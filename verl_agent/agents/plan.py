@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from verl_agent.agents.base import ONE_ACTION, Agent
 from verl_agent.agents.context import Context
-from verl_agent.envs.action_format import ActionForm
+from verl_agent.envs.action_format import ActionFormat
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, Move, StepResult
+from verl_agent.types import DemoAction, Message, StepResult
 
 REFLECT = (
     "Before you go on, look back: begin your reply with a line `Reflection: what went wrong and what you change`, "
@@ -23,7 +23,7 @@ class PlanReflect(Agent):
     After Plan-and-Solve (arXiv 2305.04091) and Reflexion (arXiv 2303.11366), the latter inside one episode.
 
     Args:
-        form: see `Agent`.
+        action_format: see `Agent`.
         context: see `Agent`.
         instructions: see `Agent`.
         reflect_every: turns after which it looks back in any case, >= 1; 0 for never.
@@ -33,12 +33,12 @@ class PlanReflect(Agent):
 
     def __init__(
         self,
-        form: ActionForm,
+        action_format: ActionFormat,
         context: Context | None = None,
         instructions: bool = True,
         reflect_every: int = 0,
     ) -> None:
-        super().__init__(form, context, instructions)
+        super().__init__(action_format, context, instructions)
         if not isinstance(reflect_every, int) or isinstance(reflect_every, bool) or reflect_every < 0:
             raise ConfigError(
                 f"agent.options.reflect_every={reflect_every!r} is not allowed. Allowed: a whole number >= 0."
@@ -51,7 +51,7 @@ class PlanReflect(Agent):
         """See `Agent`."""
         return (
             f"{ONE_ACTION} Begin your first reply with a line\nPlan: the steps that lead to the goal\n"
-            f"Always end a reply in this form:\nThought: what you know and what you do next\n{self.form.template}"
+            f"Always end a reply in this action_format:\nThought: what you know and what you do next\n{self.action_format.template}"
         )
 
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
@@ -61,9 +61,9 @@ class PlanReflect(Agent):
         self._last, self._asked = (action, step.observation), (stuck or due) and not step.terminated
         return {"role": "user", "content": f"{step.observation}\n\n{REFLECT}" if self._asked else step.observation}
 
-    def reply(self, moves: Sequence[Move], turn: int) -> str:
+    def render_reply(self, moves: Sequence[DemoAction], turn: int) -> str:
         """See `Agent`; a plan names the next actions of the oracle."""
-        said = super().reply(moves, turn)
+        said = super().render_reply(moves, turn)
         if turn and not self._asked:
             return said
         left = moves[turn:]

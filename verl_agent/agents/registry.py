@@ -8,8 +8,8 @@ from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import read_context
-from verl_agent.config.settings import AgentSection
-from verl_agent.envs.action_format import ActionForm
+from verl_agent.agents.settings import AgentSettings
+from verl_agent.envs.action_format import ActionFormat
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError, did_you_mean
 
@@ -35,32 +35,32 @@ def load_agent(name: str) -> type[Agent]:
     return agent
 
 
-def new_agent(words: AgentSection, form: ActionForm) -> Agent:
+def new_agent(words: AgentSettings, action_format: ActionFormat) -> Agent:
     """An agent for one episode.
 
     Args:
         words: section `agent`.
-        form: of the environment that it plays.
+        action_format: of the environment that it plays.
 
     Raises:
         ConfigError: see `load_agent`; or an option or context that does not exist or is refused.
     """
     agent = load_agent(words.name)
-    known = [option for option in inspect.signature(agent).parameters if option not in ("form", "context")]
+    known = [option for option in inspect.signature(agent).parameters if option not in ("action_format", "context")]
     for key in words.options:
         if key not in known:
             remedy = did_you_mean(str(key), known)
             raise ConfigError(f"agent.options.{key} is not an option of {words.name!r}. {remedy}")
     try:
-        return agent(form, read_context(words.context), **words.options)
+        return agent(action_format, read_context(words.context), **words.options)
     except TypeError as error:
         raise ConfigError(f"agent.options of {words.name!r}: {error}") from error
 
 
-def agent_for(words: AgentSection, env: str, options: Mapping[str, Any]) -> Agent:
+def agent_for(words: AgentSettings, env: str, options: Mapping[str, Any]) -> Agent:
     """An agent for one episode of the environment `env` with `env.options`.
 
     Raises:
         ConfigError: see `new_agent` and `load_adapter`.
     """
-    return new_agent(words, load_adapter(env, options).form)
+    return new_agent(words, load_adapter(env, options).action_format)

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent import doctor as machine
-from verl_agent.envs.testing.check import check_adapter
+from verl_agent.commands import doctor as machine
+from verl_agent.commands.new_env import write_package
 from verl_agent.envs.registry import load_adapter, registered
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.needs import Status
-from verl_agent.commands.new_env import write_package
 
 app = typer.Typer(
     help="Multi-turn reinforcement learning of language-model agents on unmodified verl.",
@@ -184,9 +184,9 @@ def serve(  # noqa: PLR0913 - one for each option
     try:
         if venv is not None:
             _serve_from(venv, env, say)
-        from verl_agent.envs.http.limits import Limits
         from verl_agent.commands.serve import ServeSettings
         from verl_agent.commands.serve import serve as run
+        from verl_agent.envs.http.limits import Limits
 
         limits = Limits(sessions=sessions, idle_s=idle, drain_s=drain)
         run(ServeSettings(env, _json(options), split, host, port, token, hosts, timeout, limits), say)

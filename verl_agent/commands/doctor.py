@@ -19,7 +19,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.envs.chromium import installed_chromiums
-from verl_agent.system.resources import RL_MEMORY_GB, Memory, cache_dir, read_memory, read_text
 from verl_agent.needs import (
     GET_DATA,
     Finding,
@@ -31,6 +30,7 @@ from verl_agent.needs import (
     installed_javas,
 )
 from verl_agent.platform.versions import TESTED, installed
+from verl_agent.system.resources import RL_MEMORY_GB, Memory, cache_dir, read_memory, read_text
 
 GIB = 1024**3
 SETUP = "make setup"

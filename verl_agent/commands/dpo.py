@@ -4,17 +4,17 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.registry import agent_for
-from verl_agent.config.composed import agent_section, env_options
+from verl_agent.commands.hydra_main import launch
+from verl_agent.config.composed import agent_settings, env_options
 from verl_agent.config.settings import section
-from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, split_pairs
-from verl_agent.offline.selection import fingerprint, usable_records
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.commands.hydra_main import launch
-from verl_agent.runs.folder import DPO_IDENTITY, identity
+from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, split_pairs
 from verl_agent.offline.run import Method, Plan
 from verl_agent.offline.run import run as run_method
+from verl_agent.offline.selection import fingerprint, usable_records
 from verl_agent.runs.console import exit_with
+from verl_agent.runs.folder import DPO_IDENTITY, identity
 from verl_agent.trace.metrics_log import LoggedStep
 
 
@@ -38,7 +38,7 @@ def plan(config: DictConfig) -> Plan:
         )
     train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
     train, validation = first(train, config.data.train_max_samples), first(validation, config.data.val_max_samples)
-    words = agent_section(config)
+    words = agent_settings(config)
     if agent_for(words, config.env.name, options).context.edits:
         raise ConfigError(
             f"agent.context.keep={words.context.get('keep')!r} makes several samples of an episode, and a pair needs "

@@ -12,20 +12,20 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from verl_agent.agents.registry import agent_for, new_agent
+from verl_agent.commands.hydra_main import launch
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter, new_session
 from verl_agent.envs.session import PooledEnv
-from verl_agent.evaluation.job import LOG, RECORDS, Job, prepare_evaluation, report
-from verl_agent.commands.hydra_main import launch
+from verl_agent.evaluation.job import LOG, RECORDS, Evaluation, prepare_evaluation, report
+from verl_agent.evaluation.loop import EvaluationSetup, play_all
+from verl_agent.evaluation.progress import EvaluationProgress
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.preflight.rl import worker_environment
-from verl_agent.runs.processes import ending_all_children
 from verl_agent.rollout.episode import EpisodeLimits, Policy
-from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.rollout.oracle import ORACLE, oracle_policy
-from verl_agent.runs.console import exit_with, last_errors, quiet
-from verl_agent.evaluation.progress import EvaluationProgress
+from verl_agent.runs.console import exit_with, last_errors, redirect_output
+from verl_agent.runs.processes import ending_all_children
 from verl_agent.trace.record import EpisodeWriter
 from verl_agent.types import TaskItem
 
@@ -42,7 +42,7 @@ def run(config: DictConfig) -> None:
     check_kind(config, "agent_eval")
     check_keys(config, "agent_eval")
     job = prepare_evaluation(config)
-    with quiet(job.folder / LOG) as console:
+    with redirect_output(job.folder / LOG) as console:
         try:
             if job.slots:
                 os.environ |= worker_environment(job.folder)
@@ -60,7 +60,7 @@ def run(config: DictConfig) -> None:
             report(job, console)
 
 
-async def play(job: Job, console: Console) -> None:
+async def play(job: Evaluation, console: Console) -> None:
     """Start what replies, and play what is still to be played."""
     config, slots = job.config, job.slots
     env, evaluation = config.agent.env, config.evaluation
@@ -70,14 +70,14 @@ async def play(job: Job, console: Console) -> None:
     with started(job) as new_policy, EpisodeWriter(job.folder / RECORDS) as writer:
         setup = EvaluationSetup(
             new_env=lambda: PooledEnv(adapter, pool),
-            new_agent=partial(new_agent, config.agent.agent, adapter.form),
+            new_agent=partial(new_agent, config.agent.agent, adapter.action_format),
             new_policy=new_policy,
             limits=EpisodeLimits(config.agent.horizon.turns_for_evaluation(), None, env.retries),
             tasks=evaluation.tasks,
             model=job.model,
             seed=evaluation.seed,
             concurrency=evaluation.concurrency,
-            max_fault_share=env.max_fault_share,
+            max_env_error_rate=env.max_env_error_rate,
             purpose="collection" if evaluation.purpose == "collection" else "evaluation",
         )
         with EvaluationProgress(console, job.planned, job.planned - len(slots)) as progress:
@@ -88,12 +88,12 @@ async def play(job: Job, console: Console) -> None:
 
 
 @contextmanager
-def started(job: Job) -> Iterator[NewPolicy]:
+def started(job: Evaluation) -> Iterator[NewPolicy]:
     """What makes the policy of one episode, with an engine behind it if a model plays."""
     if job.model == ORACLE:
         env, words = job.config.agent.env, job.config.agent.agent
         session = new_session(env.name, env.options)
-        yield lambda item, seed: oracle_policy(item, session, new_agent(words, session.form))
+        yield lambda item, seed: oracle_policy(item, session, new_agent(words, session.action_format))
         return
     from verl_agent.evaluation.vllm_engine import VllmEngine
 
@@ -102,7 +102,7 @@ def started(job: Job) -> Iterator[NewPolicy]:
         yield policies(job, engine)
 
 
-def policies(job: Job, engine: Any) -> NewPolicy:
+def policies(job: Evaluation, engine: Any) -> NewPolicy:
     """Makes the policy of one episode from its seed; the token side of training, with the evaluation's sampling."""
     from verl_agent.rollout.policy import EnginePolicy, TokenBudget
     from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder

@@ -15,19 +15,19 @@ import hydra
 from omegaconf import DictConfig
 from rich.console import Console
 
-from verl_agent.runs.best_checkpoint import Best, store_best
+from verl_agent.commands.hydra_main import launch
 from verl_agent.config.keys import check_kind
-from verl_agent.offline.selection import select_episodes, usable_records
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import RECORDS
-from verl_agent.offline.evolve.subprocesses import arguments
+from verl_agent.evaluation.results import CategoryResult, Comparison, compare, results
 from verl_agent.offline.evolve.prepare import Evolution, prepare
-from verl_agent.offline.evolve.rounds import REPORT, Phase, phases
-from verl_agent.commands.hydra_main import launch
-from verl_agent.runs.processes import ending_all_children
-from verl_agent.runs.console import exit_with
-from verl_agent.evaluation.results import Comparison, Result, compare, results
 from verl_agent.offline.evolve.report import RoundResult, rounds_table
+from verl_agent.offline.evolve.rounds import REPORT, Phase, phases
+from verl_agent.offline.evolve.subprocesses import arguments
+from verl_agent.offline.selection import select_episodes, usable_records
+from verl_agent.runs.best_checkpoint import Best, store_best
+from verl_agent.runs.console import exit_with
+from verl_agent.runs.processes import ending_all_children
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record import EpisodeRecord, read_records
 
@@ -139,7 +139,7 @@ def report(evolution: Evolution, console: Console) -> None:
 
 def measured(phase: Phase, evolution: Evolution) -> RoundResult:
     """What a round's policy gave on the held-out tasks of one environment, and what it gained on round 0."""
-    overall: Result = results(validated(phase, evolution))[-1]
+    overall: CategoryResult = results(validated(phase, evolution))[-1]
     first = Phase(0, "validate", phase.place)
     gain: Comparison | None = None
     if phase.round and str(first) in evolution.folder.done:

@@ -7,11 +7,11 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from verl_agent.runs.best_checkpoint import BEST, read_best
 from verl_agent.errors import ConfigError
 from verl_agent.models.lora import merge_adapters
-from verl_agent.system.resources import check_disk
 from verl_agent.models.resolve import checkpoints, latest_checkpoint, resolve_checkpoint
+from verl_agent.runs.best_checkpoint import BEST, read_best
+from verl_agent.system.resources import check_disk
 from verl_agent.trace.provenance import Provenance
 
 NOTE = "verl_agent.json"

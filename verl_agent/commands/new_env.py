@@ -22,7 +22,7 @@ FILES = {
     "recipes/eval_cpu.yaml": "eval_cpu.yaml.txt",
     "tests/test_@name@.py": "test.py.txt",
 }
-"""Files of a package, and the templates in `templates/environment` that they are made of."""
+"""Files of a package, and the templates in `commands/templates/environment` that they are made of."""
 LONGEST = 30
 """Characters of a name; with more, lines of the templates would be too long."""
 
@@ -49,7 +49,7 @@ def write_package(name: str, into: Path) -> Path:
         "@dist@": f"{name.replace('_', '-')}-env",
         "@Class@": "".join(part.capitalize() for part in name.split("_")),
     }
-    templates = files("verl_agent").joinpath("templates", "environment")
+    templates = files("verl_agent").joinpath("commands", "templates", "environment")
     for path, template in FILES.items():
         target = folder / filled(path, words)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
-from verl_agent.config.composed import agent_section, env_options
+from verl_agent.commands.hydra_main import launch
+from verl_agent.config.composed import agent_settings, env_options
 from verl_agent.config.settings import section
+from verl_agent.envs.registry import new_session
+from verl_agent.envs.tasks import check_disjoint, sample_tasks, select_tasks
+from verl_agent.errors import ConfigError
+from verl_agent.offline.run import Method, Plan
+from verl_agent.offline.run import run as run_method
 from verl_agent.offline.selection import (
     ChosenEpisode,
     EpisodeSource,
@@ -16,15 +22,9 @@ from verl_agent.offline.selection import (
     select_episodes,
     usable_records,
 )
-from verl_agent.envs.registry import new_session
-from verl_agent.envs.tasks import check_disjoint, draw, select_tasks
-from verl_agent.errors import ConfigError
-from verl_agent.commands.hydra_main import launch
-from verl_agent.rollout.oracle import moves_of
-from verl_agent.runs.folder import SFT_IDENTITY, identity
-from verl_agent.offline.run import Method, Plan
-from verl_agent.offline.run import run as run_method
+from verl_agent.rollout.oracle import demonstration_actions
 from verl_agent.runs.console import exit_with
+from verl_agent.runs.folder import SFT_IDENTITY, identity
 from verl_agent.trace.metrics_log import LoggedStep
 from verl_agent.types import TaskItem
 
@@ -41,7 +41,7 @@ def plan(config: DictConfig) -> Plan:
     tasks = select_tasks(env.name, env.train_tasks, options)
     held_out = select_tasks(env.name, env.eval_tasks, options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, options)
-    agent = agent_for(agent_section(config), env.name, options)
+    agent = agent_for(agent_settings(config), env.name, options)
     shown = drawn(tasks, config.data.train_max_samples) if source.oracle else []
     chosen = recorded(source, held_out)
     if source.records and not chosen:
@@ -54,7 +54,7 @@ def plan(config: DictConfig) -> Plan:
     content = [[conversation(episode.record), episode.weight] for episode in chosen]
     return Plan(
         rows=oracle_rows(config, agent, shown)
-        + sum(agent.context.stretches(len(episode.record["turns"])) for episode in chosen),
+        + sum(agent.context.segments(len(episode.record["turns"])) for episode in chosen),
         val_rows=validation_rows(config, agent),
         identity={"command": "sft", **facts, "recorded episodes": fingerprint(content)},
         summary=f"{len(shown)} episodes of the oracle" + (f", {counts}" if counts else ""),
@@ -75,7 +75,7 @@ def recorded(source: EpisodeSource, held_out: list[TaskItem]) -> list[ChosenEpis
 
 def drawn(tasks: list[TaskItem], most: int) -> list[TaskItem]:
     """The tasks that are shown."""
-    return draw(tasks, most) if most > 0 else tasks
+    return sample_tasks(tasks, most) if most > 0 else tasks
 
 
 def oracle_rows(config: DictConfig, agent: Agent, tasks: list[TaskItem]) -> int:
@@ -83,7 +83,7 @@ def oracle_rows(config: DictConfig, agent: Agent, tasks: list[TaskItem]) -> int:
     if not agent.context.edits:
         return len(tasks)
     session = new_session(config.env.name, env_options(config))
-    return sum(agent.context.stretches(len(moves_of(session, item))) for item in tasks)
+    return sum(agent.context.segments(len(demonstration_actions(session, item))) for item in tasks)
 
 
 def validation_rows(config: DictConfig, agent: Agent) -> int:

@@ -10,20 +10,20 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from verl_agent.runs.best_checkpoint import BestKeeper, keep_best
-from verl_agent.preflight.algorithms import has_critic
+from verl_agent.commands.hydra_main import launch
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.preflight.loggers import check_loggers
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.results import validation_gain
+from verl_agent.preflight.algorithms import has_critic
 from verl_agent.preflight.estimates import cpu_step_s, estimate, shape_of, spell
-from verl_agent.commands.hydra_main import launch
+from verl_agent.preflight.loggers import check_loggers
 from verl_agent.preflight.rl import needed_gb, prepare
-from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.best_checkpoint import BestKeeper, keep_best
+from verl_agent.runs.console import exit_with, poll_in_background, redirect_output, report_failure
 from verl_agent.runs.folder import RL_IDENTITY, RunFolder, check_resume, identity
-from verl_agent.runs.console import exit_with, explaining, quiet, repeating
-from verl_agent.trace.curves import draw_curves
-from verl_agent.evaluation.results import learnt
+from verl_agent.runs.processes import ending_all_children
+from verl_agent.trace.curves import plot_curves
 from verl_agent.trace.progress import ProgressView
 from verl_agent.trace.record import read_records
 
@@ -51,7 +51,7 @@ def run(config: DictConfig) -> None:
         folder = RunFolder.at(config.trainer.default_local_dir)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
-    with quiet(folder.log) as console:
+    with redirect_output(folder.log) as console:
         console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
         check_keys(config, "agent_base")
         check_loggers(config.trainer.logger)
@@ -80,9 +80,9 @@ def run(config: DictConfig) -> None:
         show_footprint(config, console)
         try:
             with (
-                explaining(folder, console),
+                report_failure(folder, console),
                 ending_all_children() as note_memory,
-                watching(folder, config.trainer, console),
+                follow_run(folder, config.trainer, console),
             ):
                 train(config, folder, note_memory)
         finally:
@@ -154,7 +154,7 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None])
 
 
 @contextmanager
-def watching(folder: RunFolder, trainer: DictConfig, console: Console) -> Iterator[None]:
+def follow_run(folder: RunFolder, trainer: DictConfig, console: Console) -> Iterator[None]:
     """While the block runs, show where start-up is, then a line a step; at each checkpoint keep house."""
     shown, position, saved = -1, 0, folder.last_step
     keeper = BestKeeper(folder)
@@ -177,16 +177,16 @@ def watching(folder: RunFolder, trainer: DictConfig, console: Console) -> Iterat
             if folder.last_step > saved:
                 saved = folder.last_step
                 folder.prune(trainer.max_actor_ckpt_to_keep, running=True)
-                draw(folder)
+                plot_run(folder)
 
-        with repeating(look, POLL_S):
+        with poll_in_background(look, POLL_S):
             yield
 
 
 def finish(folder: RunFolder, console: Console) -> None:
     """Draw the curves and say where everything is."""
     if any(path.stat().st_size for path in folder.all_metrics):
-        console.print(f"curves: {folder.curves}" if draw(folder) else "nothing to draw yet", soft_wrap=True)
+        console.print(f"curves: {folder.curves}" if plot_run(folder) else "nothing to draw yet", soft_wrap=True)
         show_gain(folder, console)
         best = keep_best(folder.root)
         if best is not None:
@@ -197,11 +197,11 @@ def finish(folder: RunFolder, console: Console) -> None:
         )
 
 
-def draw(folder: RunFolder) -> bool:
+def plot_run(folder: RunFolder) -> bool:
     """Draw the curves of a run; returns whether there is anything to draw."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:
-        draw_curves(folder.all_metrics, folder.curves, title=folder.root.name)
+        plot_curves(folder.all_metrics, folder.curves, title=folder.root.name)
     except ConfigError:
         return False
     return True
@@ -210,7 +210,7 @@ def draw(folder: RunFolder) -> bool:
 def show_gain(folder: RunFolder, console: Console) -> None:
     """Compare the first and the last validation, task by task."""
     records = folder.root / "episodes"
-    gain = learnt(read_records(records)) if records.is_dir() else None
+    gain = validation_gain(read_records(records)) if records.is_dir() else None
     if gain:
         first, last, both = gain
         console.print(

@@ -4,10 +4,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from verl_agent.config.settings import AgentSection, section
+from verl_agent.agents.settings import AgentSettings
+from verl_agent.config.settings import section
 
 
-def agent_section(config: Any) -> AgentSection:
+def agent_settings(config: Any) -> AgentSettings:
     """Section `agent`.
 
     Args:
@@ -17,7 +18,7 @@ def agent_section(config: Any) -> AgentSection:
         ConfigError: a key or a value of it is not allowed.
     """
     chosen: Any = OmegaConf.to_container(config.agent)
-    return section("agent", AgentSection, chosen)
+    return section("agent", AgentSettings, chosen)
 
 
 def env_options(config: Any) -> dict[str, Any]:

@@ -12,10 +12,11 @@ env:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import Any
 
-from verl_agent.config.settings import AgentSettings, EnvSettings, agent_settings
+from verl_agent.config.settings import RunSettings, run_settings
+from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError, did_you_mean
 
 OWN_SECTIONS = ("horizon", "episode", "credit", "agent")
@@ -37,7 +38,7 @@ class Part:
 
     label: str
     weight: float
-    settings: AgentSettings
+    settings: RunSettings
 
     @property
     def env(self) -> EnvSettings:
@@ -45,16 +46,16 @@ class Part:
         return self.settings.env
 
 
-def agent_parts(config: Mapping[str, Any]) -> list[Part]:
+def run_envs(config: Mapping[str, Any]) -> list[Part]:
     """The environments of a whole, resolved config.
 
     Raises:
-        ConfigError: a part that is empty, unknown or named twice; or see `agent_settings`.
+        ConfigError: a part that is empty, unknown or named twice; or see `run_settings`.
     """
     env = config.get("env")
     mixture = env.get("mixture") if isinstance(env, Mapping) else None
     if mixture is None:
-        settings = agent_settings(config)
+        settings = run_settings(config)
         return [Part(settings.env.name, 1.0, settings)]
     if not isinstance(mixture, Sequence) or not mixture or not all(isinstance(part, Mapping) for part in mixture):
         raise ConfigError("env.mixture must be a list of parts such as {name: textcraft, weight: 1}, or null.")
@@ -89,7 +90,12 @@ def _part(config: Mapping[str, Any], place: int, entry: Mapping[str, Any]) -> Pa
     own = {key: value for key, value in entry.items() if key not in ("label", "weight", *OWN_SECTIONS)}
     sections = {name: {**(config.get(name) or {}), **(entry.get(name) or {})} for name in OWN_SECTIONS}
     try:
-        settings = agent_settings({**config, **sections, "env": {**shared, **own}})
+        settings = run_settings({**config, **sections, "env": {**shared, **own}})
     except ConfigError as error:
         raise ConfigError(f"{where} ({label}): {error}") from error
     return Part(label, float(weight), settings)
+
+
+def shares_of_a_batch(weights: Sequence[float], batch_size: int) -> list[int]:
+    """Tasks of each part in a batch, rounded up."""
+    return [ceil(weight / sum(weights) * batch_size) for weight in weights]

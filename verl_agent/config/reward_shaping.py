@@ -15,7 +15,7 @@ ANCHORS = ("observation", "history")
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class RewardShaping:
     """Section `credit`. The defaults leave an episode's return as it is, on its last turn.
 
     Attributes:
@@ -71,11 +71,11 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnCredit:
+class TurnRewards:
     """What estimators need to know of the turns of an episode, in the order of its replies.
 
     Attributes:
-        rewards: of each turn, see `Credit.rewards`.
+        rewards: of each turn, see `RewardShaping.rewards`.
         anchors: of each turn, a key that is the same where two turns start from the same state.
         first: number of the first turn in its episode; above 0 where an episode is trained on in several pieces.
     """
@@ -84,7 +84,7 @@ class TurnCredit:
     anchors: Sequence[str]
     first: int = 0
 
-    def split(self, counts: Sequence[int]) -> list["TurnCredit"]:
+    def split(self, counts: Sequence[int]) -> list["TurnRewards"]:
         """The same in pieces, for an episode that is trained on in pieces.
 
         Args:
@@ -98,7 +98,7 @@ class TurnCredit:
         pieces, begin = [], 0
         for count in counts:
             end = begin + count
-            pieces.append(TurnCredit(self.rewards[begin:end], self.anchors[begin:end], self.first + begin))
+            pieces.append(TurnRewards(self.rewards[begin:end], self.anchors[begin:end], self.first + begin))
             begin = end
         return pieces
 
@@ -107,9 +107,9 @@ class TurnCredit:
         return {"rewards": list(self.rewards), "anchors": list(self.anchors), "first": self.first}
 
 
-def turn_credit(episode: Episode, credit: Credit) -> TurnCredit:
+def turn_rewards(episode: Episode, credit: RewardShaping) -> TurnRewards:
     """Rewards and anchors of a whole episode."""
-    return TurnCredit(credit.rewards(episode), _anchors(episode, credit.anchor))
+    return TurnRewards(credit.rewards(episode), _anchors(episode, credit.anchor))
 
 
 def _anchors(episode: Episode, kind: str) -> list[str]:

@@ -95,7 +95,7 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class ActionForm(ABC):
+class ActionFormat(ABC):
     """How replies mark an action.
 
     Attributes:
@@ -112,16 +112,16 @@ class ActionForm(ABC):
         """What a marked action looks like, with words in place of the action."""
 
     @abstractmethod
-    def find(self, reply: str) -> str | None:
+    def parse(self, reply: str) -> str | None:
         """The action in a reply, without its marks, or None."""
 
     @abstractmethod
-    def mark(self, action: str) -> str:
-        """An action as a reply has it: `find(mark(action)) == action`."""
+    def format(self, action: str) -> str:
+        """An action as a reply has it: `parse(format(action)) == action`."""
 
 
 @dataclass(frozen=True)
-class LineForm(ActionForm):
+class LineFormat(ActionFormat):
     """The text after the last `Action:`, up to the end of its line.
 
     Attributes:
@@ -133,20 +133,20 @@ class LineForm(ActionForm):
 
     @property
     def template(self) -> str:
-        """See `ActionForm`."""
+        """See `ActionFormat`."""
         return f"Action: {self.placeholder}"
 
-    def find(self, reply: str) -> str | None:
-        """See `ActionForm`."""
+    def parse(self, reply: str) -> str | None:
+        """See `ActionFormat`."""
         return last_action(reply)
 
-    def mark(self, action: str) -> str:
-        """See `ActionForm`."""
+    def format(self, action: str) -> str:
+        """See `ActionFormat`."""
         return f"Action: {action}"
 
 
 @dataclass(frozen=True)
-class TagForm(ActionForm):
+class TagFormat(ActionFormat):
     """The first of some tags, such as `<search>words</search>`; the action keeps its tag.
 
     Attributes:
@@ -158,16 +158,16 @@ class TagForm(ActionForm):
 
     @property
     def template(self) -> str:
-        """See `ActionForm`."""
+        """See `ActionFormat`."""
         return " or ".join(f"<{name}>{words}</{name}>" for name, words in self.tags)
 
-    def find(self, reply: str) -> str | None:
-        """See `ActionForm`."""
+    def parse(self, reply: str) -> str | None:
+        """See `ActionFormat`."""
         found = first_tag(reply, [name for name, _ in self.tags])
         return f"<{found[0]}>{found[1]}</{found[0]}>" if found else None
 
-    def mark(self, action: str) -> str:
-        """See `ActionForm`."""
+    def format(self, action: str) -> str:
+        """See `ActionFormat`."""
         return action
 
     def split(self, action: str) -> tuple[str, str] | None:
@@ -177,7 +177,7 @@ class TagForm(ActionForm):
 
 
 @dataclass(frozen=True)
-class FenceForm(ActionForm):
+class FenceFormat(ActionFormat):
     """The text inside the last triple backticks.
 
     Attributes:
@@ -189,28 +189,28 @@ class FenceForm(ActionForm):
 
     @property
     def template(self) -> str:
-        """See `ActionForm`."""
+        """See `ActionFormat`."""
         return f"```{self.placeholder}```"
 
-    def find(self, reply: str) -> str | None:
-        """See `ActionForm`."""
+    def parse(self, reply: str) -> str | None:
+        """See `ActionFormat`."""
         return last_fence(reply)
 
-    def mark(self, action: str) -> str:
-        """See `ActionForm`."""
+    def format(self, action: str) -> str:
+        """See `ActionFormat`."""
         return f"```{action}```"
 
 
-FORMS: Mapping[str, type[ActionForm]] = {form.kind: form for form in (LineForm, TagForm, FenceForm)}
+FORMS: Mapping[str, type[ActionFormat]] = {form.kind: form for form in (LineFormat, TagFormat, FenceFormat)}
 
 
-def describe_form(form: ActionForm) -> dict[str, Any]:
+def action_format_to_json(action_format: ActionFormat) -> dict[str, Any]:
     """A form as JSON, for clients on other machines."""
-    return {"kind": form.kind, **asdict(form)}
+    return {"kind": action_format.kind, **asdict(action_format)}
 
 
-def read_form(value: Any) -> ActionForm:
-    """The form that `describe_form` wrote.
+def action_format_from_json(value: Any) -> ActionFormat:
+    """The form that `action_format_to_json` wrote.
 
     Raises:
         EnvError: it is none that this version knows.

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, TypeAlias
 
-from verl_agent.envs.action_format import ActionForm, LineForm
+from verl_agent.envs.action_format import ActionFormat, LineFormat
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
-Oracle: TypeAlias = Callable[[str], Move]
+Oracle: TypeAlias = Callable[[str], DemoAction]
 """The next move, by what is seen; asked once a turn, in order."""
 
 
@@ -64,7 +64,7 @@ class EnvAdapter(ABC):
     hosting: ClassVar[Hosting] = Hosting()
     """What a host process may hold of it."""
 
-    form: ClassVar[ActionForm] = LineForm()
+    action_format: ClassVar[ActionFormat] = LineFormat()
     """How replies mark an action. Agents explain it to the model and read actions by it."""
 
     @classmethod
@@ -94,7 +94,7 @@ class EnvAdapter(ABC):
     async def close(self) -> None:  # noqa: B027 - most environments have nothing to release
         """Release what the session holds. May be called more than once."""
 
-    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+    def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Moves that solve `item`, for supervised warm starts and tests.
 
         Raises:

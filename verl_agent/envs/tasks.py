@@ -40,7 +40,7 @@ def select_tasks(env: str, source: str, options: Mapping[str, Any] | None = None
     return [known[task_id] for task_id in ids]
 
 
-def draw(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:
+def sample_tasks(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:
     """`count` of the tasks, the same ones on every machine and for every order of the list."""
     return sorted(tasks, key=lambda item: hashlib.sha256(item.id.encode()).hexdigest())[:count]
 

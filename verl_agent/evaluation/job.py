@@ -13,18 +13,18 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from verl_agent.agents.registry import agent_for
-from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
 from verl_agent.config.keys import check_complete
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.loop import PlannedEpisode, pending
+from verl_agent.evaluation.report import comparison_table, results_table, write_report
+from verl_agent.evaluation.results import Comparison, compare, results
+from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.evaluation.loop import Slot, pending
 from verl_agent.rollout.oracle import ORACLE
-from verl_agent.evaluation.results import Comparison, compare, results
-from verl_agent.evaluation.report import comparison_table, results_table, write_report
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record import EpisodeRecord, read_records
 from verl_agent.types import TaskItem
@@ -35,7 +35,7 @@ MAY_DIFFER = ("samples", "tasks", "max_tasks", "concurrency", "output_dir", "com
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Evaluation:
     """One evaluation, checked.
 
     Attributes:
@@ -57,7 +57,7 @@ class Job:
     baseline: list[EpisodeRecord]
 
     @property
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[PlannedEpisode]:
         """What is still to be played."""
         return pending(self.items, self.config.evaluation.samples, self.earlier)
 
@@ -71,7 +71,7 @@ class Job:
         return _records_of(self.folder, {item.id for item in self.items}, self.config.evaluation.samples)
 
 
-def prepare_evaluation(config: DictConfig) -> Job:
+def prepare_evaluation(config: DictConfig) -> Evaluation:
     """Resolve and check a composed recipe; makes the output folder.
 
     Raises:
@@ -100,7 +100,7 @@ def prepare_evaluation(config: DictConfig) -> Job:
     folder.mkdir(parents=True, exist_ok=True)
     claim_folder(folder, comparable(sections, model))
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
-    return Job(sections, plain, items, model, folder, earlier, baseline)
+    return Evaluation(sections, plain, items, model, folder, earlier, baseline)
 
 
 def earlier_evaluation(folder: str) -> list[EpisodeRecord]:
@@ -195,7 +195,7 @@ def claim_folder(folder: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def report(job: Job, console: Console) -> None:
+def report(job: Evaluation, console: Console) -> None:
     """Show and write what is on disk, if anything is."""
     records = job.records()
     found = results(records)
@@ -222,7 +222,7 @@ def report(job: Job, console: Console) -> None:
     console.print(f"results: {job.folder / REPORT}\nepisodes: {job.folder / RECORDS}", markup=False, soft_wrap=True)
 
 
-def comparable_yet(job: Job, records: Sequence[EpisodeRecord]) -> bool:
+def comparable_yet(job: Evaluation, records: Sequence[EpisodeRecord]) -> bool:
     """Whether a task of the evaluation to compare with has been played already."""
     return not {record["task"] for record in job.baseline}.isdisjoint(record["task"] for record in records)
 

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.errors import FaultLimitError
-from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_sound
+from verl_agent.errors import EnvErrorLimitError
 from verl_agent.evaluation.results import final_records
-from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, Origin, Purpose, episode_of, to_record
+from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, EpisodeWriter, Purpose, episode_of, to_record
 from verl_agent.types import Episode, TaskItem
 
 ONLY_FAULTS = 20
@@ -22,7 +22,7 @@ ONLY_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class PlannedEpisode:
     """One episode to be played.
 
     Attributes:
@@ -47,7 +47,7 @@ class EvaluationSetup:
         model: the policy's name, for the record.
         seed: of the whole evaluation.
         concurrency: episodes at once, >= 1.
-        max_fault_share: share of the episodes, 0 to 1, whose environment may fail.
+        max_env_error_rate: share of the episodes, 0 to 1, whose environment may fail.
         purpose: what they are played for, for the record.
     """
 
@@ -59,18 +59,18 @@ class EvaluationSetup:
     model: str
     seed: int = 1
     concurrency: int = 1
-    max_fault_share: float = 0.5
+    max_env_error_rate: float = 0.5
     purpose: Purpose = "evaluation"
 
 
-def pending(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[Slot]:
+def pending(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
     """What is still to be played: all but the sound episodes on record; a failed environment gets a new chance.
 
     The first sample of every task comes before the second of any, so that a run that is stopped has seen most tasks.
     """
-    final = [record for record in final_records(records) if episode_of(record).sound]
+    final = [record for record in final_records(records) if episode_of(record).valid]
     done = {(record["task"], record["sample"]) for record in final}
-    slots = [Slot(item, sample) for sample in range(samples) for item in items]
+    slots = [PlannedEpisode(item, sample) for sample in range(samples) for item in items]
     return [slot for slot in slots if (slot.item.id, slot.sample) not in done]
 
 
@@ -80,7 +80,7 @@ def episode_seed(seed: int, task: str, sample: int) -> int:
 
 
 async def play_all(
-    slots: Sequence[Slot],
+    slots: Sequence[PlannedEpisode],
     setup: EvaluationSetup,
     writer: EpisodeWriter,
     on_episode: Callable[[Episode], None],
@@ -94,9 +94,9 @@ async def play_all(
         on_episode: told of each episode's last try.
 
     Raises:
-        FaultLimitError: more environments failed than allowed, or nothing but failures came at first.
+        EnvErrorLimitError: more environments failed than allowed, or nothing but failures came at first.
     """
-    waiting, faults = iter(slots), _Faults(len(slots), setup.max_fault_share)
+    waiting, faults = iter(slots), _Faults(len(slots), setup.max_env_error_rate)
     workers = [asyncio.create_task(_work(waiting, setup, writer, faults, on_episode)) for _ in range(setup.concurrency)]
     try:
         await asyncio.gather(*workers)
@@ -107,7 +107,7 @@ async def play_all(
 
 
 async def _work(
-    waiting: Iterator[Slot],
+    waiting: Iterator[PlannedEpisode],
     setup: EvaluationSetup,
     writer: EpisodeWriter,
     faults: "_Faults",
@@ -119,13 +119,13 @@ async def _work(
         faults.add(episode)
 
 
-async def _play(slot: Slot, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
+async def _play(slot: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
     seed = episode_seed(setup.seed, slot.item.id, slot.sample)
-    tries = await play_until_sound(
+    tries = await play_until_valid(
         slot.item, setup.new_env, setup.new_agent, lambda: setup.new_policy(slot.item, seed), setup.limits
     )
     for attempt, episode in enumerate(tries, start=1):
-        origin = Origin(
+        origin = EpisodeMeta(
             purpose=setup.purpose,
             split=setup.tasks,
             step=0,
@@ -149,10 +149,10 @@ class _Faults:
 
     def add(self, episode: Episode) -> None:
         self.ended += 1
-        self.failed += not episode.sound
+        self.failed += not episode.valid
         hopeless = self.failed == self.ended == ONLY_FAULTS and self.allowed_share < 1
         if hopeless or self.failed > self.allowed_share * self.planned:
-            raise FaultLimitError(
+            raise EnvErrorLimitError(
                 f"{self.failed} of {self.ended} episodes failed in their environment, of {self.planned} planned; "
-                f"env.max_fault_share={self.allowed_share:g}. The last one: {episode.error}"
+                f"env.max_env_error_rate={self.allowed_share:g}. The last one: {episode.error}"
             )

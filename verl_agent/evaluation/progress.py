@@ -56,7 +56,7 @@ class EvaluationProgress:
         """Count one episode, the last try of it."""
         self.played += 1
         self.solved += episode.success
-        self.faults += not episode.sound
+        self.faults += not episode.valid
         self._bar.update(self._task, advance=1, description=self.state)
         if not self.console.is_terminal and (self.played % max(1, self.total // LINES) == 0 or not self._left):
             left = timedelta(seconds=round(self._left * (time.monotonic() - self._started) / self.played))
@@ -66,8 +66,8 @@ class EvaluationProgress:
     @property
     def state(self) -> str:
         """Success of this run's sound episodes so far."""
-        sound = self.played - self.faults
-        rate = f"success {self.solved / sound:.1%}" if sound else "success -"
+        valid = self.played - self.faults
+        rate = f"success {self.solved / valid:.1%}" if valid else "success -"
         return f"{rate}, {self.faults} faults" if self.faults else rate
 
     @property

@@ -10,16 +10,16 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.evaluation.results import ALL, Comparison, Result
+from verl_agent.evaluation.results import ALL, CategoryResult, Comparison
 
 REPORT_VERSION = 1
 """Raised when a field of the JSON changes its meaning or goes."""
 
 
-def results_table(results: Sequence[Result], title: str) -> Table:
+def results_table(results: Sequence[CategoryResult], title: str) -> Table:
     """One row a category; the interval of each success rate is the 95 % one."""
     most = max((k for result in results for k in result.pass_at), default=1)
-    columns: dict[str, Callable[[Result], str]] = {
+    columns: dict[str, Callable[[CategoryResult], str]] = {
         "items": lambda result: str(result.items),
         "played": lambda result: str(result.episodes),
         "success [95 %]": lambda result: str(result.success or "-"),
@@ -51,7 +51,7 @@ def comparison_table(comparisons: Sequence[Comparison], before: str) -> Table:
 
 
 def write_report(
-    path: Path, facts: Mapping[str, Any], results: Sequence[Result], compared: Sequence[Comparison]
+    path: Path, facts: Mapping[str, Any], results: Sequence[CategoryResult], compared: Sequence[Comparison]
 ) -> None:
     """Write the JSON, whole or not at all.
 
@@ -72,7 +72,7 @@ def write_report(
     draft.replace(path)
 
 
-def _endings(results: Sequence[Result]) -> str | None:
+def _endings(results: Sequence[CategoryResult]) -> str | None:
     overall = next((result for result in results if result.category == ALL), None)
     if overall is None:
         return None

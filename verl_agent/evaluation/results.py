@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.statistics import Estimate, mean_over_items, paired_difference, pass_at_k, wilson_interval
 from verl_agent.trace.metrics import EpisodeSummary, summarize
 from verl_agent.trace.record import EpisodeRecord, episode_of
-from verl_agent.evaluation.statistics import Estimate, mean_over_items, paired_difference, pass_at_k, wilson_interval
 
 ALL = "all"
 """Name of the result over every category."""
@@ -18,7 +18,7 @@ INVALID_ACTION = "invalid_action"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CategoryResult:
     """What one category of tasks, or all, gave. Rates and means are over sound episodes; None without any.
 
     Attributes:
@@ -78,7 +78,7 @@ def final_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
     return list({(record["env"], record["task"], record["sample"]): record for record in records}.values())
 
 
-def results(records: Iterable[EpisodeRecord]) -> list[Result]:
+def results(records: Iterable[EpisodeRecord]) -> list[CategoryResult]:
     """One result for each category, in natural order, and one for all tasks at the end; empty without records."""
     played = _played(records)
     if not played:
@@ -94,7 +94,7 @@ def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> 
     Raises:
         ConfigError: the two share no task with a sound episode.
     """
-    old, new = ([one for one in _played(records) if one.summary.sound] for records in (before, after))
+    old, new = ([one for one in _played(records) if one.summary.valid] for records in (before, after))
     overall = _comparison(ALL, old, new)
     if overall is None:
         raise ConfigError("the two evaluations share no task. Evaluate both on the same tasks to compare them.")
@@ -103,7 +103,7 @@ def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> 
     return [*(part for part in parts if part is not None), overall]
 
 
-def learnt(records: Iterable[EpisodeRecord]) -> tuple[int, int, Comparison] | None:
+def validation_gain(records: Iterable[EpisodeRecord]) -> tuple[int, int, Comparison] | None:
     """The first and the last validated step of a run, and the comparison of the two over all tasks.
 
     Returns:
@@ -160,21 +160,21 @@ def _solved_by_item(played: Iterable[_Played]) -> dict[str, list[float]]:
     return dict(solved)
 
 
-def _result(category: str, played: Sequence[_Played]) -> Result:
-    sound = [one.summary for one in played if one.summary.sound]
-    solved = _solved_by_item(one for one in played if one.summary.sound)
-    turns = sum(summary.turns for summary in sound)
-    invalid = sum(summary.info.get(INVALID_ACTION, 0.0) for summary in sound)
-    return Result(
+def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
+    valid = [one.summary for one in played if one.summary.valid]
+    solved = _solved_by_item(one for one in played if one.summary.valid)
+    turns = sum(summary.turns for summary in valid)
+    invalid = sum(summary.info.get(INVALID_ACTION, 0.0) for summary in valid)
+    return CategoryResult(
         category=category,
         items=len(solved),
-        episodes=len(sound),
-        faults=len(played) - len(sound),
+        episodes=len(valid),
+        faults=len(played) - len(valid),
         success=success_estimate(solved) if solved else None,
         pass_at=_pass_at(solved),
-        reward_mean=fmean(summary.reward for summary in sound) if sound else None,
-        turns_mean=turns / len(sound) if sound else None,
-        tokens_mean=fmean(summary.tokens for summary in sound) if sound else None,
+        reward_mean=fmean(summary.reward for summary in valid) if valid else None,
+        turns_mean=turns / len(valid) if valid else None,
+        tokens_mean=fmean(summary.tokens for summary in valid) if valid else None,
         invalid_share=invalid / turns if turns else None,
         stops=dict(Counter(str(one.summary.stop) for one in played).most_common()),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_agent.config.settings import AgentSettings, agent_settings, section
+from verl_agent.config.settings import RunSettings, run_settings, section
 from verl_agent.errors import ConfigError
 
 
@@ -108,7 +108,7 @@ class EvaluationSettings:
 class EvaluationConfig:
     """All sections of an evaluation."""
 
-    agent: AgentSettings
+    agent: RunSettings
     data: LengthSettings
     engine: EngineSettings
     evaluation: EvaluationSettings
@@ -123,7 +123,7 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
     for name in ("data", "engine", "evaluation"):
         if not isinstance(config.get(name), Mapping):
             raise ConfigError(f"the config has no section {name!r}. Start from an evaluation recipe in recipes/.")
-    agent, data = agent_settings(config), section("data", LengthSettings, config["data"])
+    agent, data = run_settings(config), section("data", LengthSettings, config["data"])
     if agent.env.hosts.where == "ray":
         raise ConfigError("env.hosts.where='ray' is for training. Allowed in an evaluation: auto, local, inline.")
     turn = agent.episode.max_tokens_per_turn

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)

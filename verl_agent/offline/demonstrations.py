@@ -7,9 +7,9 @@ from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.composed import agent_section
+from verl_agent.config.composed import agent_settings
 from verl_agent.envs.registry import load_adapter
-from verl_agent.envs.tasks import draw, select_tasks
+from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.oracle import demonstrate
 from verl_agent.rollout.tokens import EpisodeTokens, Sample, check_tools, choose_builder, render_episode
@@ -38,12 +38,12 @@ class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
         options: Any = OmegaConf.to_container(config.env_options)
         tasks = select_tasks(config.env_name, parquet_files, options)
         adapter = load_adapter(config.env_name, options)
-        words = agent_section(config)
+        words = agent_settings(config)
         template_options = config.get("apply_chat_template_kwargs", {})
         builder = choose_builder(tokenizer, config.model_type, template_options)
         self.rows: list[dict[str, torch.Tensor]] = []
-        for item in draw(tasks, max_samples) if max_samples > 0 else tasks:
-            agent = new_agent(words, adapter.form)
+        for item in sample_tasks(tasks, max_samples) if max_samples > 0 else tasks:
+            agent = new_agent(words, adapter.action_format)
             if agent.tools:
                 check_tools(tokenizer, builder, agent.tools, template_options)
             episode = demonstrate(item, adapter(**options), agent)

@@ -11,10 +11,10 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
-from verl_agent.offline.pairs import PairDataset, collate_pairs
-from verl_agent.offline.selection import fingerprint
 from verl_agent.models.resolve import weights_on_disk
 from verl_agent.offline.dpo_loss import dpo_losses, reply_log_probs
+from verl_agent.offline.pairs import PairDataset, collate_pairs
+from verl_agent.offline.selection import fingerprint
 from verl_agent.offline.sft_trainer import SupervisedTrainer
 from verl_agent.runs.folder import read_identity
 

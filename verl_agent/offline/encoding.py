@@ -7,9 +7,10 @@ from omegaconf import OmegaConf
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
-from verl_agent.config.settings import AgentSection, section
-from verl_agent.offline.selection import prompt
+from verl_agent.agents.settings import AgentSettings
+from verl_agent.config.settings import section
 from verl_agent.errors import ConfigError
+from verl_agent.offline.selection import prompt
 from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder, render_episode
 from verl_agent.trace.record import EpisodeRecord, episode_of
 
@@ -36,7 +37,7 @@ class EpisodeEncoder:
         self._template_options = config.get("apply_chat_template_kwargs", {})
         self._builder = choose_builder(tokenizer, config.model_type, self._template_options)
         chosen: Any = OmegaConf.to_container(config.agent)
-        self._words: AgentSection = section("agent", AgentSection, chosen)
+        self._words: AgentSettings = section("agent", AgentSettings, chosen)
         self._agents: dict[str, Agent] = {}
 
     def encode(self, record: EpisodeRecord) -> list[Row]:

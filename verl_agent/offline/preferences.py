@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from verl_agent.offline.selection import TaskKey, conversation, fingerprint, prompt
 from verl_agent.errors import ConfigError
+from verl_agent.offline.selection import TaskKey, conversation, fingerprint, prompt
 from verl_agent.trace.record import EpisodeRecord
 
 

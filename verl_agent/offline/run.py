@@ -13,11 +13,16 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.config.keys import check_complete, check_keys, check_kind
-from verl_agent.preflight.loggers import check_loggers
 from verl_agent.errors import ConfigError
+from verl_agent.models.hf import load_config
+from verl_agent.models.resolve import parameters, resolve_model
+from verl_agent.platform.detect import use_cpu_device
 from verl_agent.preflight.estimates import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
+from verl_agent.preflight.loggers import check_loggers
+from verl_agent.runs.best_checkpoint import keep_best, read_best
+from verl_agent.runs.console import poll_in_background, redirect_output, report_failure
+from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,
@@ -27,11 +32,6 @@ from verl_agent.system.resources import (
     memory_needed,
     read_memory,
 )
-from verl_agent.models.hf import load_config
-from verl_agent.models.resolve import parameters, resolve_model
-from verl_agent.platform.detect import use_cpu_device
-from verl_agent.runs.folder import RunFolder, check_resume
-from verl_agent.runs.console import explaining, quiet, repeating
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
 
 POLL_S = 0.5
@@ -85,7 +85,7 @@ def run(config: DictConfig, method: Method) -> None:
         folder = RunFolder.at(config.trainer.default_local_dir)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
-    with quiet(folder.log) as console:
+    with redirect_output(folder.log) as console:
         check_complete(config)
         check_keys(config, method.base)
         check_loggers(config.trainer.logger)
@@ -103,7 +103,7 @@ def run(config: DictConfig, method: Method) -> None:
         console.print(f"{plan.summary}{footprint(config, plan)}", markup=False, highlight=False, soft_wrap=True)
         if folder.last_step:
             console.print(f"going on after step {folder.last_step} of {steps}", highlight=False)
-        with explaining(folder, console), showing(folder, steps, method, console):
+        with report_failure(folder, console), showing(folder, steps, method, console):
             train(config, folder, method)
             if folder.last_step < steps:
                 raise RuntimeError(f"the training ended after step {folder.last_step} of {steps}.")
@@ -244,5 +244,5 @@ def showing(folder: RunFolder, steps: int, method: Method, console: Console) -> 
                 if "train/loss" in logged.values:
                     progress.update(bar, completed=logged.step, state=method.state(logged))
 
-        with repeating(follow, POLL_S):
+        with poll_in_background(follow, POLL_S):
             yield

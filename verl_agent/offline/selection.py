@@ -90,7 +90,7 @@ def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] 
             f"{EPISODE_RECORD_VERSION}. Record the episodes again."
         )
     usable = [
-        record for record in found if record["purpose"] != "validation" and record["turns"] and episode_of(record).sound
+        record for record in found if record["purpose"] != "validation" and record["turns"] and episode_of(record).valid
     ]
     _check_evaluated(usable, key, held_out)
     seen = {(record["env"], record["task"]) for record in usable} & (held_out or frozenset())

@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 
-from verl_agent.platform.own_worker import OwnWorkerExtension
 from verl_agent.platform.patches import keep_unpacked_weights
+from verl_agent.platform.run_scoped_worker import RunScopedWorkerExtension
 
 keep_unpacked_weights()
 
 
-class CpuWorkerExtension(OwnWorkerExtension):
+class CpuWorkerExtension(RunScopedWorkerExtension):
     """verl's worker extension on the CPU."""
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_agent.config.mixture import agent_parts
+from verl_agent.config.mixture import run_envs
 
 CARD_GB = 80.0
 """Memory of a GPU that recipes are sized for."""
@@ -250,6 +250,6 @@ def _seconds(
     passes = [2 + 6 * int(actor["ppo_epochs"])] * len(trained)
     work = sum(each.parameters * count for each, count in zip(trained, passes, strict=True))
     work += 2 * trained[0].parameters if reference else 0
-    settings = [part.settings for part in agent_parts(config)]
+    settings = [part.settings for part in run_envs(config)]
     longest = max(each.horizon.turns_for_evaluation() * each.episode.max_tokens_per_turn for each in settings)
     return float(work * tokens / rate + min(longest, length) / tokens_s)

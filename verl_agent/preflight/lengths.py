@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.preflight.algorithms import TURN_ESTIMATORS, has_critic
-from verl_agent.config.mixture import Part
-from verl_agent.training.mixture import shares_of_a_batch
+from verl_agent.config.mixture import Part, shares_of_a_batch
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.preflight.algorithms import TURN_ESTIMATORS, has_critic
 from verl_agent.preflight.prompts import agent_of
 
 

@@ -9,10 +9,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
-from verl_agent.config.settings import AgentSettings, EnvSettings
+from verl_agent.config.settings import RunSettings
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import load_adapter
-from verl_agent.envs.tasks import draw, select_tasks
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
 from verl_agent.types import Message, TaskItem
@@ -23,7 +24,7 @@ PROMPTS_S = 5.0
 """Seconds in which further prompts are looked at: all of them where an environment begins quickly."""
 
 
-def agent_of(settings: AgentSettings) -> Agent:
+def agent_of(settings: RunSettings) -> Agent:
     """An agent as episodes have it.
 
     Raises:
@@ -32,7 +33,7 @@ def agent_of(settings: AgentSettings) -> Agent:
     return agent_for(settings.agent, settings.env.name, settings.env.options)
 
 
-def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
+def check_prompts(config: DictConfig, settings: RunSettings) -> None:
     """The model can be asked as the environment asks: it reads so much, knows chat templates, prompts fit the budget.
 
     Looks at all tasks, or at as many as begin in `PROMPTS_S`; a longer prompt of another task stops the run when
@@ -56,10 +57,10 @@ def check_prompts(config: DictConfig, settings: AgentSettings) -> None:
         check_tools(tokenizer, builder, agent.tools, template_options)
     selections = (settings.env.train_tasks, settings.env.eval_tasks)
     listed = [select_tasks(settings.env.name, tasks, settings.env.options) for tasks in selections]
-    pairs = zip_longest(*(draw(tasks, len(tasks)) for tasks in listed))
+    pairs = zip_longest(*(sample_tasks(tasks, len(tasks)) for tasks in listed))
     items = [item for pair in pairs for item in pair if item is not None]
     for item, prompt in zip(items, asyncio.run(first_messages(settings.env, items)), strict=False):
-        length = len(builder.build_initial_tokens(agent.begin(prompt), tools=agent.tools))
+        length = len(builder.build_initial_tokens(agent.build_prompt(prompt), tools=agent.tools))
         if length > budget:
             raise ConfigError(
                 f"the prompt of task {item.id!r} has {length} tokens, more than data.max_prompt_length={budget}. "

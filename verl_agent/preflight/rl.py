@@ -11,13 +11,18 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
-from verl_agent.preflight.lengths import check_budgets, check_context, check_shares
-from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.config.keys import check_complete
-from verl_agent.config.mixture import Part, agent_parts
+from verl_agent.config.mixture import Part, run_envs
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.models.hf import load_config
+from verl_agent.models.resolve import parameters, resolve_model
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.weight_transfer import RUN_NAME
+from verl_agent.preflight.algorithms import check_algorithm, has_critic
+from verl_agent.preflight.lengths import check_budgets, check_context, check_shares
+from verl_agent.preflight.prompts import agent_of, check_prompts
 from verl_agent.system.resources import (
     RL_BARE_GB,
     RL_BYTES,
@@ -28,11 +33,6 @@ from verl_agent.system.resources import (
     memory_needed,
     read_memory,
 )
-from verl_agent.models.hf import load_config
-from verl_agent.models.resolve import parameters, resolve_model
-from verl_agent.platform.detect import use_cpu_device
-from verl_agent.platform.handover import RUN_NAME
-from verl_agent.preflight.prompts import agent_of, check_prompts
 
 
 def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
@@ -52,7 +52,7 @@ def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     check_complete(config)
-    parts = agent_parts(OmegaConf.to_container(config))
+    parts = run_envs(OmegaConf.to_container(config))
     check_trainer(config)
     check_algorithm(OmegaConf.to_container(config), parts)
     for part in parts:

@@ -76,7 +76,7 @@ async def play(item: TaskItem, env: EnvAdapter, agent: Agent, policy: Policy, li
     try:
         async with env_call("reset", limits.timeout_s):
             prompt = await env.reset(item)
-        episode.messages += agent.begin(prompt)
+        episode.messages += agent.build_prompt(prompt)
         agent.prompt_length = len(episode.messages)
         for _ in range(limits.max_turns):
             if await _turn(episode, env, agent, policy, limits.timeout_s):
@@ -96,19 +96,19 @@ async def play(item: TaskItem, env: EnvAdapter, agent: Agent, policy: Policy, li
 async def _turn(episode: Episode, env: EnvAdapter, agent: Agent, policy: Policy, timeout_s: float | None) -> bool:
     """Play one turn; returns whether the episode has ended, with its reason set."""
     asked = time.monotonic()
-    reply = await policy.reply(agent.view(episode.messages))
+    reply = await policy.reply(agent.visible_messages(episode.messages))
     answered = time.monotonic()
-    if reply.cut and not reply.tokens:
-        episode.stop = reply.cut
+    if reply.truncated_by and not reply.tokens:
+        episode.stop = reply.truncated_by
         return True
     episode.messages.append({"role": "assistant", "content": reply.text})
-    action, step = None if reply.cut else agent.read(reply.text), None
+    action, step = None if reply.truncated_by else agent.parse_reply(reply.text), None
     try:
-        if reply.cut:
-            episode.stop = reply.cut
+        if reply.truncated_by:
+            episode.stop = reply.truncated_by
             return True
         if action is None:
-            step = StepResult(agent.complaint, info={"invalid_action": 1.0})
+            step = StepResult(agent.format_error, info={"invalid_action": 1.0})
         else:
             async with env_call("step", timeout_s):
                 step = await env.step(action)
@@ -120,7 +120,7 @@ async def _turn(episode: Episode, env: EnvAdapter, agent: Agent, policy: Policy,
     return step.terminated
 
 
-async def play_until_sound(
+async def play_until_valid(
     item: TaskItem,
     new_env: Callable[[], EnvAdapter],
     new_agent: Callable[[], Agent],
@@ -137,6 +137,6 @@ async def play_until_sound(
     tries: list[Episode] = []
     while len(tries) <= limits.retries:
         tries.append(await play(item, new_env(), new_agent(), new_policy(), limits))
-        if tries[-1].sound:
+        if tries[-1].valid:
             break
     return tries

@@ -7,7 +7,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter, Oracle
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.types import Episode, Message, Move, Reply, TaskItem
+from verl_agent.types import DemoAction, Episode, Message, Reply, TaskItem
 
 ORACLE = "oracle"
 """What `model.path` of an evaluation is for the oracle of the environment."""
@@ -17,7 +17,7 @@ RECORD_IT = (
 )
 
 
-def moves_of(env: EnvAdapter, item: TaskItem) -> Sequence[Move]:
+def demonstration_actions(env: EnvAdapter, item: TaskItem) -> Sequence[DemoAction]:
     """What solves `item`, known before it is played.
 
     Raises:
@@ -39,7 +39,7 @@ class OraclePolicy:
         moves: in order; or what makes them, of which the agent then knows only those made so far.
     """
 
-    def __init__(self, agent: Agent, moves: Sequence[Move] | Oracle) -> None:
+    def __init__(self, agent: Agent, moves: Sequence[DemoAction] | Oracle) -> None:
         self._agent, self._turn = agent, 0
         self._see = moves if callable(moves) else None
         self._moves = [] if callable(moves) else list(moves)
@@ -48,7 +48,7 @@ class OraclePolicy:
         """See `Policy.reply`."""
         if self._see is not None:
             self._moves.append(self._see(messages[-1]["content"]))
-        text = self._agent.write(self._moves, self._turn)
+        text = self._agent.render_demo(self._moves, self._turn)
         self._turn += 1
         return Reply(text)
 
@@ -59,7 +59,7 @@ def oracle_policy(item: TaskItem, env: EnvAdapter, agent: Agent) -> OraclePolicy
     Raises:
         ConfigError: the environment has no oracle for it.
     """
-    return OraclePolicy(agent, env.oracle(item) or moves_of(env, item))
+    return OraclePolicy(agent, env.oracle(item) or demonstration_actions(env, item))
 
 
 def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent) -> Episode:
@@ -68,7 +68,7 @@ def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent) -> Episode:
     Raises:
         ConfigError: the environment has no oracle whose moves are known before, or its oracle does not solve the task.
     """
-    moves = moves_of(env, item)
+    moves = demonstration_actions(env, item)
     policy = OraclePolicy(agent, moves)
     episode = asyncio.run(play(item, env, agent, policy, EpisodeLimits(max(len(moves), 1))))
     if not episode.success:

@@ -28,13 +28,13 @@ class TokenBudget:
         episode: tokens after it, replies and observations together. Where the context is edited, each further stretch
             has both budgets together.
         turn: tokens of one reply.
-        play_cut_turns: whether a reply that reaches `turn` is closed and played, rather than ending the episode.
+        play_truncated_turns: whether a reply that reaches `turn` is closed and played, rather than ending the episode.
     """
 
     prompt: int
     episode: int
     turn: int
-    play_cut_turns: bool = False
+    play_truncated_turns: bool = False
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class EnginePolicy:
             )
         room = min(self.budget.turn, self._room())
         if room < 1:
-            return Reply("", cut=StopReason.EPISODE_TOKENS)
+            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
         output = await self.engine.generate(
             self._request_id,
             prompt_ids=list(self.tokens.ids),
@@ -103,7 +103,7 @@ class EnginePolicy:
         cut, closed = None, False
         if not ended and len(ids) >= room:
             cut = StopReason.TURN_TOKENS if room == self.budget.turn else StopReason.EPISODE_TOKENS
-            if cut is StopReason.TURN_TOKENS and self.budget.play_cut_turns:
+            if cut is StopReason.TURN_TOKENS and self.budget.play_truncated_turns:
                 cut, closed = None, True
         if not ended and cut is None:
             self.tokens.close_reply()

@@ -224,9 +224,9 @@ def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode:
     for place, turn in zip(range(agent.prompt_length, len(said), 2), episode.turns, strict=True):
         text = said[place]["content"]
         ids = encode_reply(tokenizer, text, tokens.end_of_turn)
-        tokens.read(agent.view(said[:place]))
-        tokens.write(text, ids if turn.reply.whole or len(ids) == 1 else ids[:-1])
-        if turn.reply.closed:
+        tokens.read(agent.visible_messages(said[:place]))
+        tokens.write(text, ids if turn.reply.complete or len(ids) == 1 else ids[:-1])
+        if turn.reply.force_closed:
             tokens.close_reply()
     return tokens.samples()
 

@@ -35,7 +35,7 @@ ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
 
 
 @contextmanager
-def quiet(log: Path) -> Iterator[Console]:
+def redirect_output(log: Path) -> Iterator[Console]:
     """Send everything that this process and its children print to `log`; yields a console on the terminal.
 
     File descriptors are redirected, so output of C code and of subprocesses is caught too.
@@ -65,7 +65,7 @@ def quiet(log: Path) -> Iterator[Console]:
 
 
 @contextmanager
-def repeating(look: Callable[[], None], every_s: float) -> Iterator[None]:
+def poll_in_background(look: Callable[[], None], every_s: float) -> Iterator[None]:
     """Call `look` in a thread every `every_s` seconds while the block runs, and once more when it has ended.
 
     What fails in one look, such as a file that is just being written, is logged, and looked at again the next time.
@@ -93,7 +93,7 @@ def repeating(look: Callable[[], None], every_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def explaining(folder: RunFolder, console: Console) -> Iterator[None]:
+def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
     """Say how to go on after Ctrl-C, and what the log says after a failure.
 
     Raises:

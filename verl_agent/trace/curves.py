@@ -61,7 +61,7 @@ class Log:
         return by_source
 
 
-def draw_curves(metrics: Path | str | Iterable[Path | str], png: Path | str, title: str = "") -> Path:
+def plot_curves(metrics: Path | str | Iterable[Path | str], png: Path | str, title: str = "") -> Path:
     """Draw the learning curves of a run, 1200 pixels wide. Panels without data are left out.
 
     Args:

@@ -30,7 +30,7 @@ class Metric:
 
 METRICS = (
     Metric("episode/reward_mean", "environment's own", "return of a sound episode, on average"),
-    Metric("episode/learnt_reward_mean", "credit's", "what a sound episode teaches, on average: scaled, with costs"),
+    Metric("episode/shaped_return_mean", "credit's", "what a sound episode teaches, on average: scaled, with costs"),
     Metric("episode/success_rate", "share", "sound episodes that solved their task"),
     Metric("episode/turns_mean", "turns", "replies in a sound episode, on average"),
     Metric("episode/turns_max", "turns", "replies in the longest sound episode"),
@@ -42,8 +42,8 @@ METRICS = (
     Metric("success/<category>", "share", "sound episodes of one category of tasks that solved their task"),
     Metric("part/<label>", "each its own", "`/<name>`: of one environment of a mixture, over its sound episodes"),
     Metric("env/retries", "count", "replays after a failed environment"),
-    Metric("env/faults", "count", "episodes whose environment failed at the last attempt too"),
-    Metric("env/fault_share", "share", "env/faults over all episodes"),
+    Metric("env/errors", "count", "episodes whose environment failed at the last attempt too"),
+    Metric("env/error_rate", "share", "env/errors over all episodes"),
     Metric("episode/uniform_groups", "count", "groups whose episodes all earned the same, so that none is better"),
     Metric("env/groups_dropped", "count", "groups left out because too few sound episodes remained"),
     Metric("time/generate_s_mean", "s", "time that a sound episode waited for the model, on average"),
@@ -68,7 +68,7 @@ class EpisodeSummary:
         category: group of tasks that is reported separately, or "".
         info: measurements of the environment, summed over turns.
         part: label of its environment in a mixture, or "".
-        learnt_reward: what it teaches; None where that is its reward.
+        shaped_return: what it teaches; None where that is its reward.
     """
 
     reward: float
@@ -83,24 +83,24 @@ class EpisodeSummary:
     category: str = ""
     info: Mapping[str, float] = field(default_factory=dict)
     part: str = ""
-    learnt_reward: float | None = None
+    shaped_return: float | None = None
 
     @property
-    def taught(self) -> float:
+    def effective_return(self) -> float:
         """The return that the update sees."""
-        return self.reward if self.learnt_reward is None else self.learnt_reward
+        return self.reward if self.shaped_return is None else self.shaped_return
 
     @property
-    def sound(self) -> bool:
-        """Whether the episode says something about the policy, as `Episode.sound`."""
+    def valid(self) -> bool:
+        """Whether the episode says something about the policy, as `Episode.valid`."""
         return self.stop not in (StopReason.ENV_ERROR, StopReason.CANCELLED)
 
     def to_fields(self) -> dict[str, float | int | str | bool]:
         """A flat dict of plain values, the form in which a summary travels between processes."""
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "info"}
         plain["stop"] = str(self.stop)
-        if self.learnt_reward is None:
-            del plain["learnt_reward"]
+        if self.shaped_return is None:
+            del plain["shaped_return"]
         return plain | {INFO_PREFIX + key: value for key, value in self.info.items()}
 
     @classmethod
@@ -123,12 +123,12 @@ class EpisodeSummary:
                 if key.startswith(INFO_PREFIX)
             },
             part=str(values.get("part", "")),
-            learnt_reward=float(values["learnt_reward"]) if "learnt_reward" in values else None,
+            shaped_return=float(values["shaped_return"]) if "shaped_return" in values else None,
         )
 
 
 def summarize(
-    episode: Episode, attempts: int = 1, part: str = "", learnt_reward: float | None = None
+    episode: Episode, attempts: int = 1, part: str = "", shaped_return: float | None = None
 ) -> EpisodeSummary:
     """The summary of an episode that was played `attempts` times, the last of them recorded here."""
     info_totals: dict[str, float] = defaultdict(float)
@@ -148,7 +148,7 @@ def summarize(
         category=episode.item.category,
         info=dict(info_totals),
         part=part,
-        learnt_reward=learnt_reward,
+        shaped_return=shaped_return,
     )
 
 
@@ -168,53 +168,53 @@ def episode_metrics(
     every = list(summaries)
     if not every:
         return {"env/groups_dropped": float(groups_dropped)}
-    sound = [summary for summary in every if summary.sound]
+    valid = [summary for summary in every if summary.valid]
     faults = sum(summary.stop is StopReason.ENV_ERROR for summary in every)
     metrics = {
         "episode/horizon": float(max(summary.max_turns for summary in every)),
         "env/retries": float(sum(summary.attempts - 1 for summary in every)),
-        "env/faults": float(faults),
-        "env/fault_share": faults / len(every),
+        "env/errors": float(faults),
+        "env/error_rate": faults / len(every),
         "env/groups_dropped": float(groups_dropped),
         "episode/uniform_groups": float(uniform_groups),
     }
     for reason in StopReason:
         metrics[f"stop/{reason}"] = fmean(summary.stop is reason for summary in every)
-    return metrics | (_policy_metrics(sound) if sound else {})
+    return metrics | (_policy_metrics(valid) if valid else {})
 
 
-def _policy_metrics(sound: Sequence[EpisodeSummary]) -> dict[str, float]:
+def _policy_metrics(valid: Sequence[EpisodeSummary]) -> dict[str, float]:
     metrics = {
-        "episode/reward_mean": fmean(summary.reward for summary in sound),
-        "episode/learnt_reward_mean": fmean(summary.taught for summary in sound),
-        "episode/success_rate": fmean(summary.success for summary in sound),
-        "episode/turns_mean": fmean(summary.turns for summary in sound),
-        "episode/turns_max": float(max(summary.turns for summary in sound)),
-        "episode/tokens_mean": fmean(summary.tokens for summary in sound),
-        "time/generate_s_mean": fmean(summary.generate_s for summary in sound),
-        "time/env_s_mean": fmean(summary.env_s for summary in sound),
-        "episode/hit_horizon": fmean(summary.turns >= summary.max_turns for summary in sound),
+        "episode/reward_mean": fmean(summary.reward for summary in valid),
+        "episode/shaped_return_mean": fmean(summary.effective_return for summary in valid),
+        "episode/success_rate": fmean(summary.success for summary in valid),
+        "episode/turns_mean": fmean(summary.turns for summary in valid),
+        "episode/turns_max": float(max(summary.turns for summary in valid)),
+        "episode/tokens_mean": fmean(summary.tokens for summary in valid),
+        "time/generate_s_mean": fmean(summary.generate_s for summary in valid),
+        "time/env_s_mean": fmean(summary.env_s for summary in valid),
+        "episode/hit_horizon": fmean(summary.turns >= summary.max_turns for summary in valid),
     }
-    turns = sum(summary.turns for summary in sound)
-    for key in sorted({key for summary in sound for key in summary.info}):
-        metrics[f"action/{key}"] = sum(summary.info.get(key, 0.0) for summary in sound) / max(turns, 1)
-    for category in sorted({summary.category for summary in sound} - {""}):
-        solved = [summary.success for summary in sound if summary.category == category]
+    turns = sum(summary.turns for summary in valid)
+    for key in sorted({key for summary in valid for key in summary.info}):
+        metrics[f"action/{key}"] = sum(summary.info.get(key, 0.0) for summary in valid) / max(turns, 1)
+    for category in sorted({summary.category for summary in valid} - {""}):
+        solved = [summary.success for summary in valid if summary.category == category]
         metrics[f"success/{category}"] = fmean(solved)
-    for part in sorted({summary.part for summary in sound} - {""}):
-        metrics |= _part_metrics(part, [summary for summary in sound if summary.part == part])
+    for part in sorted({summary.part for summary in valid} - {""}):
+        metrics |= _part_metrics(part, [summary for summary in valid if summary.part == part])
     return metrics
 
 
-def _part_metrics(part: str, sound: Sequence[EpisodeSummary]) -> dict[str, float]:
+def _part_metrics(part: str, valid: Sequence[EpisodeSummary]) -> dict[str, float]:
     values = {
-        "episodes": float(len(sound)),
-        "success_rate": fmean(summary.success for summary in sound),
-        "reward_mean": fmean(summary.reward for summary in sound),
-        "turns_mean": fmean(summary.turns for summary in sound),
-        "tokens_mean": fmean(summary.tokens for summary in sound),
-        "horizon": float(max(summary.max_turns for summary in sound)),
-        "hit_horizon": fmean(summary.turns >= summary.max_turns for summary in sound),
-        "turn_limit": fmean(summary.stop is StopReason.TURN_LIMIT for summary in sound),
+        "episodes": float(len(valid)),
+        "success_rate": fmean(summary.success for summary in valid),
+        "reward_mean": fmean(summary.reward for summary in valid),
+        "turns_mean": fmean(summary.turns for summary in valid),
+        "tokens_mean": fmean(summary.tokens for summary in valid),
+        "horizon": float(max(summary.max_turns for summary in valid)),
+        "hit_horizon": fmean(summary.turns >= summary.max_turns for summary in valid),
+        "turn_limit": fmean(summary.stop is StopReason.TURN_LIMIT for summary in valid),
     }
     return {f"part/{part}/{name}": value for name, value in values.items()}

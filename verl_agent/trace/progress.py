@@ -82,7 +82,7 @@ class ProgressView:
         self._ended = False
         self._since_s = time.monotonic()
         self._spinner = Spinner("dots")
-        # Rich would send what libraries print to the terminal; it belongs into the log (see `terminal.quiet`).
+        # Rich would send what libraries print to the terminal; it belongs into the log (see `terminal.redirect_output`).
         self._live = Live(
             console=console,
             get_renderable=self._render,

@@ -23,7 +23,7 @@ Purpose = Literal["train", "validation", "evaluation", "collection"]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class EpisodeMeta:
     """Where an episode belongs in a run.
 
     Attributes:
@@ -36,7 +36,7 @@ class Origin:
         started_at: when it was reset; with a time zone.
         seconds: wall-clock time from reset to close.
         model: the policy's name or checkpoint.
-        learnt_reward: what it taught, where that is not its raw return: scaled, with costs (section `credit`).
+        shaped_return: what it taught, where that is not its raw return: scaled, with costs (section `credit`).
     """
 
     purpose: Purpose
@@ -48,7 +48,7 @@ class Origin:
     seconds: float
     attempt: int = 1
     model: str = ""
-    learnt_reward: float | None = None
+    shaped_return: float | None = None
 
 
 class TurnRecord(TypedDict):
@@ -68,7 +68,7 @@ class TurnRecord(TypedDict):
 
 
 class EpisodeRecord(TypedDict):
-    """`Episode` and `Origin` as one line of JSON, in this order."""
+    """`Episode` and `EpisodeMeta` as one line of JSON, in this order."""
 
     version: int
     purpose: Purpose
@@ -92,10 +92,10 @@ class EpisodeRecord(TypedDict):
     turns: list[TurnRecord]
     messages: list[Message]
     data: dict[str, Any]
-    learnt_reward: NotRequired[float]
+    shaped_return: NotRequired[float]
 
 
-def to_record(episode: Episode, origin: Origin) -> EpisodeRecord:
+def to_record(episode: Episode, origin: EpisodeMeta) -> EpisodeRecord:
     """The record of `episode`."""
     record: EpisodeRecord = {
         "version": EPISODE_RECORD_VERSION,
@@ -121,8 +121,8 @@ def to_record(episode: Episode, origin: Origin) -> EpisodeRecord:
         "messages": list(episode.messages),
         "data": dict(episode.item.data),
     }
-    if origin.learnt_reward is not None:
-        record["learnt_reward"] = float(origin.learnt_reward)
+    if origin.shaped_return is not None:
+        record["shaped_return"] = float(origin.shaped_return)
     return record
 
 
@@ -218,7 +218,7 @@ def _turn_record(turn: Turn) -> TurnRecord:
         "reply": turn.reply.text,
         "action": turn.action,
         "tokens": turn.reply.tokens,
-        "cut": str(turn.reply.cut) if turn.reply.cut else None,
+        "cut": str(turn.reply.truncated_by) if turn.reply.truncated_by else None,
         "observation": turn.step.observation if turn.step else None,
         "reward": float(step.reward),
         "terminated": bool(step.terminated),
@@ -226,7 +226,7 @@ def _turn_record(turn: Turn) -> TurnRecord:
         "generate_s": round(turn.generate_s, 4),
         "env_s": round(turn.env_s, 4),
     }
-    if turn.reply.closed:
+    if turn.reply.force_closed:
         record["closed"] = True
     return record
 

@@ -34,8 +34,8 @@ class Curriculum:
             names = ALONE if len(self._horizons) == 1 else tuple(name.format(label) for name in AMONG)
             if all(name in metrics for name in names):
                 success, cut = (float(metrics[name]) for name in names)
-                sound = 1.0 - float(metrics.get("env/fault_share", 0.0)) if names is ALONE else 1.0
-                state.observe(success, cut / sound)  # of a part, verl_agent.trace.metrics counts sound episodes alone
+                valid = 1.0 - float(metrics.get("env/error_rate", 0.0)) if names is ALONE else 1.0
+                state.observe(success, cut / valid)  # of a part, verl_agent.trace.metrics counts sound episodes alone
 
     def saved(self) -> dict[str, Any]:
         """The state in plain values, for a checkpoint; empty where every limit follows the step."""

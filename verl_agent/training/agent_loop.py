@@ -14,19 +14,19 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.mixture import Part, agent_parts
+from verl_agent.config.mixture import Part, run_envs
+from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.hosts.ray import training_pool
 from verl_agent.envs.pool import SessionPool
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import select_tasks
-from verl_agent.config.reward_shaping import Credit, turn_credit
-from verl_agent.rollout.episode import EpisodeLimits, play_until_sound
+from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
-from verl_agent.envs.hosts.ray import training_pool
 from verl_agent.rollout.tokens import EpisodeTokens, choose_builder
 from verl_agent.trace.metrics import summarize
-from verl_agent.trace.record import EpisodeWriter, Origin, Purpose, to_record
+from verl_agent.trace.record import EpisodeMeta, EpisodeWriter, Purpose, to_record
 from verl_agent.types import Episode, TaskItem
 
 
@@ -65,7 +65,7 @@ class PlayedPart:
             prompt=loop.rollout_config.prompt_length,
             episode=self.settings.episode.max_tokens or loop.rollout_config.response_length,
             turn=self.settings.episode.max_tokens_per_turn,
-            play_cut_turns=self.settings.episode.cut_turn == "play",
+            play_truncated_turns=self.settings.episode.cut_turn == "play",
         )
         self._tasks: dict[str, dict[str, TaskItem]] = {}
 
@@ -83,7 +83,7 @@ class PlayedPart:
 
     def new_agent(self) -> Agent:
         """The agent of one episode."""
-        return new_agent(self.settings.agent, self.adapter.form)
+        return new_agent(self.settings.agent, self.adapter.action_format)
 
     def limits(self, row: Row) -> EpisodeLimits:
         """Turns and tries of a row's episode; the pool bounds each call."""
@@ -100,7 +100,7 @@ class Shared:
 
     def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
         config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)
-        self.parts = {part.label: PlayedPart(part, loop) for part in agent_parts(config)}
+        self.parts = {part.label: PlayedPart(part, loop) for part in run_envs(config)}
         self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
         self.end_of_turn: int = loop.tokenizer.eos_token_id
         self._record_dir: str | None = config["episode"].get("record_dir")
@@ -113,7 +113,7 @@ class Shared:
 
 
 class EpisodeLoop(AgentLoopBase):
-    """Plays a task through `play_until_sound()` with the policy that verl serves.
+    """Plays a task through `play_until_valid()` with the policy that verl serves.
 
     An episode whose environment failed to the end is recorded and left out of the batch: `run` then
     returns no output, and `EpisodeSampler` counts it.
@@ -151,9 +151,9 @@ class EpisodeLoop(AgentLoopBase):
             return PooledEnv(part.adapter, part.pool)
 
         item = part.item(row.tasks, row.task_id)
-        tries = await play_until_sound(item, new_env, part.new_agent, new_policy, part.limits(row))
+        tries = await play_until_valid(item, new_env, part.new_agent, new_policy, part.limits(row))
         self._record(row, tries)
-        return self._outputs(row, tries, policies[-1]) if tries[-1].sound else []
+        return self._outputs(row, tries, policies[-1]) if tries[-1].valid else []
 
     def _policy(
         self, sampling_params: dict[str, Any], budget: TokenBudget, tools: list[dict[str, Any]] | None
@@ -171,7 +171,7 @@ class EpisodeLoop(AgentLoopBase):
         if self.shared.writer is None:
             return
         for attempt, episode in enumerate(tries, start=1):
-            origin = Origin(
+            origin = EpisodeMeta(
                 purpose=row.purpose,
                 split=row.tasks,
                 step=row.step,
@@ -180,22 +180,22 @@ class EpisodeLoop(AgentLoopBase):
                 started_at=datetime.fromtimestamp(episode.started_at, UTC),
                 seconds=episode.seconds,
                 attempt=attempt,
-                learnt_reward=sum(self._credit(row).rewards(episode)) if row.purpose == "train" else None,
+                shaped_return=sum(self._credit(row).rewards(episode)) if row.purpose == "train" else None,
             )
             self.shared.writer.write(to_record(episode, origin))
 
     def _label(self, row: Row) -> str:
         return row.part if len(self.shared.parts) > 1 else ""
 
-    def _credit(self, row: Row) -> Credit:
+    def _credit(self, row: Row) -> RewardShaping:
         return self.shared.parts[row.part].settings.credit
 
     def _outputs(self, row: Row, tries: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
         """One row for each stretch of the episode; verl gives all of them the last one's reward."""
         episode, samples = tries[-1], policy.tokens.samples()
-        credit = turn_credit(episode, self._credit(row))
+        credit = turn_rewards(episode, self._credit(row))
         learnt = sum(credit.rewards)
-        summary = summarize(episode, len(tries), part=self._label(row), learnt_reward=learnt)
+        summary = summarize(episode, len(tries), part=self._label(row), shaped_return=learnt)
         credits_ = credit.split([replies(sample.response_mask) for sample in samples])
         return [
             AgentLoopOutput(

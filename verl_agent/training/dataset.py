@@ -7,9 +7,9 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from verl_agent.training.mixture import MixtureOrder
-from verl_agent.envs.tasks import draw, select_tasks
+from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.training.mixture import MixtureOrder
 
 PURPOSES = ("train", "validation")
 ENDLESS = 10**9
@@ -57,7 +57,7 @@ class TaskDataset(Dataset[dict[str, Any]]):
                 options = part.get("options") or {}
                 chosen = part.get(f"{'train' if purpose == 'train' else 'eval'}_tasks", tasks)
                 items = select_tasks(part["name"], chosen, options)
-                kept = draw(items, max_samples) if max_samples > 0 else items
+                kept = sample_tasks(items, max_samples) if max_samples > 0 else items
                 label = part.get("label") or part["name"]
                 self.rows += [TaskRow(purpose, label, chosen, item.id) for item in kept]
             if mixture and purpose == "train":

@@ -10,7 +10,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est
 from verl.utils.torch_functional import masked_whiten
 
-from verl_agent.training.turns import TURNS, BatchTurns, PlacedTurn, on_tokens
+from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, on_tokens
 
 EPSILON = 1e-6
 """Keeps groups of equal returns finite, as verl's GRPO does."""
@@ -23,14 +23,14 @@ def current_turns() -> BatchTurns:
         RuntimeError: another trainer runs, which knows nothing of turns.
     """
     try:
-        return TURNS.get()
+        return BATCH_TURNS.get()
     except LookupError:
         raise RuntimeError(
             "this estimator needs the turns of the batch. Set trainer.v1.trainer_mode=verl_agent."
         ) from None
 
 
-def returns_to_go(turns: Sequence[PlacedTurn], gamma: float) -> list[float]:
+def returns_to_go(turns: Sequence[TurnSpan], gamma: float) -> list[float]:
     """Discounted return of each turn: G_t = r_t + gamma * G_{t+1}, over the turns of its episode.
 
     Observations cost no discount, and neither does the length of a reply: gamma counts turns.

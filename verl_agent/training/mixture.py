@@ -3,7 +3,6 @@
 A run that is stopped and goes on reads the same tasks, since the loader saves nothing but its position.
 """
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 
@@ -50,8 +49,3 @@ class MixtureOrder:
             random.Random(f"{self._seed}:{label}:{number}").shuffle(order)
             self._rounds[label, number] = order
         return self._rounds[label, number]
-
-
-def shares_of_a_batch(weights: Sequence[float], batch_size: int) -> list[int]:
-    """Tasks of each part in a batch, rounded up."""
-    return [math.ceil(weight / sum(weights) * batch_size) for weight in weights]

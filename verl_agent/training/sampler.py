@@ -14,7 +14,7 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from verl_agent.errors import ConfigError, FaultLimitError
+from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.trace.metrics import EpisodeSummary, episode_metrics
 from verl_agent.types import StopReason
 
@@ -38,7 +38,7 @@ class EpisodeSampler(ReplayBuffer):
     (rollout.n), `val_group_size`, `min_group_size` (survivors that a group needs, 1 to `group_size`), `skip_uniform`
     (leave out groups whose episodes all earned the same, as DAPO does, arXiv 2503.14476, section 3.2, but without
     playing others in their place: the loss is then the mean over groups that tell good from bad), `retries` and
-    `max_fault_share`. verl fills the batch up with rows of 128 tokens that carry no loss, so an update of longer
+    `max_env_error_rate`. verl fills the batch up with rows of 128 tokens that carry no loss, so an update of longer
     episodes is shorter, too.
     """
 
@@ -49,7 +49,7 @@ class EpisodeSampler(ReplayBuffer):
         self.skip_uniform = bool(sampler_kwargs["skip_uniform"])
         self.val_group_size = int(sampler_kwargs["val_group_size"])
         self.tries = int(sampler_kwargs["retries"]) + 1
-        self.max_fault_share = float(sampler_kwargs["max_fault_share"])
+        self.max_env_error_rate = float(sampler_kwargs["max_env_error_rate"])
         self._most_filtered = self._filtered = self._emptied = 0
 
     def replace_uniform(self, metric: str, batch_size: int, max_inflight: int, max_batches: int) -> None:
@@ -70,7 +70,7 @@ class EpisodeSampler(ReplayBuffer):
         """See `ReplayBuffer`; a group that lost every episode to its environment is replaced, too.
 
         Raises:
-            FaultLimitError: as many groups as a batch has were lost in this step.
+            EnvErrorLimitError: as many groups as a batch has were lost in this step.
             ConfigError: nothing but uniform groups comes.
         """
         if partition_id == "val" or self.filter_groups_metric is None:
@@ -85,7 +85,7 @@ class EpisodeSampler(ReplayBuffer):
         self._emptied += len(empty)
         self._filtered += len(uniform)
         if self._emptied > (self.train_batch_size or 0):
-            raise FaultLimitError(f"{self._emptied} groups of this step lost all their episodes. {WHERE}")
+            raise EnvErrorLimitError(f"{self._emptied} groups of this step lost all their episodes. {WHERE}")
         if 0 < self._most_filtered < self._filtered:
             raise ConfigError(
                 f"{self._filtered} groups of this step earned the same in all their episodes (by return: "
@@ -98,7 +98,7 @@ class EpisodeSampler(ReplayBuffer):
         """See `ReplayBuffer.sample`; the metrics gain those of the episodes.
 
         Raises:
-            FaultLimitError: too many episodes were left out, or no group has enough survivors.
+            EnvErrorLimitError: too many episodes were left out, or no group has enough survivors.
         """
         self._filtered = self._emptied = 0
         try:
@@ -107,7 +107,7 @@ class EpisodeSampler(ReplayBuffer):
             if NOTHING_LEFT not in str(error):
                 raise
             self._check_crashes(partition_id, self.finished_keys[partition_id] | self.failure_keys[partition_id])
-            raise FaultLimitError(f"step {global_steps}: no episode is left to train on. {WHERE}") from error
+            raise EnvErrorLimitError(f"step {global_steps}: no episode is left to train on. {WHERE}") from error
         size = self.val_group_size if partition_id == "val" else self.group_size
         lost = batch_size * size - len({episode_of(key) for key in batch.keys})
         self._check_faults(lost, batch_size * size)
@@ -116,7 +116,7 @@ class EpisodeSampler(ReplayBuffer):
         summaries = self._summaries(batch)
         intact = self._intact(batch.keys)
         if not intact:
-            raise FaultLimitError(
+            raise EnvErrorLimitError(
                 f"step {global_steps}: no group has {self.min_group_size} episodes whose environment worked. {WHERE}"
             )
         uniform = uniform_groups(summaries)
@@ -147,10 +147,10 @@ class EpisodeSampler(ReplayBuffer):
             raise EpisodeCrashError(f"{len(crashed)} of {len(groups)} groups have an episode that raised.")
 
     def _check_faults(self, lost: int, total: int) -> None:
-        if lost == total or lost / total > self.max_fault_share:
-            raise FaultLimitError(
+        if lost == total or lost / total > self.max_env_error_rate:
+            raise EnvErrorLimitError(
                 f"{lost} of {total} episodes of this step failed in their environment after all retries; "
-                f"env.max_fault_share allows {self.max_fault_share:.0%}. {WHERE}"
+                f"env.max_env_error_rate allows {self.max_env_error_rate:.0%}. {WHERE}"
             )
 
     def _intact(self, keys: list[str]) -> set[str]:
@@ -196,5 +196,5 @@ def uniform_groups(summaries: Mapping[str, EpisodeSummary]) -> set[str]:
     """
     rewards: dict[str, set[float]] = defaultdict(set)
     for episode, summary in summaries.items():
-        rewards[group_of(episode)].add(summary.taught)
+        rewards[group_of(episode)].add(summary.effective_return)
     return {group for group, values in rewards.items() if len(values) == 1}

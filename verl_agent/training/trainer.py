@@ -18,12 +18,12 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 import verl_agent.training.estimators  # noqa: F401 - registers them
+from verl_agent.config.mixture import run_envs
+from verl_agent.errors import ConfigError
+from verl_agent.preflight.algorithms import BY_TOKEN, TURN_ESTIMATORS
 from verl_agent.training.adaptive_horizon import Curriculum
 from verl_agent.training.padding import spread_padding
-from verl_agent.training.turns import TURNS, BatchTurns, PlacedTurn, on_last_tokens, place_turns
-from verl_agent.preflight.algorithms import BY_TOKEN, TURN_ESTIMATORS
-from verl_agent.config.mixture import agent_parts
-from verl_agent.errors import ConfigError
+from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_turns, on_last_tokens
 
 STATE_FILE = "curriculum.json"
 """What this trainer adds to a checkpoint."""
@@ -37,7 +37,7 @@ class EpisodeTrainer(PPOTrainerSync):
         with open_dict(config):  # the mode has chosen this class; to verl, any other but this one is asynchronous
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
-        parts = agent_parts(OmegaConf.to_container(config, resolve=True))
+        parts = run_envs(OmegaConf.to_container(config, resolve=True))
         self.curriculum = Curriculum(parts)
         self._credit = parts[0].settings.credit
         estimator = config.algorithm.adv_estimator
@@ -79,17 +79,17 @@ class EpisodeTrainer(PPOTrainerSync):
         return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """See `PPOTrainer`; estimators find the turns of the batch in `TURNS`."""
+        """See `PPOTrainer`; estimators find the turns of the batch in `BATCH_TURNS`."""
         if not self._needs_turns:
             return super()._compute_advantage(batch, metrics)
         turns = self._turns(batch)
-        token = TURNS.set(BatchTurns(turns, self._credit))
+        token = BATCH_TURNS.set(BatchTurns(turns, self._credit))
         try:
             return super()._compute_advantage(batch, metrics)
         finally:
-            TURNS.reset(token)
+            BATCH_TURNS.reset(token)
 
-    def _turns(self, batch: KVBatchMeta) -> list[PlacedTurn]:
+    def _turns(self, batch: KVBatchMeta) -> list[TurnSpan]:
         """The turns of a batch; their rewards are put where they were earned, if the section `credit` says so."""
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask", "extra_fields"]
@@ -97,7 +97,7 @@ class EpisodeTrainer(PPOTrainerSync):
         masks = list(data["response_mask"].unbind())
         fields = [getattr(value, "data", value) for value in data["extra_fields"]]
         padding = [tag.get("is_padding", False) for tag in batch.tags]
-        turns = place_turns(
+        turns = locate_turns(
             batch.keys, masks, [None if pad else field["turns"] for pad, field in zip(padding, fields, strict=True)]
         )
         if self._places_rewards:

@@ -1,7 +1,7 @@
 """The turns of a batch: where their tokens lie, what they earned, and from which state they were taken.
 
 verl hands an estimator rewards, mask and group of each row. What it does not know of turns, the trainer puts into
-`TURNS` while estimators run.
+`BATCH_TURNS` while estimators run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verl_agent.config.reward_shaping import Credit
+from verl_agent.config.reward_shaping import RewardShaping
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedTurn:
+class TurnSpan:
     """One reply in a batch.
 
     Attributes:
@@ -44,11 +44,11 @@ class PlacedTurn:
 class BatchTurns:
     """All turns of a batch, and the settings of those who look at them."""
 
-    turns: Sequence[PlacedTurn]
-    credit: Credit
+    turns: Sequence[TurnSpan]
+    credit: RewardShaping
 
 
-TURNS: ContextVar[BatchTurns] = ContextVar("turns of the batch whose advantages are estimated")
+BATCH_TURNS: ContextVar[BatchTurns] = ContextVar("turns of the batch whose advantages are estimated")
 """Set by `EpisodeTrainer` around verl's `_compute_advantage`."""
 
 
@@ -64,20 +64,20 @@ def spans(mask_T: Tensor) -> list[tuple[int, int]]:
     return list(zip(starts, ends, strict=True))
 
 
-def place_turns(
+def locate_turns(
     keys: Sequence[str], masks: Sequence[Tensor], credits_: Sequence[Mapping[str, Any] | None]
-) -> list[PlacedTurn]:
+) -> list[TurnSpan]:
     """Bring together what the rows of a batch say of their turns.
 
     Args:
         keys: of the rows, `<group>_<sample>_<part>` as verl writes them.
         masks: 0/1 `(T,)` of each row.
-        credits_: `TurnCredit.to_fields()` of each row, None for verl's padding.
+        credits_: `TurnRewards.to_fields()` of each row, None for verl's padding.
 
     Raises:
         ValueError: a row has not as many replies as its episode loop counted; a bug.
     """
-    placed: list[PlacedTurn] = []
+    placed: list[TurnSpan] = []
     for row, (key, mask_T, credit) in enumerate(zip(keys, masks, credits_, strict=True)):
         if credit is None:
             continue
@@ -87,7 +87,7 @@ def place_turns(
             raise ValueError(f"row {key} holds {len(found)} replies, its episode counted {len(credit['rewards'])}.")
         for number, (start, end) in enumerate(found):
             placed.append(
-                PlacedTurn(
+                TurnSpan(
                     row,
                     start,
                     end,
@@ -101,7 +101,7 @@ def place_turns(
     return placed
 
 
-def on_tokens(turns: Sequence[PlacedTurn], values: Sequence[float], like_BT: Tensor) -> Tensor:
+def on_tokens(turns: Sequence[TurnSpan], values: Sequence[float], like_BT: Tensor) -> Tensor:
     """Give every token of a turn the turn's value.
 
     Returns:
@@ -113,7 +113,7 @@ def on_tokens(turns: Sequence[PlacedTurn], values: Sequence[float], like_BT: Ten
     return out_BT
 
 
-def on_last_tokens(turns: Sequence[PlacedTurn], like_BT: Tensor) -> Tensor:
+def on_last_tokens(turns: Sequence[TurnSpan], like_BT: Tensor) -> Tensor:
     """Put each turn's reward on the last token that the model wrote in it; float `(B, T)`."""
     out_BT = torch.zeros_like(like_BT, dtype=torch.float32)
     for turn in turns:

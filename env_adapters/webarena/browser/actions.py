@@ -2,9 +2,9 @@
 
 from playwright.async_api import Error
 
-from env_adapters.webarena.browser.network_proxy import Fence
-from env_adapters.webarena.browser.grammar import Action, ActionError
 from env_adapters.webarena.browser.accessibility_tree import Element
+from env_adapters.webarena.browser.grammar import Action, ActionError
+from env_adapters.webarena.browser.network_proxy import NetworkProxy
 from env_adapters.webarena.browser.tab import GoneError, Tab
 from verl_agent.errors import EnvError
 
@@ -56,7 +56,7 @@ async def enter(tab: Tab, element: Element, action: Action) -> None:
         await tab.page.keyboard.press("Enter")
 
 
-async def begin(tab: Tab, url: str, fence: Fence, bound_s: float) -> None:
+async def begin(tab: Tab, url: str, fence: NetworkProxy, bound_s: float) -> None:
     """Open a start page.
 
     Raises:
@@ -73,7 +73,7 @@ async def begin(tab: Tab, url: str, fence: Fence, bound_s: float) -> None:
         raise EnvError(f"the start page {url} answers {answer.status}{down}. Check that the site is up, and its URL.")
 
 
-async def go(tab: Tab, url: str, fence: Fence, bound_s: float) -> str:
+async def go(tab: Tab, url: str, fence: NetworkProxy, bound_s: float) -> str:
     """Go to a URL; returns why it did not open, "" if it did.
 
     Raises:

@@ -92,7 +92,7 @@ class Traffic:
         return self.open_requests > 0 or time.monotonic() - self.moved_at < TUNNEL_QUIET_S
 
 
-class Fence:
+class NetworkProxy:
     """A proxy for one episode.
 
     Args:

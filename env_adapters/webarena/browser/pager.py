@@ -6,7 +6,7 @@ Scrolling moves a page by a viewport, and would pass over what of a viewport was
 from collections.abc import Sequence
 
 
-class Parts:
+class Pager:
     """Which part of a text is shown.
 
     Args:

@@ -1,7 +1,7 @@
 """The browsers of a process: each a Chromium that holds many contexts, is watched, replaced when worn, or killed.
 
 Playwright's async API lives on one event loop, so there is one, in a thread of its own; sessions of any loop call into
-it by `BrowserFarm.run`. Knows contexts, not pages.
+it by `BrowserPool.run`. Knows contexts, not pages.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class RefusedError(EnvError):
     """A browser that works refuses the cookies or the local storage that a context should begin with."""
 
 
-class BrowserFarm:
+class BrowserPool:
     """Chromiums that are started when they are needed.
 
     Args:
@@ -78,7 +78,7 @@ class BrowserFarm:
         """Run work on the loop of the browsers, from any other; cancelling the call cancels the work."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
-    async def context(self, proxy: str, size: tuple[int, int], state: StorageState | None) -> "Room":
+    async def context(self, proxy: str, size: tuple[int, int], state: StorageState | None) -> "ContextLease":
         """A fresh context, isolated from all others.
 
         Args:
@@ -111,7 +111,7 @@ class BrowserFarm:
                         timezone_id="UTC",
                         reduced_motion="reduce",  # nobody sees a transition, and each of its frames is computed
                     )
-                return Room(self, browser, context)
+                return ContextLease(self, browser, context)
             except (TimeoutError, Error) as error:
                 if not await browser.answers(CLOSE_S):
                     self._drop(browser)
@@ -232,10 +232,10 @@ class BrowserFarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ContextLease:
     """A context, and the browser that it lies in."""
 
-    farm: BrowserFarm
+    browser_pool: BrowserPool
     browser: RunningBrowser
     context: BrowserContext
 
@@ -245,15 +245,15 @@ class Room:
             async with asyncio.timeout(CLOSE_S):
                 await self.context.close()
         except (TimeoutError, Error):
-            self.farm.retire(self.browser)
+            self.browser_pool.retire(self.browser)
         finally:
-            self.farm.leave(self.browser)
+            self.browser_pool.leave(self.browser)
 
 
 @cache
-def farm(limits: BrowserLimits) -> BrowserFarm:
+def browser_pool(limits: BrowserLimits) -> BrowserPool:
     """The farm that the sessions of this process share."""
-    return BrowserFarm(limits)
+    return BrowserPool(limits)
 
 
 async def _end(browser: RunningBrowser) -> None:

@@ -34,7 +34,7 @@ class BrowserLimits:
 
 
 class RunningBrowser:
-    """One Chromium with its processes. Made by `BrowserFarm`."""
+    """One Chromium with its processes. Made by `BrowserPool`."""
 
     def __init__(self, browser: Browser, probe: CDPSession, process: psutil.Process) -> None:
         self.browser, self.process = browser, process

@@ -9,12 +9,12 @@ from typing import Any
 
 from playwright.async_api import Dialog, Download, Error, Page, StorageState
 
-from env_adapters.webarena.browser.actions import begin, enter, go, point, reason_of, travel
-from env_adapters.webarena.browser.pool import DIED, BrowserFarm, Room
-from env_adapters.webarena.browser.network_proxy import Address, Fence
-from env_adapters.webarena.browser.grammar import Action, ActionError
 from env_adapters.webarena.browser.accessibility_tree import Element, tab_line
-from env_adapters.webarena.browser.snapshot import Sight, View
+from env_adapters.webarena.browser.actions import begin, enter, go, point, reason_of, travel
+from env_adapters.webarena.browser.grammar import Action, ActionError
+from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy
+from env_adapters.webarena.browser.pool import DIED, BrowserPool, ContextLease
+from env_adapters.webarena.browser.snapshot import Snapshot, View
 from env_adapters.webarena.browser.tab import ANSWER_S, POLL_S, Tab
 from env_adapters.webarena.browser.tabs import MAX_TABS, Tabs
 from verl_agent.errors import EnvError
@@ -29,15 +29,15 @@ class BrowserSession:
 
     Args:
         farm: gives the context.
-        routes: where each allowed site listens, see `Fence`.
+        routes: where each allowed site listens, see `NetworkProxy`.
         view: how pages are shown.
     """
 
-    def __init__(self, farm: BrowserFarm, routes: Mapping[str, Address], view: View) -> None:
-        self.fence = Fence(routes)
+    def __init__(self, browser_pool: BrowserPool, routes: Mapping[str, Address], view: View) -> None:
+        self.fence = NetworkProxy(routes)
         self.view = view
-        self._farm = farm
-        self._room: Room | None = None
+        self._farm = browser_pool
+        self._room: ContextLease | None = None
         self._tabs = Tabs()
         self._elements: Mapping[str, Element] = {}
         self._notes: list[str] = []
@@ -62,7 +62,7 @@ class BrowserSession:
         """Playwright's view of it."""
         return self.tab.page
 
-    async def start(self, urls: Sequence[str], state: StorageState | None = None) -> Sight:
+    async def start(self, urls: Sequence[str], state: StorageState | None = None) -> Snapshot:
         """Open the start pages, each in a tab, and show the first.
 
         Args:
@@ -84,7 +84,7 @@ class BrowserSession:
             await self._guard(tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
         return await self._see()
 
-    async def act(self, action: Action) -> Sight:
+    async def act(self, action: Action) -> Snapshot:
         """Carry out an action and show what comes of it.
 
         Raises:
@@ -110,7 +110,7 @@ class BrowserSession:
             raise ActionError("That address is outside the sites of this task.")
         return sight
 
-    async def look(self) -> Sight:
+    async def look(self) -> Snapshot:
         """Show the current tab as it is now."""
         self._notes, self._popups = [], 0
         return await self._see()
@@ -202,7 +202,7 @@ class BrowserSession:
             raise ActionError(f"There is no element [{element}] in the observation.")
         return self._elements[element]
 
-    async def _see(self) -> Sight:
+    async def _see(self) -> Snapshot:
         """Show the current tab; where it closes itself, the one that is left, and an empty one after the last."""
         while True:
             await self.keep_tab()
@@ -220,7 +220,7 @@ class BrowserSession:
             await asyncio.sleep(POLL_S)
         return tab.page.is_closed() and self._alive and not self._fault and not self.fence.traffic.down
 
-    async def _read(self) -> Sight:
+    async def _read(self) -> Snapshot:
         """Wait until the current tab has settled, and read it."""
         await self._guard(self.tab.attach())
         await self._guard(self.tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
@@ -230,7 +230,7 @@ class BrowserSession:
         titles = [title if tab is self.tab else await tab.title() for tab in self._tabs]
         self._elements = text.elements
         self.check()
-        return Sight(tab_line(titles, self._tabs.current), text, self.page.url, tuple(self._notes))
+        return Snapshot(tab_line(titles, self._tabs.current), text, self.page.url, tuple(self._notes))
 
     async def _guard(self, work: Any) -> Any:
         """Name what goes wrong with the browser, and end what a page keeps doing."""

@@ -26,7 +26,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Snapshot:
     """What is seen after an action.
 
     Attributes:

@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from playwright.async_api import Error, Page
 
-from env_adapters.webarena.grading.helpers import LAST_URL, call
 from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.tab import Tab
+from env_adapters.webarena.grading.helpers import LAST_URL, call
 from verl_agent.errors import EnvError
 
 Judge = Callable[[str, str, str], Awaitable[float]]

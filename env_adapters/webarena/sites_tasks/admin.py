@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.shop import Order, Product, Review
 from env_adapters.webarena.sites_tasks.templates import (
     TEST,
@@ -29,19 +29,19 @@ CUSTOMERS = ['click [button "Customers"]', 'click [link "Customers"]']
 REVIEWS = ['click [button "Content"]', 'click [link "Reviews"]']
 
 
-def orders(world: World, split: str) -> Sequence[Order]:
+def orders(world: GeneratedWorld, split: str) -> Sequence[Order]:
     """The orders of a split but for the shopper's, shuffled."""
     chosen = [one for one in world.shop.orders if one.customer is not world.shop.shopper and side(one.number) == split]
     return sorted(chosen, key=lambda order: rank(order.number))
 
 
-def products(world: World, split: str) -> Sequence[Product]:
+def products(world: GeneratedWorld, split: str) -> Sequence[Product]:
     """The products of a split, shuffled otherwise than for customers."""
     chosen = [product for product in world.shop.products if side(product.upc) == split]
     return sorted(chosen, key=lambda product: rank(f"admin {product.upc}"))
 
 
-def pending(world: World, split: str) -> Sequence[Review]:
+def pending(world: GeneratedWorld, split: str) -> Sequence[Review]:
     """The reviews of a split that wait for a moderator, but for those that could be mistaken for another one."""
     names = [(one.customer, one.title) for one in world.shop.reviews]
     waiting = [one for one in world.shop.reviews if one.pending and side(one.product.upc) == split]
@@ -60,7 +60,7 @@ def open_review(review: Review) -> list[str]:
 
 
 @template(TRAIN, "shopping_admin", "Which customer placed order {{order}}? Answer with the full name only.")
-def order_customer(world: World, split: str) -> Iterator[Draft]:
+def order_customer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Who placed an order."""
     for one, other in neighbours(orders(world, split)):
         if one.customer is not other.customer:
@@ -70,7 +70,7 @@ def order_customer(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping_admin", "What is the email address of the customer who placed order {{order}}?")
-def order_email(world: World, split: str) -> Iterator[Draft]:
+def order_email(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How to write to somebody who placed an order."""
     for one, other in neighbours(orders(world, split)):
         if one.customer is not other.customer:
@@ -81,7 +81,7 @@ def order_email(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping_admin", "What is the total of order {{order}}?")
-def any_order_total(world: World, split: str) -> Iterator[Draft]:
+def any_order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """What an order of any customer cost."""
     for one, other in neighbours(orders(world, split)[::-1]):
         yield Draft(
@@ -94,7 +94,7 @@ def any_order_total(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping_admin", "Which product has the UPC {{upc}}? Answer with its title only.")
-def product_by_upc(world: World, split: str) -> Iterator[Draft]:
+def product_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The product that a code stands for."""
     for one, other in neighbours(products(world, split)):
         script = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', stop(one.title)]
@@ -103,7 +103,7 @@ def product_by_upc(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping_admin", "What is the UPC of the {{product}}?")
-def upc_of(world: World, split: str) -> Iterator[Draft]:
+def upc_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The code of a product."""
     for one, other in neighbours(products(world, split)):
         script = [*PRODUCTS, f'type [textbox "Product title:"] [{one.title}] [1]', stop(one.upc)]
@@ -111,7 +111,7 @@ def upc_of(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping_admin", "How many orders has the customer {{name}} placed? Answer with the number only.")
-def orders_of(world: World, split: str) -> Iterator[Draft]:
+def orders_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How often somebody has bought something."""
     for one in world.shop.customers[1:]:
         if side(one.email) == split:
@@ -121,7 +121,7 @@ def orders_of(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping_admin", "How many stars did {{name}} give to the {{product}}? Answer with the number only.")
-def stars(world: World, split: str) -> Iterator[Draft]:
+def stars(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """What somebody thought of a product."""
     chosen = [one for one in world.shop.reviews if not one.pending and side(one.product.upc) == split]
     for one in sorted(chosen, key=lambda review: rank(f"stars {review.pk}")):
@@ -131,7 +131,7 @@ def stars(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping_admin", "Open the details of order {{order}}.")
-def show_order(world: World, split: str) -> Iterator[Draft]:
+def show_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The page of an order."""
     for one in orders(world, split)[6:]:
         where = page(f"{ADMIN}/orders/{one.number}/")
@@ -139,7 +139,7 @@ def show_order(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping_admin", "Open the page on which the {{product}} can be edited.")
-def show_product(world: World, split: str) -> Iterator[Draft]:
+def show_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The page of a product in the dashboard."""
     for one in products(world, split)[10:]:
         script = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', f'click [link "{one.title}"]', stop()]
@@ -148,7 +148,7 @@ def show_product(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping_admin", "Change the status of order {{order}} to {{status}}.", changes=True)
-def advance_order(world: World, split: str) -> Iterator[Draft]:
+def advance_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The next status of an order."""
     following = {"Pending": "Processing", "Processing": "Shipped", "Shipped": "Delivered"}
     for one in orders(world, split):
@@ -157,7 +157,7 @@ def advance_order(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping_admin", "Cancel order {{order}}.", changes=True)
-def cancel_order(world: World, split: str) -> Iterator[Draft]:
+def cancel_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """An order that is called off."""
     for one in orders(world, split):
         if one.status in ("Pending", "Processing"):
@@ -178,7 +178,7 @@ def status_change(order: Order, status: str) -> Draft:
 
 
 @template(TRAIN, "shopping_admin", 'Approve the review "{{title}}" that {{name}} wrote.', changes=True)
-def approve_review(world: World, split: str) -> Iterator[Draft]:
+def approve_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A review that visitors may read: it stands among those of its product."""
     for one in pending(world, split):
         seen = shows(f"{SHOP}{one.product.path}reviews/", "", one.customer.name)
@@ -186,7 +186,7 @@ def approve_review(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping_admin", 'Reject the review "{{title}}" that {{name}} wrote.', changes=True)
-def reject_review(world: World, split: str) -> Iterator[Draft]:
+def reject_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A review that visitors may not read: it is in the list of rejected ones."""
     for one in pending(world, split):
         seen = shows(f"{ADMIN}/reviews/?status=2", "document.querySelector('table').outerText", one.product.title)

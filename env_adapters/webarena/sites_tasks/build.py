@@ -5,7 +5,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from env_adapters.webarena.sites.world import DEFAULT_SEED, World, world
+from env_adapters.webarena.sites.world import DEFAULT_SEED, GeneratedWorld, world
 from env_adapters.webarena.sites_tasks.templates import PER_TEMPLATE, TEMPLATES, Draft, Template
 
 MODULES = ("shopping", "cart", "admin", "forum", "code", "cross")
@@ -23,7 +23,7 @@ def site_tasks(seed: int = DEFAULT_SEED) -> Sequence[Mapping[str, Any]]:
     return list(tasks(world(seed)))
 
 
-def tasks(made: World) -> Iterator[Mapping[str, Any]]:
+def tasks(made: GeneratedWorld) -> Iterator[Mapping[str, Any]]:
     """The tasks about a world."""
     number = 0
     for place, template in enumerate(templates()):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.people import someone
 from env_adapters.webarena.sites.world.shop import Product
 from env_adapters.webarena.sites_tasks.shopping import SHOP, find, in_stock, products
@@ -21,7 +21,7 @@ from env_adapters.webarena.sites_tasks.templates import (
 
 
 @template(TRAIN, "shopping", "Put the {{product}} into my cart.", changes=True)
-def add_to_cart(world: World, split: str) -> Iterator[Draft]:
+def add_to_cart(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A product in the cart."""
     for one, other in neighbours(in_stock(world, split)):
         script = [*find(one), 'click [button "Add to cart"]', stop()]
@@ -30,7 +30,7 @@ def add_to_cart(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping", "Put two of the {{product}} into my cart.", changes=True)
-def add_two(world: World, split: str) -> Iterator[Draft]:
+def add_two(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Two of a product in the cart."""
     for one in in_stock(world, split):
         quantity = equals(f"{SHOP}/basket/", "document.querySelector('[name=\"form-0-quantity\"]').value", "2")
@@ -46,7 +46,7 @@ def in_cart(product: Product) -> dict[str, Any]:
 
 
 @template(TRAIN, "shopping", 'Add the {{product}} to my wish list "Birthday ideas".', changes=True)
-def add_wish(world: World, split: str) -> Iterator[Draft]:
+def add_wish(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A product on the wish list."""
     for one in products(world, split):
         if one not in world.shop.wishes:
@@ -61,7 +61,7 @@ def add_wish(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping", "Order one {{product}}, to my default address.", changes=True)
-def buy(world: World, split: str) -> Iterator[Draft]:
+def buy(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """An order that is placed."""
     first = "100001"
     for one in in_stock(world, split):
@@ -85,7 +85,7 @@ def buy(world: World, split: str) -> Iterator[Draft]:
     "Add a new address to my address book: {{name}}, {{line}}, {{city}}, {{postcode}}, United States.",
     changes=True,
 )
-def add_address(world: World, split: str) -> Iterator[Draft]:
+def add_address(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """An address in the address book."""
     random = world.shop.random("addresses")
     for first, last in (

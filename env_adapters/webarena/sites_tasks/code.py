@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.code import Project, Ticket
 from env_adapters.webarena.sites_tasks.templates import (
     TEST,
@@ -38,12 +38,12 @@ NEW = (
 )
 
 
-def projects(world: World, split: str) -> Sequence[Project]:
+def projects(world: GeneratedWorld, split: str) -> Sequence[Project]:
     """The projects of a split."""
     return [one for one in world.code.projects if (one.name in TEST_PROJECTS) == (split == TEST)]
 
 
-def tickets(world: World, split: str, salt: str = "") -> Sequence[tuple[Project, Ticket]]:
+def tickets(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple[Project, Ticket]]:
     """The tickets of a split with their projects, shuffled."""
     found = [(project, ticket) for project in projects(world, split) for ticket in project.tickets]
     chosen = [pair for pair in found if split == TEST or side(pair[1].uuid) == split]
@@ -77,7 +77,7 @@ def field(name: str) -> str:
 
 
 @template(TRAIN, "gitlab", 'What is the status of the ticket "{{ticket}}" of {{project}}? Answer with the status only.')
-def ticket_status(world: World, split: str) -> Iterator[Draft]:
+def ticket_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How far a ticket is."""
     for project, one in tickets(world, split):
         wrong = "Open" if one.status != "Open" else "Closed"
@@ -87,7 +87,7 @@ def ticket_status(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "gitlab", 'Who is the ticket "{{ticket}}" of {{project}} assigned to? Answer with the login only.')
-def ticket_assignee(world: World, split: str) -> Iterator[Draft]:
+def ticket_assignee(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Who works on a ticket."""
     for project, one in tickets(world, split):
         if one.assignee:
@@ -102,7 +102,7 @@ def ticket_assignee(world: World, split: str) -> Iterator[Draft]:
     "gitlab",
     'Who reported the ticket "{{ticket}}" of {{project}}, and what is its priority? Answer as in: login, Medium',
 )
-def ticket_reporter(world: World, split: str) -> Iterator[Draft]:
+def ticket_reporter(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Who opened a ticket."""
     for project, one in tickets(world, split, "reporter"):
         said, wrong = f"{one.reporter}, {one.priority}", f"{one.reporter}, {PRIORITY_OF[one.priority]}"
@@ -112,7 +112,7 @@ def ticket_reporter(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "gitlab", "How many tickets of {{project}} are closed? Answer with the number only.")
-def closed_count(world: World, split: str) -> Iterator[Draft]:
+def closed_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How many tickets are done."""
     for one in projects(world, split):
         count = sum(ticket.status == "Closed" for ticket in one.tickets)
@@ -121,7 +121,7 @@ def closed_count(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "gitlab", "Which version of Python does {{project}} need at least? Answer with the number only.")
-def python_version(world: World, split: str) -> Iterator[Draft]:
+def python_version(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """What a wiki page says."""
     for one in projects(world, split):
         script = [*wiki(one, "Installation"), stop(one.facts["python"])]
@@ -135,7 +135,7 @@ def python_version(world: World, split: str) -> Iterator[Draft]:
     "On which day of the week does the team of {{project}} meet, and who pays for the work? Answer in the words of the "
     "wiki, as in: Sunday, a bank",
 )
-def team_meeting(world: World, split: str) -> Iterator[Draft]:
+def team_meeting(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """What another wiki page says."""
     for one in projects(world, split):
         said = f"{one.facts['meeting']}, {one.facts['funder']}"
@@ -151,7 +151,7 @@ def wiki(project: Project, title: str) -> list[str]:
 
 
 @template(TRAIN, "gitlab", 'Who made the check-in "{{message}}" in {{project}}? Answer with the login only.')
-def checkin_author(world: World, split: str) -> Iterator[Draft]:
+def checkin_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Who wrote a change."""
     found = [(project, one) for project in projects(world, split) for one in project.checkins[1:]]
     for project, one in sorted(found, key=lambda pair: rank(pair[0].name + pair[1].message)):
@@ -162,7 +162,7 @@ def checkin_author(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "gitlab", "What does the check-in tagged {{tag}} in {{project}} say? Answer with its message only.")
-def tagged(world: World, split: str) -> Iterator[Draft]:
+def tagged(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The change that a release was made of."""
     for project in projects(world, split):
         for tag in project.tags[:3]:
@@ -175,7 +175,7 @@ def tagged(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "gitlab", 'Open the ticket "{{ticket}}" of {{project}}.')
-def show_ticket(world: World, split: str) -> Iterator[Draft]:
+def show_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The page of a ticket."""
     for project, one in tickets(world, split, "show"):
         script = [*open_ticket(project, one), stop()]
@@ -185,7 +185,7 @@ def show_ticket(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "gitlab", 'Close the ticket "{{ticket}}" of {{project}}.', changes=True)
-def close_ticket(world: World, split: str) -> Iterator[Draft]:
+def close_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A ticket that is done."""
     for project, one in tickets(world, split, "close"):
         if one.status != "Closed":
@@ -193,7 +193,7 @@ def close_ticket(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "gitlab", 'Assign the ticket "{{ticket}}" of {{project}} to {{login}}.', changes=True)
-def assign_ticket(world: World, split: str) -> Iterator[Draft]:
+def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Somebody for a ticket that nobody works on."""
     for project, one in tickets(world, split, "assign"):
         if not one.assignee:
@@ -204,7 +204,7 @@ def assign_ticket(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "gitlab", 'Set the priority of the ticket "{{ticket}}" of {{project}} to {{priority}}.', changes=True)
-def set_priority(world: World, split: str) -> Iterator[Draft]:
+def set_priority(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How much a ticket matters."""
     for project, one in tickets(world, split, "priority"):
         wanted = PRIORITY_OF[one.priority]
@@ -212,7 +212,7 @@ def set_priority(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "gitlab", 'Comment on the ticket "{{ticket}}" of {{project}}: {{text}}', changes=True)
-def comment_ticket(world: World, split: str) -> Iterator[Draft]:
+def comment_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A remark on a ticket."""
     for place, (project, one) in enumerate(tickets(world, split, "comment")):
         text = REMARKS[place % len(REMARKS)]
@@ -230,7 +230,7 @@ def edit(project: Project, ticket: Ticket, steps: list[str], expected: dict[str,
 
 
 @template(TRAIN, "gitlab", 'Create a ticket of type {{kind}} in {{project}} titled "{{title}}": {{text}}', changes=True)
-def new_ticket(world: World, split: str) -> Iterator[Draft]:
+def new_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A new ticket."""
     for place, (title, text) in enumerate(NEW):
         listed = projects(world, split)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.code import Project, Ticket
 from env_adapters.webarena.sites.world.forum import Topic
 from env_adapters.webarena.sites.world.shop import Product
@@ -24,7 +24,7 @@ from env_adapters.webarena.sites_tasks.templates import (
 FORUM, SHOP, HOST = "__REDDIT__", "__SHOPPING__", "__GITLAB__"
 
 
-def praised(world: World, split: str, salt: str = "") -> Sequence[tuple[Topic, Product]]:
+def praised(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple[Topic, Product]]:
     """Topics of a split about a product, with it; only those whose author began no other such topic in the category."""
     by_title = {product.title: product for product in world.shop.products}
     found = [
@@ -40,7 +40,7 @@ def same_place(one: Topic, other: Topic) -> bool:
     return (one.author, one.category) == (other.author, other.category)
 
 
-def mentioned(world: World, split: str, salt: str = "") -> Sequence[tuple[Topic, Project, Ticket]]:
+def mentioned(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple[Topic, Project, Ticket]]:
     """Topics of a split about a ticket, with it and its project."""
     tickets = {
         (project.name, ticket.title): (project, ticket) for project in world.code.projects for ticket in project.tickets
@@ -71,7 +71,7 @@ def to_topic(topic: Topic) -> list[str]:
     "What does the product cost in the shop that {{member}} started a topic about in the forum's category "
     "{{category}}?",
 )
-def price_of_praised(world: World, split: str) -> Iterator[Draft]:
+def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The price of a product that the forum speaks of."""
     for topic, product in praised(world, split):
         script = [*to_topic(topic), *to_shop(product), stop(product.price)]
@@ -84,7 +84,7 @@ def price_of_praised(world: World, split: str) -> Iterator[Draft]:
     "How many units are in stock of the product that {{member}} started a topic about in the forum's category "
     "{{category}}? Answer with the number only.",
 )
-def stock_of_praised(world: World, split: str) -> Iterator[Draft]:
+def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How many there are of a product that the forum speaks of."""
     for topic, product in praised(world, split):
         if product.stock:
@@ -98,7 +98,7 @@ def stock_of_praised(world: World, split: str) -> Iterator[Draft]:
     "Put the product that {{member}} started a topic about in the forum's category {{category}} into my cart.",
     changes=True,
 )
-def buy_praised(world: World, split: str) -> Iterator[Draft]:
+def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A product that the forum speaks of, in the cart."""
     for topic, product in praised(world, split, "buy"):
         if product.stock:
@@ -113,7 +113,7 @@ def buy_praised(world: World, split: str) -> Iterator[Draft]:
     'Reply to the forum topic "{{topic}}" with the price that the shop asks for the product.',
     changes=True,
 )
-def post_price(world: World, split: str) -> Iterator[Draft]:
+def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The price of a product, told to the forum."""
     for topic, product in praised(world, split, "post"):
         locator = "document.querySelector('.comments_list').outerText"
@@ -132,7 +132,7 @@ def post_price(world: World, split: str) -> Iterator[Draft]:
     "gitlab reddit",
     'What is the status of the ticket that the forum topic "{{topic}}" is about? Answer with the status only.',
 )
-def status_of_mentioned(world: World, split: str) -> Iterator[Draft]:
+def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How far a ticket is that the forum speaks of."""
     for topic, project, ticket in mentioned(world, split):
         script = [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket), stop(ticket.status)]
@@ -146,7 +146,7 @@ def status_of_mentioned(world: World, split: str) -> Iterator[Draft]:
     "gitlab reddit",
     'Who reported the ticket that the forum topic "{{topic}}" is about? Answer with the login only.',
 )
-def reporter_of_mentioned(world: World, split: str) -> Iterator[Draft]:
+def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Who opened a ticket that the forum speaks of."""
     for topic, project, ticket in mentioned(world, split):
         script = [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket), stop(ticket.reporter)]
@@ -161,7 +161,7 @@ def reporter_of_mentioned(world: World, split: str) -> Iterator[Draft]:
     'Comment "{{text}}" on the ticket that the forum topic "{{topic}}" is about.',
     changes=True,
 )
-def comment_on_mentioned(world: World, split: str) -> Iterator[Draft]:
+def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A remark on a ticket that the forum speaks of."""
     text = "There is a topic about this on the forum."
     for topic, project, ticket in mentioned(world, split, "comment"):
@@ -177,7 +177,7 @@ def comment_on_mentioned(world: World, split: str) -> Iterator[Draft]:
     "Put the product with the UPC {{upc}} into the customer's cart in the shop.",
     changes=True,
 )
-def buy_by_upc(world: World, split: str) -> Iterator[Draft]:
+def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A product that only the administration knows the code of, in the cart."""
     for product in shopping.in_stock(world, split)[10:]:
         looked = ['click [button "Catalog"]', 'click [link "Products"]', f'type [textbox "UPC:"] [{product.upc}] [1]']
@@ -191,7 +191,7 @@ def buy_by_upc(world: World, split: str) -> Iterator[Draft]:
     "shopping_admin shopping",
     "What is the UPC of the most expensive product in the shop's category {{category}}?",
 )
-def upc_of_dearest(world: World, split: str) -> Iterator[Draft]:
+def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The code of the product at the end of a list."""
     for category in shopping.categories(world, split):
         listed = shopping.of_category(world, category)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.forum import Topic
 from env_adapters.webarena.sites_tasks.code import TEST_PROJECTS
 from env_adapters.webarena.sites_tasks.templates import (
@@ -42,18 +42,18 @@ ANSWERS = (
 )
 
 
-def categories(world: World, split: str) -> Sequence[str]:
+def categories(world: GeneratedWorld, split: str) -> Sequence[str]:
     """The categories of a split."""
     return [name for name in world.forum.categories if (name in TEST_CATEGORIES) == (split == TEST)]
 
 
-def topics(world: World, split: str, salt: str = "") -> Sequence[Topic]:
+def topics(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[Topic]:
     """The topics of a split, shuffled."""
     chosen = [topic for topic in world.forum.topics if topic_side(world, topic) == split]
     return sorted(chosen, key=lambda topic: rank(salt + topic.title))
 
 
-def topic_side(world: World, topic: Topic) -> str:
+def topic_side(world: GeneratedWorld, topic: Topic) -> str:
     """The split that a topic is for: that of the product or project that it is about."""
     if topic.category == "Open Source":
         return TEST if topic.about[0] in TEST_PROJECTS else TRAIN
@@ -77,7 +77,7 @@ def open_topic(topic: Topic) -> list[str]:
 
 
 @template(TRAIN, "reddit", 'Who started the topic "{{topic}}"? Answer with the name only.')
-def topic_author(world: World, split: str) -> Iterator[Draft]:
+def topic_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Who began a topic."""
     for one in topics(world, split):
         script = [*open_topic(one), stop(one.author)]
@@ -86,7 +86,7 @@ def topic_author(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "reddit", 'How many replies does the topic "{{topic}}" have? Answer with the number only.')
-def reply_count(world: World, split: str) -> Iterator[Draft]:
+def reply_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How many have answered."""
     for one in topics(world, split, "count"):
         count = len(one.replies)
@@ -95,7 +95,7 @@ def reply_count(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "reddit", 'Who was the first to reply in the topic "{{topic}}"? Answer with the name only.')
-def first_reply(world: World, split: str) -> Iterator[Draft]:
+def first_reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Who answered first."""
     for one in topics(world, split):
         member = one.replies[0].member
@@ -105,7 +105,7 @@ def first_reply(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "reddit", 'Whose post has the most likes in the topic "{{topic}}"? Answer with the name only.')
-def most_liked(world: World, split: str) -> Iterator[Draft]:
+def most_liked(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Who wrote the post that most members like."""
     for one in topics(world, split, "liked"):
         ordered = sorted(one.comments, key=lambda comment: len(comment.likes), reverse=True)
@@ -116,7 +116,7 @@ def most_liked(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "reddit", "Which topic in the category {{category}} was active last? Answer with its title only.")
-def last_active(world: World, split: str) -> Iterator[Draft]:
+def last_active(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The topic in which somebody wrote last."""
     for name in categories(world, split):
         listed = [topic for topic in world.forum.topics if topic.category == name]
@@ -127,7 +127,7 @@ def last_active(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "reddit", 'Open the topic "{{topic}}".')
-def show_topic(world: World, split: str) -> Iterator[Draft]:
+def show_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The page of a topic."""
     for one, other in neighbours(topics(world, split, "show")):
         where = page(FORUM + one.path)
@@ -141,7 +141,7 @@ def show_topic(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "reddit", "Show me the topics of the category {{category}}.")
-def show_category(world: World, split: str) -> Iterator[Draft]:
+def show_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The page of a category."""
     for name in categories(world, split):
         where = page(FORUM + world.forum.category_path(name))
@@ -149,7 +149,7 @@ def show_category(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "reddit", "At what time does the {{topic}} begin? Answer with the time only.")
-def meetup_time(world: World, split: str) -> Iterator[Draft]:
+def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """When a meetup begins."""
     meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
     for one in meetups:
@@ -163,7 +163,7 @@ def meetup_time(world: World, split: str) -> Iterator[Draft]:
     "reddit",
     "Where does the {{topic}} take place, and on which day? Answer as in: town hall, Monday 1 May",
 )
-def meetup_place(world: World, split: str) -> Iterator[Draft]:
+def meetup_place(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Where a meetup takes place."""
     meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
     for one in meetups:
@@ -175,7 +175,7 @@ def meetup_place(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "reddit", 'Reply to the topic "{{topic}}" with: {{text}}', changes=True)
-def reply(world: World, split: str) -> Iterator[Draft]:
+def reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """An answer in a topic."""
     for place, one in enumerate(topics(world, split, "reply")):
         text = ANSWERS[place % len(ANSWERS)]
@@ -188,7 +188,7 @@ def reply(world: World, split: str) -> Iterator[Draft]:
 @template(
     TEST, "reddit", 'Start a topic "{{title}}" in the category {{category}} with the text: {{text}}', changes=True
 )
-def new_topic(world: World, split: str) -> Iterator[Draft]:
+def new_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A new topic."""
     for place, (title, text) in enumerate(POSTS):
         names = categories(world, split)
@@ -211,7 +211,7 @@ def publish(category: str, title: str, text: str) -> list[str]:
 
 
 @template(TRAIN, "reddit", 'Like the first post of the topic "{{topic}}".', changes=True)
-def like(world: World, split: str) -> Iterator[Draft]:
+def like(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A like for the post that began a topic."""
     for one in topics(world, split, "like"):
         opened, count = open_topic(one), len(one.comments[0].likes)
@@ -222,7 +222,7 @@ def like(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "reddit", 'Send {{member}} a private message titled "{{title}}" that says: {{text}}', changes=True)
-def private_message(world: World, split: str) -> Iterator[Draft]:
+def private_message(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """A message that only its reader sees."""
     chosen = [name for name in world.forum.members[1:] if side(name) == split]
     for (title, text), (member, _) in zip(POSTS, neighbours(chosen), strict=False):

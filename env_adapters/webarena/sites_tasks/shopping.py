@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.shop import Category, Order, Product, Review
 from env_adapters.webarena.sites_tasks.templates import (
     TEST,
@@ -37,23 +37,23 @@ SEARCHED = (
 )
 
 
-def products(world: World, split: str) -> Sequence[Product]:
+def products(world: GeneratedWorld, split: str) -> Sequence[Product]:
     """The products of a split, shuffled."""
     chosen = [product for product in world.shop.products if side(product.upc) == split]
     return sorted(chosen, key=lambda product: rank(product.upc))
 
 
-def in_stock(world: World, split: str) -> Sequence[Product]:
+def in_stock(world: GeneratedWorld, split: str) -> Sequence[Product]:
     """Those that can be bought."""
     return [product for product in products(world, split) if product.stock]
 
 
-def categories(world: World, split: str) -> Sequence[Category]:
+def categories(world: GeneratedWorld, split: str) -> Sequence[Category]:
     """The categories of a split that hold products themselves."""
     return [one for one in world.shop.categories if one.department and side(one.name) == split]
 
 
-def orders(world: World, split: str) -> Sequence[Order]:
+def orders(world: GeneratedWorld, split: str) -> Sequence[Order]:
     """The shopper's orders of a split, shuffled."""
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper and side(one.number) == split]
     return sorted(own, key=lambda order: rank(order.number))
@@ -73,14 +73,14 @@ def open_order(order: Order) -> list[str]:
     ]
 
 
-def category_path(world: World, category: Category) -> str:
+def category_path(world: GeneratedWorld, category: Category) -> str:
     """Address of a category below the shop's."""
     above = next(one for one in world.shop.categories if one.name == category.department)
     slugs = ["-".join(name.lower().split()) for name in (above.name, category.name)]
     return f"/catalogue/category/{slugs[0]}/{slugs[1]}_{category.pk}/"
 
 
-def of_category(world: World, category: Category) -> list[Product]:
+def of_category(world: GeneratedWorld, category: Category) -> list[Product]:
     """Its products, the cheapest first."""
     return sorted(
         (one for one in world.shop.products if one.category == category.name), key=lambda product: product.cents
@@ -88,7 +88,7 @@ def of_category(world: World, category: Category) -> list[Product]:
 
 
 @template(TRAIN, "shopping", "What is the price of the {{product}}?")
-def price(world: World, split: str) -> Iterator[Draft]:
+def price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The price of a product."""
     for one, other in neighbours(products(world, split)):
         yield Draft(
@@ -97,7 +97,7 @@ def price(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping", f"How many units of the {{{{product}}}} are in stock? {NUMBER_ONLY}")
-def stock(world: World, split: str) -> Iterator[Draft]:
+def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How many there are."""
     for one in in_stock(world, split):
         found = str(one.stock)
@@ -107,7 +107,7 @@ def stock(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping", f"How many reviews does the {{{{product}}}} have? {NUMBER_ONLY}")
-def review_count(world: World, split: str) -> Iterator[Draft]:
+def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How many reviews a product has."""
     for one in products(world, split):
         count = len(world.shop.reviews_of(one))
@@ -121,7 +121,7 @@ def review_count(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping", f'Who wrote the review "{{{{title}}}}" of the {{{{product}}}}? {NAME_ONLY}')
-def reviewer(world: World, split: str) -> Iterator[Draft]:
+def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Who wrote a review."""
     for one in products(world, split):
         listed = [*world.shop.reviews_of(one), *world.shop.reviews[:2]]
@@ -135,13 +135,13 @@ def reviewer(world: World, split: str) -> Iterator[Draft]:
             )
 
 
-def other_reviewer(world: World, review: Review) -> str:
+def other_reviewer(world: GeneratedWorld, review: Review) -> str:
     """Somebody who did not write it."""
     return next(one.customer.name for one in world.shop.reviews if one.customer is not review.customer)
 
 
 @template(TEST, "shopping", "What is the weight of the {{product}} in grams?")
-def weight(world: World, split: str) -> Iterator[Draft]:
+def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The weight of a product."""
     for one, other in neighbours(products(world, split)):
         if one.grams != other.grams:
@@ -154,7 +154,7 @@ def weight(world: World, split: str) -> Iterator[Draft]:
     "shopping",
     "What colour is the {{product}}, and how many years of warranty does it have? Answer as in: Pink, 7 years",
 )
-def colour_and_warranty(world: World, split: str) -> Iterator[Draft]:
+def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Two facts of a product."""
     for one in products(world, split):
         said = f"{one.colour}, {one.warranty} years"
@@ -164,18 +164,18 @@ def colour_and_warranty(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
-def cheapest(world: World, split: str) -> Iterator[Draft]:
+def cheapest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The cheapest product of a category."""
     yield from by_price(world, split, 0, "Price low to high")
 
 
 @template(TEST, "shopping", f"Which product in the category {{{{category}}}} costs the most? {NAME_ONLY}")
-def dearest(world: World, split: str) -> Iterator[Draft]:
+def dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The most expensive product of a category."""
     yield from by_price(world, split, -1, "Price high to low")
 
 
-def by_price(world: World, split: str, place: int, order: str) -> Iterator[Draft]:
+def by_price(world: GeneratedWorld, split: str, place: int, order: str) -> Iterator[Draft]:
     """The product at one end of a category."""
     for category in categories(world, split):
         listed = of_category(world, category)
@@ -190,7 +190,7 @@ def by_price(world: World, split: str, place: int, order: str) -> Iterator[Draft
 
 
 @template(TRAIN, "shopping", "Show me all products of the category {{category}}.")
-def open_category(world: World, split: str) -> Iterator[Draft]:
+def open_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The page of a category."""
     for one in categories(world, split):
         script = [f'click [link "{one.name}"]', stop()]
@@ -198,7 +198,7 @@ def open_category(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping", "Open the page of the {{product}}.")
-def open_product(world: World, split: str) -> Iterator[Draft]:
+def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The page of a product."""
     for one, other in neighbours(products(world, split)):
         yield Draft(
@@ -211,7 +211,7 @@ def open_product(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping", 'Search the shop for "{{words}}".')
-def search(world: World, split: str) -> Iterator[Draft]:
+def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The results of a search."""
     for words in SEARCHED:
         script = [f'type [textbox "Search"] [{words}] [1]', stop()]
@@ -219,7 +219,7 @@ def search(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping", "What is the total of my order {{order}}?")
-def order_total(world: World, split: str) -> Iterator[Draft]:
+def order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """What an order cost."""
     for one, other in neighbours(orders(world, split)):
         yield Draft(
@@ -232,7 +232,7 @@ def order_total(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "shopping", "What is the status of my order {{order}}? Answer with the status only.")
-def order_status(world: World, split: str) -> Iterator[Draft]:
+def order_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """How far an order is."""
     for one in orders(world, split):
         wrong = "Delivered" if one.status != "Delivered" else "Pending"
@@ -242,7 +242,7 @@ def order_status(world: World, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping", f"What is the number of my order with the {{{{product}}}}? {NUMBER_ONLY}")
-def order_with(world: World, split: str) -> Iterator[Draft]:
+def order_with(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """The order that a product was bought in, by looking through those of one page."""
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper]
     for order in own[-20:]:

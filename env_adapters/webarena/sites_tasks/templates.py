@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from env_adapters.webarena.sites.world import World
+from env_adapters.webarena.sites.world import GeneratedWorld
 
 TRAIN, TEST = "train", "test"
 TEST_SHARE = 4
@@ -37,7 +37,7 @@ class Draft:
     wrong: Sequence[Script] = field(default_factory=list)
 
 
-Build = Callable[[World, str], Iterator[Draft]]
+Build = Callable[[GeneratedWorld, str], Iterator[Draft]]
 
 
 @dataclass(frozen=True, slots=True)

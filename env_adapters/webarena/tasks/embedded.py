@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena import miniwob
 from env_adapters.webarena.browser.network_proxy import Address, authority
-from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
-from env_adapters.webarena.tasks.oracle import Oracle
 from env_adapters.webarena.sites import URLS, SiteSet
 from env_adapters.webarena.sites.world import DEFAULT_SEED
 from env_adapters.webarena.sites_tasks import site_tasks
+from env_adapters.webarena.tasks import miniwob
 from env_adapters.webarena.tasks.items import ENV, item_of
-from env_adapters.webarena.tasks.site_urls import World, placeholder
+from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
+from env_adapters.webarena.tasks.oracle import Oracle
+from env_adapters.webarena.tasks.site_urls import SiteEnvironment, placeholder
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
@@ -45,7 +45,7 @@ class EmbeddedTasks:
     def check(self) -> None:
         """See `TaskSource`; sites may be started later."""
 
-    async def open(self, item: TaskItem) -> World:
+    async def open(self, item: TaskItem) -> SiteEnvironment:
         """See `TaskSource`."""
         sites = SiteSet.running(self.folder)
         sites.check(DEFAULT_SEED)
@@ -55,7 +55,7 @@ class EmbeddedTasks:
             name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items() if name in named
         }
         cookies: list[Any] = copy.cookies(item.data["sites"]) if item.data.get("require_login") else []
-        return World(copy.urls, routes, {"cookies": cookies, "origins": []}, copy.release)
+        return SiteEnvironment(copy.urls, routes, {"cookies": cookies, "origins": []}, copy.release)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str]:
         """See `TaskSource`."""
@@ -75,10 +75,10 @@ class MiniWobTasks:
     def check(self) -> None:
         """See `TaskSource`; its pages are looked for where tasks are listed."""
 
-    async def open(self, item: TaskItem) -> World:
+    async def open(self, item: TaskItem) -> SiteEnvironment:
         """See `TaskSource`."""
         routes = {name: Address(host, port) for name, (host, port) in miniwob.pages().routes.items()}
-        return World({miniwob.SITE: miniwob.URL}, routes)
+        return SiteEnvironment({miniwob.SITE: miniwob.URL}, routes)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
         """See `TaskSource`; of the pages that say in a sentence what to do."""

@@ -31,12 +31,12 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SiteEnvironment:
     """The sites of one episode.
 
     Attributes:
         urls: URL of each site, without a slash at its end, by its name.
-        routes: where they listen, see `Fence`.
+        routes: where they listen, see `NetworkProxy`.
         state: cookies and local storage to begin with.
         release: gives the world back; may take a moment, and runs in a thread.
         login: file that `state` was read from, "" if it was made.
@@ -102,7 +102,7 @@ class GivenSites:
         for url in self.allow:
             _check_url(url, "env.options.access.allow")
 
-    async def open(self, item: TaskItem) -> World:
+    async def open(self, item: TaskItem) -> SiteEnvironment:
         """The sites of a task.
 
         Raises:
@@ -120,9 +120,9 @@ class GivenSites:
         allowed = [*(urls[site] for site in item.data["sites"]), *self.allow]
         named = login_of(item)
         if self.auth is None or not named:
-            return World(urls, routes_of(allowed))
+            return SiteEnvironment(urls, routes_of(allowed))
         file = self.auth / named
-        return World(urls, routes_of(allowed), self._login(item, file), login=str(file))
+        return SiteEnvironment(urls, routes_of(allowed), self._login(item, file), login=str(file))
 
     def _login(self, item: TaskItem, file: Path) -> StorageState:
         try:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, refuse_urls
 from env_adapters.webarena.options import AccessOptions
-from env_adapters.webarena.tasks.splits import SPLITS
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, refuse_urls
 from env_adapters.webarena.tasks.items import ENV, installed_tasks, items_of, selected
-from env_adapters.webarena.tasks.site_urls import GivenSites, World, login_of
+from env_adapters.webarena.tasks.site_urls import GivenSites, SiteEnvironment, login_of
+from env_adapters.webarena.tasks.splits import SPLITS
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
@@ -52,7 +52,7 @@ class TaskSource(Protocol):
         """
         ...
 
-    async def open(self, item: TaskItem) -> World:
+    async def open(self, item: TaskItem) -> SiteEnvironment:
         """The sites of one episode of a task.
 
         Raises:
@@ -114,7 +114,7 @@ class GivenTasks:
                 "play all logged out: env.options.access.logged_out=true"
             )
 
-    async def open(self, item: TaskItem) -> World:
+    async def open(self, item: TaskItem) -> SiteEnvironment:
         """See `TaskSource`."""
         return await self.sites.open(item)
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from questions.things import THINGS, TRAITS, best_question, fits, left_over, words_in
+from verl_agent.envs.action_format import ActionFormat, Parameter, TagFormat, Tool
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.action_format import ActionForm, Parameter, TagForm, Tool
 from verl_agent.errors import ConfigError
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 RULES = (
     "I think of one thing. It has a size, a colour, a material and a kind, one of each:\n{traits}\n"
@@ -25,7 +25,7 @@ class Questions(EnvAdapter):
     """Reward 1.0 for the right thing, less `cost` for each question, 0.0 for a wrong one. A guess terminates."""
 
     success_reward: ClassVar[float] = 0.2  # what the right guess earns at least
-    form: ClassVar[ActionForm] = TagForm((ASK, GUESS), (("ask", "a trait"), ("guess", "the thing")))
+    action_format: ClassVar[ActionFormat] = TagFormat((ASK, GUESS), (("ask", "a trait"), ("guess", "the thing")))
 
     def __init__(self, cost: float = 0.02) -> None:
         """Take what a recipe sets in `env.options`.
@@ -60,7 +60,7 @@ class Questions(EnvAdapter):
         """Answer a question or judge a guess."""
         if self.ended:
             return StepResult("You have guessed already.", terminated=True)
-        tag, text = self.form.split(action[:LONGEST]) or ("", "")  # type: ignore[attr-defined]
+        tag, text = self.action_format.split(action[:LONGEST]) or ("", "")  # type: ignore[attr-defined]
         words = words_in(text)
         if tag == "guess" and len(words) == len(TRAITS):
             return self.judge(words)
@@ -77,11 +77,11 @@ class Questions(EnvAdapter):
         reward = 1.0 - self.cost * min(self.asked, 8)
         return StepResult(f"Yes, the {self.thing}.", reward, terminated=True, info={"questions": float(self.asked)})
 
-    def demonstration(self, item: TaskItem) -> Sequence[Move]:
+    def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """The question that halves what is left, until one thing is left."""
         left, moves = list(THINGS), []
         while len(left) > 1:
             word = best_question(left)
-            moves.append(Move(f"<ask>{word}</ask>", f"{len(left)} things are left; {word} halves them best."))
+            moves.append(DemoAction(f"<ask>{word}</ask>", f"{len(left)} things are left; {word} halves them best."))
             left = left_over(left, word, fits(item.data["thing"], word))
-        return [*moves, Move(f"<guess>{left[0]}</guess>", "One thing is left.")]
+        return [*moves, DemoAction(f"<guess>{left[0]}</guess>", "One thing is left.")]

@@ -17,12 +17,12 @@ class Notebook(Agent):
 
     def instruction(self) -> str:
         """See `Agent`."""
-        return f"{ONE_ACTION} Always answer in this form:\nThought: what the notes leave\n{self.form.template}"
+        return f"{ONE_ACTION} Always answer in this form:\nThought: what the notes leave\n{self.action_format.template}"
 
-    def begin(self, messages: Sequence[Message]) -> list[Message]:
+    def build_prompt(self, messages: Sequence[Message]) -> list[Message]:
         """See `Agent`; opens an empty notebook."""
         self.notes: list[str] = []
-        return super().begin(messages)
+        return super().build_prompt(messages)
 
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
         """See `Agent`; notes what was answered."""

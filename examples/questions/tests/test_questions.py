@@ -8,9 +8,9 @@ from questions.agent import Notebook
 from questions.things import THINGS
 
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.settings import AgentSection
-from verl_agent.envs.testing.check import check_adapter
+from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.testing.check import check_adapter
 from verl_agent.types import StepResult, TaskItem
 
 
@@ -50,9 +50,9 @@ def test_a_wrong_guess_ends_and_earns_nothing():
 
 
 def test_the_agent_repeats_what_was_answered():
-    agent = new_agent(AgentSection("notebook", context={"keep": "all"}), Questions.form)
-    assert agent.read("Thought: halve them.\n<ask>red</ask>") == "<ask>red</ask>"
-    agent.begin([{"role": "user", "content": "What do you ask first?"}])
+    agent = new_agent(AgentSettings("notebook", context={"keep": "all"}), Questions.action_format)
+    assert agent.parse_reply("Thought: halve them.\n<ask>red</ask>") == "<ask>red</ask>"
+    agent.build_prompt([{"role": "user", "content": "What do you ask first?"}])
     agent.observe(StepResult("No, it is not red."), "<ask>red</ask>", 1)
     agent.observe(StepResult("Ask about one trait, or guess all four.", info={"invalid_action": 1.0}), None, 2)
     told = agent.observe(StepResult("Yes, it is large."), "<ask>large</ask>", 3)

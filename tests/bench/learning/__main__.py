@@ -23,7 +23,7 @@ from rich.table import Table
 from tests.bench.learning.analysis import Point, compare
 from tests.models import write_byte_model
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.settings import AgentSection
+from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.oracle import demonstrate
@@ -98,11 +98,11 @@ def warm_started(folder: Path, epochs: int) -> Path:
     model, warm = folder / "model", folder / f"warm_start_{epochs}"
     if not (model / "config.json").is_file():
         adapter = load_adapter("guess_number")
-        words = AgentSection("act", {"instructions": False})
+        words = AgentSettings("act", {"instructions": False})
         texts = [
             f"{message['role']}\n{message['content']}"
             for item in select_tasks("guess_number", "small_train")
-            for message in demonstrate(item, adapter(), new_agent(words, adapter.form)).messages
+            for message in demonstrate(item, adapter(), new_agent(words, adapter.action_format)).messages
         ]
         sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2, "num_attention_heads": 4}
         write_byte_model(model, texts, vocabulary=384, **sizes)

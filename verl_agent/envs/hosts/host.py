@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.hosts.loops import Call, HomeLane, Lane
+from verl_agent.envs.hosts.loops import Call, EventLoopThread, InlineLoop
 from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -59,7 +59,7 @@ class Health:
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    lane: Lane
+    lane: EventLoopThread
     used_at: float
     env: EnvAdapter | None = None
     calls: set[Call[Any]] = field(default_factory=set)
@@ -88,7 +88,7 @@ class Host:
         self._adapter, self._options, self._hosting, self._limits = adapter, options, hosting, limits
         self._memory_mb = memory_mb
         self._sessions: dict[int, _Session] = {}
-        self._shared: list[Lane] = []
+        self._shared: list[EventLoopThread] = []
         self._calls: set[Call[Any]] = set()
         self._episodes = self._reaped = 0
         self._watcher: asyncio.Task[None] | None = None
@@ -138,14 +138,14 @@ class Host:
             raise UnknownSessionError(f"no session {number}: it was closed, or ended after a fault or by being idle.")
         return self._sessions[number]
 
-    def _lane(self) -> Lane:
+    def _lane(self) -> EventLoopThread:
         if self._hosting.threads is None:
-            return Lane()
+            return EventLoopThread()
         if self._hosting.threads == 0:
-            self._shared = self._shared or [HomeLane()]
+            self._shared = self._shared or [InlineLoop()]
             return self._shared[0]
         if len(self._shared) < self._hosting.threads:
-            self._shared.append(Lane())
+            self._shared.append(EventLoopThread())
             return self._shared[-1]
         lanes = [session.lane for session in self._sessions.values()]
         return min(self._shared, key=lanes.count)
@@ -224,7 +224,7 @@ class Host:
                 self._forget(number, UnknownSessionError(f"nobody called it for {self._limits.idle_s:g} s."))
                 self._reaped += 1
 
-    def _stuck(self, now: float) -> set[Lane]:
+    def _stuck(self, now: float) -> set[EventLoopThread]:
         return {call.lane for call in self._calls if call.holds_thread(now, self._limits.grace_s)}
 
 

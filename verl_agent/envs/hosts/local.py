@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from verl_agent.config.settings import EnvSettings
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.link import InlineLink
-from verl_agent.envs.hosts.slot import HOSTS, PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.process import ProcessLink, start_process
+from verl_agent.envs.hosts.slot import HOSTS, PoolLimits
+from verl_agent.envs.settings import EnvSettings
 
 
 def process_pool(

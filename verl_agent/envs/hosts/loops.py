@@ -12,7 +12,7 @@ T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
-class Lane:
+class EventLoopThread:
     """A daemon thread with an event loop; it lives until `end()` and until what blocks it returns."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Lane:
         self.loop.close()
 
 
-class HomeLane(Lane):
+class InlineLoop(EventLoopThread):
     """The loop that makes the calls, without any thread: for what computes briefly, which a thread would slow down."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Call(Generic[T]):
         over: whether its coroutine has left the lane.
     """
 
-    def __init__(self, lane: Lane, what: str, limit_s: float) -> None:
+    def __init__(self, lane: EventLoopThread, what: str, limit_s: float) -> None:
         self.lane, self.what, self.limit_s = lane, what, limit_s
         self.began_at: float | None = None
         self.ended_at: float | None = None

@@ -14,7 +14,7 @@ from typing import Any
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import Health
 from verl_agent.envs.hosts.link import HostLink
-from verl_agent.envs.hosts.slot import Place, PoolLimits, worn_out
+from verl_agent.envs.hosts.slot import HostSlot, PoolLimits, worn_out
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -40,8 +40,8 @@ class HostPool:
 
     def __init__(self, start: Callable[[], Awaitable[HostLink]], hosting: Hosting, limits: PoolLimits) -> None:
         self._start, self._hosting, self._limits = start, hosting, limits
-        self._places: list[Place] = []
-        self._homes: dict[int, Place] = {}
+        self._places: list[HostSlot] = []
+        self._homes: dict[int, HostSlot] = {}
         self._room = asyncio.Semaphore(limits.count * hosting.sessions)
         self._waiting = 0
         self._start_after = 0.0
@@ -161,7 +161,7 @@ class HostPool:
                 place.opening -= 1
                 self._end_if_empty(place)
 
-    def _choose(self) -> Place:
+    def _choose(self) -> HostSlot:
         """The host with the fewest sessions, or a new one if that one has enough and there may be more."""
         if self._shut:
             raise EnvError("the pool is shut down.")
@@ -172,7 +172,7 @@ class HostPool:
         no_more = len(open_places) >= self._limits.count or time.monotonic() < self._start_after
         if best is not None and (best.load < enough or no_more):
             return best
-        place = Place(asyncio.create_task(self._started()))
+        place = HostSlot(asyncio.create_task(self._started()))
         self._places.append(place)
         run(self._watch(place), self._watchers)
         return place
@@ -190,7 +190,7 @@ class HostPool:
         self._counts["hosts_started"] += 1
         return link
 
-    async def _watch(self, place: Place) -> None:
+    async def _watch(self, place: HostSlot) -> None:
         """Ask a host for its health until it is gone."""
         try:
             link = await asyncio.shield(place.started)
@@ -210,7 +210,7 @@ class HostPool:
             else:
                 self._note(place, health, known)
 
-    def _note(self, place: Place, health: Health, known: frozenset[int]) -> None:
+    def _note(self, place: HostSlot, health: Health, known: frozenset[int]) -> None:
         self._counts["reaped"] += health.reaped - place.health.reaped
         place.health = health
         for session in known - health.sessions:  # it was reaped, or its last call was given up; or it is closing
@@ -222,7 +222,7 @@ class HostPool:
             place.retired = True
             self._end_if_empty(place)
 
-    async def _close(self, session: int, place: Place) -> None:
+    async def _close(self, session: int, place: HostSlot) -> None:
         try:
             await place.started.result().call("close", session)
         except HostLostError as error:
@@ -231,18 +231,18 @@ class HostPool:
             self._counts["closed"] += session in place.sessions
             self._free(place, session)
 
-    def _free(self, place: Place | None, session: int) -> None:
+    def _free(self, place: HostSlot | None, session: int) -> None:
         """Give back the place of a session that is over."""
         if place is not None and session in place.sessions:
             place.sessions.discard(session)
             self._room.release()
             self._end_if_empty(place)
 
-    def _end_if_empty(self, place: Place) -> None:
+    def _end_if_empty(self, place: HostSlot) -> None:
         if place.retired and not place.load and place in self._places:
             self._drop(place, "the host was replaced.")
 
-    def _lose(self, place: Place | None, why: str) -> None:
+    def _lose(self, place: HostSlot | None, why: str) -> None:
         """A host is dead: its sessions are over, and the next one that needs a place starts another host."""
         if place is None or place not in self._places:
             return
@@ -251,7 +251,7 @@ class HostPool:
         self._counts["faults"] += len(place.sessions)
         self._drop(place, why)
 
-    def _drop(self, place: Place, why: str) -> None:
+    def _drop(self, place: HostSlot, why: str) -> None:
         """Take a host out of the pool and end it."""
         self._places.remove(place)
         for session in list(place.sessions):
@@ -259,7 +259,7 @@ class HostPool:
             self._free(place, session)
         run(self._end(place, why), self._endings)
 
-    async def _end(self, place: Place, why: str) -> None:
+    async def _end(self, place: HostSlot, why: str) -> None:
         try:
             link = await place.started
         except Exception:  # it never started

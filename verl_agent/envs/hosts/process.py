@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.hosts.host_main import Setup
 from verl_agent.envs.hosts.host import CallLimits
+from verl_agent.envs.hosts.host_main import Setup
 from verl_agent.envs.hosts.wire import frame, read_frame
 from verl_agent.errors import AgentError, ConfigError, HostLostError
 

@@ -15,17 +15,16 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
 
-from verl_agent.envs.hosts.settings import HostSettings
-from verl_agent.config.settings import EnvSettings
-from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
 from verl_agent.envs.hosts.link import answer
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.hosts.memory import MemoryGauge
-from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.pool import HostPool
+from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.pool import SessionPool
+from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import AgentError, EnvError, HostLostError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -117,7 +116,7 @@ class RayPool:
         return found
 
 
-class Desk:
+class PoolActor:
     """Gives out places in hosts that it starts and watches. Runs as an actor, in an event loop.
 
     Args:
@@ -223,7 +222,7 @@ def start_desk(adapter: type[EnvAdapter], env: EnvSettings) -> ActorHandle:
     settings = hashlib.sha256(repr((env.name, env.options, env.timeout_s)).encode()).hexdigest()[:8]
     name = f"verl_agent_hosts_{ray.get_runtime_context().get_job_id()}_{settings}"
     options = {"name": name, "get_if_exists": True, "num_cpus": 0, "num_gpus": 0, "max_concurrency": 100_000}
-    return ray.remote(Desk).options(**options).remote(adapter, env)
+    return ray.remote(PoolActor).options(**options).remote(adapter, env)
 
 
 async def start_host(adapter: type[EnvAdapter], env: EnvSettings, hosting: Hosting) -> RayLink:

@@ -41,7 +41,7 @@ class PoolLimits:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class HostSlot:
     """One host of a pool.
 
     Attributes:

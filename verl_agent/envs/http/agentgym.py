@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_agent.envs.action_format import ActionForm, FenceForm, LineForm, TagForm
+from verl_agent.envs.action_format import ActionFormat, FenceFormat, LineFormat, TagFormat
 from verl_agent.envs.http.protocols import number, pick, text
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, did_you_mean
 from verl_agent.types import Message, StepResult
@@ -20,7 +20,7 @@ TIMED_OUT = "TimeoutError"
 AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 
 
-LINE = LineForm()
+LINE = LineFormat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Dialect:
     scale: float = 1.0
     done: str = "done"
     any_score_ends: bool = False
-    form: ActionForm = LINE
+    action_format: ActionFormat = LINE
     whole_reply: bool = False
     agreed: str = AGREED
 
@@ -69,7 +69,7 @@ DIALECTS: Mapping[str, Dialect] = {
         {"id": 0},
         "id",
         prompt=(),
-        form=TagForm(tags=(("search", "query"), ("answer", "answer"))),
+        action_format=TagFormat(tags=(("search", "query"), ("answer", "answer"))),
         whole_reply=True,
         agreed="Ok.",
     ),
@@ -81,7 +81,7 @@ DIALECTS: Mapping[str, Dialect] = {
         {"seed": 0},
         prompt=(),
         done="terminated",
-        form=FenceForm(placeholder="action"),
+        action_format=FenceFormat(placeholder="action"),
         whole_reply=True,
         agreed="Ok.",
     ),
@@ -112,11 +112,11 @@ class AgentGymLanguage:
         self._instructions = default if instructions is None else instructions
 
     def read_session(self, answer: Any) -> Any:
-        """See `Language`."""
+        """See `ServerProtocol`."""
         return pick(answer, self.dialect.created) if self.dialect.created else answer
 
     def begin(self, item: str) -> dict[str, Any]:
-        """See `Language`."""
+        """See `ServerProtocol`."""
         return {self.dialect.item: int(item.rpartition("_")[2]), **self.dialect.reset}
 
     def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
@@ -134,12 +134,12 @@ class AgentGymLanguage:
         ]
 
     def act(self, action: str) -> dict[str, Any]:
-        """See `Language`; some servers want the action marked as in a reply."""
-        marked = not self.dialect.whole_reply or self.dialect.form.find(action) is not None
-        return {"action": action if marked else self.dialect.form.mark(action)}
+        """See `ServerProtocol`; some servers want the action marked as in a reply."""
+        marked = not self.dialect.whole_reply or self.dialect.action_format.parse(action) is not None
+        return {"action": action if marked else self.dialect.action_format.format(action)}
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
-        """See `Language`. AgentGym's score is that of the last answer, so a step earns what it adds to it."""
+        """See `ServerProtocol`. AgentGym's score is that of the last answer, so a step earns what it adds to it."""
         now = number(answer, self.dialect.score) / self.dialect.scale
         ended = bool(pick(answer, self.dialect.done)) or (self.dialect.any_score_ends and now > 0)
         return StepResult(text(answer, "observation"), now - score, ended), now

@@ -9,11 +9,11 @@ from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from verl_agent.envs.action_format import ActionFormat, action_format_from_json
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.action_format import ActionForm, read_form
 from verl_agent.envs.http.agentgym import DIALECTS, AgentGymLanguage
-from verl_agent.envs.http.protocols import Language, OwnLanguage, number, pick
-from verl_agent.envs.http.server_pool import ask_all, fleet
+from verl_agent.envs.http.protocols import OwnLanguage, ServerProtocol, number, pick
+from verl_agent.envs.http.server_pool import ask_all, server_pool
 from verl_agent.envs.http.settings import OWN, HttpSettings
 from verl_agent.envs.http.transport import UnreachableError, transport
 from verl_agent.errors import ConfigError, EnvError
@@ -93,7 +93,7 @@ class HttpEnv(EnvAdapter, metaclass=HttpEnvClass):
     async def _reset(self, item: str) -> list[Message]:
         speak = self.language
         if self._session is None:
-            servers = fleet(self.settings.urls)
+            servers = server_pool(self.settings.urls)
             self._url, answer = await servers.create("/create", speak.create, self.settings.timeout_s)
             try:
                 self._session = speak.read_session(answer)
@@ -119,7 +119,7 @@ class HttpEnv(EnvAdapter, metaclass=HttpEnvClass):
                 except UnreachableError:
                     await self._post("/close", {}, CLOSE_TIMEOUT_S)
         finally:
-            fleet(self.settings.urls).leave(self._url)
+            server_pool(self.settings.urls).leave(self._url)
             self._session = None
 
 
@@ -139,17 +139,17 @@ def bound_class(settings: HttpSettings) -> type[HttpEnv]:
     Raises:
         ConfigError: no server answers, or they do not offer the same.
     """
-    spoken: ActionForm
+    spoken: ActionFormat
     if settings.protocol == OWN:
         info = ask_servers(settings)
         splits, success = tuple(pick(info, "splits")), number(info, "success_reward")
         try:
-            spoken = read_form(pick(info, "form"))
+            spoken = action_format_from_json(pick(info, "form"))
         except EnvError as error:
             raise ConfigError(f"env.options.urls: {error} Serve the same version as this one.") from error
     else:
         splits, success = tuple(split for split, _ in settings.items), 1.0
-        spoken = DIALECTS[settings.env].form
+        spoken = DIALECTS[settings.env].action_format
 
     class BoundHttpEnv(HttpEnv):
         """`HttpEnv` with the tasks of its servers."""
@@ -194,7 +194,7 @@ def ask_servers(settings: HttpSettings) -> Mapping[str, Any]:
     return info
 
 
-def language(settings: HttpSettings) -> Language:
+def language(settings: HttpSettings) -> ServerProtocol:
     """How the servers are spoken to."""
     if settings.protocol == OWN:
         return OwnLanguage()

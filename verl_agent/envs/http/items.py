@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_agent.envs.action_format import action_format_to_json
+from verl_agent.envs.http.wire import RequestError
 from verl_agent.envs.parsing import shorten
-from verl_agent.envs.action_format import describe_form
-from verl_agent.envs.http.wire import Refusal
 from verl_agent.envs.registry import list_tasks, load_adapter
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
@@ -29,7 +29,7 @@ class TaskIndex:
         if split not in adapter.splits:
             raise ConfigError(f"env {env!r} has no split {split!r}. {did_you_mean(split, adapter.splits)}")
         self.env, self.split = env, split
-        self.success_reward, self.form = adapter.success_reward, adapter.form
+        self.success_reward, self.action_format = adapter.success_reward, adapter.action_format
         self.splits: Mapping[str, Sequence[TaskItem]] = {
             name: list(list_tasks(env, name, options).values()) for name in adapter.splits
         }
@@ -48,16 +48,16 @@ class TaskIndex:
         if isinstance(key, int):
             if not 0 <= key < len(self.numbered):
                 allowed = f"0 to {len(self.numbered) - 1}, the items of split {self.split!r}"
-                raise Refusal(422, f"there is no item {shorten(str(key), 30)}. Allowed: {allowed}.")
+                raise RequestError(422, f"there is no item {shorten(str(key), 30)}. Allowed: {allowed}.")
             return self.numbered[key]
         if key not in self._by_name:
-            raise Refusal(422, f"there is no item {shorten(key, 60)!r}. GET /tasks?split={self.split} lists them.")
+            raise RequestError(422, f"there is no item {shorten(key, 60)!r}. GET /tasks?split={self.split} lists them.")
         return self._by_name[key]
 
     def describe(self) -> dict[str, Any]:
         """What a client has to know before it plays; servers with the same digest offer the same tasks."""
         digest = hashlib.sha256()
-        digest.update(repr(self.form).encode())
+        digest.update(repr(self.action_format).encode())
         for name, items in self.splits.items():
             digest.update(repr((name, [item.id for item in items])).encode())
         return {
@@ -65,12 +65,12 @@ class TaskIndex:
             "split": self.split,
             "splits": {name: len(items) for name, items in self.splits.items()},
             "success_reward": self.success_reward,
-            "form": describe_form(self.form),
+            "form": action_format_to_json(self.action_format),
             "digest": digest.hexdigest(),
         }
 
     def listing(self, split: str) -> list[dict[str, str]]:
         """Names and categories of one split. The data stays here: it may hold the answers."""
         if split not in self.splits:
-            raise Refusal(422, f"there is no split {shorten(split, 60)!r}. {did_you_mean(split, self.splits)}")
+            raise RequestError(422, f"there is no split {shorten(split, 60)!r}. {did_you_mean(split, self.splits)}")
         return [{"id": item.id, "category": item.category} for item in self.splits[split]]

@@ -7,7 +7,7 @@ from verl_agent.errors import EnvError
 from verl_agent.types import Message, StepResult
 
 
-class Language(Protocol):
+class ServerProtocol(Protocol):
     """One form of AgentGym's protocol, seen from a client.
 
     Attributes:
@@ -49,23 +49,23 @@ class OwnLanguage:
     asks_observation = False
 
     def read_session(self, answer: Any) -> Any:
-        """See `Language`."""
+        """See `ServerProtocol`."""
         return pick(answer, "id")
 
     def begin(self, item: str) -> dict[str, Any]:
-        """See `Language`."""
+        """See `ServerProtocol`."""
         return {"item": item}
 
     def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
-        """See `Language`."""
+        """See `ServerProtocol`."""
         return [{"role": message["role"], "content": message["content"]} for message in pick(answer, "messages")]
 
     def act(self, action: str) -> dict[str, Any]:
-        """See `Language`."""
+        """See `ServerProtocol`."""
         return {"bare_action": action}
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
-        """See `Language`."""
+        """See `ServerProtocol`."""
         reward = number(answer, "reward")
         info = {str(name): float(value) for name, value in pick(answer, "info").items()}
         return StepResult(text(answer, "observation"), reward, bool(pick(answer, "done")), info), score + reward

@@ -28,14 +28,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from verl_agent.envs.parsing import shorten
 from verl_agent.envs.http import wire
 from verl_agent.envs.http.auth import RequireToken
-from verl_agent.envs.http.session_table import RETRY_AFTER_S, SessionBook
 from verl_agent.envs.http.items import TaskIndex
 from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.metrics import MEDIA_TYPE, Metrics
-from verl_agent.envs.http.wire import Refusal
+from verl_agent.envs.http.session_table import RETRY_AFTER_S, SessionTable
+from verl_agent.envs.http.wire import RequestError
+from verl_agent.envs.parsing import shorten
 from verl_agent.envs.pool import SessionPool
 from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 
@@ -67,7 +67,7 @@ class EnvServer:
 
     def __init__(self, tasks: TaskIndex, pool: SessionPool, limits: Limits, token: str | None = None) -> None:
         self.tasks, self.limits = tasks, limits
-        self.book = SessionBook(limits)
+        self.book = SessionTable(limits)
         self._pool = pool
         self._started = time.monotonic()
         self._metrics = Metrics(self._numbers)
@@ -102,7 +102,7 @@ class EnvServer:
             session = await self._pool.open()
             if await request.is_disconnected():  # it gave up while there was no room
                 await self._pool.close(session)
-                raise Refusal(503, "the client is gone.")
+                raise RequestError(503, "the client is gone.")
             self.book.add(session)
         return wire.created(session, body)
 
@@ -113,7 +113,7 @@ class EnvServer:
         with self.book.call(number) as session:
             item = self.tasks.find(wire.read_item(body))
             if self.book.draining and session.observation is not None:
-                raise Refusal(503, "this server is about to stop, no other episode begins. Ask another one.")
+                raise RequestError(503, "this server is about to stop, no other episode begins. Ask another one.")
             session.observation, session.score, session.done = None, 0.0, False
             messages = await self._answer(number, self._pool.reset(number, item))
             session.observation = messages[-1]["content"]
@@ -123,10 +123,10 @@ class EnvServer:
         """Take one action."""
         body = await self._body(request)
         number = wire.read_session(body)
-        action = wire.read_action(body, self.tasks.form, self.limits.action_chars)
+        action = wire.read_action(body, self.tasks.action_format, self.limits.action_chars)
         with self.book.call(number) as session:
             if session.observation is None:
-                raise Refusal(409, f"session {number} plays no task yet. Begin one with /reset.")
+                raise RequestError(409, f"session {number} plays no task yet. Begin one with /reset.")
             result = await self._answer(number, self._pool.step(number, action))
             session.observation, session.done = result.observation, result.terminated
             session.score += result.reward
@@ -145,7 +145,7 @@ class EnvServer:
         number = wire.read_query(request.query_params)
         session = self.book.session(number)
         if session.observation is None:
-            raise Refusal(409, f"session {number} plays no task yet. Begin one with /reset.")
+            raise RequestError(409, f"session {number} plays no task yet. Begin one with /reset.")
         return session.observation
 
     async def info(self, request: Request) -> Any:
@@ -159,7 +159,7 @@ class EnvServer:
     async def health(self, request: Request) -> Any:
         """Say whether new sessions are welcome; 503 tells load balancers that they are not."""
         if self.book.draining:
-            raise Refusal(503, "this server is about to stop.")
+            raise RequestError(503, "this server is about to stop.")
         return {"status": "ok", "env": self.tasks.env}
 
     async def stats(self, request: Request) -> Any:
@@ -198,7 +198,7 @@ class EnvServer:
                 if too_large := len(raw) > self.limits.body_bytes:
                     break
         if too_large:
-            raise Refusal(413, f"the body is larger than the {self.limits.body_bytes} bytes that are allowed.")
+            raise RequestError(413, f"the body is larger than the {self.limits.body_bytes} bytes that are allowed.")
         return wire.read_body(bytes(raw))
 
     def _route(self, path: str, call: Call, method: str = "GET") -> Route:
@@ -210,7 +210,7 @@ class EnvServer:
             try:
                 answer = await call(request)
                 response = answer if isinstance(answer, Response) else _json(answer)
-            except Refusal as refusal:
+            except RequestError as refusal:
                 response = _json({"error": refusal.reason}, refusal.status, refusal.headers)
             except AgentError as error:
                 response = _failure(name, error)

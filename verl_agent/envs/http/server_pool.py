@@ -21,7 +21,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
 """Longest pauses between rounds in which no server had room or answered; each is up to twice the last."""
 
 
-class Fleet:
+class ServerPool:
     """The servers of one list of URLs, as this process sees them. To be used on the transport's loop only.
 
     Args:
@@ -84,13 +84,13 @@ class Fleet:
 
 
 @cache
-def _fleet(shared: Transport, urls: tuple[str, ...]) -> Fleet:
-    return Fleet(urls)
+def _server_pool(shared: Transport, urls: tuple[str, ...]) -> ServerPool:
+    return ServerPool(urls)
 
 
-def fleet(urls: tuple[str, ...]) -> Fleet:
+def server_pool(urls: tuple[str, ...]) -> ServerPool:
     """The servers of `urls`, one object a process."""
-    return _fleet(transport(), urls)
+    return _server_pool(transport(), urls)
 
 
 async def ask_all(urls: Sequence[str], path: str, timeout_s: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from verl_agent.envs.http.limits import Limits
-from verl_agent.envs.http.wire import Refusal
+from verl_agent.envs.http.wire import RequestError
 
 RETRY_AFTER_S = 1
 """Seconds after which a client that was refused for want of room may ask again."""
@@ -31,7 +31,7 @@ class Session:
     busy: bool = False
 
 
-class SessionBook:
+class SessionTable:
     """All open sessions of a server. Only its event loop calls this, so nothing is locked.
 
     Args:
@@ -73,7 +73,7 @@ class SessionBook:
     def session(self, number: int) -> Session:
         """An open session."""
         if number not in self._sessions:
-            raise Refusal(404, f"there is no session {number}: it was closed, idled too long, or never was.")
+            raise RequestError(404, f"there is no session {number}: it was closed, idled too long, or never was.")
         return self._sessions[number]
 
     @contextmanager
@@ -81,7 +81,9 @@ class SessionBook:
         """Mark a session as busy while one call runs; a second call at the same time is refused."""
         session = self.session(number)
         if session.busy:
-            raise Refusal(409, f"another call of session {number} is still running. A session plays one at a time.")
+            raise RequestError(
+                409, f"another call of session {number} is still running. A session plays one at a time."
+            )
         session.busy, session.touched = True, self._clock()
         try:
             yield session
@@ -98,5 +100,5 @@ class SessionBook:
         return [number for number, one in self._sessions.items() if one.touched < latest and not one.busy]
 
 
-def _no_room(reason: str) -> Refusal:
-    return Refusal(503, f"{reason}.", {"Retry-After": str(RETRY_AFTER_S)})
+def _no_room(reason: str) -> RequestError:
+    return RequestError(503, f"{reason}.", {"Retry-After": str(RETRY_AFTER_S)})

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from verl_agent.envs.parsing import shorten
 from verl_agent.envs.http.settings import TOKEN_VARIABLE
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from verl_agent.envs.action_format import ActionFormat
 from verl_agent.envs.parsing import shorten
-from verl_agent.envs.action_format import ActionForm
 from verl_agent.types import Message, StepResult
 
 Body = Mapping[str, Any]
@@ -25,7 +25,7 @@ MAX_NAME = 1000
 """Characters that the name of an item may have."""
 
 
-class Refusal(Exception):
+class RequestError(Exception):
     """A request that is answered with an error, whatever the environment would say.
 
     Attributes:
@@ -47,9 +47,9 @@ def read_body(raw: bytes) -> Body:
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body is not JSON: {shorten(str(error))}") from error
+        raise RequestError(400, f"the body is not JSON: {shorten(str(error))}") from error
     if not isinstance(body, dict):
-        raise Refusal(422, f"the body must be a JSON object, got {_quote(body)}.")
+        raise RequestError(422, f"the body must be a JSON object, got {_quote(body)}.")
     return body
 
 
@@ -57,9 +57,9 @@ def read_session(body: Body) -> int:
     """The session that a request means."""
     session = body.get("env_idx", body.get("id"))
     if session is None:
-        raise Refusal(422, "id is missing: the number that /create returned. env_idx means the same.")
+        raise RequestError(422, "id is missing: the number that /create returned. env_idx means the same.")
     if not isinstance(session, int) or isinstance(session, bool) or not 0 <= session <= MAX_SESSION:
-        raise Refusal(422, f"id must be the number that /create returned, got {_quote(session)}.")
+        raise RequestError(422, f"id must be the number that /create returned, got {_quote(session)}.")
     return session
 
 
@@ -67,7 +67,7 @@ def read_query(query: Mapping[str, str]) -> int:
     """The session that the query of a GET request means."""
     text = query.get("env_idx", query.get("id", ""))
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SESSION))):
-        raise Refusal(422, f"id must be the number that /create returned, got {_quote(text)}.")
+        raise RequestError(422, f"id must be the number that /create returned, got {_quote(text)}.")
     return read_session({"id": int(text)})
 
 
@@ -76,17 +76,17 @@ def read_item(body: Body) -> int | str:
     keys = ("item", "data_idx", "idx", *(("id",) if "env_idx" in body else ()))
     key = next((key for key in keys if body.get(key) is not None), None)
     if key is None:
-        raise Refusal(422, "the item is missing: item is its name, or data_idx its number.")
+        raise RequestError(422, "the item is missing: item is its name, or data_idx its number.")
     item = body[key]
     if isinstance(item, str) and item and len(item) <= MAX_NAME:
         return item
     if isinstance(item, int) and not isinstance(item, bool) and key != "item":
         return item
     allowed = "the name of an item" if key == "item" else "the number of an item, or its name"
-    raise Refusal(422, f"{key} must be {allowed}, got {_quote(item)}.")
+    raise RequestError(422, f"{key} must be {allowed}, got {_quote(item)}.")
 
 
-def read_action(body: Body, form: ActionForm, max_chars: int) -> str:
+def read_action(body: Body, action_format: ActionFormat, max_chars: int) -> str:
     """The action, bare, as an adapter takes it.
 
     `bare_action` is handed on as it is. The `action` of a client that names its session `id` is what that client cut
@@ -96,23 +96,23 @@ def read_action(body: Body, form: ActionForm, max_chars: int) -> str:
     key = "bare_action" if "bare_action" in body else "action"
     text = body.get(key)
     if not isinstance(text, str):
-        raise Refusal(422, f"{key} must be a text, got {_quote(text)}.")
+        raise RequestError(422, f"{key} must be a text, got {_quote(text)}.")
     if len(text) > max_chars:
-        raise Refusal(422, f"{key} has {len(text)} characters, allowed are {max_chars}.")
+        raise RequestError(422, f"{key} has {len(text)} characters, allowed are {max_chars}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Refusal(422, f"{key} is not valid Unicode: {error.reason} at {error.start}.") from error
+        raise RequestError(422, f"{key} is not valid Unicode: {error.reason} at {error.start}.") from error
     if key == "bare_action":
         return text
-    return form.find(text if "env_idx" in body else form.mark(text)) or ""
+    return action_format.parse(text if "env_idx" in body else action_format.format(text)) or ""
 
 
 def check_create(body: Body) -> None:
     """Refuse what AgentGym's TextCraft could be asked for and no other environment: a task of the client's own."""
     for key in ("commands", "goal"):
         if body.get(key) is not None:
-            raise Refusal(422, f"{key} cannot be set: choose an item of the environment with /reset.")
+            raise RequestError(422, f"{key} cannot be set: choose an item of the environment with /reset.")
 
 
 def created(session: int, body: Body) -> Any:

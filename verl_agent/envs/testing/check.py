@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_agent.envs import contract, listing
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.testing.violation import BreachError
+from verl_agent.envs.testing import contract, task_checks
+from verl_agent.envs.testing.harness import Harness
 from verl_agent.envs.testing.resources import check_leftovers, check_memory
-from verl_agent.envs.testing.harness import Trial
+from verl_agent.envs.testing.violation import ContractViolation
 from verl_agent.types import TaskItem
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """One way in which an adapter breaks the contract.
 
     Attributes:
@@ -47,7 +47,7 @@ class Report:
 
     passed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Violation] = field(default_factory=list)
     say: Callable[[str], None] = lambda line: None
 
     def __str__(self) -> str:
@@ -60,8 +60,8 @@ class Report:
         """Run one check and record how it went, with what it says of itself."""
         try:
             measured = what()
-        except BreachError as breach:
-            self.findings.append(Finding(check, breach.call, breach.got, breach.advice))
+        except ContractViolation as breach:
+            self.findings.append(Violation(check, breach.call, breach.got, breach.advice))
             self.say(f"FAIL  {self.findings[-1]}")
         else:
             self.passed.append(f"{check}: {measured}" if measured else check)
@@ -99,15 +99,15 @@ def check_adapter(  # noqa: PLR0913 - one for each thing that differs between en
     report, keywords = Report(say=say), options or {}
     adapter = adapter.with_options(keywords)
     listed: dict[str, list[TaskItem]] = {}
-    report.run("tasks are listed", lambda: listed.update(listing.list_all(adapter)))
+    report.run("tasks are listed", lambda: listed.update(task_checks.list_all(adapter)))
     if report.findings:
         return report
-    report.run("items carry their environment's name", lambda: listing.check_names(listed, name))
-    report.run("ids are unique and splits apart", lambda: listing.check_ids(listed))
-    report.run("items are JSON", lambda: listing.check_json(listed))
-    report.run("tasks are the same twice", lambda: listing.check_repeat(adapter, listed))
+    report.run("items carry their environment's name", lambda: task_checks.check_names(listed, name))
+    report.run("ids are unique and splits apart", lambda: task_checks.check_ids(listed))
+    report.run("items are JSON", lambda: task_checks.check_json(listed))
+    report.run("tasks are the same twice", lambda: task_checks.check_repeat(adapter, listed))
     chosen = {item.id: item for split in listed.values() for item in spread(split, items)}
-    trial = Trial(adapter, keywords, list(chosen.values()), timeout_s, budget_s, replay_exact)
+    trial = Harness(adapter, keywords, list(chosen.values()), timeout_s, budget_s, replay_exact)
     try:
         check_sessions(report, trial)
         if not report.findings:
@@ -119,7 +119,7 @@ def check_adapter(  # noqa: PLR0913 - one for each thing that differs between en
     return report
 
 
-def check_sessions(report: Report, trial: Trial) -> None:
+def check_sessions(report: Report, trial: Harness) -> None:
     """What can be seen in this process."""
     report.run("sessions begin and close", lambda: contract.check_life(trial))
     if report.findings:
@@ -140,7 +140,7 @@ def check_sessions(report: Report, trial: Trial) -> None:
     report.run("sessions leave nothing behind", lambda: check_leftovers(trial))
 
 
-def check_oracle(report: Report, trial: Trial, solvable: list[TaskItem]) -> None:
+def check_oracle(report: Report, trial: Harness, solvable: list[TaskItem]) -> None:
     """The oracle gives moves, or there is none; notes what has none, and adds what has one to `solvable`."""
     without = 0
     for item in trial.within_budget("an oracle answers", trial.items):
@@ -152,21 +152,21 @@ def check_oracle(report: Report, trial: Trial, solvable: list[TaskItem]) -> None
         report.note(f"{without} of {without + len(solvable)} items have no oracle to be solved with.")
 
 
-def check_processes(report: Report, trial: Trial, listed: listing.Listed) -> None:
+def check_processes(report: Report, trial: Harness, listed: task_checks.Listed) -> None:
     """What other processes see."""
     if why := unsendable(trial):
         report.note(f"not tried in other processes, where a training plays: {why}.")
         return
     report.run(
         "tasks are the same in another process",
-        lambda: listing.check_elsewhere(trial.adapter, trial.options, listed),
+        lambda: task_checks.check_elsewhere(trial.adapter, trial.options, listed),
     )
     report.run("a host process plays the same", lambda: contract.check_host(trial))
     if not report.findings:
         report.run("a full host fits into its memory", lambda: check_memory(trial))
 
 
-def unsendable(trial: Trial) -> str:
+def unsendable(trial: Harness) -> str:
     """Why other processes cannot have the class and its options, or "" if they can."""
     if trial.adapter.__module__ == "__main__":
         return "the class is defined in the script that runs, move it to a module"

@@ -1,16 +1,16 @@
-"""The contract of a session: each check plays some items and raises `BreachError` for what it finds."""
+"""The contract of a session: each check plays some items and raises `ContractViolation` for what it finds."""
 
 import asyncio
 import random
 from collections.abc import Sequence
 from functools import partial
 
-from verl_agent.envs.parsing import shorten
-from verl_agent.envs.testing.violation import BreachError
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
-from verl_agent.envs.testing.harness import Transcript, Trial
+from verl_agent.envs.parsing import shorten
+from verl_agent.envs.testing.harness import Harness, Transcript
+from verl_agent.envs.testing.violation import ContractViolation
 from verl_agent.errors import AgentError
 from verl_agent.types import StepResult, TaskItem
 
@@ -54,7 +54,7 @@ def fuzz(actions: Sequence[str], count: int = FUZZED, seed: int = 0) -> list[str
     return made
 
 
-def check_life(trial: Trial) -> None:
+def check_life(trial: Harness) -> None:
     """A session begins every item, and closes at any time."""
 
     async def live(item: TaskItem) -> None:
@@ -68,7 +68,7 @@ def check_life(trial: Trial) -> None:
         trial.play_all([partial(live, item)])
 
 
-def check_bad_actions(trial: Trial) -> int:
+def check_bad_actions(trial: Harness) -> int:
     """What cannot be done is answered, briefly, and does not solve the task.
 
     Returns:
@@ -84,7 +84,7 @@ def check_bad_actions(trial: Trial) -> int:
             counted += bool(result.info.get("invalid_action"))
             if place < len(BAD_ACTIONS) and result.reward >= trial.adapter.success_reward:
                 call = f"step({shorten(repr(action), 60)})"
-                raise BreachError(call, f"earned {result.reward}", "Reward only what solves the task.")
+                raise ContractViolation(call, f"earned {result.reward}", "Reward only what solves the task.")
             if result.terminated:
                 await trial.close(session)
                 session = trial.session()
@@ -96,14 +96,14 @@ def check_bad_actions(trial: Trial) -> int:
     return trial.play_all([annoy])[0]
 
 
-def check_replay(trial: Trial) -> None:
+def check_replay(trial: Harness) -> None:
     """The same item and actions give the same episode."""
     for item in trial.within_budget("episodes replay", trial.items):
         second = trial.play(item, trial.script(item))
         trial.compare(item, trial.alone(item), second, "when played again", "Draw from a generator seeded by the item.")
 
 
-def check_isolation(trial: Trial) -> None:
+def check_isolation(trial: Harness) -> None:
     """A session is not changed by another one that is played in turn with it."""
     item, other = trial.items[0], trial.items[-1]
     actions, others = trial.script(item), trial.script(other)
@@ -129,7 +129,7 @@ def check_isolation(trial: Trial) -> None:
     trial.compare(item, trial.alone(item), mixed, "beside another session", advice)
 
 
-def check_crowd(trial: Trial) -> None:
+def check_crowd(trial: Harness) -> None:
     """Sessions that are played at once do not disturb each other: in threads of their own, or in shared ones."""
     some = [(item, trial.alone(item)) for item in trial.within_budget(CROWDED, trial.items[: CROWD // 2])]
     items, alone = [item for item, _ in some] * 2, [transcript for _, transcript in some] * 2
@@ -141,7 +141,7 @@ def check_crowd(trial: Trial) -> None:
         trial.compare(item, first, second, "beside other sessions", f"{advice}.")
 
 
-def check_host(trial: Trial) -> None:
+def check_host(trial: Harness) -> None:
     """A host process, where sessions of a training live, plays as this process does."""
     items = trial.items[:2]
 
@@ -165,13 +165,13 @@ def check_host(trial: Trial) -> None:
         transcripts = asyncio.run(play())
     except AgentError as error:
         advice = "Define the class in a module, and let it need nothing that only this process has."
-        raise BreachError("a host process", f"does not play: {error}", advice) from error
+        raise ContractViolation("a host process", f"does not play: {error}", advice) from error
     for item, there in zip(items, transcripts, strict=True):
         advice = "Sort what comes out of a set, and take nothing from this process's past."
         trial.compare(item, trial.alone(item), there, "in a host process", advice)
 
 
-def check_demonstrations(trial: Trial, items: Sequence[TaskItem]) -> None:
+def check_demonstrations(trial: Harness, items: Sequence[TaskItem]) -> None:
     """The oracle solves its items, and what is done after the end is answered and earns nothing."""
 
     async def linger(item: TaskItem) -> float:
@@ -182,7 +182,7 @@ def check_demonstrations(trial: Trial, items: Sequence[TaskItem]) -> None:
             result = await trial.step(session, action)
             if ended and result.reward:
                 call = f"step({shorten(repr(action), 60)}) after the end of {item.id!r}"
-                raise BreachError(call, f"earned {result.reward}", "Remember the end; answer with reward 0.")
+                raise ContractViolation(call, f"earned {result.reward}", "Remember the end; answer with reward 0.")
             earned += result.reward if place < len(actions) else 0.0
             ended = ended or result.terminated
         await trial.close(session)
@@ -192,4 +192,4 @@ def check_demonstrations(trial: Trial, items: Sequence[TaskItem]) -> None:
         reward, need = trial.play_all([partial(linger, item)])[0], trial.adapter.success_reward
         if reward < need:
             call = f"demonstration({item.id!r})"
-            raise BreachError(call, f"earned {reward} of {need}", "Return moves that solve the item.")
+            raise ContractViolation(call, f"earned {reward} of {need}", "Return moves that solve the item.")

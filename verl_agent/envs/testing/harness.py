@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from verl_agent.envs import breach
-from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.testing.violation import BreachError, boundary
-from verl_agent.envs.hosts.loops import Lane
-from verl_agent.types import Message, Move, StepResult, TaskItem
+from verl_agent.envs.hosts.loops import EventLoopThread
+from verl_agent.envs.parsing import shorten
+from verl_agent.envs.testing import violation
+from verl_agent.envs.testing.violation import ContractViolation, boundary
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
@@ -37,7 +37,7 @@ class Transcript:
         return sum(step.reward for step in self.steps)
 
 
-class Trial:
+class Harness:
     """An adapter and how to try it out.
 
     Args:
@@ -61,7 +61,7 @@ class Trial:
         self.adapter, self.options, self.items = adapter, options, items
         self.timeout_s, self.budget_s, self.replay_exact = timeout_s, budget_s, replay_exact
         self.left_out: dict[str, int] = {}
-        self._shared: list[Lane] = []
+        self._shared: list[EventLoopThread] = []
         self._oracles: dict[str, list[str] | None] = {}
         self._alone: dict[str, Transcript] = {}
         self._answered_at = 0.0
@@ -95,13 +95,15 @@ class Trial:
                 moves = list(session.demonstration(item))
             except NotImplementedError:
                 return None
-            if not moves or not all(isinstance(move, Move) for move in moves):
-                raise BreachError(call, "returned no moves", "Return a list of Move.")
+            if not moves or not all(isinstance(move, DemoAction) for move in moves):
+                raise ContractViolation(call, "returned no moves", "Return a list of Move.")
             for move in moves:
-                found = self.adapter.form.find(self.adapter.form.mark(move.action))
+                found = self.adapter.action_format.parse(self.adapter.action_format.format(move.action))
                 if found != move.action:
                     got = f"has the action {shorten(repr(move.action))}, which `form` reads as {found!r}"
-                    raise BreachError(call, got, "Return bare actions, as step() takes them, or choose another form.")
+                    raise ContractViolation(
+                        call, got, "Return bare actions, as step() takes them, or choose another form."
+                    )
             return [move.action for move in moves]
 
     def script(self, item: TaskItem) -> list[str]:
@@ -131,20 +133,20 @@ class Trial:
         return Transcript(prompt, steps)
 
     async def reset(self, session: EnvAdapter, item: TaskItem) -> list[Message]:
-        """See `breach.reset`."""
-        messages = await breach.reset(session, item)
+        """See `violation.reset`."""
+        messages = await violation.reset(session, item)
         self._answered_at = time.monotonic()
         return messages
 
     async def step(self, session: EnvAdapter, action: str) -> StepResult:
-        """See `breach.step`."""
-        result = await breach.step(session, action)
+        """See `violation.step`."""
+        result = await violation.step(session, action)
         self._answered_at = time.monotonic()
         return result
 
     async def close(self, session: EnvAdapter) -> None:
-        """See `breach.close`."""
-        await breach.close(session)
+        """See `violation.close`."""
+        await violation.close(session)
         self._answered_at = time.monotonic()
 
     def play_all(self, works: Sequence[Work[T]]) -> list[T]:
@@ -155,16 +157,16 @@ class Trial:
         finally:
             self.end(lanes)
 
-    def lanes(self, count: int) -> list[Lane]:
+    def lanes(self, count: int) -> list[EventLoopThread]:
         """Threads for so many sessions: one each, or those that `hosting` lets them share; the host's loop is one."""
         threads = self.adapter.hosting.threads
         if threads is None:
-            return [Lane() for _ in range(count)]
+            return [EventLoopThread() for _ in range(count)]
         threads = max(threads, 1)
-        self._shared += [Lane() for _ in range(min(threads, count) - len(self._shared))]
+        self._shared += [EventLoopThread() for _ in range(min(threads, count) - len(self._shared))]
         return [self._shared[place % threads] for place in range(count)]
 
-    def run(self, works: Sequence[Work[T]], lanes: Sequence[Lane]) -> list[T]:
+    def run(self, works: Sequence[Work[T]], lanes: Sequence[EventLoopThread]) -> list[T]:
         """Run each coroutine in its lane; the time limit is for the wait between two answers."""
         self._answered_at = time.monotonic()
         asked = [asyncio.run_coroutine_threadsafe(work(), lane.loop) for work, lane in zip(works, lanes, strict=True)]
@@ -174,12 +176,14 @@ class Trial:
             if left <= 0:
                 self._shared, stuck = [], self._shared
                 self.end([*lanes, *stuck])
-                raise BreachError("a call", f"took over {self.timeout_s:g} s", "Bound what it waits for and computes.")
+                raise ContractViolation(
+                    "a call", f"took over {self.timeout_s:g} s", "Bound what it waits for and computes."
+                )
             waiting = wait(waiting, timeout=left).not_done
         with boundary("playing an item", "A session must not disturb the event loop or its thread."):
             return [future.result() for future in asked]
 
-    def end(self, lanes: Sequence[Lane]) -> None:
+    def end(self, lanes: Sequence[EventLoopThread]) -> None:
         """Let the threads end that no other session shares."""
         for lane in lanes:
             if lane not in self._shared:
@@ -198,4 +202,4 @@ class Trial:
         pairs = zip(first.steps, second.steps, strict=False)
         found = next(((a, b) for a, b in pairs if a != b), (first.prompt, second.prompt))
         got = f"gave {shorten(repr(found[0]), 150)} alone and {shorten(repr(found[1]), 150)} {when}"
-        raise BreachError(f"playing {item.id!r}", got, advice)
+        raise ContractViolation(f"playing {item.id!r}", got, advice)

@@ -10,12 +10,12 @@ from functools import partial
 import psutil
 
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.testing.violation import BreachError
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.memory import MemoryGauge
-from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.process import start_process
-from verl_agent.envs.testing.harness import Trial
+from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.testing.harness import Harness
+from verl_agent.envs.testing.violation import ContractViolation
 from verl_agent.errors import AgentError
 from verl_agent.types import TaskItem
 
@@ -54,7 +54,7 @@ class Holdings:
         return self.files <= other.files and self.threads <= other.threads and self.processes <= other.processes
 
 
-def check_leftovers(trial: Trial) -> None:
+def check_leftovers(trial: Harness) -> None:
     """Closed sessions leave nothing open."""
     count = min(OPEN, trial.adapter.hosting.sessions)
     items = [trial.items[place % len(trial.items)] for place in range(count)]
@@ -81,10 +81,12 @@ def check_leftovers(trial: Trial) -> None:
     for what in ("files", "threads", "processes"):
         left = getattr(after, what) - getattr(before, what)
         if left >= max(2, count // 2):
-            raise BreachError(f"{count} sessions", f"left {left} {what} open", "Release in close() what reset() took.")
+            raise ContractViolation(
+                f"{count} sessions", f"left {left} {what} open", "Release in close() what reset() took."
+            )
 
 
-def check_memory(trial: Trial) -> str:
+def check_memory(trial: Harness) -> str:
     """A full host stays within its memory.
 
     Returns:
@@ -94,11 +96,11 @@ def check_memory(trial: Trial) -> str:
     try:
         base, each = asyncio.run(measure(trial))
     except AgentError as error:
-        raise BreachError("a host process", f"does not play: {error}", "See the check before.") from error
+        raise ContractViolation("a host process", f"does not play: {error}", "See the check before.") from error
     full = base + each * hosting.sessions
     if full > hosting.memory_mb:
         fitting = max(1, int((hosting.memory_mb - base) * 0.8 / each)) if each and base < hosting.memory_mb else 1
-        raise BreachError(
+        raise ContractViolation(
             f"{hosting.sessions} sessions",
             f"would take about {full:,.0f} MiB in a host, more than hosting.memory_mb={hosting.memory_mb}",
             f"A session takes about {each:.1f} MiB, a host without any {base:.0f}: share what can be shared, or state "
@@ -107,7 +109,7 @@ def check_memory(trial: Trial) -> str:
     return f"{base:.0f} MiB, and about {each:.2f} for each of at most {hosting.sessions} sessions"
 
 
-async def measure(trial: Trial) -> tuple[float, float]:
+async def measure(trial: Harness) -> tuple[float, float]:
     """MiB of a host process that has played an episode, and of each further session that is open in it."""
     adapter, count = trial.adapter, min(OPEN, trial.adapter.hosting.sessions)
     limits = CallLimits(trial.timeout_s)

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.testing.violation import BreachError, boundary
+from verl_agent.envs.parsing import shorten
+from verl_agent.envs.testing.violation import ContractViolation, boundary
 from verl_agent.types import TaskItem
 
 Listed = Mapping[str, Sequence[TaskItem]]
@@ -36,12 +36,12 @@ def list_all(adapter: type[EnvAdapter]) -> dict[str, list[TaskItem]]:
         with boundary(call, "Every name in `splits` must list its items."):
             listed[split] = list(adapter.tasks(split))
         if not listed[split]:
-            raise BreachError(call, "returned no items", "List at least one, or take the name out of `splits`.")
+            raise ContractViolation(call, "returned no items", "List at least one, or take the name out of `splits`.")
         for item in listed[split]:
             if not isinstance(item, TaskItem) or not isinstance(item.id, str) or not item.id:
-                raise BreachError(call, f"listed {shorten(repr(item))}", "List TaskItems whose id is a text.")
+                raise ContractViolation(call, f"listed {shorten(repr(item))}", "List TaskItems whose id is a text.")
     if not listed:
-        raise BreachError("splits", "is empty", "Name at least one split.")
+        raise ContractViolation("splits", "is empty", "Name at least one split.")
     return listed
 
 
@@ -57,7 +57,7 @@ def check_names(listed: Listed, name: str | None) -> None:
         for item in items:
             if item.env != wanted:
                 advice = f"TaskItem.env is the registered name, {name!r}." if name else "One environment, one name."
-                raise BreachError(f"tasks({split!r})", f"lists {item.id!r} as one of env {item.env!r}", advice)
+                raise ContractViolation(f"tasks({split!r})", f"lists {item.id!r} as one of env {item.env!r}", advice)
 
 
 def check_ids(listed: Listed) -> None:
@@ -66,14 +66,18 @@ def check_ids(listed: Listed) -> None:
     for split, items in listed.items():
         call, ids = f"tasks({split!r})", {item.id for item in items}
         if len(ids) < len(items):
-            raise BreachError(call, f"listed {len(items) - len(ids)} ids twice", "Give each item an id of its own.")
+            raise ContractViolation(
+                call, f"listed {len(items) - len(ids)} ids twice", "Give each item an id of its own."
+            )
         twin = split[: -len("train")] + "test"
         both = sorted(ids & {item.id for item in listed.get(twin, ())}) if split.endswith("train") else []
         if both:
-            raise BreachError(call, f"shares {len(both)} ids with {twin!r}, such as {both[0]!r}", "Keep them apart.")
+            raise ContractViolation(
+                call, f"shares {len(both)} ids with {twin!r}, such as {both[0]!r}", "Keep them apart."
+            )
         for item in items:
             if known.setdefault(item.id, item) != item:
-                raise BreachError(call, f"reuses the id {item.id!r} for another item", "One id, one item.")
+                raise ContractViolation(call, f"reuses the id {item.id!r} for another item", "One id, one item.")
 
 
 def check_json(listed: Listed) -> None:
@@ -85,13 +89,15 @@ def check_json(listed: Listed) -> None:
             with boundary(f"{call} has item {item.id!r}, whose data", advice):
                 data = dict(item.data)
                 if json.loads(json.dumps(data, allow_nan=False)) != data:
-                    raise BreachError(call, f"has data that JSON changes in item {item.id!r}", advice)
+                    raise ContractViolation(call, f"has data that JSON changes in item {item.id!r}", advice)
 
 
 def check_repeat(adapter: type[EnvAdapter], listed: Listed) -> None:
     """The same items in the same order, every time."""
     if list_all(adapter) != listed:
-        raise BreachError("tasks()", "listed other items the second time", "Sort, and draw from a seeded generator.")
+        raise ContractViolation(
+            "tasks()", "listed other items the second time", "Sort, and draw from a seeded generator."
+        )
 
 
 def check_elsewhere(adapter: type[EnvAdapter], options: Mapping[str, Any], listed: Listed) -> None:
@@ -115,10 +121,12 @@ def check_elsewhere(adapter: type[EnvAdapter], options: Mapping[str, Any], liste
     found = done.stdout.decode(errors="replace").rpartition("listed ")[2].strip()
     if done.returncode:
         why = shorten((done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"])[-1], 300)
-        raise BreachError("tasks()", f"failed in another process: {why}", "It must be importable on every machine.")
+        raise ContractViolation(
+            "tasks()", f"failed in another process: {why}", "It must be importable on every machine."
+        )
     if found != digest(listed):
         advice = "Sort what comes out of a set or a folder, and draw from a generator with a fixed seed."
-        raise BreachError("tasks()", "listed other items in another process", advice)
+        raise ContractViolation("tasks()", "listed other items in another process", advice)
 
 
 def digest(listed: Listed) -> str:

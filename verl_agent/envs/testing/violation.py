@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from verl_agent.envs.parsing import shorten
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -15,7 +15,7 @@ MAX_MESSAGE = 20_000
 """Characters that one message of an environment may have."""
 
 
-class BreachError(Exception):
+class ContractViolation(Exception):
     """An adapter did not keep the contract.
 
     Attributes:
@@ -41,15 +41,15 @@ def boundary(call: str, advice: str, settings: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except BreachError:
+    except ContractViolation:
         raise
     except ConfigError as error:
         if settings:
             raise
-        raise BreachError(call, f"raised ConfigError: {shorten(str(error), 300)}", advice) from error
+        raise ContractViolation(call, f"raised ConfigError: {shorten(str(error), 300)}", advice) from error
     except (Exception, SystemExit) as error:
         text = shorten(str(error), 300)
-        raise BreachError(call, f"raised {type(error).__name__}{f': {text}' if text else ''}", advice) from error
+        raise ContractViolation(call, f"raised {type(error).__name__}{f': {text}' if text else ''}", advice) from error
 
 
 async def reset(session: EnvAdapter, item: TaskItem) -> list[Message]:
@@ -58,13 +58,17 @@ async def reset(session: EnvAdapter, item: TaskItem) -> list[Message]:
     with boundary(call, "A session must be able to begin every item that tasks() lists.", settings=True):
         messages = await _awaited(call, "reset", session.reset(item))
         if not isinstance(messages, list) or not messages:
-            raise BreachError(call, f"returned {shorten(repr(messages))}", "Return a list of at least one message.")
+            raise ContractViolation(
+                call, f"returned {shorten(repr(messages))}", "Return a list of at least one message."
+            )
         for message in messages:
             if message["role"] not in ("system", "user", "assistant"):
-                raise BreachError(call, f"gave the role {message['role']!r}", "Allowed: system, user, assistant.")
+                raise ContractViolation(call, f"gave the role {message['role']!r}", "Allowed: system, user, assistant.")
             check_text(call, message["content"])
         if messages[-1]["role"] != "user":
-            raise BreachError(call, f"ended with a message of {messages[-1]['role']!r}", "End with a user message.")
+            raise ContractViolation(
+                call, f"ended with a message of {messages[-1]['role']!r}", "End with a user message."
+            )
         return list(messages)
 
 
@@ -74,13 +78,13 @@ async def step(session: EnvAdapter, action: str) -> StepResult:
     with boundary(call, "Answer an action that cannot be done with an observation that says so."):
         result = await _awaited(call, "step", session.step(action))
         if not isinstance(result, StepResult):
-            raise BreachError(call, f"returned {shorten(repr(result))}", "Return a StepResult.")
+            raise ContractViolation(call, f"returned {shorten(repr(result))}", "Return a StepResult.")
         check_text(call, result.observation)
         for name, value in {"reward": result.reward, **result.info}.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise BreachError(call, f"gave {name}={value!r}", "Rewards and measurements are finite numbers.")
+                raise ContractViolation(call, f"gave {name}={value!r}", "Rewards and measurements are finite numbers.")
         if not isinstance(result.terminated, bool):
-            raise BreachError(call, f"gave terminated={result.terminated!r}", "It must be True or False.")
+            raise ContractViolation(call, f"gave terminated={result.terminated!r}", "It must be True or False.")
         return result
 
 
@@ -93,13 +97,15 @@ async def close(session: EnvAdapter) -> None:
 def check_text(call: str, text: object) -> None:
     """Check what a model is going to read."""
     if not isinstance(text, str) or not text.strip():
-        raise BreachError(call, f"gave the text {shorten(repr(text))}", "The model must have something to read.")
+        raise ContractViolation(call, f"gave the text {shorten(repr(text))}", "The model must have something to read.")
     if len(text) > MAX_MESSAGE:
-        raise BreachError(call, f"gave {len(text):,} characters", f"Cut texts to at most {MAX_MESSAGE:,} characters.")
+        raise ContractViolation(
+            call, f"gave {len(text):,} characters", f"Cut texts to at most {MAX_MESSAGE:,} characters."
+        )
 
 
 async def _awaited(call: str, name: str, returned: Awaitable[Any]) -> Any:
     if not inspect.isawaitable(returned):
         got = f"returned {shorten(repr(returned), 60)}, which cannot be awaited"
-        raise BreachError(call, got, f"Make it a coroutine: `async def {name}(...)`.")
+        raise ContractViolation(call, got, f"Make it a coroutine: `async def {name}(...)`.")
     return await returned

@@ -12,15 +12,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_agent.config.composed import agent_section, env_options
+from verl_agent.config.composed import agent_settings, env_options
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.settings import section
-from verl_agent.offline.selection import fingerprint
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.offline.evolve.rounds import EvolveFolder, EvolveSettings, Exploration, folder_names
-from verl_agent.system.resources import check_disk, disk_needed
 from verl_agent.models.resolve import parameters, resolve_model
+from verl_agent.offline.evolve.rounds import EvolveFolder, EvolveSettings, Exploration, folder_names
+from verl_agent.offline.selection import fingerprint
+from verl_agent.system.resources import check_disk, disk_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
     if settings.validate and learn.env.name == env:  # the base set, which every round learns
         base = f"env.train_tasks of {settings.learn}"
         check_disjoint(env, learn.env.train_tasks, player.evaluation.tasks, options, (base, validated))
-    sections = [agent_section(one) for one in (player, learn)]
+    sections = [agent_settings(one) for one in (player, learn)]
     if sections[0] != sections[1]:
         raise ConfigError(
             f"{entry.recipe} and {settings.learn} put different words around an episode: the section `agent` is "

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.evaluation.results import Comparison, Result
+from verl_agent.evaluation.results import CategoryResult, Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class RoundResult:
 
     round: int
     env: str
-    result: Result
+    result: CategoryResult
     gain: Comparison | None
 
 

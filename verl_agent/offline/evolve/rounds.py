@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_agent.offline.selection import WEIGHTS, EpisodeSource
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.models.resolve import checkpoints, resolve_checkpoint
+from verl_agent.offline.selection import WEIGHTS, EpisodeSource
 
 STARTS, POOLS = ("base", "previous"), ("round", "all")
 STATE, REPORT = "state.json", "evolve.json"

@@ -10,7 +10,11 @@ from omegaconf import OmegaConf
 from verl_agent.offline.evolve.prepare import Evolution
 from verl_agent.offline.evolve.rounds import Phase
 
-MODULES = {"explore": "verl_agent.commands.evaluate", "validate": "verl_agent.commands.evaluate", "learn": "verl_agent.commands.sft"}
+MODULES = {
+    "explore": "verl_agent.commands.evaluate",
+    "validate": "verl_agent.commands.evaluate",
+    "learn": "verl_agent.commands.sft",
+}
 
 
 def arguments(phase: Phase, evolution: Evolution) -> list[str]:

@@ -12,7 +12,7 @@ DEFAULT_SEED = 1
 """The world that the tasks are about."""
 
 
-class World:
+class GeneratedWorld:
     """Shop, forum and code host."""
 
     def __init__(self, seed: int) -> None:
@@ -37,6 +37,6 @@ class World:
 
 
 @cache
-def world(seed: int = DEFAULT_SEED) -> World:
+def world(seed: int = DEFAULT_SEED) -> GeneratedWorld:
     """The world of a seed, made once per process."""
-    return World(seed)
+    return GeneratedWorld(seed)

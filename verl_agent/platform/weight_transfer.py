@@ -13,22 +13,22 @@ RUN_NAME = "VERL_AGENT_RUN"
 SHARED = "/rl-colocate-zmq-"
 
 
-def own_socket(handle: str) -> str:
+def run_scoped_socket(handle: str) -> str:
     """The address for this run; verl's own where no run is named."""
     run = os.environ.get(RUN_NAME)
     return handle.replace(SHARED, f"{SHARED}{run}-", 1) if run else handle
 
 
-def register_handover() -> None:
+def register_weight_transfer() -> None:
     """Have verl's vLLM rollout hand weights over by the run's own socket, in this process."""
     from verl.workers.rollout import base
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    base._ROLLOUT_REGISTRY[("vllm", "async")] = "verl_agent.platform.rollout.OwnServerAdapter"
+    base._ROLLOUT_REGISTRY[("vllm", "async")] = "verl_agent.platform.rollout.RunScopedServerAdapter"
     RolloutReplicaRegistry.register("vllm", _load_replica)
 
 
 def _load_replica() -> Any:
-    from verl_agent.platform.rollout import OwnReplica
+    from verl_agent.platform.rollout import RunScopedReplica
 
-    return OwnReplica
+    return RunScopedReplica

@@ -1,6 +1,8 @@
-"""Where the sessions of an environment live: section `env.hosts`."""
+"""Sections `env` and `env.hosts` of a recipe."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from verl_agent.errors import ConfigError, did_you_mean
 
@@ -46,3 +48,40 @@ class HostSettings:
                 raise ConfigError(f"env.hosts.{name} must be > 0 seconds, got {getattr(self, name)}.")
         if self.num_cpus < 0:
             raise ConfigError(f"env.hosts.num_cpus must be >= 0, got {self.num_cpus}.")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSettings:
+    """Section `env`.
+
+    Attributes:
+        name: registered name of the environment.
+        train_tasks: tasks to train on: a split of the environment, or a file with one task id a line.
+        eval_tasks: tasks to validate and evaluate on, likewise.
+        overlap: whether a reinforcement learning run may validate on tasks that it trains on.
+        options: keyword arguments of its adapter.
+        timeout_s: seconds that one reset or step may take.
+        retries: further tries of an episode whose environment failed.
+        max_env_error_rate: share of a batch's episodes, 0 to 1, that may still fail before the run stops.
+        hosts: where its sessions live.
+        mixture: several environments in one run, see `verl_agent.config.mixture`; None for one.
+    """
+
+    name: str
+    train_tasks: str = "train"
+    eval_tasks: str = "test"
+    overlap: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float = 60.0
+    retries: int = 2
+    max_env_error_rate: float = 0.5
+    hosts: HostSettings = field(default_factory=HostSettings)
+    mixture: Sequence[Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.timeout_s > 0:
+            raise ConfigError(f"env.timeout_s must be > 0 seconds, got {self.timeout_s}.")
+        if self.retries < 0:
+            raise ConfigError(f"env.retries must be >= 0, got {self.retries}.")
+        if not 0 <= self.max_env_error_rate <= 1:
+            raise ConfigError(f"env.max_env_error_rate must be between 0 and 1, got {self.max_env_error_rate}.")

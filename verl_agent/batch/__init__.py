@@ -1,1 +1,0 @@
-"""From played episodes to the rows that verl trains on."""

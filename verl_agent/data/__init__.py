@@ -1,1 +1,0 @@
-"""Task items and episodes as data sets of verl."""
