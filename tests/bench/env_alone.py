@@ -12,10 +12,10 @@ from env_adapters.babyai.texts import Style
 from env_adapters.scienceworld.adapter import ScienceWorld
 from env_adapters.scienceworld.simulator import SimulatorSession
 from tests.bench.env_play import Players
-from tests.hosted import Patient
-from tests.served import Server
-from tests.serving import serving
-from tests.wire_client import Connection, RefusedError, Script, Session
+from tests.support.hosted import Patient
+from tests.support.served import Server
+from tests.support.serving import serving
+from tests.support.wire_client import Connection, RefusedError, Script, Session
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 
-from tests.served import Server
-from tests.wire_client import Connection, RefusedError, Script, Session
+from tests.support.served import Server
+from tests.support.wire_client import Connection, RefusedError, Script, Session
 
 
 @dataclass(slots=True)

@@ -23,9 +23,9 @@ from rich.console import Console
 from tests.bench.env_alone import babyai_in_process, first_looks, scienceworld_in_process, waiting
 from tests.bench.env_play import Players, Window
 from tests.bench.env_report import FLAT, Pair, profile, show, speeds
-from tests.scripts import scripts, strict_scripts
-from tests.served import Server, serve_command, started
-from tests.wire_client import Script
+from tests.support.scripts import scripts, strict_scripts
+from tests.support.served import Server, serve_command, started
+from tests.support.wire_client import Script
 from verl_agent.trace.provenance import Provenance
 
 ENVS = ("textcraft", "babyai", "scienceworld")

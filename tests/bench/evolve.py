@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.models import write_byte_model
+from tests.support.models import write_byte_model
 from verl_agent.evaluation.job import RECORDS
 from verl_agent.evaluation.results import compare, results
 from verl_agent.models.resolve import resolve_checkpoint

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.bench.paced import EpisodePlan, PacedEnv, PacedPolicy, generate
-from tests.fakes import plain
+from tests.support.fakes import plain
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool, process_pool

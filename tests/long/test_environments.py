@@ -13,15 +13,15 @@ import pytest
 
 from env_adapters.webarena.sites.served.copies import VISITOR
 from tests.bench.web_sessions import main, shop
-from tests.corpus import embedded_corpus
-from tests.environments import KNOWN
-from tests.fuzzing import annoy, fuzz
-from tests.oracles import try_oracle
-from tests.scripts import scripts, spread
-from tests.served import serve_command, started
 from tests.sites.conftest import sites  # noqa: F401 - a fixture
-from tests.soaking import Order, soak
-from tests.web import needs_chromium
+from tests.support.corpus import embedded_corpus
+from tests.support.environments import KNOWN
+from tests.support.fuzzing import annoy, fuzz
+from tests.support.oracles import try_oracle
+from tests.support.scripts import scripts, spread
+from tests.support.served import serve_command, started
+from tests.support.soaking import Order, soak
+from tests.support.web import needs_chromium
 from verl_agent.envs.registry import load_adapter, new_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import write_byte_model
+from tests.support.models import write_byte_model
 from tests.verl.test_training import MARK, REPOSITORY, wait_for_end
 from verl_agent.evaluation.job import RECORDS
 from verl_agent.models.lora import has_adapters

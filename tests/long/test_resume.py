@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models import write_model
+from tests.support.models import write_model
 from tests.verl.test_training import REPOSITORY, wait_for_end
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.horizon import Adaptive, AdaptiveState, Horizon

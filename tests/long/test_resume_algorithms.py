@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.models import write_byte_model
+from tests.support.models import write_byte_model
 from tests.verl.test_training import MARK, REPOSITORY, last_step, played, unstopped, wait_for_end
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics

@@ -7,8 +7,8 @@ from omegaconf import OmegaConf, open_dict
 from rich.console import Console
 from transformers import AutoTokenizer
 
-from tests.verl.composing import ROOT, recipe
-from tests.web import needs_chromium
+from tests.support.composing import ROOT, recipe
+from tests.support.web import needs_chromium
 from verl_agent.commands.evaluate import play
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.models.resolve import prepare_smollm2

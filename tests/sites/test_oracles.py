@@ -13,7 +13,7 @@ import pytest
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reached
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED
-from tests.sites.playing import judge_at_once, play
+from tests.support.playing import judge_at_once, play
 from verl_agent.envs.chromium import installed_chromiums
 
 pytestmark = pytest.mark.skipif(not installed_chromiums(), reason="needs Chromium: make chromium")

@@ -12,7 +12,7 @@ from env_adapters.webarena.sites import control
 from env_adapters.webarena.sites.folders import Home
 from env_adapters.webarena.sites.world import world
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks
-from tests.sites.visitor import Visitor
+from tests.support.visitor import Visitor
 
 TOKEN = re.compile('(?:value=|csrfToken: )"[A-Za-z0-9]{64}"')
 """What guards a form is drawn anew for each page."""

@@ -8,7 +8,7 @@ import pytest
 
 from env_adapters.textcraft.adapter import TextCraft
 from env_adapters.textcraft.tasks import task_item
-from tests.fakes import ITEM, ScriptedPolicy, talk_class
+from tests.support.fakes import ITEM, ScriptedPolicy, talk_class
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import LEFT_OUT, KeepAll, LastObservations, Summary, read_context, summary_in
 from verl_agent.agents.functions import FunctionCalls
@@ -112,7 +112,7 @@ def test_a_form_of_another_version_is_an_error(value):
 
 
 def test_the_empty_tag_is_no_action():
-    assert SEARCH.find("<search> </search>") == "<search></search>"
+    assert SEARCH.parse("<search> </search>") == "<search></search>"
     assert SEARCH.split("<search></search>") is None
     assert SEARCH.split("<answer>a b</answer>") == ("answer", "a b")
     assert first_tag("<SEARCH >who", ("search",)) == ("search", "who")
@@ -247,16 +247,16 @@ def conversation(turns: int) -> list[Message]:
 
 
 def test_the_last_observations_are_kept_and_all_replies():
-    view = LastObservations(turns=2).view(conversation(5), 2)
+    view = LastObservations(turns=2).visible_messages(conversation(5), 2)
     assert [message["content"] for message in view[3::2]] == [LEFT_OUT] * 3 + ["seen 3", "seen 4"]
     assert [message["content"] for message in view[2::2]] == [m["content"] for m in conversation(5)[2::2]]
 
 
 def test_a_summary_stands_for_what_is_given_up():
-    view = Summary(turns=2).view(conversation(5), 2)
+    view = Summary(turns=2).visible_messages(conversation(5), 2)
     assert view[1]["content"] == "Go.\n\nYour summary of the turns before: after 2"
     assert view[2:] == conversation(5)[8:]
-    assert Summary(turns=2).view(conversation(2), 2) == conversation(2)
+    assert Summary(turns=2).visible_messages(conversation(2), 2) == conversation(2)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_the_summary_of_a_reply(reply, summary):
 def test_an_empty_summary_does_not_wipe_out_the_last_one():
     said = conversation(5)
     said[6]["content"] = "Summary:\nAction: 2"
-    assert Summary(turns=2).view(said, 2)[1]["content"].endswith("the turns before: after 1")
+    assert Summary(turns=2).visible_messages(said, 2)[1]["content"].endswith("the turns before: after 1")
 
 
 def test_an_agent_that_makes_its_own_prompt_need_not_count_messages():

@@ -17,9 +17,9 @@ from tests.bench.env_play import Window
 from tests.bench.env_report import Pair, show
 from tests.bench.envs import parse
 from tests.bench.reference import SlowGame, create_app
-from tests.scripts import scripts, strict_scripts
-from tests.serving import Running, pool_of, serving, serving_app
-from tests.wire_client import Connection, RefusedError, Script, Session
+from tests.support.scripts import scripts, strict_scripts
+from tests.support.serving import Running, pool_of, serving, serving_app
+from tests.support.wire_client import Connection, RefusedError, Script, Session
 
 
 async def rewards(server: Running, script: Script) -> list[tuple[str, float, bool]]:

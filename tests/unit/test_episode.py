@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
+from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
 from verl_agent.types import Episode, Reply, StepResult, StopReason

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from tests.fakes import ScriptedPolicy, plain, talk_class
+from tests.support.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.evaluation.job import check_device, model_name, prepare_evaluation
 from verl_agent.evaluation.loop import ONLY_FAULTS, EvaluationSetup, episode_seed, pending, play_all

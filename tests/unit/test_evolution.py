@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.episodes import talk
+from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.results import compare, results
 from verl_agent.offline.evolve.report import RoundResult, rounds_table

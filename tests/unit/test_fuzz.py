@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from env_adapters.scienceworld.simulator import simulators
-from tests.corpus import embedded_corpus
-from tests.environments import KNOWN
-from tests.fuzzing import KINDS, annoy, draw, fuzz, misread
+from tests.support.corpus import embedded_corpus
+from tests.support.environments import KNOWN
+from tests.support.fuzzing import KINDS, annoy, draw, fuzz, misread
 from verl_agent.envs.registry import load_adapter, new_session
 
 COUNTS = {"textcraft": 2_000, "babyai": 1_000, "deepsearch": 1_000, "scienceworld": 200}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import Talk, talk_class
-from tests.hosted import ITEM, Obedient
+from tests.support.fakes import Talk, talk_class
+from tests.support.hosted import ITEM, Obedient
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits, Health
 from verl_agent.envs.hosts.link import InlineLink

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.fakes import ScriptedPolicy, plain
-from tests.hosted import ITEM, Obedient, Odd, Patient
+from tests.support.fakes import ScriptedPolicy, plain
+from tests.support.hosted import ITEM, Obedient, Odd, Patient
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool

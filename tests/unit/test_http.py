@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
-from tests.agentgym import CLIENTS
-from tests.fakes import talk_class, words_of
-from tests.serving import RunningEnv, pool_of, serving
+from tests.support.agentgym import CLIENTS
+from tests.support.fakes import talk_class, words_of
+from tests.support.serving import RunningEnv, pool_of, serving
 from verl_agent.commands.cli import app
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.link import HostLink
@@ -526,7 +526,7 @@ def test_a_draining_server_does_not_wait_for_ever():
 
 SERVE = """
 from env_adapters.guess_number.adapter import GuessNumber
-from tests.serving import pool_of
+from tests.support.serving import pool_of
 from verl_agent.envs.http.items import TaskIndex
 from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.run_server import Listener, bind, url_of

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from env_adapters.deepsearch.adapter import DeepSearch
 from env_adapters.textcraft.adapter import TextCraft
-from tests.scripts import scripts
-from tests.serving import RunningEnv, pool_of, serving
+from tests.support.scripts import scripts
+from tests.support.serving import RunningEnv, pool_of, serving
 from verl_agent.commands.cli import app
 
 HTTP = httpx.Client(timeout=250)

@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
-from tests.agentgym import Server
-from tests.fakes import ScriptedPolicy, words_of
-from tests.serving import pool_of, serving, serving_app
+from tests.support.agentgym import Server
+from tests.support.fakes import ScriptedPolicy, words_of
+from tests.support.serving import pool_of, serving, serving_app
 from verl_agent.agents.plain import ReAct
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.hosts.host import CallLimits

@@ -4,14 +4,13 @@ from collections import Counter
 
 import pytest
 
-from verl_agent.config.mixture import Part
+from verl_agent.config.mixture import MixtureEnv, shares_of_a_batch
 from verl_agent.config.settings import RunSettings
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Adaptive, Horizon
 from verl_agent.rollout.settings import EpisodeSettings
 from verl_agent.training.adaptive_horizon import Curriculum
-from verl_agent.config.mixture import shares_of_a_batch
 from verl_agent.training.mixture import MixtureOrder
 
 SIZES = {"a": 5, "b": 7, "c": 3}
@@ -61,8 +60,8 @@ def test_shares_are_rounded_up():
 ADAPTIVE = Horizon([3, 6], adaptive=Adaptive(success_above=0.5, window=1))
 
 
-def part(label: str, horizon: Horizon) -> Part:
-    return Part(label, 1.0, RunSettings(EnvSettings(label), horizon, EpisodeSettings(8)))
+def part(label: str, horizon: Horizon) -> MixtureEnv:
+    return MixtureEnv(label, 1.0, RunSettings(EnvSettings(label), horizon, EpisodeSettings(8)))
 
 
 def test_each_part_has_the_limit_of_its_own_horizon():

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from env_adapters.scienceworld.simulator import simulators
-from tests.corpus import embedded_corpus
-from tests.oracles import try_oracle
-from tests.scripts import spread
-from tests.serving import pool_of, serving
+from tests.support.corpus import embedded_corpus
+from tests.support.oracles import try_oracle
+from tests.support.scripts import spread
+from tests.support.serving import pool_of, serving
 from verl_agent.envs.registry import load_adapter
 
 COUNTS = {"textcraft": 40, "babyai": 40, "scienceworld": 6, "deepsearch": 40}

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.episodes import talk
+from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.offline.preferences import Pair, PreferenceSettings, make_pairs, split_pairs
 

@@ -23,7 +23,9 @@ def episode(task: str = "3") -> Episode:
     ]
     step = StepResult("Lower.", reward=0.25, info={"invalid_action": 1.0})
     turns = [
-        Turn(Reply("Action: 5 — größer?", tokens=6, closed=True), "5 — größer?", step, generate_s=0.5, env_s=0.25),
+        Turn(
+            Reply("Action: 5 — größer?", tokens=6, force_closed=True), "5 — größer?", step, generate_s=0.5, env_s=0.25
+        ),
         Turn(Reply("I thin", StopReason.TURN_TOKENS, 2), None, None, generate_s=0.5, env_s=0.0),
     ]
     item = TaskItem("guess_number", task, {"target": 3}, category="low")

@@ -53,7 +53,7 @@ def test_sections_become_typed_settings():
         ({"env__hosts": {"wait_s": 0}}, "env.hosts.wait_s must be > 0 seconds, got 0."),
         ({"env__hosts": {"idle_s": float("nan")}}, "env.hosts.idle_s must be > 0 seconds, got nan."),
         ({"env__hosts": {"num_cpus": -1}}, "env.hosts.num_cpus must be >= 0, got -1."),
-        ({"env__max_fault_share": 50}, "env.max_env_error_rate must be between 0 and 1, got 50."),
+        ({"env__max_env_error_rate": 50}, "env.max_env_error_rate must be between 0 and 1, got 50."),
         ({"horizon__steps_per_stage": "two"}, "horizon.steps_per_stage must be >= 1, got two."),
         ({"horizon__adaptive": {"sucess_above": 0.5}}, "horizon.adaptive.sucess_above is not a setting. Did you mean"),
         ({"episode__max_tokens": 8}, "episode.max_tokens=8 must be at least episode.max_tokens_per_turn=64, or null."),

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.episodes import talk
+from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.offline.selection import (
     EpisodeSource,

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
-from tests.hosted import Obedient
+from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
+from tests.support.hosted import Obedient
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool
 from verl_agent.envs.hosts.slot import PoolLimits

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.corpus import embedded_corpus
-from tests.scripts import scripts
-from tests.served import serve_command, started
-from tests.soaking import Order, soak
+from tests.support.corpus import embedded_corpus
+from tests.support.scripts import scripts
+from tests.support.served import serve_command, started
+from tests.support.soaking import Order, soak
 
 CLIENTS = {"textcraft": 3, "babyai": 3, "deepsearch": 3, "scienceworld": 1}
 """Of which each plays nine episodes and leaves one."""

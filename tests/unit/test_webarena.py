@@ -14,7 +14,7 @@ from env_adapters.webarena.browser.grammar import parse
 from env_adapters.webarena.browser.pool import MARK
 from env_adapters.webarena.grading.redundancy import Efficiency
 from env_adapters.webarena.tasks.sources import SourceOptions, source_of
-from tests.web import needs_chromium, page, serving, serving_pages
+from tests.support.web import needs_chromium, page, serving, serving_pages
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits

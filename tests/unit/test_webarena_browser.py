@@ -18,7 +18,7 @@ from env_adapters.webarena.browser.pool import RefusedError
 from env_adapters.webarena.browser.process import BrowserLimits, family_of
 from env_adapters.webarena.browser.snapshot import View
 from env_adapters.webarena.browser.tabs import MAX_TABS
-from tests.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
+from tests.support.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
 pytestmark = needs_chromium

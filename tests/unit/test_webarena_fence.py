@@ -9,7 +9,7 @@ from aiohttp import web
 
 from env_adapters.webarena.browser.grammar import ActionError, parse
 from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy, authority
-from tests.web import Player, canary, needs_chromium, page, playing, serving, serving_pages
+from tests.support.web import Player, canary, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
 pytestmark = needs_chromium

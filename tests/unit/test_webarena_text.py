@@ -10,7 +10,7 @@ from env_adapters.webarena.browser.grammar import Action, ActionError, parse
 from env_adapters.webarena.grading.evaluators import Ending, fuzzy_match, must_include, string_match, url_match
 from env_adapters.webarena.grading.helpers import read_call
 from env_adapters.webarena.grading.judge import EndpointJudge
-from tests.web import serving
+from tests.support.web import serving
 from verl_agent.errors import ConfigError, EnvError
 
 

@@ -21,7 +21,7 @@ from env_adapters.webarena.tasks.embedded import EmbeddedTasks
 from env_adapters.webarena.tasks.oracle import TARGET
 
 ROOT = Path(__file__).parents[2]
-LISTING = "from env_adapters.webarena.sites.world import World; print(repr(World(1).listing()))"
+LISTING = "from env_adapters.webarena.sites.world import GeneratedWorld; print(repr(GeneratedWorld(1).listing()))"
 ACTIONS = ("click", "type", "goto", "press", "stop")
 
 

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import sft_loss
 
-from tests.episodes import talk
+from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.offline.datasets import EpisodeDataset

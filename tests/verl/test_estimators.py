@@ -13,7 +13,7 @@ from verl.protocol import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from tests.verl.letters import END, LOST, SHORT, WON
+from tests.support.letters import END, LOST, SHORT, WON
 from verl_agent.rollout.tokens import Sample
 
 ESTIMATORS = ("gae", "grpo", "rloo", "reinforce_plus_plus")

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from transformers import AutoTokenizer
 
-from tests.fakes import ITEM, ScriptedEngine
+from tests.support.fakes import ITEM, ScriptedEngine
 from verl_agent.commands.evaluate import play, policies
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
 from verl_agent.models.resolve import prepare_smollm2

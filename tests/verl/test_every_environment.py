@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.corpus import embedded_corpus
-from tests.models import write_model
+from tests.support.corpus import embedded_corpus
+from tests.support.models import write_model
 from tests.verl.test_training import REPOSITORY
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, read_records

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from tests.episodes import talk
-from tests.verl.composing import ROOT, recipe
+from tests.support.composing import ROOT, recipe
+from tests.support.episodes import talk
 from verl_agent.commands.evolve import check_kept
 from verl_agent.errors import ConfigError
 from verl_agent.offline.evolve.prepare import Evolution, prepare

@@ -8,7 +8,7 @@ from verl.trainer.config import AlgoConfig
 from verl.workers.config import CriticConfig
 from verl.workers.utils.losses import value_loss
 
-from tests.verl.gradients import (
+from tests.support.gradients import (
     CLIP,
     Row,
     actor_gradients,
@@ -24,7 +24,7 @@ from tests.verl.gradients import (
     verl_gradients,
     written,
 )
-from tests.verl.letters import SHORT
+from tests.support.letters import SHORT
 from tests.verl.test_turn_estimators import advantages, by_turn
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.training.turns import spans

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.bench.learning.__main__ import RECIPES, STUDIES, Run
-from tests.verl.composing import accepted_by_verl, recipe
+from tests.support.composing import accepted_by_verl, recipe
 from verl_agent.config.keys import check_keys
 from verl_agent.config.mixture import run_envs
 from verl_agent.preflight.algorithms import check_algorithm

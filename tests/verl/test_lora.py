@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from tests.models import write_byte_model
+from tests.support.models import write_byte_model
 from verl_agent.errors import ConfigError
 from verl_agent.models.lora import has_adapters, merge_adapters
 from verl_agent.models.resolve import resolve_checkpoint

@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.episodes import talk
-from tests.models import write_model
+from tests.support.episodes import talk
+from tests.support.models import write_model
 from verl_agent.commands.export import export
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.offline.encoding import EpisodeEncoder

@@ -9,7 +9,7 @@ import pytest
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from tests.verl.composing import recipe
+from tests.support.composing import recipe
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model

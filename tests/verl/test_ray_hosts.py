@@ -12,8 +12,8 @@ import psutil
 import pytest
 import ray
 
-from tests.fakes import ScriptedPolicy, plain
-from tests.hosted import ITEM, Obedient
+from tests.support.fakes import ScriptedPolicy, plain
+from tests.support.hosted import ITEM, Obedient
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.ray import RayPool, hosts_in_cluster, training_pool

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from tests.episodes import talk
-from tests.verl.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
+from tests.support.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
+from tests.support.episodes import talk
 from verl_agent.commands.dpo import plan as preference_plan
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.mixture import run_envs

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, QwenContinuousTokenBuilder
 from verl.workers.rollout.replica import TokenOutput
 
-from tests.fakes import ITEM, EngineOutput, ScriptedEngine, Talk, plain, split_ids
+from tests.support.fakes import ITEM, EngineOutput, ScriptedEngine, Talk, plain, split_ids
 from verl_agent.agents.context import Context, LastObservations, Summary
 from verl_agent.agents.functions import FunctionCalls
 from verl_agent.envs.action_format import LineFormat

@@ -14,7 +14,7 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 import verl_agent.training.estimators
-from tests.verl.letters import CUT, LOST, SHORT, WON
+from tests.support.letters import CUT, LOST, SHORT, WON
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.rollout.tokens import Sample
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns, on_last_tokens, spans

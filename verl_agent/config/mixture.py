@@ -27,7 +27,7 @@ OWN_KEYS = ("name", "label", "weight", "train_tasks", "eval_tasks", "options", "
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MixtureEnv:
     """One environment of a run.
 
     Attributes:
@@ -46,7 +46,7 @@ class Part:
         return self.settings.env
 
 
-def run_envs(config: Mapping[str, Any]) -> list[Part]:
+def run_envs(config: Mapping[str, Any]) -> list[MixtureEnv]:
     """The environments of a whole, resolved config.
 
     Raises:
@@ -56,7 +56,7 @@ def run_envs(config: Mapping[str, Any]) -> list[Part]:
     mixture = env.get("mixture") if isinstance(env, Mapping) else None
     if mixture is None:
         settings = run_settings(config)
-        return [Part(settings.env.name, 1.0, settings)]
+        return [MixtureEnv(settings.env.name, 1.0, settings)]
     if not isinstance(mixture, Sequence) or not mixture or not all(isinstance(part, Mapping) for part in mixture):
         raise ConfigError("env.mixture must be a list of parts such as {name: textcraft, weight: 1}, or null.")
     parts = [_part(config, place, entry) for place, entry in enumerate(mixture)]
@@ -71,7 +71,7 @@ def run_envs(config: Mapping[str, Any]) -> list[Part]:
     return parts
 
 
-def _part(config: Mapping[str, Any], place: int, entry: Mapping[str, Any]) -> Part:
+def _part(config: Mapping[str, Any], place: int, entry: Mapping[str, Any]) -> MixtureEnv:
     where = f"env.mixture[{place}]"
     for key in entry:
         if key not in OWN_KEYS:
@@ -93,7 +93,7 @@ def _part(config: Mapping[str, Any], place: int, entry: Mapping[str, Any]) -> Pa
         settings = run_settings({**config, **sections, "env": {**shared, **own}})
     except ConfigError as error:
         raise ConfigError(f"{where} ({label}): {error}") from error
-    return Part(label, float(weight), settings)
+    return MixtureEnv(label, float(weight), settings)
 
 
 def shares_of_a_batch(weights: Sequence[float], batch_size: int) -> list[int]:

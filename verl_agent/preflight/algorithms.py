@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl_agent.config.mixture import Part
+from verl_agent.config.mixture import MixtureEnv
 from verl_agent.errors import ConfigError, did_you_mean
 
 ESTIMATORS = ("gae", "gigpo", "grpo", "reinforce_plus_plus", "rloo", "turn_returns")
@@ -31,7 +31,7 @@ FILTER_METRICS = ("reward", "success")
 """What groups may be told apart by (`algorithm.filter_groups.metric`)."""
 
 
-def check_algorithm(config: Mapping[str, Any], parts: Sequence[Part]) -> None:
+def check_algorithm(config: Mapping[str, Any], parts: Sequence[MixtureEnv]) -> None:
     """The estimator exists, and has what it needs.
 
     Args:

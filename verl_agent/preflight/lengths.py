@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.config.mixture import Part, shares_of_a_batch
+from verl_agent.config.mixture import MixtureEnv, shares_of_a_batch
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import TURN_ESTIMATORS, has_critic
 from verl_agent.preflight.prompts import agent_of
 
 
-def check_context(config: DictConfig, part: Part) -> None:
+def check_context(config: DictConfig, part: MixtureEnv) -> None:
     """A context that is edited makes several rows of an episode, which not every estimator and loss counts as one.
 
     Raises:
@@ -32,7 +32,7 @@ def check_context(config: DictConfig, part: Part) -> None:
             )
 
 
-def check_budgets(config: DictConfig, part: Part) -> None:
+def check_budgets(config: DictConfig, part: MixtureEnv) -> None:
     """Token budgets fit into each other and into the engine's context; batches divide.
 
     Raises:
@@ -99,7 +99,7 @@ def check_micro_batches(config: DictConfig) -> None:
             )
 
 
-def check_shares(config: DictConfig, parts: Sequence[Part]) -> None:
+def check_shares(config: DictConfig, parts: Sequence[MixtureEnv]) -> None:
     """Every environment has as many tasks as a batch takes of it.
 
     Raises:

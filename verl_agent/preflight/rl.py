@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
 from verl_agent.config.keys import check_complete
-from verl_agent.config.mixture import Part, run_envs
+from verl_agent.config.mixture import MixtureEnv, run_envs
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
@@ -35,7 +35,7 @@ from verl_agent.system.resources import (
 )
 
 
-def prepare(config: DictConfig) -> tuple[DictConfig, list[Part]]:
+def prepare(config: DictConfig) -> tuple[DictConfig, list[MixtureEnv]]:
     """Resolve, check and complete a config.
 
     Args:
@@ -117,7 +117,7 @@ def check_trainer(config: DictConfig) -> None:
             )
 
 
-def check_environment(part: Part, parts: Sequence[Part]) -> None:
+def check_environment(part: MixtureEnv, parts: Sequence[MixtureEnv]) -> None:
     """The environment exists, accepts its options, and knows the tasks; what is held out is not trained on.
 
     Raises:

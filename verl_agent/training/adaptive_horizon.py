@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl_agent.config.mixture import Part
+from verl_agent.config.mixture import MixtureEnv
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import AdaptiveState
 
@@ -19,7 +19,7 @@ class Curriculum:
         parts: the environments of the run.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[MixtureEnv]) -> None:
         self._horizons = {part.label: part.settings.horizon for part in parts}
         self.adaptive = {label: AdaptiveState(h) for label, h in self._horizons.items() if h.adaptive}
 

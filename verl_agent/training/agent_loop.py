@@ -14,7 +14,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.mixture import Part, run_envs
+from verl_agent.config.mixture import MixtureEnv, run_envs
 from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.ray import training_pool
@@ -58,7 +58,7 @@ class Row:
 class PlayedPart:
     """What all episodes of one environment share in a worker process: settings, budget, tasks, sessions."""
 
-    def __init__(self, part: Part, loop: AgentLoopBase) -> None:
+    def __init__(self, part: MixtureEnv, loop: AgentLoopBase) -> None:
         self.settings = part.settings
         self.adapter: type[EnvAdapter] = load_adapter(part.env.name, part.env.options)
         self.budget = TokenBudget(

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.learning.analysis import Point, compare
-from tests.models import write_byte_model
+from tests.support.models import write_byte_model
 from verl_agent.agents.registry import new_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.registry import load_adapter

@@ -155,7 +155,7 @@ def bound_class(settings: HttpSettings) -> type[HttpEnv]:
         """`HttpEnv` with the tasks of its servers."""
 
         success_reward = success
-        form = spoken
+        action_format = spoken
 
         @classmethod
         def tasks(cls, split: str) -> Sequence[TaskItem]:

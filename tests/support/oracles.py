@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.scripts import actions
-from tests.wire_client import Connection, Script, Session
+from tests.support.scripts import actions
+from tests.support.wire_client import Connection, Script, Session
 from verl_agent.envs.registry import new_session
 
 AT_ONCE = 16

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from env_adapters.babyai.adapter import BabyAI, build
 from env_adapters.babyai.strict import StrictGame
 from env_adapters.babyai.texts import Style
-from tests.wire_client import Script
+from tests.support.wire_client import Script
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import new_session
 from verl_agent.types import TaskItem

@@ -22,7 +22,7 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
-from tests.verl.letters import CUT, LOST, SHORT, WON
+from tests.support.letters import CUT, LOST, SHORT, WON
 from verl_agent.rollout.tokens import Sample
 
 VOCABULARY = 128

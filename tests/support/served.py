@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SERVE = "from verl_agent.commands.cli import app; app()"
 END_S = 60.0
 

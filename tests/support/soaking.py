@@ -1,6 +1,6 @@
 """Play thousands of episodes on a server with clients that are killed in the middle, and see what is left of them.
 
-`python -m tests.soaking URL` is one such client; it reads what to play from its standard input.
+`python -m tests.support.soaking URL` is one such client; it reads what to play from its standard input.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tests.served import ROOT, Server, Usage
-from tests.wire_client import Connection, Script, Session
+from tests.support.served import ROOT, Server, Usage
+from tests.support.wire_client import Connection, Script, Session
 
 AT_ONCE = 20
 """Sessions that a client plays at a time."""
@@ -114,7 +114,7 @@ def stats(server: Server) -> dict[str, Any]:
 
 def _client(server: Server, order: Order) -> int:
     """One client from its start to its death; returns how many of its episodes ended."""
-    command = [sys.executable, "-m", "tests.soaking", server.url]
+    command = [sys.executable, "-m", "tests.support.soaking", server.url]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
