@@ -140,7 +140,7 @@ def test_the_adaptive_horizon_follows_from_the_metrics_alone(run: Run):
             state.restore(saved["guess_number"])
             continue
         values = run.metrics[step]
-        state.observe(values["part/guess_number/success_rate"], values["part/guess_number/turn_limit"])
+        state.observe(values["env/guess_number/success_rate"], values["env/guess_number/turn_limit"])
         assert saved == {"guess_number": state.saved()}
     assert state.max_turns > 1, "it never grew, so nothing was tried"
 

@@ -1,6 +1,7 @@
 """Metrics are defined once, and a failed environment never looks like a failed policy."""
 
 import pickle
+import re
 
 import pytest
 
@@ -20,20 +21,19 @@ FAULT = summary(0.0, StopReason.ENV_ERROR, turns=9, attempts=3, info={"invalid_a
 def test_names_are_unique_and_have_an_area():
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
-    assert all(len(name.split("/")) == 2 for name in names)
+    assert all(re.fullmatch(r"[a-z]+/(\w+|<\w+>(/<\w+>)?)", name) for name in names)
 
 
 def test_every_metric_produced_is_in_the_table():
-    batch = [summary(info={"invalid_action": 1.0}, category="depth 2", part="a"), FAULT]
-    families = tuple(metric.name.partition("<")[0] for metric in METRICS if "<" in metric.name)
-    undefined = episode_metrics(batch).keys() - {metric.name for metric in METRICS}
-    assert [name for name in undefined if not name.startswith(families)] == []
+    batch = [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a"), FAULT]
+    patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS]
+    assert [name for name in episode_metrics(batch) if not any(re.fullmatch(one, name) for one in patterns)] == []
 
 
 def test_every_metric_in_the_table_is_produced():
-    produced = episode_metrics([summary(info={"invalid_action": 1.0}, category="depth 2", part="a"), FAULT])
-    families = [metric.name.partition("<")[0] for metric in METRICS]
-    assert [family for family in families if not any(name.startswith(family) for name in produced)] == []
+    produced = episode_metrics([summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a"), FAULT])
+    patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS]
+    assert [one for one in patterns if not any(re.fullmatch(one, name) for name in produced)] == []
 
 
 def test_a_failed_environment_counts_as_a_fault_and_nowhere_else():
@@ -109,14 +109,16 @@ def test_a_summary_travels_as_plain_values_and_by_pickle():
     assert pickle.loads(pickle.dumps(FAULT)) == FAULT
 
 
-def test_parts_of_a_mixture_are_told_apart():
-    won, lost = summary(part="a"), summary(part="b", success=False, stop=StopReason.TURN_LIMIT, turns=4, max_turns=4)
-    metrics = episode_metrics([won, lost, lost])
-    assert (metrics["part/a/success_rate"], metrics["part/b/success_rate"]) == (1.0, 0.0)
-    assert (metrics["part/b/episodes"], metrics["part/b/horizon"], metrics["part/b/turn_limit"]) == (2, 4, 1.0)
-    assert "part/a/hit_horizon" in metrics and not any(
-        name.startswith("part/") for name in episode_metrics([summary()])
+def test_each_environment_of_a_mixture_has_its_own_metrics():
+    won, lost = (
+        summary(env_label="a"),
+        summary(env_label="b", success=False, stop=StopReason.TURN_LIMIT, turns=4, max_turns=4),
     )
+    metrics = episode_metrics([won, lost, lost])
+    assert (metrics["env/a/success_rate"], metrics["env/b/success_rate"]) == (1.0, 0.0)
+    assert (metrics["env/b/episodes"], metrics["env/b/horizon"], metrics["env/b/turn_limit"]) == (2, 4, 1.0)
+    assert "env/a/hit_horizon" in metrics
+    assert not any(name.count("/") == 2 for name in episode_metrics([summary()]))
 
 
 def test_what_is_learnt_is_reported_beside_the_raw_return():

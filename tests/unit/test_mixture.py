@@ -66,14 +66,14 @@ def part(label: str, horizon: Horizon) -> MixtureEnv:
 
 def test_each_part_has_the_limit_of_its_own_horizon():
     curriculum = Curriculum([part("a", Horizon([2, 4], 2)), part("b", ADAPTIVE), part("c", ADAPTIVE)])
-    curriculum.observe({"part/b/success_rate": 0.9, "part/b/turn_limit": 0.0, "episode/success_rate": 0.9})
+    curriculum.observe({"env/b/success_rate": 0.9, "env/b/turn_limit": 0.0, "episode/success_rate": 0.9})
     assert [curriculum.max_turns("a", step) for step in (1, 3)] == [2, 4]
     assert (curriculum.max_turns("b", 2), curriculum.max_turns("c", 2)) == (6, 3)
 
 
 def test_a_single_environment_follows_the_metrics_of_the_batch():
     curriculum = Curriculum([part("a", ADAPTIVE)])
-    curriculum.observe({"part/a/success_rate": 0.9, "part/a/turn_limit": 0.0})
+    curriculum.observe({"env/a/success_rate": 0.9, "env/a/turn_limit": 0.0})
     assert curriculum.max_turns("a", 2) == 3
     curriculum.observe({"episode/success_rate": 0.9, "stop/turn_limit": 0.0, "env/error_rate": 0.0})
     assert curriculum.max_turns("a", 3) == 6
@@ -89,7 +89,7 @@ def test_episodes_that_failed_say_nothing_of_the_limit():
 
 def test_a_checkpoint_holds_the_state_of_every_adaptive_part():
     before, after = (Curriculum([part("a", Horizon([2])), part("b", ADAPTIVE)]) for _ in range(2))
-    before.observe({"part/b/success_rate": 0.9, "part/b/turn_limit": 0.0})
+    before.observe({"env/b/success_rate": 0.9, "env/b/turn_limit": 0.0})
     after.restore(before.saved())
     assert after.max_turns("b", 2) == 6
     with pytest.raises(ConfigError, match="no state of the adaptive horizon of 'b'"):

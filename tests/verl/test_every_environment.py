@@ -85,4 +85,4 @@ def test_both_steps_are_updates(run: Run):
     assert sorted(run.metrics) == list(range(1, STEPS + 1))
     for metrics in run.metrics.values():
         assert math.isfinite(metrics["actor/loss"]) and metrics["actor/grad_norm"] > 0
-        assert {f"part/{name}/success_rate" for name in NAMES} <= metrics.keys()
+        assert {f"env/{name}/success_rate" for name in NAMES} <= metrics.keys()

@@ -87,13 +87,13 @@ def test_what_fills_a_batch_up_is_spread_over_the_mini_batches():
 def test_every_prompt_gets_the_limit_of_its_environment():
     """As verl's worker reads a row (agent_loop_tq.py, `generate_sequences`): tensors by index, others by `.data`."""
     of = trainer(step=2)
-    of.curriculum.observe({"part/guess_number/success_rate": 0.9, "part/guess_number/turn_limit": 0.0})
+    of.curriculum.observe({"env/guess_number/success_rate": 0.9, "env/guess_number/turn_limit": 0.0})
     batch = of._next_train_batch()
     columns = dict(batch.items())
-    assert isinstance(columns["part"], NonTensorStack) and isinstance(columns["turn_cap"], torch.Tensor)
-    limits = {columns["part"][i].data: int(columns["turn_cap"][i]) for i in range(len(batch))}
+    assert isinstance(columns["env_label"], NonTensorStack) and isinstance(columns["turn_cap"], torch.Tensor)
+    limits = {columns["env_label"][i].data: int(columns["turn_cap"][i]) for i in range(len(batch))}
     assert limits == {"guess_number": 5, "textcraft": 4}
-    assert list(batch["part"]).count("textcraft") == 4
+    assert list(batch["env_label"]).count("textcraft") == 4
     assert batch["turn_cap"].dtype == torch.int64
     assert {int(chunk["turn_cap"][0]) for chunk in batch.chunk(6)} == {4, 5}
 
@@ -123,4 +123,4 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
 def test_columns_stay_what_collating_makes_of_them():
     """Strings travel as objects; verl warns of anything else."""
     batch = collate_fn([dataset()[i] for i in range(3)])
-    assert isinstance(batch["part"], np.ndarray) and batch["part"].dtype == object
+    assert isinstance(batch["env_label"], np.ndarray) and batch["env_label"].dtype == object

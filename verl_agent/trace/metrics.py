@@ -40,7 +40,7 @@ METRICS = (
     *(Metric(f"stop/{reason}", "share", f"episodes that ended with {reason.name}") for reason in StopReason),
     Metric("action/<key>", "per turn", "a measurement that the environment reports, summed and divided by turns"),
     Metric("success/<category>", "share", "sound episodes of one category of tasks that solved their task"),
-    Metric("part/<label>", "each its own", "`/<name>`: of one environment of a mixture, over its sound episodes"),
+    Metric("env/<label>/<name>", "as <name>", "a metric of one environment of a mixture, over its valid episodes"),
     Metric("env/retries", "count", "replays after a failed environment"),
     Metric("env/errors", "count", "episodes whose environment failed at the last attempt too"),
     Metric("env/error_rate", "share", "env/errors over all episodes"),
@@ -67,7 +67,7 @@ class EpisodeSummary:
         env_s: seconds spent waiting for the environment.
         category: group of tasks that is reported separately, or "".
         info: measurements of the environment, summed over turns.
-        part: label of its environment in a mixture, or "".
+        env_label: label of its environment in a mixture; "" for a run with one environment.
         shaped_return: what it teaches; None where that is its reward.
     """
 
@@ -82,7 +82,7 @@ class EpisodeSummary:
     env_s: float = 0.0
     category: str = ""
     info: Mapping[str, float] = field(default_factory=dict)
-    part: str = ""
+    env_label: str = ""
     shaped_return: float | None = None
 
     @property
@@ -122,13 +122,13 @@ class EpisodeSummary:
                 for key, value in values.items()
                 if key.startswith(INFO_PREFIX)
             },
-            part=str(values.get("part", "")),
+            env_label=str(values.get("env_label", "")),
             shaped_return=float(values["shaped_return"]) if "shaped_return" in values else None,
         )
 
 
 def summarize(
-    episode: Episode, attempts: int = 1, part: str = "", shaped_return: float | None = None
+    episode: Episode, attempts: int = 1, env_label: str = "", shaped_return: float | None = None
 ) -> EpisodeSummary:
     """The summary of an episode that was played `attempts` times, the last of them recorded here."""
     info_totals: dict[str, float] = defaultdict(float)
@@ -147,7 +147,7 @@ def summarize(
         env_s=sum(turn.env_s for turn in episode.turns),
         category=episode.item.category,
         info=dict(info_totals),
-        part=part,
+        env_label=env_label,
         shaped_return=shaped_return,
     )
 
@@ -201,12 +201,12 @@ def _policy_metrics(valid: Sequence[EpisodeSummary]) -> dict[str, float]:
     for category in sorted({summary.category for summary in valid} - {""}):
         solved = [summary.success for summary in valid if summary.category == category]
         metrics[f"success/{category}"] = fmean(solved)
-    for part in sorted({summary.part for summary in valid} - {""}):
-        metrics |= _part_metrics(part, [summary for summary in valid if summary.part == part])
+    for label in sorted({summary.env_label for summary in valid} - {""}):
+        metrics |= _env_metrics(label, [summary for summary in valid if summary.env_label == label])
     return metrics
 
 
-def _part_metrics(part: str, valid: Sequence[EpisodeSummary]) -> dict[str, float]:
+def _env_metrics(label: str, valid: Sequence[EpisodeSummary]) -> dict[str, float]:
     values = {
         "episodes": float(len(valid)),
         "success_rate": fmean(summary.success for summary in valid),
@@ -217,4 +217,4 @@ def _part_metrics(part: str, valid: Sequence[EpisodeSummary]) -> dict[str, float
         "hit_horizon": fmean(summary.turns >= summary.max_turns for summary in valid),
         "turn_limit": fmean(summary.stop is StopReason.TURN_LIMIT for summary in valid),
     }
-    return {f"part/{part}/{name}": value for name, value in values.items()}
+    return {f"env/{label}/{name}": value for name, value in values.items()}

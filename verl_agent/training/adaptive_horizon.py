@@ -8,7 +8,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.horizon import AdaptiveState
 
 ALONE = ("episode/success_rate", "stop/turn_limit")
-AMONG = ("part/{}/success_rate", "part/{}/turn_limit")
+AMONG = ("env/{}/success_rate", "env/{}/turn_limit")
 """Metrics that an adaptive horizon follows, of a single environment and of one in a mixture."""
 
 

@@ -36,7 +36,7 @@ class Row:
 
     Attributes:
         purpose: train or validation.
-        part: label of the environment, see `verl_agent.config.mixture`.
+        env_label: label of the environment, see `verl_agent.config.mixture`.
         tasks: selection that the task belongs to.
         task_id: its id.
         step: global training step.
@@ -46,7 +46,7 @@ class Row:
     """
 
     purpose: Purpose
-    part: str
+    env_label: str
     tasks: str
     task_id: str
     step: int
@@ -132,7 +132,7 @@ class EpisodeLoop(AgentLoopBase):
         cap = columns.get("turn_cap")
         row = Row(
             purpose=columns["purpose"],
-            part=columns["part"],
+            env_label=columns["env_label"],
             tasks=columns["tasks"],
             task_id=columns["task_id"],
             step=int(columns["global_steps"]),
@@ -140,7 +140,7 @@ class EpisodeLoop(AgentLoopBase):
             sample=int(columns["session_id"]),
             turn_cap=None if cap is None else int(cap),
         )
-        part, policies = self.shared.parts[row.part], []
+        part, policies = self.shared.parts[row.env_label], []
         tools = part.new_agent().tools
 
         def new_policy() -> EnginePolicy:
@@ -185,17 +185,17 @@ class EpisodeLoop(AgentLoopBase):
             self.shared.writer.write(to_record(episode, origin))
 
     def _label(self, row: Row) -> str:
-        return row.part if len(self.shared.parts) > 1 else ""
+        return row.env_label if len(self.shared.parts) > 1 else ""
 
     def _credit(self, row: Row) -> RewardShaping:
-        return self.shared.parts[row.part].settings.credit
+        return self.shared.parts[row.env_label].settings.credit
 
     def _outputs(self, row: Row, tries: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
         """One row for each stretch of the episode; verl gives all of them the last one's reward."""
         episode, samples = tries[-1], policy.tokens.samples()
         credit = turn_rewards(episode, self._credit(row))
         learnt = sum(credit.rewards)
-        summary = summarize(episode, len(tries), part=self._label(row), shaped_return=learnt)
+        summary = summarize(episode, len(tries), env_label=self._label(row), shaped_return=learnt)
         credits_ = credit.split([replies(sample.response_mask) for sample in samples])
         return [
             AgentLoopOutput(

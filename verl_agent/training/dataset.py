@@ -21,7 +21,7 @@ class TaskRow:
     """What the rollout is told of a task."""
 
     purpose: str
-    part: str
+    env_label: str
     tasks: str
     task_id: str
 
@@ -61,7 +61,7 @@ class TaskDataset(Dataset[dict[str, Any]]):
                 label = part.get("label") or part["name"]
                 self.rows += [TaskRow(purpose, label, chosen, item.id) for item in kept]
             if mixture and purpose == "train":
-                labels = [row.part for row in self.rows]
+                labels = [row.env_label for row in self.rows]
                 sizes = {label: labels.count(label) for label in dict.fromkeys(labels)}
                 self._begins = {label: labels.index(label) for label in sizes}
                 self._order = MixtureOrder(sizes, [float(part.get("weight", 1.0)) for part in mixture], config.seed)
@@ -78,10 +78,10 @@ class TaskDataset(Dataset[dict[str, Any]]):
             row = self.rows[index]
         return {
             "raw_prompt": [],
-            "data_source": row.part,
+            "data_source": row.env_label,
             "agent_name": "verl_agent",
             "purpose": row.purpose,
-            "part": row.part,
+            "env_label": row.env_label,
             "tasks": row.tasks,
             "task_id": row.task_id,
             "index": index,

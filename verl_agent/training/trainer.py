@@ -61,7 +61,7 @@ class EpisodeTrainer(PPOTrainerSync):
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
         """See `PPOTrainer`; every prompt gets its turn limit, int64 `(B, 1)`."""
         batch = super()._next_train_batch(num_prompts)
-        limits = [[self.curriculum.max_turns(str(label), self.global_steps)] for label in batch["part"]]
+        limits = [[self.curriculum.max_turns(str(label), self.global_steps)] for label in batch["env_label"]]
         batch["turn_cap"] = torch.tensor(limits, dtype=torch.int64)
         return batch
 
