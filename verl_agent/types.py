@@ -85,7 +85,7 @@ class Reply:
         text: the decoded reply without its end-of-turn token.
         truncated_by: the budget that ended the episode with it, before the model had ended it; or None.
         tokens: number of tokens generated, 0 if unknown.
-        force_closed: whether it was closed for the model and played (`episode.cut_turn=play`).
+        force_closed: whether it was closed for the model and played (`episode.on_truncated_turn=play`).
     """
 
     text: str

@@ -38,7 +38,7 @@ defaults: [agent_eval, cpu_eval, _self_]
 env: {{name: guess_number, options: {{tolerant: true}}}}
 agent: {{name: act, options: {{instructions: false}}}}
 horizon: {{eval_max_turns: 4}}
-episode: {{max_tokens_per_turn: 8, cut_turn: play}}
+episode: {{max_tokens_per_turn: 8, on_truncated_turn: play}}
 data: {{max_prompt_length: 128, max_response_length: 256}}
 engine: {{dtype: float32}}
 evaluation: {{tasks: small_train, samples: 8}}

@@ -43,7 +43,7 @@ defaults: [agent_eval, cpu_eval, _self_]
 env: {name: ENV, options: OPTIONS}
 agent: {name: act, options: {instructions: false}}
 horizon: {eval_max_turns: 2}
-episode: {max_tokens_per_turn: 8, cut_turn: play}
+episode: {max_tokens_per_turn: 8, on_truncated_turn: play}
 data: {max_prompt_length: 700, max_response_length: 300}
 engine: {dtype: float32}
 evaluation: {tasks: HELD_OUT, concurrency: 2}

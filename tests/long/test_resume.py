@@ -24,7 +24,7 @@ from verl_agent.trace.record import EpisodeRecord, read_records
 from verl_agent.training.mixture import MixtureOrder
 
 STEPS, BATCH = 5, 3
-GROWING = Horizon([1], grow_by=1, up_to=4, adaptive=Adaptive(cut_above=0.3, window=1))
+GROWING = Horizon([1], grow_by=1, up_to=4, adaptive=Adaptive(turn_limit_above=0.3, window=1))
 OPTIONS = {"guess_number": {"tolerant": True}, "textcraft": {"prompt": "short"}}
 SPLITS = {"guess_number": ("small_train", "small_test"), "textcraft": ("easy_train", "easy_test")}
 RECIPE = """
@@ -38,7 +38,7 @@ env:
       eval_tasks: small_test
       options: {tolerant: true}
       agent: {name: raw}
-      horizon: {max_turns: [1], grow_by: 1, up_to: 4, adaptive: {cut_above: 0.3, window: 1}}
+      horizon: {max_turns: [1], grow_by: 1, up_to: 4, adaptive: {turn_limit_above: 0.3, window: 1}}
     - name: textcraft
       weight: 2
       train_tasks: easy_train
@@ -47,7 +47,7 @@ env:
       agent: {name: act, options: {instructions: false}}
       horizon: {max_turns: [1, 2], steps_per_stage: 2}
 horizon: {max_turns: [1]}
-episode: {max_tokens_per_turn: 4, cut_turn: play}
+episode: {max_tokens_per_turn: 4, on_truncated_turn: play}
 credit: {place: turn, step_cost: 0.01, invalid_action_cost: 0.02, turn_gamma: 0.9}
 data: {train_batch_size: 3, max_prompt_length: 1024, max_response_length: 512}
 algorithm: {adv_estimator: gigpo, rollout_correction: {bypass_mode: false}}

@@ -41,7 +41,7 @@ defaults: [agent_grpo, cpu, _self_]
 env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test, options: {tolerant: true}}
 agent: {name: raw}
 horizon: {max_turns: [1, 2], steps_per_stage: 2}
-episode: {max_tokens_per_turn: 8, cut_turn: play}  # a number by chance now and then: groups differ
+episode: {max_tokens_per_turn: 8, on_truncated_turn: play}  # a number by chance now and then: groups differ
 credit: {invalid_action_cost: 0.1}
 data: {train_batch_size: 2, max_prompt_length: 256, max_response_length: 256}
 actor_rollout_ref:

@@ -1,9 +1,10 @@
-"""What an episode teaches: neutral by default, else scaled, with costs, where it was earned."""
+"""Test reward shaping: scale, costs and placement of the return; nothing changes by default."""
 
 import pytest
 
 from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
 from verl_agent.errors import ConfigError
+from verl_agent.sections import section
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
 
@@ -21,13 +22,13 @@ def test_by_default_the_raw_return_lies_on_the_last_turn():
     assert RewardShaping().rewards(PLAYED) == [0.0, 0.0, 0.0, 50.0]
 
 
-def test_each_turn_can_keep_what_it_earned():
+def test_each_turn_can_keep_its_reward():
     assert RewardShaping(place="turn").rewards(PLAYED) == [10.0, 0.0, 40.0, 0.0]
 
 
 @pytest.mark.parametrize("place", ["outcome", "turn"])
-def test_a_range_becomes_0_to_1(place):
-    """ScienceWorld scores 0 to 100, with negative ones for mistakes."""
+def test_a_range_is_mapped_onto_0_to_1(place):
+    """ScienceWorld scores 0 to 100, and below 0 for mistakes."""
     assert sum(RewardShaping(range=[0, 100], place=place).rewards(PLAYED)) == pytest.approx(0.5)
     assert sum(RewardShaping(range=[-100, 100], place=place).rewards(PLAYED)) == pytest.approx(0.75)
     assert sum(RewardShaping(range=[-100, 100], place=place).rewards(episode(None))) == pytest.approx(0.5)
@@ -38,11 +39,11 @@ def test_costs_are_in_units_of_the_scaled_return():
     assert credit.rewards(PLAYED) == pytest.approx([0.09, -0.11, 0.39, -0.01])
 
 
-def test_an_episode_without_a_turn_teaches_nothing():
+def test_an_episode_without_turns_has_no_rewards():
     assert RewardShaping(range=[-1, 1]).rewards(episode()) == []
 
 
-def test_turns_that_answer_the_same_observation_have_the_same_anchor():
+def test_turns_after_equal_observations_have_equal_anchors():
     again = episode(StepResult("one"), StepResult("one"), StepResult("two"))
     anchors = turn_rewards(again, RewardShaping()).anchors
     assert anchors[1] == anchors[2] != anchors[0]
@@ -51,18 +52,21 @@ def test_turns_that_answer_the_same_observation_have_the_same_anchor():
     )
 
 
-def test_a_reply_without_an_action_leaves_the_state_as_it_was():
-    """Else the same complaint, wherever it comes, would make one state of all."""
-    told, mute = StepResult("you see a lamp"), StepResult("your reply holds no action")
-    turns = [Turn(Reply("x"), action, step, 0.0, 0.0) for action, step in (("look", told), (None, mute), ("go", told))]
+def test_a_reply_without_an_action_does_not_change_the_state():
+    """Otherwise the same format error would make different states equal."""
+    observed, rejected = StepResult("you see a lamp"), StepResult("your reply holds no action")
+    turns = [
+        Turn(Reply("x"), action, step, 0.0, 0.0)
+        for action, step in (("look", observed), (None, rejected), ("go", observed))
+    ]
     for anchor in ("observation", "history"):
-        found = turn_rewards(
+        anchors = turn_rewards(
             Episode(TaskItem("talk", "1"), 9, turns=turns, stop=StopReason.TERMINATED), RewardShaping(anchor=anchor)
         ).anchors
-        assert found[1] == found[2] != found[0], anchor
+        assert anchors[1] == anchors[2] != anchors[0], anchor
 
 
-def test_a_history_tells_states_apart_behind_one_message():
+def test_history_anchors_distinguish_states_with_equal_observations():
     """`Higher.` after 3 is not the state of `Higher.` after 7."""
 
     def guesses(*numbers: str) -> list[str]:
@@ -75,7 +79,7 @@ def test_a_history_tells_states_apart_behind_one_message():
     assert three == same
 
 
-def test_an_episode_that_is_trained_on_in_pieces_keeps_the_numbers_of_its_turns():
+def test_split_rows_keep_the_turn_numbers_of_the_episode():
     whole = turn_rewards(PLAYED, RewardShaping(place="turn"))
     first, second = whole.split([1, 3])
     assert (first.rewards, first.first, second.rewards, second.first) == ([10.0], 0, [0.0, 40.0, 0.0], 1)
@@ -87,13 +91,17 @@ def test_an_episode_that_is_trained_on_in_pieces_keeps_the_numbers_of_its_turns(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"place": "trun"}, "credit.place='trun' is not known. Did you mean 'turn'?"),
-        ({"range": [1, 0]}, "credit.range must be the lowest and the highest return, such as [0, 100], or null; got"),
-        ({"step_cost": -0.1}, "credit.step_cost must be >= 0, got -0.1."),
-        ({"turn_gamma": 0.0}, "credit.turn_gamma must be above 0 and at most 1, got 0.0."),
+        ({"place": "trun"}, "credit.place='trun' is not allowed. Allowed: outcome, turn. Did you mean 'turn'?"),
+        (
+            {"range": [1, 0]},
+            "credit.range=[1.0, 0.0] is not allowed. Allowed: the lowest and the highest return, such as",
+        ),
+        ({"range": [1]}, "credit.range=[1] is not allowed. Allowed: a list of 2 numbers or null."),
+        ({"step_cost": -0.1}, "credit.step_cost=-0.1 is not allowed. Allowed: a number >= 0."),
+        ({"turn_gamma": 0.0}, "credit.turn_gamma=0.0 is not allowed. Allowed: a number above 0 and at most 1."),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(values, message):
+def test_invalid_values_raise_config_error_naming_the_key(values, message):
     with pytest.raises(ConfigError) as error:
-        RewardShaping(**values)
+        section("credit", RewardShaping, values)
     assert str(error.value).startswith(message)

@@ -81,7 +81,7 @@ def test_a_single_environment_follows_the_metrics_of_the_batch():
 
 def test_episodes_that_failed_say_nothing_of_the_limit():
     """Half of them did; of the others four fifths were cut."""
-    horizon = Horizon([3, 6], adaptive=Adaptive(cut_above=0.6, window=1))
+    horizon = Horizon([3, 6], adaptive=Adaptive(turn_limit_above=0.6, window=1))
     curriculum = Curriculum([part("a", horizon)])
     curriculum.observe({"episode/success_rate": 0.0, "stop/turn_limit": 0.4, "env/error_rate": 0.5})
     assert curriculum.max_turns("a", 2) == 6

@@ -1,13 +1,14 @@
-"""A setting that does not exist or cannot be meant is refused by name, before anything starts."""
+"""Test that invalid settings raise an error that names the key, the value and the allowed values."""
 
 import pytest
 
-from verl_agent.config.settings import run_settings, section
+from verl_agent.config.settings import run_settings
 from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import evaluation_config
 from verl_agent.horizon import Horizon
 from verl_agent.rollout.settings import EpisodeSettings
+from verl_agent.sections import section
 
 
 def config(**changes) -> dict:
@@ -26,7 +27,7 @@ def config(**changes) -> dict:
 
 
 def test_sections_become_typed_settings():
-    settings = run_settings(config(env__retries=0, episode__cut_turn="play"))
+    settings = run_settings(config(env__retries=0, episode__on_truncated_turn="play"))
     assert settings.env == EnvSettings("guess_number", retries=0)
     assert settings.horizon == Horizon([3, 6], 10)
     assert settings.episode == EpisodeSettings(64, "play")
@@ -40,10 +41,10 @@ def test_sections_become_typed_settings():
         ({"horizon__max_turn": [3]}, "horizon.max_turn is not a setting. Did you mean 'max_turns'?"),
         (
             {"episode__zzz": 1},
-            "episode.zzz is not a setting. Known: cut_turn, max_tokens, max_tokens_per_turn, record_dir.",
+            "episode.zzz is not a setting. Known: max_tokens, max_tokens_per_turn, on_truncated_turn, record_dir.",
         ),
         ({"env__timeout_s": 0}, "env.timeout_s must be > 0 seconds, got 0."),
-        ({"env__timeout_s": float("nan")}, "env.timeout_s must be > 0 seconds, got nan."),
+        ({"env__timeout_s": float("nan")}, "env.timeout_s=nan is not allowed. Allowed: a number"),
         ({"env__retries": -1}, "env.retries must be >= 0, got -1."),
         ({"env__hosts": {"were": "ray"}}, "env.hosts.were is not a setting. Did you mean 'where'?"),
         ({"env__hosts": {"where": "lokal"}}, "env.hosts.where='lokal' is not known. Did you mean 'local'?"),
@@ -51,19 +52,25 @@ def test_sections_become_typed_settings():
         ({"env__hosts": {"sessions": -1}}, "env.hosts.sessions must be >= 1 or null, got -1."),
         ({"env__hosts": {"memory_mb": 0}}, "env.hosts.memory_mb must be >= 1 or null, got 0."),
         ({"env__hosts": {"wait_s": 0}}, "env.hosts.wait_s must be > 0 seconds, got 0."),
-        ({"env__hosts": {"idle_s": float("nan")}}, "env.hosts.idle_s must be > 0 seconds, got nan."),
+        ({"env__hosts": {"idle_s": float("nan")}}, "env.hosts.idle_s=nan is not allowed. Allowed: a number"),
         ({"env__hosts": {"num_cpus": -1}}, "env.hosts.num_cpus must be >= 0, got -1."),
         ({"env__max_env_error_rate": 50}, "env.max_env_error_rate must be between 0 and 1, got 50."),
-        ({"horizon__steps_per_stage": "two"}, "horizon.steps_per_stage must be >= 1, got two."),
+        ({"horizon__steps_per_stage": "two"}, "horizon.steps_per_stage='two' is not allowed. Allowed: a whole number"),
         ({"horizon__adaptive": {"sucess_above": 0.5}}, "horizon.adaptive.sucess_above is not a setting. Did you mean"),
         ({"episode__max_tokens": 8}, "episode.max_tokens=8 must be at least episode.max_tokens_per_turn=64, or null."),
         ({"credit": {"gamma": 1}}, "credit.gamma is not a setting."),
         ({"horizon__max_turns": [6, 3]}, "horizon.max_turns must not shrink, got [6, 3]."),
-        ({"episode__max_tokens_per_turn": 0}, "episode.max_tokens_per_turn must be >= 1 token, got 0."),
-        ({"episode__cut_turn": "pley"}, "episode.cut_turn='pley' is not known. Did you mean 'play'?"),
+        (
+            {"episode__max_tokens_per_turn": 0},
+            "episode.max_tokens_per_turn=0 is not allowed. Allowed: a whole number >= 1.",
+        ),
+        (
+            {"episode__on_truncated_turn": "pley"},
+            "episode.on_truncated_turn='pley' is not allowed. Allowed: stop, play. Did you mean 'play'?",
+        ),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(changes, message):
+def test_invalid_values_raise_config_error_naming_the_key(changes, message):
     with pytest.raises(ConfigError) as error:
         run_settings(config(**changes))
     assert str(error.value).startswith(message)
@@ -80,34 +87,44 @@ def test_what_cannot_be_meant_is_refused_by_name(changes, message):
         ({"episode__max_tokens_per_turn": True}, "episode.max_tokens_per_turn=True is not allowed."),
     ],
 )
-def test_a_value_of_a_wrong_type_names_its_key(changes, message):
+def test_values_of_a_wrong_type_raise_config_error_naming_the_key(changes, message):
     with pytest.raises(ConfigError) as error:
         run_settings(config(**changes))
     assert str(error.value).startswith(message)
 
 
-def test_a_whole_number_is_a_number():
+def test_a_whole_number_is_accepted_as_a_number():
     assert run_settings(config(env__timeout_s=5)).env.timeout_s == 5
 
 
-def test_hosts_are_a_section_within_a_section():
+def test_hosts_are_a_nested_section():
     assert run_settings(config(env__hosts={"count": 4})).env.hosts == HostSettings(count=4)
     assert run_settings(config()).env.hosts == HostSettings(where="auto")
 
 
-def test_an_evaluation_has_no_ray_to_put_hosts_on():
+def test_an_evaluation_rejects_ray_hosts():
     sections = config(env__hosts={"where": "ray"})
     sections |= {"data": {"max_prompt_length": 64, "max_response_length": 64}, "engine": {}, "evaluation": {}}
     with pytest.raises(ConfigError, match=r"env\.hosts\.where='ray' is for training\. Allowed .*: auto, local, inline"):
         evaluation_config(sections)
 
 
-def test_a_missing_value_is_named():
-    with pytest.raises(ConfigError, match=r"section 'horizon' is not complete.*max_turns"):
+def test_a_missing_key_is_named_with_its_allowed_values():
+    with pytest.raises(ConfigError) as error:
         section("horizon", Horizon, {})
+    assert str(error.value) == "horizon.max_turns is missing. Allowed: a list of 1 or more whole numbers >= 1."
+
+
+def test_all_invalid_keys_of_a_section_are_named():
+    with pytest.raises(ConfigError) as error:
+        section("episode", EpisodeSettings, {"max_tokens_per_turn": "many", "record_dir": 3})
+    assert str(error.value).splitlines() == [
+        "episode.max_tokens_per_turn='many' is not allowed. Allowed: a whole number >= 1.",
+        "episode.record_dir=3 is not allowed. Allowed: a text or null.",
+    ]
 
 
 @pytest.mark.parametrize("name", ["env", "horizon", "episode", "agent"])
-def test_a_config_without_our_sections_is_not_a_recipe(name):
+def test_a_config_without_a_required_section_raises_config_error(name):
     with pytest.raises(ConfigError, match=f"no section '{name}'. Start from a recipe"):
         run_settings({key: values for key, values in config().items() if key != name})

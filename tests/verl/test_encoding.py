@@ -80,7 +80,7 @@ def test_an_end_that_the_model_did_not_write_is_not_learnt(tokenizer, budget):
 
 
 def test_an_end_that_was_written_for_the_model_is_read_and_not_learnt(tokenizer):
-    """`episode.cut_turn=play`: the model did not stop by itself, and shall not learn that it did."""
+    """`episode.on_truncated_turn=play`: the model did not stop by itself, and shall not learn that it did."""
     record = episode("one two three")
     record["turns"][1]["closed"] = True
     (row,) = encoded(tokenizer, record)

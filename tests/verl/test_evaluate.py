@@ -44,9 +44,9 @@ def test_a_policy_samples_as_the_evaluation_says(tmp_path):
 def test_a_reply_that_reaches_the_budget_ends_or_is_played_as_the_recipe_says(tmp_path):
     long = "a reply that is longer than eight tokens"
     cuts = []
-    for place, cut_turn in enumerate(("stop", "play")):
+    for place, on_truncated_turn in enumerate(("stop", "play")):
         engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), [long], steps=(None,))
-        asked = job(tmp_path / str(place), cut_turn=cut_turn)
+        asked = job(tmp_path / str(place), on_truncated_turn=on_truncated_turn)
         cuts.append(asyncio.run(policies(asked, engine)(ITEM, 1).reply(MESSAGES)).cut)
     assert cuts == [StopReason.TURN_TOKENS, None]
 

@@ -35,7 +35,7 @@ env:
       agent: {name: raw}
 agent: {name: act, options: {instructions: false}}
 horizon: {max_turns: [2]}
-episode: {max_tokens_per_turn: 8, cut_turn: play}
+episode: {max_tokens_per_turn: 8, on_truncated_turn: play}
 data: {train_batch_size: 5, max_prompt_length: 1024, max_response_length: 512}
 algorithm: {adv_estimator: reinforce_plus_plus, rollout_correction: {bypass_mode: false}}
 actor_rollout_ref:

@@ -106,7 +106,7 @@ def prepared(folder: Path, *changes: str):
         (["horizon.max_turns=[]"], "horizon.max_turns must hold limits >= 1, got []."),
         (["horizon.max_turns=5"], "horizon.max_turns must be a list of whole numbers such as [5], got 5."),
         (["horizon.max_turns=???"], "the config lacks a value for horizon.max_turns."),
-        (["episode.cut_turn=paly"], "episode.cut_turn='paly' is not known. Did you mean 'play'?"),
+        (["episode.on_truncated_turn=paly"], "episode.on_truncated_turn='paly' is not known. Did you mean 'play'?"),
         (
             ["episode.max_tokens_per_turn=201"],
             "episode.max_tokens_per_turn=201 exceeds data.max_response_length=200, the tokens of the whole episode",

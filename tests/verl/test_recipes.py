@@ -16,7 +16,6 @@ from tests.support.episodes import talk
 from verl_agent.commands.dpo import plan as preference_plan
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.mixture import run_envs
-from verl_agent.config.settings import section
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
@@ -26,6 +25,7 @@ from verl_agent.offline.selection import EpisodeSource
 from verl_agent.preflight.algorithms import check_algorithm
 from verl_agent.preflight.lengths import check_budgets, check_shares
 from verl_agent.preflight.rl import check_environment
+from verl_agent.sections import section
 from verl_agent.trace.record import EpisodeWriter
 
 

@@ -67,7 +67,7 @@ env:
   retries: 2
 agent: {name: raw, context: {keep: last, turns: 1}}
 horizon: {max_turns: [2, 3], steps_per_stage: 2}
-episode: {max_tokens_per_turn: 4, cut_turn: play}
+episode: {max_tokens_per_turn: 4, on_truncated_turn: play}
 data: {train_batch_size: 2, max_prompt_length: 128, max_response_length: 128}
 algorithm: {rollout_correction: {bypass_mode: false}}
 actor_rollout_ref:

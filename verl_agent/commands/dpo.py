@@ -5,8 +5,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.registry import agent_for
 from verl_agent.commands.hydra_main import launch
-from verl_agent.config.composed import agent_settings, env_options
-from verl_agent.config.settings import section
+from verl_agent.config.settings import agent_settings, env_options
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, split_pairs
@@ -15,6 +14,7 @@ from verl_agent.offline.run import run as run_method
 from verl_agent.offline.selection import fingerprint, usable_records
 from verl_agent.runs.console import exit_with
 from verl_agent.runs.folder import DPO_IDENTITY, identity
+from verl_agent.sections import section
 from verl_agent.trace.metrics_log import LoggedStep
 
 

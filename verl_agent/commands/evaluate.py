@@ -116,7 +116,10 @@ def policies(job: Evaluation, engine: Any) -> NewPolicy:
     if tools:
         check_tools(tokenizer, builder, tools, data.apply_chat_template_kwargs)
     budget = TokenBudget(
-        data.max_prompt_length, data.max_response_length, episode.max_tokens_per_turn, episode.cut_turn == "play"
+        data.max_prompt_length,
+        data.max_response_length,
+        episode.max_tokens_per_turn,
+        episode.on_truncated_turn == "play",
     )
     end_of_turn = tokenizer.eos_token_id
 

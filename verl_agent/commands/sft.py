@@ -6,8 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
 from verl_agent.commands.hydra_main import launch
-from verl_agent.config.composed import agent_settings, env_options
-from verl_agent.config.settings import section
+from verl_agent.config.settings import agent_settings, env_options
 from verl_agent.envs.registry import new_session
 from verl_agent.envs.tasks import check_disjoint, sample_tasks, select_tasks
 from verl_agent.errors import ConfigError
@@ -25,6 +24,7 @@ from verl_agent.offline.selection import (
 from verl_agent.rollout.oracle import demonstration_actions
 from verl_agent.runs.console import exit_with
 from verl_agent.runs.folder import SFT_IDENTITY, identity
+from verl_agent.sections import section
 from verl_agent.trace.metrics_log import LoggedStep
 from verl_agent.types import TaskItem
 

@@ -1,83 +1,80 @@
-"""What an episode teaches: its return, scaled and with costs, and on which turns it lies.
+"""Reward shaping: the return of an episode, scaled, with costs, and placed on its turns.
 
-Knows neither tokens nor torch. The raw score stays what metrics, records and validation report.
+Independent of tokens and of torch. Metrics, records and validation report the raw score.
 """
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, Literal
 
-from verl_agent.errors import ConfigError, did_you_mean
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from verl_agent.errors import ConfigError
+from verl_agent.sections import STRICT
 from verl_agent.types import Episode
 
-PLACES = ("outcome", "turn")
-ANCHORS = ("observation", "history")
+Cost = Annotated[float, Field(ge=0)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class RewardShaping:
-    """Section `credit`. The defaults leave an episode's return as it is, on its last turn.
+    """Section `credit`. The defaults keep an episode's return as it is and place it on the last turn.
 
     Attributes:
-        range: lowest and highest return of the environment, mapped onto 0 to 1; None leaves its units.
-        place: `outcome`: all that an episode earned lies on its last turn; `turn`: each turn keeps its own.
-        step_cost: taken off for each turn, in units of the scaled return, >= 0.
-        invalid_action_cost: taken off for each action that the environment could not read, likewise.
-        turn_gamma: discount a turn, above 0 to 1, of the estimators that look at turns (`turn_returns`, `gigpo`).
-        step_weight: of GiGPO's advantage among actions from the same state, >= 0 (its omega).
-        anchor: what is the same state to GiGPO: `observation`: what the action answers, as in its paper, right where
-            that shows the state; `history`: all actions and observations before it, where it is only a message.
+        range: lowest and highest return of the environment, mapped onto 0 to 1; null to keep the return's unit.
+        place: turns that receive the reward: `outcome` puts the whole return on the last turn; `turn` keeps each
+            reward on the turn that earned it.
+        step_cost: cost of each turn, in units of the scaled return.
+        invalid_action_cost: cost of each action that the environment could not read, in units of the scaled return.
+        turn_gamma: discount per turn of the estimators that use turn rewards (`turn_returns`, `gigpo`).
+        step_weight: weight of GiGPO's advantage among actions from the same state (the paper's omega).
+        anchor: key of a state in GiGPO: `observation` is the observation that the action answers, as in the paper;
+            it suits environments whose observations show the state. `history` is all actions and observations
+            before it; it suits environments whose observations are short messages.
     """
 
-    range: Sequence[float] | None = None
-    place: str = "outcome"
-    step_cost: float = 0.0
-    invalid_action_cost: float = 0.0
-    turn_gamma: float = 1.0
-    step_weight: float = 1.0
-    anchor: str = "observation"
+    range: Annotated[Sequence[float], Field(min_length=2, max_length=2)] | None = None
+    place: Literal["outcome", "turn"] = "outcome"
+    step_cost: Cost = 0.0
+    invalid_action_cost: Cost = 0.0
+    turn_gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    step_weight: Cost = 1.0
+    anchor: Literal["observation", "history"] = "observation"
 
     def __post_init__(self) -> None:
-        if self.place not in PLACES:
-            raise ConfigError(f"credit.place={self.place!r} is not known. {did_you_mean(self.place, PLACES)}")
-        if self.anchor not in ANCHORS:
-            raise ConfigError(f"credit.anchor={self.anchor!r} is not known. {did_you_mean(self.anchor, ANCHORS)}")
-        if self.range is not None and not (len(self.range) == 2 and self.range[0] < self.range[1]):
+        if self.range is not None and not self.range[0] < self.range[1]:
             raise ConfigError(
-                f"credit.range must be the lowest and the highest return, such as [0, 100], or null; got "
-                f"{list(self.range)}."
+                f"credit.range={list(self.range)} is not allowed. Allowed: the lowest and the highest return, such as "
+                "[0, 100], or null."
             )
-        for name in ("step_cost", "invalid_action_cost", "step_weight"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"credit.{name} must be >= 0, got {getattr(self, name)}.")
-        if not 0 < self.turn_gamma <= 1:
-            raise ConfigError(f"credit.turn_gamma must be above 0 and at most 1, got {self.turn_gamma}.")
 
     def rewards(self, episode: Episode) -> list[float]:
-        """What each turn of an episode is credited with; their sum is what the episode teaches.
+        """Return the shaped reward of each turn; their sum is the shaped return of the episode.
 
         Returns:
-            One value for each turn; none for an episode without a turn.
+            One value for each turn; an empty list for an episode without turns.
         """
         if not episode.turns:
             return []
         low, high = self.range or (0.0, 1.0)
-        credited = []
+        shaped = []
         for turn in episode.turns:
             reward, invalid = (turn.step.reward, turn.step.info.get("invalid_action", 0.0)) if turn.step else (0.0, 0.0)
-            credited.append(reward / (high - low) - self.step_cost - self.invalid_action_cost * invalid)
-        credited[-1] -= low / (high - low)
-        return credited if self.place == "turn" else [0.0] * (len(credited) - 1) + [sum(credited)]
+            shaped.append(reward / (high - low) - self.step_cost - self.invalid_action_cost * invalid)
+        shaped[-1] -= low / (high - low)
+        return shaped if self.place == "turn" else [0.0] * (len(shaped) - 1) + [sum(shaped)]
 
 
-@dataclass(frozen=True, slots=True)
+@plain_dataclass(frozen=True, slots=True)
 class TurnRewards:
-    """What estimators need to know of the turns of an episode, in the order of its replies.
+    """Turn data of one training row that estimators use, in the order of the replies.
 
     Attributes:
-        rewards: of each turn, see `RewardShaping.rewards`.
-        anchors: of each turn, a key that is the same where two turns start from the same state.
-        first: number of the first turn in its episode; above 0 where an episode is trained on in several pieces.
+        rewards: shaped reward of each turn, see `RewardShaping.rewards`.
+        anchors: key of the state in which each turn begins; equal keys mean equal states.
+        first: number of the row's first turn in its episode; above 0 if the episode makes several rows.
     """
 
     rewards: Sequence[float]
@@ -85,35 +82,35 @@ class TurnRewards:
     first: int = 0
 
     def split(self, counts: Sequence[int]) -> list["TurnRewards"]:
-        """The same in pieces, for an episode that is trained on in pieces.
+        """Split the turns of an episode into those of its training rows.
 
         Args:
-            counts: turns of each piece, in order.
+            counts: number of turns of each row, in order.
 
         Raises:
-            ValueError: the pieces do not hold all turns; a bug.
+            ValueError: the rows do not hold all turns, which is a bug.
         """
         if sum(counts) != len(self.rewards):
             raise ValueError(f"the rows of an episode hold {list(counts)} replies, it has {len(self.rewards)} turns.")
-        pieces, begin = [], 0
+        rows, begin = [], 0
         for count in counts:
             end = begin + count
-            pieces.append(TurnRewards(self.rewards[begin:end], self.anchors[begin:end], self.first + begin))
+            rows.append(TurnRewards(self.rewards[begin:end], self.anchors[begin:end], self.first + begin))
             begin = end
-        return pieces
+        return rows
 
     def to_fields(self) -> dict[str, list[float] | list[str] | int]:
-        """Plain values, the form in which it travels between processes."""
+        """Return plain values, the form that is sent between processes."""
         return {"rewards": list(self.rewards), "anchors": list(self.anchors), "first": self.first}
 
 
 def turn_rewards(episode: Episode, credit: RewardShaping) -> TurnRewards:
-    """Rewards and anchors of a whole episode."""
+    """Return rewards and anchors of a whole episode."""
     return TurnRewards(credit.rewards(episode), _anchors(episode, credit.anchor))
 
 
 def _anchors(episode: Episode, kind: str) -> list[str]:
-    """Keys of the states in which the turns begin; a reply that holds no action leaves the state as it was."""
+    """Return the key of the state in which each turn begins; a reply without an action does not change the state."""
     seen, anchors = "", []
     for turn in episode.turns:
         anchors.append(hashlib.sha256(seen.encode()).hexdigest()[:16])

@@ -1,26 +1,31 @@
-"""The sections that this package adds to verl's config, typed and checked before anything starts."""
+"""Composition of the sections that this package adds to verl's config."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import OmegaConf
 
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.config.reward_shaping import RewardShaping
-from verl_agent.envs.settings import EnvSettings, HostSettings
-from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.horizon import Adaptive, Horizon
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.errors import ConfigError
+from verl_agent.horizon import Horizon
 from verl_agent.rollout.settings import EpisodeSettings
-
-T = TypeVar("T")
-
-PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
-"""Types of settings that can be told by their values, and what a person calls them."""
+from verl_agent.sections import section
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """All sections of this package."""
+    """All sections of this package for one environment.
+
+    Attributes:
+        env: section `env`.
+        horizon: section `horizon`.
+        episode: section `episode`.
+        agent: section `agent`.
+        credit: section `credit`.
+    """
 
     env: EnvSettings
     horizon: Horizon
@@ -29,57 +34,39 @@ class RunSettings:
     credit: RewardShaping = field(default_factory=RewardShaping)
 
 
-def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
-    """Build one typed section from a mapping.
-
-    Raises:
-        ConfigError: a key that does not exist, one that is missing, or a value that cannot be meant.
-    """
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]  # kind is a dataclass
-    for key in values:
-        if key not in known:
-            raise ConfigError(f"{name}.{key} is not a setting. {did_you_mean(str(key), known)}")
-    for key, hint in get_type_hints(kind).items():
-        allowed = get_args(hint) if get_origin(hint) is UnionType else (hint,)
-        if key in values and set(allowed) <= PLAIN.keys() and not _is_of(values[key], allowed):
-            said = " or ".join(PLAIN[one] for one in allowed)
-            raise ConfigError(f"{name}.{key}={values[key]!r} is not allowed. Allowed: {said}.")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ConfigError(f"section {name!r} is not complete or has a value of a wrong type: {error}") from error
-
-
-def _is_of(value: object, types: Sequence[type]) -> bool:
-    """Whether a value is of one of the types: whole numbers are numbers, true and false are none."""
-    if isinstance(value, int) and not isinstance(value, bool) and float in types:
-        return True
-    return type(value) in types
-
-
 def run_settings(config: Mapping[str, Any]) -> RunSettings:
-    """The sections `env`, `horizon`, `episode`, `agent` and `credit` of a whole, resolved config of one environment.
+    """Build the sections `env`, `horizon`, `episode`, `agent` and `credit` of a resolved config of one environment.
 
-    Those of a mixture are `verl_agent.config.mixture.run_envs`.
+    Those of a mixture are built by `verl_agent.config.mixture.run_envs`.
 
     Raises:
-        ConfigError: see `section`.
+        ConfigError: a section is missing, or `section` rejects one.
     """
     for name in ("env", "horizon", "episode", "agent"):
         if not isinstance(config.get(name), Mapping):
             raise ConfigError(f"the config has no section {name!r}. Start from a recipe in recipes/.")
-    hosts = section("env.hosts", HostSettings, config["env"].get("hosts") or {})
-    horizon = dict(config["horizon"])
-    if horizon.get("adaptive") is not None:
-        if not isinstance(horizon["adaptive"], Mapping):
-            raise ConfigError(
-                f"horizon.adaptive must be a section such as {{success_above: 0.7}}, got {horizon['adaptive']!r}."
-            )
-        horizon["adaptive"] = section("horizon.adaptive", Adaptive, horizon["adaptive"])
     return RunSettings(
-        section("env", EnvSettings, {**config["env"], "hosts": hosts}),
-        section("horizon", Horizon, horizon),
+        section("env", EnvSettings, config["env"]),
+        section("horizon", Horizon, config["horizon"]),
         section("episode", EpisodeSettings, config["episode"]),
         section("agent", AgentSettings, config["agent"]),
         section("credit", RewardShaping, config.get("credit") or {}),
     )
+
+
+def agent_settings(config: Any) -> AgentSettings:
+    """Build section `agent` of a composed config.
+
+    Args:
+        config: the composed config, or a section that holds `agent`.
+
+    Raises:
+        ConfigError: a key or a value of the section is not allowed.
+    """
+    values: Any = OmegaConf.to_container(config.agent)
+    return section("agent", AgentSettings, values)
+
+
+def env_options(config: Any) -> dict[str, Any]:
+    """Return `env.options` of a composed config: keyword arguments of the adapter."""
+    return {str(key): value for key, value in OmegaConf.to_object(config.env.options).items()}

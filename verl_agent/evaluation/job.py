@@ -168,7 +168,7 @@ def comparable(config: EvaluationConfig, model: str) -> dict[str, Any]:
         "agent.context": dict(agent.agent.context),
         "horizon.eval_max_turns": agent.horizon.turns_for_evaluation(),
         "episode.max_tokens_per_turn": agent.episode.max_tokens_per_turn,
-        "episode.cut_turn": agent.episode.cut_turn,
+        "episode.on_truncated_turn": agent.episode.on_truncated_turn,
     }
     settings |= {f"data.{key}": value for key, value in asdict(config.data).items()}
     sampling = {key: value for key, value in asdict(config.evaluation).items() if key not in MAY_DIFFER}

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_agent.config.settings import RunSettings, run_settings, section
+from verl_agent.config.settings import RunSettings, run_settings
 from verl_agent.errors import ConfigError
+from verl_agent.sections import section
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from typing import Any
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from verl_agent.config.settings import section
 from verl_agent.errors import ConfigError
 from verl_agent.offline.demonstrations import DemonstrationDataset
 from verl_agent.offline.encoding import EpisodeEncoder, Row
 from verl_agent.offline.selection import EpisodeSource, select_episodes, usable_records
+from verl_agent.sections import section
 
 PURPOSES = ("train", "validation")
 

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
 from verl_agent.agents.registry import new_agent
-from verl_agent.config.composed import agent_settings
+from verl_agent.config.settings import agent_settings
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError

@@ -8,10 +8,10 @@ from omegaconf import OmegaConf
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
 from verl_agent.agents.settings import AgentSettings
-from verl_agent.config.settings import section
 from verl_agent.errors import ConfigError
 from verl_agent.offline.selection import prompt
 from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder, render_episode
+from verl_agent.sections import section
 from verl_agent.trace.record import EpisodeRecord, episode_of
 
 Row = dict[str, torch.Tensor]

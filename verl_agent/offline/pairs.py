@@ -7,11 +7,11 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from verl_agent.config.settings import section
 from verl_agent.errors import ConfigError
 from verl_agent.offline.encoding import EpisodeEncoder, Row
 from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, split_pairs
 from verl_agent.offline.selection import usable_records
+from verl_agent.sections import section
 
 Sides = tuple[Row, Row]
 """The better and the worse episode of a pair."""

@@ -1,38 +1,37 @@
-"""Section `episode` of a recipe."""
+"""Settings class of section `episode`."""
 
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from verl_agent.errors import ConfigError, did_you_mean
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
-CUT_TURNS = ("stop", "play")
+from verl_agent.errors import ConfigError
+from verl_agent.sections import STRICT
+
+Tokens = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class EpisodeSettings:
-    """Section `episode`.
+    """Section `episode`: token budgets and records.
 
     Attributes:
-        max_tokens_per_turn: tokens that one reply may have; the episode's budget is data.max_response_length.
-        max_tokens: tokens of the whole episode after its prompt; null for data.max_response_length, which is the most.
-        cut_turn: what becomes of a reply that reaches the budget: `stop` ends the episode, `play` closes the
-            reply with an end-of-turn token that is not trained on, and plays it.
-        record_dir: folder of the episode records, or null for none.
+        max_tokens_per_turn: most tokens of one reply; the budget of the episode is `data.max_response_length`.
+        on_truncated_turn: handling of a reply that reaches its budget: `stop` ends the episode; `play` closes the
+            reply with an end-of-turn token that is not trained on, and plays its action.
+        record_dir: folder of the episode records; null to write none.
+        max_tokens: most tokens of the whole episode after its prompt, at most `data.max_response_length`; null for
+            `data.max_response_length`.
     """
 
-    max_tokens_per_turn: int
-    cut_turn: str = "stop"
+    max_tokens_per_turn: Tokens
+    on_truncated_turn: Literal["stop", "play"] = "stop"
     record_dir: str | None = None
-    max_tokens: int | None = None
+    max_tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < self.max_tokens_per_turn:
             raise ConfigError(
                 f"episode.max_tokens={self.max_tokens} must be at least episode.max_tokens_per_turn="
                 f"{self.max_tokens_per_turn}, or null."
-            )
-        if self.max_tokens_per_turn < 1:
-            raise ConfigError(f"episode.max_tokens_per_turn must be >= 1 token, got {self.max_tokens_per_turn}.")
-        if self.cut_turn not in CUT_TURNS:
-            raise ConfigError(
-                f"episode.cut_turn={self.cut_turn!r} is not known. {did_you_mean(self.cut_turn, CUT_TURNS)}"
             )

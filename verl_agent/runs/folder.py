@@ -27,7 +27,7 @@ RL_IDENTITY = (
     "credit",
     "episode.max_tokens",
     "episode.max_tokens_per_turn",
-    "episode.cut_turn",
+    "episode.on_truncated_turn",
     "data.train_batch_size",
     "data.train_max_samples",
     "data.seed",

@@ -65,7 +65,7 @@ class PlayedPart:
             prompt=loop.rollout_config.prompt_length,
             episode=self.settings.episode.max_tokens or loop.rollout_config.response_length,
             turn=self.settings.episode.max_tokens_per_turn,
-            play_truncated_turns=self.settings.episode.cut_turn == "play",
+            play_truncated_turns=self.settings.episode.on_truncated_turn == "play",
         )
         self._tasks: dict[str, dict[str, TaskItem]] = {}
 

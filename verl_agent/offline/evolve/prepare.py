@@ -12,14 +12,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_agent.config.composed import agent_settings, env_options
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.settings import section
+from verl_agent.config.settings import agent_settings, env_options
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.offline.evolve.rounds import EvolveFolder, EvolveSettings, Exploration, folder_names
 from verl_agent.offline.selection import fingerprint
+from verl_agent.sections import section
 from verl_agent.system.resources import check_disk, disk_needed
 
 

@@ -1,0 +1,199 @@
+"""Validation of config sections: a mapping becomes a settings class, and errors name the key.
+
+A settings class is a pydantic dataclass with `config=STRICT`. Checks of one field are types and `Field(ge=...)`; checks
+across fields raise `ConfigError` in `__post_init__`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass, is_pydantic_dataclass
+from pydantic.fields import FieldInfo
+
+from verl_agent.errors import ConfigError, did_you_mean
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""Config of every settings class: no unknown keys, no text for a number, no number for a switch."""
+
+T = TypeVar("T")
+
+NOUNS = {
+    bool: ("true or false", "values true or false"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("a text", "texts"),
+    NoneType: ("null", "nulls"),
+}
+"""Names of plain types in messages, singular and plural."""
+MAX_VALUE_CHARS = 200
+"""Characters of a value in a message."""
+
+
+def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
+    """Build the settings class of one section; a section within it is built in the same way.
+
+    Args:
+        name: dotted name of the section, for messages.
+        kind: the settings class.
+        values: the section of the config, in plain values.
+
+    Raises:
+        ConfigError: an unknown key, a missing key or a value that is not allowed.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{name}={_text(values)} is not allowed. Allowed: {_describe(kind)}.")
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # kind is a dataclass
+    if unknown := [str(key) for key in values if key not in known]:
+        raise ConfigError("\n".join(_unknown(name, key, known) for key in unknown))
+    built = dict(values)
+    for key, value in values.items():
+        arms = _arms(_field(kind, key)[0])
+        inner = next((arm for arm in arms if is_dataclass(arm)), None)
+        if isinstance(inner, type) and not isinstance(value, inner) and (value is not None or NoneType not in arms):
+            built[key] = section(f"{name}.{key}", inner, {} if value is None else value)
+    try:
+        if not is_pydantic_dataclass(kind):
+            dataclass(kind, config=STRICT, frozen=True)(**built)
+        return kind(**built)
+    except ValidationError as error:
+        raise ConfigError(explain(error, name, kind)) from error
+
+
+def explain(error: ValidationError, name: str, kind: type) -> str:
+    """Return the message for a validation error: one line for each key, with its value and what is allowed.
+
+    Args:
+        error: error of pydantic.
+        name: dotted name of the section or record, prefix of every key; may be empty.
+        kind: class that was validated, a dataclass.
+    """
+    lines: dict[str, str] = {}
+    for problem in error.errors(include_url=False):
+        path, hint, bounds = _walk(kind, problem["loc"])
+        key = (name + path).lstrip(".")
+        if problem["type"] in ("unexpected_keyword_argument", "no_such_attribute"):
+            owner, _, last = key.rpartition(".")
+            line = _unknown(owner, last, [field.name for field in fields(kind)])
+        elif problem["type"] == "missing":
+            line = f"{key} is missing. Allowed: {_describe(hint, bounds)}."
+        elif problem["type"] == "value_error":
+            line = f"{key}={_text(problem['input'])} is not allowed. {problem['ctx']['error']}"
+        else:
+            line = f"{key}={_text(problem['input'])} is not allowed. Allowed: {_describe(hint, bounds)}"
+            lists = [arm for arm in _arms(hint) if _is_list(arm)]
+            if problem["type"] == "is_instance_of" and lists and type(problem["input"]) in _arms(get_args(lists[0])[0]):
+                line += f", such as [{_text(problem['input'])}]"
+            line += "."
+            choices = [str(choice) for arm in _arms(hint) if get_origin(arm) is Literal for choice in get_args(arm)]
+            hint_text = did_you_mean(str(problem["input"]), choices)
+            line += f" {hint_text}" if hint_text.startswith("Did") else ""
+        lines.setdefault(key, line)
+    deepest = [line for key, line in lines.items() if not any(other.startswith(f"{key}[") for other in lines)]
+    return "\n".join(deepest)
+
+
+def _unknown(name: str, key: str, known: Sequence[str]) -> str:
+    return f"{f'{name}.{key}'.lstrip('.')} is not a setting. {did_you_mean(key, known)}"
+
+
+def _text(value: object) -> str:
+    """Return the value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
+
+
+def _field(kind: Any, name: str) -> tuple[Any, Sequence[Any]]:
+    """Return the type of a field and its constraints."""
+    if is_pydantic_dataclass(kind):
+        info: FieldInfo = kind.__pydantic_fields__[name]
+        return info.annotation, info.metadata
+    return get_type_hints(kind, include_extras=True)[name], ()
+
+
+def _arms(hint: Any) -> list[Any]:
+    """Return the types that a hint allows, without their constraints."""
+    return [arm for arm, _ in _constrained_arms(hint, ())]
+
+
+def _constrained_arms(hint: Any, bounds: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any]]]:
+    if get_origin(hint) is Annotated:
+        inner, *metadata = get_args(hint)
+        own = [bound for entry in metadata for bound in getattr(entry, "metadata", [entry])]
+        yield from _constrained_arms(inner, [*bounds, *own])
+    elif get_origin(hint) in (UnionType, Union):
+        for arm in get_args(hint):
+            yield from _constrained_arms(arm, bounds)
+    else:
+        yield hint, bounds
+
+
+def _walk(kind: Any, location: Sequence[int | str]) -> tuple[str, Any, Sequence[Any]]:
+    """Follow the location of an error; return the key, its type and its constraints."""
+    path, hint, bounds = "", kind, ()  # type: tuple[str, Any, Sequence[Any]]
+    for part in location:
+        arms = _arms(hint)
+        if isinstance(part, int):
+            path += f"[{part}]"
+            hint, bounds = next((get_args(arm)[0] for arm in arms if _is_list(arm)), Any), ()
+            continue
+        owner = next((arm for arm in arms if is_dataclass(arm)), None)
+        if owner is not None:
+            path += f".{part}"
+            exists = any(field.name == part for field in fields(owner))
+            hint, bounds = _field(owner, part) if exists else (Any, ())
+        elif mapping := next((arm for arm in arms if get_origin(arm) in (dict, Mapping)), None):
+            path += f".{part}"
+            hint, bounds = get_args(mapping)[1], ()
+        # else: pydantic's label of one type of a union, which is no key
+    return path, hint, bounds
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(hint) in (list, tuple, Sequence)
+
+
+def _describe(hint: Any, bounds: Sequence[Any] = (), plural: bool = False) -> str:
+    """Return what a type allows, for people: `a whole number >= 1 or null`."""
+    return " or ".join(_describe_arm(arm, own, plural) for arm, own in _constrained_arms(hint, bounds))
+
+
+def _describe_arm(arm: Any, bounds: Sequence[Any], plural: bool) -> str:
+    if get_origin(arm) is Literal:
+        return ", ".join(map(str, get_args(arm)))
+    if is_dataclass(arm):
+        return f"a section with the keys {', '.join(field.name for field in fields(arm))}"
+    if _is_list(arm):
+        return f"{'lists' if plural else 'a list'} of {_length(bounds)}{_describe(get_args(arm)[0], plural=True)}"
+    if get_origin(arm) in (dict, Mapping):
+        return "sections" if plural else "a section such as {}"
+    noun = NOUNS.get(arm, ("another value", "other values"))[plural]
+    return noun + (_range(bounds) if arm in (int, float) else "")
+
+
+def _length(bounds: Sequence[Any]) -> str:
+    """Return the constraint on the length of a list."""
+    least = max((bound.min_length for bound in bounds if isinstance(bound, MinLen)), default=0)
+    most = min((bound.max_length for bound in bounds if isinstance(bound, MaxLen)), default=None)
+    if most is not None:
+        return f"{most} " if most == least else f"at most {most} "
+    return f"{least} or more " if least else ""
+
+
+def _range(bounds: Sequence[Any]) -> str:
+    """Return the constraint on a number: ` >= 0`, ` from 0 to 1`, ` above 0 and at most 1`."""
+    low = next((bound for bound in bounds if isinstance(bound, Ge | Gt)), None)
+    high = next((bound for bound in bounds if isinstance(bound, Le | Lt)), None)
+    if low is not None and high is not None:
+        below = f"at most {high.le}" if isinstance(high, Le) else f"below {high.lt}"
+        if isinstance(low, Gt):
+            return f" above {low.gt} and {below}"
+        return f" from {low.ge} to {high.le}" if isinstance(high, Le) else f" from {low.ge} to {below}"
+    if low is not None:
+        return f" >= {low.ge}" if isinstance(low, Ge) else f" > {low.gt}"
+    if high is not None:
+        return f" <= {high.le}" if isinstance(high, Le) else f" < {high.lt}"
+    return ""
