@@ -126,6 +126,7 @@ class Episode:
         item: the task.
         max_turns: the horizon that it was played under.
         messages: the whole conversation, prompt included.
+        prompt_length: number of messages before the first reply.
         turns: one entry for each reply.
         stop: why it ended.
         error: what failed, for `StopReason.ENV_ERROR`.
@@ -141,6 +142,7 @@ class Episode:
     stop: StopReason = StopReason.CANCELLED
     error: str = ""
     success_reward: float = 1.0
+    prompt_length: int = 0
     started_at: float = 0.0
     seconds: float = 0.0
 

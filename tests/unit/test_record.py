@@ -29,7 +29,7 @@ def episode(task: str = "3") -> Episode:
         Turn(Reply("I thin", StopReason.TURN_TOKENS, 2), None, None, generate_s=0.5, env_s=0.0),
     ]
     item = TaskItem("guess_number", task, {"target": 3}, category="low")
-    return Episode(item, 10, messages, turns, StopReason.TURN_TOKENS, success_reward=0.2)
+    return Episode(item, 10, messages, turns, StopReason.TURN_TOKENS, success_reward=0.2, prompt_length=1)
 
 
 def write(path, *tasks):

@@ -308,7 +308,10 @@ def test_a_cut_turn_may_be_closed_and_played(model):
     """The end-of-turn token is ours, so it is not trained on; the engine reads it as any other."""
     budget = TokenBudget(prompt=100, episode=5_000, turn=5, play_truncated_turns=True)
     play = played(model, ["abcdefgh", "hi"], 2, budget)
-    assert [turn.reply for turn in play.episode.turns] == [Reply("abcde", None, 5, closed=True), Reply("hi", None, 3)]
+    assert [turn.reply for turn in play.episode.turns] == [
+        Reply("abcde", None, 5, force_closed=True),
+        Reply("hi", None, 3),
+    ]
     assert play.episode.stop is StopReason.TERMINATED
     check_tokens(play)
     end = model.tokenizer.eos_token_id
@@ -444,7 +447,6 @@ def test_a_demonstration_with_an_edited_context_is_rendered_as_it_is_played(mode
     script = [encode_reply(model.tokenizer, text, model.tokenizer.eos_token_id) for text in texts]
     play = played(model, script, len(script), context=LastObservations(turns=2))
     agent = plain(LastObservations(turns=2))
-    agent.prompt_length = 2
     tokens = EpisodeTokens(
         choose_builder(model.tokenizer, model.model_type, model.options), play.policy.tokens.end_of_turn
     )
@@ -462,7 +464,6 @@ def test_a_recorded_episode_with_cut_turns_is_rendered_as_it_was_learnt_from(smo
         budget = TokenBudget(prompt=100, episode=5_000, turn=2, play_truncated_turns=play_truncated_turns)
         play = played(smollm2, script, len(script), budget)
         agent = plain()
-        agent.prompt_length = 2
         tokens = EpisodeTokens(play.policy.tokens.builder, play.policy.tokens.end_of_turn)
         (shown,) = render_episode(tokens, smollm2.tokenizer, agent, play.episode)
         assert (shown.response_ids, shown.response_mask) == (play.sample.response_ids, play.sample.response_mask)

@@ -34,7 +34,6 @@ class Agent(ABC):
         if not isinstance(instructions, bool):
             raise ConfigError(f"agent.options.instructions={instructions!r} is not allowed. Allowed: true, false.")
         self.action_format, self.context, self.instructions = action_format, context or KeepAll(), instructions
-        self.prompt_length = 0  # messages before the first reply, set when the episode has begun
 
     @property
     def tools(self) -> list[dict[str, Any]] | None:
@@ -59,9 +58,14 @@ class Agent(ABC):
             return [{"role": first["role"], "content": content}, *others]
         return [{"role": first["role"], "content": "\n\n".join([*parts, first["content"]])}]
 
-    def visible_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """What the model is shown before its next reply; see `Context`."""
-        return self.context.visible_messages(messages, self.prompt_length)
+    def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
+        """Return the messages that the model reads before its next reply; see `Context`.
+
+        Args:
+            messages: the conversation so far, which does not end with a reply.
+            prompt_length: number of messages before the first reply.
+        """
+        return self.context.visible_messages(messages, prompt_length)
 
     def parse_reply(self, reply: str) -> str | None:
         """The action in a reply, bare, or None."""

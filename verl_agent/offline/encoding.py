@@ -9,7 +9,6 @@ from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import agent_for
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.errors import ConfigError
-from verl_agent.offline.selection import prompt
 from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder, render_episode
 from verl_agent.sections import section
 from verl_agent.trace.record import EpisodeRecord, episode_of
@@ -51,7 +50,6 @@ class EpisodeEncoder:
             ConfigError: a row is longer than `max_length`, or the environment is not registered.
         """
         agent = self._agent(record["env"])
-        agent.prompt_length = len(prompt(record))
         tokens = EpisodeTokens(self._builder, self._tokenizer.eos_token_id, agent.tools)
         rows = []
         for sample in render_episode(tokens, self._tokenizer, agent, episode_of(record)):

@@ -77,7 +77,7 @@ async def play(item: TaskItem, env: EnvAdapter, agent: Agent, policy: Policy, li
         async with env_call("reset", limits.timeout_s):
             prompt = await env.reset(item)
         episode.messages += agent.build_prompt(prompt)
-        agent.prompt_length = len(episode.messages)
+        episode.prompt_length = len(episode.messages)
         for _ in range(limits.max_turns):
             if await _turn(episode, env, agent, policy, limits.timeout_s):
                 break
@@ -96,7 +96,7 @@ async def play(item: TaskItem, env: EnvAdapter, agent: Agent, policy: Policy, li
 async def _turn(episode: Episode, env: EnvAdapter, agent: Agent, policy: Policy, timeout_s: float | None) -> bool:
     """Play one turn; returns whether the episode has ended, with its reason set."""
     asked = time.monotonic()
-    reply = await policy.reply(agent.visible_messages(episode.messages))
+    reply = await policy.reply(agent.visible_messages(episode.messages, episode.prompt_length))
     answered = time.monotonic()
     if reply.truncated_by and not reply.tokens:
         episode.stop = reply.truncated_by

@@ -217,14 +217,14 @@ def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode:
     Args:
         tokens: empty, with the agent's tools.
         tokenizer: encodes the replies.
-        agent: as it was after the episode.
+        agent: one of the kind that played the episode.
         episode: what was played.
     """
     said = episode.messages
-    for place, turn in zip(range(agent.prompt_length, len(said), 2), episode.turns, strict=True):
+    for place, turn in zip(range(episode.prompt_length, len(said), 2), episode.turns, strict=True):
         text = said[place]["content"]
         ids = encode_reply(tokenizer, text, tokens.end_of_turn)
-        tokens.read(agent.visible_messages(said[:place]))
+        tokens.read(agent.visible_messages(said[:place], episode.prompt_length))
         tokens.write(text, ids if turn.reply.complete or len(ids) == 1 else ids[:-1])
         if turn.reply.force_closed:
             tokens.close_reply()

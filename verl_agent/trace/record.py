@@ -127,15 +127,18 @@ def to_record(episode: Episode, origin: EpisodeMeta) -> EpisodeRecord:
 
 
 def episode_of(record: EpisodeRecord) -> Episode:
-    """The episode that was recorded."""
+    """Return the episode that was recorded."""
+    turns = [_turn_of(turn) for turn in record["turns"]]
+    played = sum(1 if turn.step is None else 2 for turn in turns)  # a reply, and its observation
     return Episode(
         item=TaskItem(record["env"], record["task"], record["data"], record["category"]),
         max_turns=record["max_turns"],
         messages=list(record["messages"]),
-        turns=[_turn_of(turn) for turn in record["turns"]],
+        turns=turns,
         stop=StopReason(record["stop"]),
         error=record["error"],
         success_reward=record["success_reward"],
+        prompt_length=len(record["messages"]) - played,
     )
 
 
