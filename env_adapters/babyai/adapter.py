@@ -41,8 +41,7 @@ class BabyAI(EnvAdapter):
         self.prompt = prompt
         self.strict = strict
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         """The items of `split`, level by level."""
         return split_items(split)
 

@@ -7,7 +7,7 @@ from typing import Any
 from env_adapters.deepsearch.answers import contains, contains_all, exact_match, normalize
 from env_adapters.deepsearch.protocol import describe
 from env_adapters.deepsearch.retriever import EMBEDDED, check_place, open_retriever
-from env_adapters.deepsearch.tasks import Splits, task_items
+from env_adapters.deepsearch.tasks import GENERATED, split_names, task_items
 from verl_agent.envs.action_format import Parameter, TagFormat, Tool
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import ConfigError, EnvError
@@ -30,7 +30,7 @@ FORM = TagFormat(TOOLS, (("search", "words"), ("answer", "answer")))
 class DeepSearch(EnvAdapter):
     """Reward 1.0 for the right answer, else 0.0. The first answer ends the episode."""
 
-    splits = Splits()
+    splits = GENERATED
     action_format = FORM
 
     def __init__(
@@ -62,9 +62,9 @@ class DeepSearch(EnvAdapter):
             raise ConfigError(f"env.options.timeout_s={timeout_s!r} is not allowed. Allowed: seconds above 0.")
         self.prompt, self.top_k, self.passage_chars, self.guess_again = prompt, top_k, passage_chars, guess_again
         self.place, self.timeout_s = check_place(retriever), float(timeout_s)
+        self.splits = split_names()
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         """The questions of `split`; needs no index."""
         return task_items(split)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, overload
+from typing import Any
 
 from env_adapters.deepsearch.answers import contains
 from env_adapters.deepsearch.corpus import first_passages
@@ -11,39 +11,22 @@ from env_adapters.deepsearch.sources import ENV, FANOUTQA, fanoutqa_items, file_
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
-GENERATED = ("train", "test", "easy_train", "easy_test")
+GENERATED: Sequence[str] = ("train", "test", "easy_train", "easy_test")
 EASY_CHARS = 100
 """Characters of the first passage in which an easy question finds its answer."""
 
 
-class Splits(Sequence[str]):
-    """Names of the splits at the time of asking: a file that is put into the folder of questions is one more."""
+def split_names() -> Sequence[str]:
+    """Return the names of all splits: the generated ones, and one for each installed package or file of questions.
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | Sequence[str]:
-        """One name, or several."""
-        return self.names()[place]
-
-    def __len__(self) -> int:
-        """Number of splits."""
-        return len(self.names())
-
-    def names(self) -> tuple[str, ...]:
-        """All names.
-
-        Raises:
-            ConfigError: a file has the name of another split; see `question_files`.
-        """
-        files = question_files()
-        for name in (*GENERATED, FANOUTQA):
-            if name in files:
-                raise ConfigError(f"{files[name]} has the name of a split of Deep Search, {name!r}. Rename it.")
-        return (*GENERATED, *([FANOUTQA] if has_fanoutqa() else []), *files)
+    Raises:
+        ConfigError: a file has the name of another split; see `question_files`.
+    """
+    files = question_files()
+    for name in (*GENERATED, FANOUTQA):
+        if name in files:
+            raise ConfigError(f"{files[name]} has the name of a split of Deep Search, {name!r}. Rename it.")
+    return (*GENERATED, *([FANOUTQA] if has_fanoutqa() else []), *files)
 
 
 def task_items(split: str) -> Sequence[TaskItem]:

@@ -31,8 +31,7 @@ class GuessNumber(EnvAdapter):
             raise ConfigError(f"env.options.tolerant={tolerant!r} is not allowed. Allowed: true, false.")
         self.tolerant = tolerant
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         """All numbers of ranges from 1: up to 100, 90, ... 30, in the small splits up to 5, 6, ... 12.
 
         Every third range is for testing. A held-out number in a range that is trained on would be no test: it is never

@@ -50,8 +50,7 @@ class ScienceWorld(EnvAdapter):
         self.prompt, self.jvms = prompt, jvms
         self.world: SimulatorSession | None = None
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         """The items of `split`, by task and variation."""
         return SPLITS[split]()
 

@@ -56,8 +56,7 @@ class TextCraft(EnvAdapter):
         self.prompt = prompt
         self.distractors = distractors
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         """The goals of `split`, sorted by name."""
         return [task_item(goal) for goal in split_goals()[split]]
 

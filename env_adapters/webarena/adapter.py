@@ -1,8 +1,6 @@
 """WebArena: tasks on real web sites in a real browser, by actions on numbered elements. Needs Chromium."""
 
 import asyncio
-import copyreg
-from abc import ABCMeta
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOption
 from env_adapters.webarena.tasks.items import ENV
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment
 from env_adapters.webarena.tasks.sources import SourceOptions, TaskSource, source_of
+from env_adapters.webarena.tasks.splits import SPLITS
 from verl_agent.envs.action_format import FenceFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Oracle
 from verl_agent.envs.parsing import shorten
@@ -37,17 +36,13 @@ ENDED = "The task has ended."
 GAVE_UP = "The episode ends: too many actions in a row changed nothing."
 
 
-class WebArenaClass(ABCMeta):
-    """The type of `WebArena` and of the classes that `bound_class` makes of it; those travel as `WebArena`."""
-
-
-class WebArena(EnvAdapter, metaclass=WebArenaClass):
+class WebArena(EnvAdapter):
     """Reward 1 for a task whose ending the evaluators accept, else 0. Terminates when the agent says `stop`.
 
     Where `economy` sets costs, they take at most half of it, and a task counts as solved from 0.5.
     """
 
-    splits = source_of(SourceOptions()).splits
+    splits = tuple(SPLITS)
     action_format = FenceFormat(TOOLS, "click [id]")
     # All sessions of a host share its browsers, and those one event loop: its calls only wait.
     hosting = Hosting(threads=1, sessions=32, busy=16, episodes=4000, memory_mb=8192)
@@ -81,6 +76,7 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         self.economy = group(EconomyOptions, "economy", economy)
         self.judge = judge_of(dict(judge) if judge is not None else None)
         self.source: TaskSource = source_of(SourceOptions(tasks, sites, self.access))
+        self.splits, self.success_reward = tuple(self.source.splits), self.economy.success_reward
         self.item: TaskItem | None = None
         self.session: BrowserSession | None = None
         self.world: SiteEnvironment | None = None
@@ -88,17 +84,14 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
         self.parts = Pager(self.view.max_chars)
         self.pictures: Pictures | None = None
 
-    @classmethod
-    def with_options(cls, options: Mapping[str, Any]) -> type[EnvAdapter]:
-        """The class with the tasks that `options` name, of the sites that they give."""
-        env = cls(**options)  # whatever cannot be meant is refused before anything starts
-        env.source.check()
-        return bound_class(env.source, env.economy.success_reward)
+    def tasks(self, split: str) -> Sequence[TaskItem]:
+        """Return the items of `split`.
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
-        """The items of `split`."""
-        return source_of(SourceOptions()).items(split)
+        Raises:
+            ConfigError: the options do not allow the tasks to be played.
+        """
+        self.source.check()
+        return self.source.items(split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """Open the start page in a browser of its own; shows the task and the page."""
@@ -233,32 +226,3 @@ class WebArena(EnvAdapter, metaclass=WebArenaClass):
     @staticmethod
     def _farm() -> BrowserPool:
         return browser_pool(BrowserLimits())
-
-
-def bound_class(source: TaskSource, needed: float = WebArena.success_reward) -> type[WebArena]:
-    """`WebArena` with the tasks of a source, and the return from which one counts as solved."""
-
-    class BoundWebArena(WebArena):
-        """`WebArena` with chosen tasks."""
-
-        splits = tuple(source.splits)
-        success_reward = needed
-
-        @classmethod
-        def tasks(cls, split: str) -> Sequence[TaskItem]:
-            """The items of `split`."""
-            return source.items(split)
-
-    return BoundWebArena
-
-
-def _adapter() -> type[WebArena]:
-    return WebArena
-
-
-def _reduce(adapter: type) -> str | tuple[Any, ...]:
-    """A bound class is not found by name; a host process only needs the class that it was made of."""
-    return adapter.__qualname__ if adapter is WebArena else (_adapter, ())
-
-
-copyreg.pickle(WebArenaClass, _reduce)

@@ -90,7 +90,7 @@ class Waiting:
 
 def babyai_in_process(scripts: Sequence[Script], split: str) -> InProcess:
     """Text steps of BabyAI: the move, the look around, the ways to all things, the text."""
-    items = BabyAI.tasks(split)
+    items = BabyAI().tasks(split)
 
     def play(script: Script) -> tuple[float, list[float]]:
         started = time.perf_counter()
@@ -105,7 +105,7 @@ def babyai_in_process(scripts: Sequence[Script], split: str) -> InProcess:
 
 def scienceworld_in_process(scripts: Sequence[Script], split: str) -> InProcess:
     """Steps of ScienceWorld in one JVM."""
-    items = ScienceWorld.tasks(split)
+    items = ScienceWorld().tasks(split)
 
     def play(script: Script) -> tuple[float, list[float]]:
         data = items[script.item].data
@@ -155,7 +155,7 @@ async def first_looks(env: str, name: str, server: Server, scripts: Sequence[Scr
 def waiting(sessions: int, steps: int) -> Waiting:
     """Play sessions over HTTP whose steps wait for a second each, blocking their threads."""
     hosting, limits = Hosting(), PoolLimits(count=-(-sessions // Hosting().sessions))
-    pool = process_pool(Patient, {"seconds": 1.0, "blocks": True}, CallLimits(30.0), limits, hosting)
+    pool = process_pool(Patient(1.0, blocks=True), CallLimits(30.0), limits, hosting)
     with serving("guess_number", pool) as running:
 
         async def one() -> bool:

@@ -67,17 +67,17 @@ trainer: {{total_epochs: 2}}
 
 def demonstration_texts() -> list[str]:
     """What the tokenizer learns its merges from: the conversations of the base set."""
-    from verl_agent.agents.registry import new_agent
+    from verl_agent.agents.registry import make_agent
     from verl_agent.agents.settings import AgentSettings
-    from verl_agent.envs.registry import load_adapter
+    from verl_agent.envs.registry import make_env
     from verl_agent.envs.tasks import sample_tasks, select_tasks
     from verl_agent.rollout.oracle import demonstrate
 
-    adapter = load_adapter("guess_number", OPTIONS)
+    env = make_env("guess_number", OPTIONS)
     texts = []
     for item in sample_tasks(select_tasks("guess_number", "small_train", OPTIONS), 16):
-        agent = new_agent(AgentSettings("act", {"instructions": False}), adapter.action_format)
-        for message in demonstrate(item, adapter(**OPTIONS), agent).messages:
+        agent = make_agent(AgentSettings("act", {"instructions": False}), env.action_format)
+        for message in demonstrate(item, env.new_session(), agent).messages:
             texts.append(f"{message['role']}\n{message['content']}")
     return texts
 

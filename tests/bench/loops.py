@@ -47,19 +47,19 @@ async def pooled(pool: HostPool, sessions: int) -> AsyncIterator[NewEnv]:
     try:
         for session in await asyncio.gather(*(pool.open() for _ in range(sessions))):
             await pool.close(session)
-        yield lambda: PooledEnv(PacedEnv, pool)
+        yield lambda: PooledEnv(PacedEnv(), pool)
     finally:
         await pool.shutdown()
 
 
 def in_hosts(sessions: int) -> AbstractAsyncContextManager[NewEnv]:
     """Sessions as the product makes them: in host processes, a thread each."""
-    return pooled(process_pool(PacedEnv, {}, CallLimits(600.0), PoolLimits()), sessions)
+    return pooled(process_pool(PacedEnv(), CallLimits(600.0), PoolLimits()), sessions)
 
 
 def in_threads(sessions: int) -> AbstractAsyncContextManager[NewEnv]:
     """The same without another process."""
-    return pooled(inline_pool(PacedEnv, {}, CallLimits(600.0), PoolLimits()), sessions)
+    return pooled(inline_pool(PacedEnv(), CallLimits(600.0), PoolLimits()), sessions)
 
 
 @asynccontextmanager

@@ -108,8 +108,7 @@ class PacedPolicy:
 class PacedEnv(EnvAdapter):
     """Blocks its thread for the seconds that its item says, as the client of an environment server does."""
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         """None: items are drawn."""
         return []
 

@@ -32,7 +32,7 @@ from env_adapters.babyai.world import Grid, Move
 from env_adapters.textcraft.game import Game
 from env_adapters.textcraft.recipes import recipe_book, words
 from verl_agent.envs.http.run_server import bind, url_of
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import make_env
 from verl_agent.types import TaskItem
 
 VECTORS = [np.array(step) for step in STEPS]
@@ -189,7 +189,7 @@ class StepBody(BaseModel):
 
 def create_app(env: str, split: str) -> FastAPI:
     """The server of one environment."""
-    items = load_adapter(env).tasks(split)
+    items = make_env(env).tasks(split)
     sessions: dict[int, Played] = {}
     numbers = itertools.count()
     app = FastAPI()

@@ -22,7 +22,7 @@ from tests.support.scripts import scripts, spread
 from tests.support.served import serve_command, started
 from tests.support.soaking import Order, soak
 from tests.support.web import needs_chromium
-from verl_agent.envs.registry import load_adapter, new_session
+from verl_agent.envs.registry import make_env
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -90,7 +90,7 @@ def test_browsers_leave_nothing_behind(sites, monkeypatch):  # noqa: F811
 def of_each(env: str, split: str, count: int, key: str) -> list[int]:
     """Places of `count` items of each kind, evenly from all of that kind."""
     places = defaultdict(list)
-    for place, item in enumerate(load_adapter(env).tasks(split)):
+    for place, item in enumerate(make_env(env).tasks(split)):
         places[item.data[key]].append(place)
     return [kind[at] for kind in places.values() for at in spread(kind, count)]
 
@@ -119,7 +119,7 @@ def test_the_oracles_solve_through_http(env, split, each, wanted):
 
 @pytest.mark.parametrize("env", KNOWN)
 def test_fuzzed_actions_end_in_a_bounded_observation(env):
-    known, session = KNOWN[env], new_session(env, {})
+    known, session = KNOWN[env], make_env(env)
     actions = list(fuzz(0, FUZZED, known.words))
     actions[1::2] = [known.wrap.format(action) for action in actions[1::2]]
     seen = asyncio.run(annoy(session, session.tasks(known.split)[known.item], iter(actions)))

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
@@ -54,25 +54,33 @@ class Talk(EnvAdapter):
     Args:
         turns: replies that it takes.
         fault: `raise`, `hang` (awaits) or `block` (keeps its thread), or none.
-        where: the call with the fault: `init`, `reset`, `step` or `close`.
+        where: the call with the fault: `new_session`, `reset`, `step` or `close`.
         seconds: how long a hang or a block lasts.
     """
 
     made: ClassVar[list["Talk"]]
-    """Every session of this class, oldest first; `talk_class()` gives a class with a list of its own."""
+    """Instances of this class, oldest first; `talk_class()` returns a class with a list of its own."""
 
     def __init__(self, turns: int = 100, fault: str = "", where: str = "step", seconds: float = 30.0) -> None:
         type(self).made.append(self)
         self.turns, self.fault, self.where, self.seconds = turns, fault, where, seconds
         self.heard = self.resets = self.closed = 0
         self.threads = {threading.current_thread().name}
-        if where == "init" and fault == "raise":
-            raise ValueError("no display")
-        if where == "init" and fault == "block":
-            time.sleep(seconds)
 
     @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def played(cls) -> list["Talk"]:
+        """Return the instances that began or closed an episode."""
+        return [env for env in cls.made if env.resets or env.closed]
+
+    def new_session(self) -> Self:
+        """Return a fresh instance, unless the fault is here."""
+        if self.where == "new_session" and self.fault == "raise":
+            raise ValueError("no display")
+        if self.where == "new_session" and self.fault == "block":
+            time.sleep(self.seconds)
+        return super().new_session()
+
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         return [ITEM]
 
     async def reset(self, item: TaskItem) -> list[Message]:

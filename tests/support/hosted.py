@@ -29,8 +29,7 @@ class Obedient(EnvAdapter):
     def __init__(self, note: str = "") -> None:
         self.note, self.turns = note, 0
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         return [ITEM]
 
     async def reset(self, item: TaskItem) -> list[Message]:

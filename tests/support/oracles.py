@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tests.support.scripts import actions
 from tests.support.wire_client import Connection, Script, Session
-from verl_agent.envs.registry import new_session
+from verl_agent.envs.registry import make_env
 
 AT_ONCE = 16
 
@@ -42,7 +42,7 @@ def try_oracle(env: str, split: str, url: str, places: Iterable[int] | None = No
         url: of the server.
         places: which items; None for all.
     """
-    session = new_session(env, {})
+    session = make_env(env)
     items = session.tasks(split)
     chosen = range(len(items)) if places is None else places
     scripts = [Script(place, actions(session, items[place])) for place in chosen]

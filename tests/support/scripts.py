@@ -7,7 +7,7 @@ from env_adapters.babyai.strict import StrictGame
 from env_adapters.babyai.texts import Style
 from tests.support.wire_client import Script
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.registry import new_session
+from verl_agent.envs.registry import make_env
 from verl_agent.types import TaskItem
 
 
@@ -33,7 +33,7 @@ def scripts(env: str, split: str, count: int, turns: range = range(1, 1000)) -> 
         count: how many positions are tried.
         turns: how many actions an episode may take, the others are left out.
     """
-    session = new_session(env, {})
+    session = make_env(env)
     items = session.tasks(split)
     found = [Script(at, actions(session, items[at])) for at in spread(items, count)]
     return [script for script in found if len(script.actions) in turns]
@@ -41,7 +41,7 @@ def scripts(env: str, split: str, count: int, turns: range = range(1, 1000)) -> 
 
 def strict_scripts(split: str, count: int) -> list[Script]:
     """Episodes of BabyAI that AgentGym's rules allow too, command for command."""
-    items = BabyAI.tasks(split)
+    items = BabyAI().tasks(split)
 
     def allowed(script: Script) -> bool:
         game, earned = StrictGame(build(items[script.item]), Style()), 0.0

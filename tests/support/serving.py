@@ -19,7 +19,7 @@ from verl_agent.envs.http.items import TaskIndex
 from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.run_server import Listener, bind, url_of
 from verl_agent.envs.http.server import EnvServer
-from verl_agent.envs.pool import SessionPool
+from verl_agent.envs.session import SessionPool
 
 
 def pool_of(
@@ -39,7 +39,7 @@ def pool_of(
         wait_s: seconds that a new session waits for a place.
     """
     limits = PoolLimits(count=1, wait_s=wait_s)
-    return inline_pool(adapter, options or {}, CallLimits(timeout_s, grace_s=0.3), limits, Hosting(sessions=places))
+    return inline_pool(adapter(**options or {}), CallLimits(timeout_s, grace_s=0.3), limits, Hosting(sessions=places))
 
 
 class Running:

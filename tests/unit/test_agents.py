@@ -14,7 +14,7 @@ from verl_agent.agents.context import LEFT_OUT, KeepAll, LastObservations, Summa
 from verl_agent.agents.functions import FunctionCalls
 from verl_agent.agents.plain import Act, Raw, ReAct, Think
 from verl_agent.agents.plan import REFLECT, PlanReflect
-from verl_agent.agents.registry import new_agent
+from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.action_format import (
     FenceFormat,
@@ -325,7 +325,7 @@ def test_a_context_that_cannot_be_meant_is_refused(settings, message):
 
 @pytest.mark.parametrize("name", ["act", "react", "think", "plan", "tools", "raw"])
 def test_agents_are_found_by_name(name):
-    agent = new_agent(AgentSettings(name, {"instructions": False}, {"keep": "last", "turns": 3}), LineFormat())
+    agent = make_agent(AgentSettings(name, {"instructions": False}, {"keep": "last", "turns": 3}), LineFormat())
     assert (agent.context, agent.instructions) == (LastObservations(3), False)
 
 
@@ -345,5 +345,5 @@ def test_agents_are_found_by_name(name):
 )
 def test_an_agent_that_cannot_be_meant_is_refused(name, options, message):
     with pytest.raises(ConfigError) as refused:
-        new_agent(AgentSettings(name, options), LineFormat())
+        make_agent(AgentSettings(name, options), LineFormat())
     assert str(refused.value) == message

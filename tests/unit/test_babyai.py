@@ -445,7 +445,7 @@ def item(name: str, seed: int) -> TaskItem:
 
 
 def test_counts_of_the_splits():
-    splits = {split: BabyAI.tasks(split) for split in BabyAI.splits}
+    splits = {split: BabyAI().tasks(split) for split in BabyAI.splits}
     assert {split: len(items) for split, items in splits.items()} == {
         "train": 3958,
         "test": 200,
@@ -466,7 +466,7 @@ def test_counts_of_the_splits():
 
 
 def test_no_seed_is_in_both_training_and_test():
-    seeds = {split: {item.data["seed"] for item in BabyAI.tasks(split)} for split in BabyAI.splits}
+    seeds = {split: {item.data["seed"] for item in BabyAI().tasks(split)} for split in BabyAI.splits}
     for train in (split for split in seeds if split.endswith("train")):
         for test in (split for split in seeds if split.endswith("test")):
             assert not seeds[train] & seeds[test]
@@ -486,7 +486,7 @@ def test_no_world_is_in_both_training_and_test(level):
 
     known = worlds(range(23)).values()
     assert TWINS[level] == tuple(seed for seed, world in worlds(TRAIN_SEEDS).items() if world in known)
-    assert not {item.data["seed"] for item in BabyAI.tasks("train") if item.data["level"] == level} & {*TWINS[level]}
+    assert not {item.data["seed"] for item in BabyAI().tasks("train") if item.data["level"] == level} & {*TWINS[level]}
 
 
 @pytest.mark.parametrize("level", [level.name for level in LEVELS])
@@ -510,7 +510,7 @@ def test_the_items_left_out_are_impossible(level, seed):
 
 
 def test_the_easy_items_take_few_commands_and_short_prompts():
-    items = [one for split in ("easy_train", "easy_test") for one in BabyAI.tasks(split)][::19]
+    items = [one for split in ("easy_train", "easy_test") for one in BabyAI().tasks(split)][::19]
     assert {one.data["level"] for one in items} == set(EASY_LEVELS)
     env = BabyAI("short")
     for one in items:
@@ -529,7 +529,7 @@ import asyncio, hashlib, random
 from env_adapters.babyai.adapter import BabyAI
 random.seed()
 env, digest = BabyAI(), hashlib.sha256()
-for item in BabyAI.tasks("test")[::10]:
+for item in BabyAI().tasks("test")[::10]:
     digest.update(repr((item, asyncio.run(env.reset(item)), env.demonstration(item))).encode())
 print(digest.hexdigest())
 """
@@ -537,7 +537,7 @@ print(digest.hexdigest())
 
 def test_worlds_and_plans_do_not_depend_on_the_hash_seed():
     env, digest = BabyAI(), hashlib.sha256()
-    for one in BabyAI.tasks("test")[::10]:
+    for one in BabyAI().tasks("test")[::10]:
         digest.update(repr((one, asyncio.run(env.reset(one)), env.demonstration(one))).encode())
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": path}
@@ -573,7 +573,7 @@ def test_a_world_that_does_not_exist_is_an_error_of_the_episode(data, message):
 
 
 def test_without_minigrid_the_message_says_what_to_install():
-    code = "from env_adapters.babyai.adapter import BabyAI; BabyAI().demonstration(BabyAI.tasks('test')[0])"
+    code = "from env_adapters.babyai.adapter import BabyAI; BabyAI().demonstration(BabyAI().tasks('test')[0])"
     command = [sys.executable, "-S", "-c", code]  # -S leaves installed packages out
     run = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     assert "ConfigError" in run.stderr

@@ -20,8 +20,7 @@ from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 class Sound(EnvAdapter):
     """Keeps the contract: say the word of the item."""
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         return [TaskItem("sound", f"{split}-{n}", {"word": f"{split} {n}"}) for n in range(3)]
 
     async def reset(self, item: TaskItem) -> list[Message]:
@@ -60,8 +59,7 @@ def test_a_split_without_items():
     class Empty(Sound):
         splits = ("train", "test", "extra")
 
-        @classmethod
-        def tasks(cls, split):
+        def tasks(self, split):
             return [] if split == "extra" else super().tasks(split)
 
     assert "tasks('extra') returned no items" in finding(check_adapter(Empty), "tasks are listed")
@@ -69,8 +67,7 @@ def test_a_split_without_items():
 
 def test_a_split_that_raises():
     class Missing(Sound):
-        @classmethod
-        def tasks(cls, split):
+        def tasks(self, split):
             raise FileNotFoundError("tasks.json")
 
     assert "raised FileNotFoundError: tasks.json" in finding(check_adapter(Missing), "tasks are listed")
@@ -94,8 +91,7 @@ def test_items_of_another_name():
 @pytest.mark.parametrize(("items", "check", "words"), LISTED)
 def test_items_that_break_the_contract(items, check, words):
     class Listing(Sound):
-        @classmethod
-        def tasks(cls, split):
+        def tasks(self, split):
             return items
 
     assert words in finding(check_adapter(Listing), check)
@@ -105,8 +101,7 @@ def test_an_id_that_means_two_items():
     class Vague(Sound):
         splits = ("train", "other")
 
-        @classmethod
-        def tasks(cls, split):
+        def tasks(self, split):
             return [TaskItem("vague", "0", {"word": split})]
 
     assert "reuses the id '0'" in finding(check_adapter(Vague), "ids are unique and splits apart")
@@ -116,8 +111,7 @@ def test_tasks_that_come_in_another_order():
     calls = itertools.count()
 
     class Unsorted(Sound):
-        @classmethod
-        def tasks(cls, split):
+        def tasks(self, split):
             items = super().tasks(split)
             return items[::-1] if next(calls) % 4 > 1 else items
 
@@ -125,7 +119,7 @@ def test_tasks_that_come_in_another_order():
 
 
 def test_options_that_the_constructor_refuses():
-    found = finding(check_adapter(Sound, {"colour": "red"}), "sessions begin and close")
+    found = finding(check_adapter(Sound, {"colour": "red"}), "tasks are listed")
     assert "Sound(**{'colour': 'red'}) raised TypeError" in found
 
 
@@ -401,8 +395,7 @@ def test_sessions_that_a_host_has_no_memory_for():
 class Unsorted(Sound):
     """Lists its tasks as they come out of a set, which every process has in another order."""
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         return [TaskItem("sound", f"{split}-{word}", {"word": word}) for word in set("abcdefghijklmnop")]
 
 

@@ -145,7 +145,7 @@ def test_observations_are_as_short_as_asked_for():
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_the_gold_chains_solve_every_test_question_through_the_text(prompt):
     solved = 0
-    for item in DeepSearch.tasks("test"):
+    for item in DeepSearch().tasks("test"):
         steps = play_chain(item, prompt=prompt)
         assert sum(step.info.get("invalid_action", 0.0) for step in steps) == 0
         solved += sum(step.reward for step in steps) == 1.0 and steps[-1].terminated
@@ -157,13 +157,13 @@ def test_the_searches_of_the_test_questions_find_their_passages_with_the_answers
 
 
 def test_an_easy_question_is_answered_by_the_beginning_of_the_first_passage():
-    for item in DeepSearch.tasks("easy_test"):
+    for item in DeepSearch().tasks("easy_test"):
         steps = play_chain(item, prompt="short", top_k=1, passage_chars=EASY_CHARS)
         assert [len(steps), steps[0].info.get("answer_seen"), steps[-1].reward] == [2, 1.0, 1.0], item.id
 
 
 def test_counts_of_the_splits():
-    assert {split: Counter(item.category for item in DeepSearch.tasks(split)) for split in DeepSearch.splits} == {
+    assert {split: Counter(item.category for item in DeepSearch().tasks(split)) for split in DeepSearch.splits} == {
         "train": {"single hop": 1524, "bridge": 2469, "comparison": 1109},
         "test": {"single hop": 150, "bridge": 150, "comparison": 100},
         "easy_train": {"single hop": 1113},
@@ -184,7 +184,7 @@ def test_train_and_test_share_no_country_and_no_wording():
 
 def test_easy_questions_are_of_the_same_side():
     for side in ("train", "test"):
-        assert {item.id for item in DeepSearch.tasks(f"easy_{side}")} < {item.id for item in DeepSearch.tasks(side)}
+        assert {item.id for item in DeepSearch().tasks(f"easy_{side}")} < {item.id for item in DeepSearch().tasks(side)}
 
 
 def test_no_question_but_a_comparison_tells_its_answer():
@@ -205,12 +205,12 @@ def test_the_answer_of_a_comparison_has_the_larger_number_in_its_passage():
 EVERYTHING = """
 import hashlib
 from env_adapters.deepsearch.adapter import DeepSearch
-print(hashlib.sha256(repr([DeepSearch.tasks(split) for split in DeepSearch.splits]).encode()).hexdigest())
+print(hashlib.sha256(repr([DeepSearch().tasks(split) for split in DeepSearch.splits]).encode()).hexdigest())
 """
 
 
 def test_questions_do_not_depend_on_the_hash_seed_and_need_no_index(tmp_path):
-    mine = hashlib.sha256(repr([DeepSearch.tasks(split) for split in DeepSearch.splits]).encode()).hexdigest()
+    mine = hashlib.sha256(repr([DeepSearch().tasks(split) for split in DeepSearch.splits]).encode()).hexdigest()
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "VERL_AGENT_CACHE": str(tmp_path)}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-c", EVERYTHING]

@@ -465,8 +465,8 @@ def test_a_question_file_is_a_split(questions, suffix):
         file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     else:
         parquet.write_table(pa.Table.from_pylist(ROWS), file)
-    assert "paper_test" in DeepSearch.splits
-    first, second = DeepSearch.tasks("paper_test")
+    assert "paper_test" in DeepSearch().splits
+    first, second = DeepSearch().tasks("paper_test")
     assert (first.category, second.category) == ("nq", "bamboogle")
     assert first.data == {"question": "who wrote it?", "answers": ["Ann", "A. Nn"], "match": "exact"}
     assert first.id.startswith("nq:")
@@ -475,13 +475,13 @@ def test_a_question_file_is_a_split(questions, suffix):
 def test_the_same_question_in_train_and_test_has_the_same_id(questions):
     for part in ("train", "test"):
         (questions / f"hotpotqa_{part}.jsonl").write_text(json.dumps({"question": "q", "golden_answers": ["a"]}) + "\n")
-    assert DeepSearch.tasks("hotpotqa_train")[0].id == DeepSearch.tasks("hotpotqa_test")[0].id
+    assert DeepSearch().tasks("hotpotqa_train")[0].id == DeepSearch().tasks("hotpotqa_test")[0].id
 
 
 def test_a_question_from_a_file_has_no_gold_chain(questions):
     (questions / "nq_test.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
     with pytest.raises(NotImplementedError):
-        DeepSearch().demonstration(DeepSearch.tasks("nq_test")[0])
+        DeepSearch().demonstration(DeepSearch().tasks("nq_test")[0])
 
 
 @pytest.mark.parametrize(
@@ -497,35 +497,35 @@ def test_a_question_from_a_file_has_no_gold_chain(questions):
 def test_a_question_file_in_another_form_is_refused(questions, content, message):
     (questions / "mine.jsonl").write_text(content + "\n")
     with pytest.raises(ConfigError, match=message):
-        DeepSearch.tasks("mine")
+        DeepSearch().tasks("mine")
 
 
 def test_a_parquet_file_that_is_none_is_refused(questions):
     (questions / "mine.parquet").write_text("nonsense")
     with pytest.raises(ConfigError, match="cannot be read"):
-        DeepSearch.tasks("mine")
+        DeepSearch().tasks("mine")
 
 
 def test_names_that_clash_are_refused(questions):
     (questions / "train.jsonl").touch()
     with pytest.raises(ConfigError, match="Rename it"):
-        list(DeepSearch.splits)
+        DeepSearch()
     (questions / "train.jsonl").rename(questions / "mine.jsonl")
     (questions / "mine.parquet").touch()
     with pytest.raises(ConfigError, match="two files of one name"):
-        list(DeepSearch.splits)
+        DeepSearch()
 
 
 def test_a_folder_of_questions_that_does_not_exist_is_refused(monkeypatch):
     monkeypatch.setenv("DEEPSEARCH_QUESTIONS", "/no/such/folder")
     with pytest.raises(ConfigError, match="DEEPSEARCH_QUESTIONS='/no/such/folder' is not a folder"):
-        list(DeepSearch.splits)
+        DeepSearch()
 
 
 LIST_FANOUTQA = """
 from env_adapters.deepsearch.adapter import DeepSearch
-assert list(DeepSearch.splits)[-1] == "fanoutqa"
-print([dict(item.data) for item in DeepSearch.tasks("fanoutqa")])
+assert list(DeepSearch().splits)[-1] == "fanoutqa"
+print([dict(item.data) for item in DeepSearch().tasks("fanoutqa")])
 """
 
 

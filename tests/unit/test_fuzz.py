@@ -11,7 +11,7 @@ from env_adapters.scienceworld.simulator import simulators
 from tests.support.corpus import embedded_corpus
 from tests.support.environments import KNOWN
 from tests.support.fuzzing import KINDS, annoy, draw, fuzz, misread
-from verl_agent.envs.registry import load_adapter, new_session
+from verl_agent.envs.registry import load_adapter, make_env
 
 COUNTS = {"textcraft": 2_000, "babyai": 1_000, "deepsearch": 1_000, "scienceworld": 200}
 
@@ -25,7 +25,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.parametrize("env", KNOWN)
 def test_fuzzed_actions_end_in_a_bounded_observation(env):
-    known, session = KNOWN[env], new_session(env, {})
+    known, session = KNOWN[env], make_env(env)
     actions = list(fuzz(1, COUNTS[env], known.words))
     actions[1::2] = [known.wrap.format(action) for action in actions[1::2]]
     seen = asyncio.run(annoy(session, session.tasks(known.split)[known.item], iter(actions)))

@@ -52,7 +52,7 @@ def test_unreadable_replies_are_counted():
 
 
 def test_counts_of_the_splits():
-    assert {split: len(GuessNumber.tasks(split)) for split in GuessNumber.splits} == {
+    assert {split: len(GuessNumber().tasks(split)) for split in GuessNumber.splits} == {
         "train": 390,
         "test": 130,
         "small_train": 51,
@@ -63,20 +63,20 @@ def test_counts_of_the_splits():
 @pytest.mark.parametrize("size", ["", "small_"])
 def test_no_range_is_both_trained_and_tested_on(size):
     """Within a range that is trained on, a number that never comes up is learnt not to be guessed."""
-    ranges = [{item.data["high"] for item in GuessNumber.tasks(size + part)} for part in ("train", "test")]
+    ranges = [{item.data["high"] for item in GuessNumber().tasks(size + part)} for part in ("train", "test")]
     assert ranges[0].isdisjoint(ranges[1])
     assert min(ranges[0]) < min(ranges[1]) < max(ranges[1]) < max(ranges[0])
 
 
 def test_small_splits_hold_distinct_small_numbers():
-    items = [*GuessNumber.tasks("small_train"), *GuessNumber.tasks("small_test")]
+    items = [*GuessNumber().tasks("small_train"), *GuessNumber().tasks("small_test")]
     assert len({item.id for item in items}) == len(items)
     assert all(1 <= item.data["target"] <= item.data["high"] <= 12 for item in items)
 
 
 @pytest.mark.parametrize("split", GuessNumber.splits)
 def test_binary_search_solves_every_item(split):
-    for item in GuessNumber.tasks(split):
+    for item in GuessNumber().tasks(split):
         env = GuessNumber()
         asyncio.run(env.reset(item))
         steps = [asyncio.run(env.step(move.action)) for move in env.demonstration(item)]

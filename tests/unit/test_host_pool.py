@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fakes import Talk, talk_class
+from tests.support.fakes import talk_class
 from tests.support.hosted import ITEM, Obedient
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits, Health
@@ -40,7 +40,7 @@ def with_pool(
     """Run `work` on a pool in this process."""
 
     async def run() -> Any:
-        pool = inline_pool(adapter, {}, calls, limits, hosting)
+        pool = inline_pool(adapter(), calls, limits, hosting)
         try:
             return await work(pool)
         finally:
@@ -229,7 +229,7 @@ def test_a_session_that_nobody_calls_is_closed_and_its_place_is_free():
         return pool.stats()["sessions"]
 
     assert with_pool(leave, calls=CallLimits(5.0, idle_s=0.2), adapter=talk) == 0
-    assert [env.closed for env in talk.made] == [1] * 8
+    assert [env.closed for env in talk.played()] == [1] * 8
 
 
 def test_a_session_in_a_long_call_is_not_idle():
@@ -329,14 +329,14 @@ def custom(links: list[Any]) -> HostPool:
 
 
 def inline() -> InlineLink:
-    return InlineLink(Obedient, {}, SMALL, QUICK)
+    return InlineLink(Obedient(), SMALL, QUICK)
 
 
 class Dead(InlineLink):
     """A host that has died without anybody having noticed."""
 
     def __init__(self) -> None:
-        super().__init__(Obedient, {}, SMALL, QUICK)
+        super().__init__(Obedient(), SMALL, QUICK)
 
     async def call(self, method: str, *arguments: Any) -> Any:
         raise HostLostError("it is dead.")
@@ -413,7 +413,7 @@ def test_a_wrong_setting_stops_the_run():
 
 def test_a_pool_that_is_shut_down_opens_nothing_and_keeps_nobody_waiting():
     async def play():
-        pool = inline_pool(Obedient, {}, QUICK, PoolLimits(count=1, wait_s=60), SMALL)
+        pool = inline_pool(Obedient(), QUICK, PoolLimits(count=1, wait_s=60), SMALL)
         for _ in range(4):
             await pool.open()
         waiting = asyncio.create_task(pool.open())
@@ -430,7 +430,7 @@ def test_a_pool_that_is_shut_down_opens_nothing_and_keeps_nobody_waiting():
 def test_an_environment_that_is_not_opened_cannot_step():
     async def step(pool):
         with pytest.raises(EnvError, match="before the first reset"):
-            await PooledEnv(Talk, pool).step("a")
+            await PooledEnv(talk_class()(), pool).step("a")
 
     with_pool(step)
 
@@ -439,7 +439,7 @@ def test_the_section_env_says_where_sessions_live_and_how_many():
     hosts = HostSettings("inline", count=1, sessions=2, wait_s=0.05, idle_s=0.3)
 
     async def fill() -> None:
-        pool = local_pool(Obedient, EnvSettings("obedient", timeout_s=0.1, hosts=hosts))
+        pool = local_pool(Obedient(), EnvSettings("obedient", timeout_s=0.1, hosts=hosts))
         sessions = [await begun(pool), await begun(pool)]
         with pytest.raises(PoolFullError, match=r"1 hosts hold 2 sessions each"):
             await pool.open()

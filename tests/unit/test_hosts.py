@@ -25,7 +25,7 @@ from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.process import ProcessLink
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.wire import MAX_BYTES
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import ConfigError, EnvError, HostLostError, UnknownSessionError
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
@@ -48,7 +48,7 @@ def with_pool(
     """Run `work` on a pool of processes; no process is left afterwards."""
 
     async def run() -> Any:
-        pool = process_pool(adapter, options or {}, calls, limits, hosting)
+        pool = process_pool(adapter(**options or {}), calls, limits, hosting)
         try:
             return await work(pool)
         finally:
@@ -146,7 +146,7 @@ def test_episodes_of_a_host_that_is_killed_are_played_again():
         async def one() -> list[Episode]:
             limits = EpisodeLimits(3, None, retries=1)
             return await play_until_valid(
-                ITEM, lambda: PooledEnv(Obedient, pool), plain, lambda: ScriptedPolicy(next(scripts)), limits
+                ITEM, lambda: PooledEnv(Obedient(), pool), plain, lambda: ScriptedPolicy(next(scripts)), limits
             )
 
         return await asyncio.gather(*(one() for _ in range(8)))
@@ -231,7 +231,7 @@ def test_sessions_that_only_wait_hardly_wait_for_each_other(blocks):
         async def one() -> list[Episode]:
             limits = EpisodeLimits(steps, None)
             return await play_until_valid(
-                ITEM, lambda: PooledEnv(Patient, pool), plain, lambda: ScriptedPolicy(["wait"] * steps), limits
+                ITEM, lambda: PooledEnv(Patient(), pool), plain, lambda: ScriptedPolicy(["wait"] * steps), limits
             )
 
         played = await asyncio.gather(*(one() for _ in range(sessions)))
@@ -307,7 +307,7 @@ sys.path[:] = json.loads(sys.argv[1])
 from tests.unit.test_hosts import CALLS, LIMITS, SMALL, Obedient, begun, host_of, process_pool, replace
 
 async def main():
-    pool = process_pool(Obedient, {}, CALLS, replace(LIMITS, frozen_s=3.0), SMALL)
+    pool = process_pool(Obedient(), CALLS, replace(LIMITS, frozen_s=3.0), SMALL)
     sessions = [await begun(pool) for _ in range(3)]
     hosts = {host_of(pool, session).pid for session in sessions}
     spawned = [int((await pool.step(session, "spawn")).observation) for session in sessions]
@@ -336,8 +336,8 @@ def test_hosts_and_what_they_started_do_not_outlive_a_pool_that_is_killed(verb):
 
 
 def test_nothing_is_left_of_thousands_of_episodes_of_which_a_tenth_is_abandoned():
-    adapter = load_adapter("guess_number")
-    item = adapter.tasks("test")[0]
+    env = make_env("guess_number")
+    item = env.tasks("test")[0]
     episodes, at_once = 2000, 50
 
     def used(processes: list[psutil.Process]) -> list[tuple[int, int]]:
@@ -366,6 +366,6 @@ def test_nothing_is_left_of_thousands_of_episodes_of_which_a_tenth_is_abandoned(
         return processes[1].memory_info().rss - memory, pool.stats()
 
     calls, limits = CallLimits(20.0, idle_s=2.0), replace(LIMITS, count=1)
-    grown, stats = with_pool(play, adapter, calls=calls, hosting=Hosting(sessions=200), limits=limits)
+    grown, stats = with_pool(play, type(env), calls=calls, hosting=Hosting(sessions=200), limits=limits)
     assert (stats["opened"], stats["closed"], stats["reaped"]) == (2200, 1980, 220)
     assert grown < 8 * 2**20

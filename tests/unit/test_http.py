@@ -36,7 +36,7 @@ from verl_agent.types import StepResult
 
 ROOT = Path(__file__).parents[2]
 HTTP = httpx.Client(timeout=250)
-TRAIN = TextCraft.tasks("train")
+TRAIN = TextCraft().tasks("train")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_agentgyms_textcraft_client_solves_20_goals(textcraft):
 @pytest.mark.parametrize("name", list(CLIENTS))
 def test_each_of_agentgyms_clients_finds_what_it_reads(guess, name):
     """The replies are whole for search and web, and the action alone for the others; all of them are understood."""
-    items = GuessNumber.tasks("train")
+    items = GuessNumber().tasks("train")
     client = CLIENTS[name](guess.url)
     assert client.reset(41).strip() == "Your first guess?"
     replies = words_of(GuessNumber(), items[41])
@@ -117,7 +117,7 @@ def test_the_action_alone_and_the_whole_reply_are_told_apart():
 def test_the_score_is_the_sum_of_the_rewards_and_begins_anew_with_each_task():
     with serving("guess_number", pool_of(GuessNumber)) as running:
         session = begin(running)
-        right = {"id": session, "action": str(GuessNumber.tasks("train")[0].data["target"])}
+        right = {"id": session, "action": str(GuessNumber().tasks("train")[0].data["target"])}
         first, after = (post(running, "/step", right).json() for _ in range(2))
         assert [(one["reward"], one["score"], one["done"]) for one in (first, after)] == [(1, 1, True), (0, 1, True)]
         post(running, "/reset", {"id": session, "data_idx": 0})

@@ -31,7 +31,7 @@ from verl_agent.envs.http.run_server import bind, url_of
 from verl_agent.envs.http.server_pool import ServerPool
 from verl_agent.envs.http.settings import read_numbers
 from verl_agent.envs.http.transport import transport
-from verl_agent.envs.registry import load_adapter, new_session
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.envs.testing.check import check_adapter
@@ -60,8 +60,8 @@ def until(what: Callable[[], object]) -> None:
 
 async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[DemoAction | str]) -> Episode:
     """Play moves as an agent would say them, and whole replies as they are."""
-    adapter = HttpEnv.with_options(chosen)
-    agent, env = ReAct(adapter.action_format), adapter(**chosen)
+    env = HttpEnv(**chosen)
+    agent = ReAct(env.action_format)
     said = [move if isinstance(move, str) else agent.render_demo([move], 0) for move in moves]
     return await play(item, env, agent, ScriptedPolicy(said), EpisodeLimits(len(moves), timeout_s=250))
 
@@ -70,7 +70,7 @@ async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[DemoActi
 
 
 def test_the_oracle_solves_20_goals_of_textcraft_from_here():
-    local = {item.id: item for item in TextCraft.tasks("test")}
+    local = {item.id: item for item in TextCraft().tasks("test")}
     with serving("textcraft", pool_of(TextCraft)) as running:
         chosen = options("textcraft", running.url)
         items = select_tasks("http", "test", chosen)
@@ -100,7 +100,7 @@ def test_it_keeps_the_contract():
     """Also that sessions in threads with event loops of their own share connections without mixing."""
     with serving("guess_number", pool_of(GuessNumber)) as running:
         chosen = options("guess_number", running.url)
-        report = check_adapter(HttpEnv.with_options(chosen), chosen, items=2, timeout_s=250)
+        report = check_adapter(HttpEnv, chosen, items=2, timeout_s=250)
         assert not report.findings, str(report)
         until(lambda: len(running.server.book) == 0)
 
@@ -121,30 +121,30 @@ def test_splits_tasks_and_success_are_the_servers():
 
     with serving("guess_number", pool_of(Lenient)) as running:
         running.server.tasks.success_reward = 0.5
-        adapter = load_adapter("http", options("guess_number", running.url))
-        assert (adapter.splits, adapter.success_reward) == (GuessNumber.splits, 0.5)
-        assert len(adapter.tasks("small_train")) == 51
+        env = make_env("http", options("guess_number", running.url))
+        assert (env.splits, env.success_reward) == (GuessNumber.splits, 0.5)
+        assert len(env.tasks("small_train")) == 51
         check_disjoint("http", "train", "test", options("guess_number", running.url))
         with pytest.raises(ConfigError, match=r"env 'http' has no split 'trian'\. Did you mean 'train'\?"):
             select_tasks("http", "trian", options("guess_number", running.url))
 
 
-def test_a_host_process_is_sent_the_class_without_its_tasks():
-    adapter = HttpEnv.with_options(options("textcraft", "http://x", protocol="agentgym", items={"train": "0-3"}))
-    assert pickle.loads(pickle.dumps(adapter)) is HttpEnv
-    assert pickle.loads(pickle.dumps(HttpEnv)) is HttpEnv
+def test_pickling_and_new_sessions_ask_no_server():
+    chosen = options("textcraft", "http://127.0.0.1:1")
+    env = pickle.loads(pickle.dumps(HttpEnv(**chosen)))
+    assert env.new_session().settings == HttpEnv(**chosen).settings
 
 
 def test_host_processes_play_on_a_server():
     async def play_in_a_host(chosen: dict[str, Any]) -> Episode:
-        adapter = HttpEnv.with_options(chosen)
-        pool = process_pool(adapter, chosen, CallLimits(), PoolLimits(count=1))
+        env = HttpEnv(**chosen)
+        pool = process_pool(env, CallLimits(), PoolLimits(count=1))
         try:
             policy = ScriptedPolicy(["Action: 7"])
             return await play(
                 TaskItem("guess_number", "100:7"),
-                PooledEnv(adapter, pool),
-                ReAct(adapter.action_format),
+                PooledEnv(env, pool),
+                ReAct(env.action_format),
                 policy,
                 EpisodeLimits(1),
             )
@@ -316,14 +316,14 @@ def test_the_token_comes_from_the_environment(monkeypatch):
             if token:
                 monkeypatch.setenv("VERL_AGENT_TOKEN", token)
             with pytest.raises(ConfigError, match=f"answered 401: {reason}.*Set VERL_AGENT_TOKEN to the token"):
-                load_adapter("http", chosen)
+                make_env("http", chosen).tasks("train")
         monkeypatch.setenv("VERL_AGENT_TOKEN", "open-sesame")
         assert asyncio.run(solve(TaskItem("guess_number", "100:7"), chosen, ["Action: 7"])).reward == 1.0
 
 
 def test_no_server_is_an_error_that_says_how_to_start_one():
     with pytest.raises(ConfigError) as error:
-        load_adapter("http", options("textcraft", nowhere(), nowhere()))
+        make_env("http", options("textcraft", nowhere(), nowhere())).tasks("train")
     assert str(error.value).count("cannot be reached") == 2
     assert "Start a server with: verl-agent serve textcraft" in str(error.value)
 
@@ -333,21 +333,21 @@ def test_a_server_of_another_environment_is_refused():
         serving("guess_number", pool_of(GuessNumber)) as running,
         pytest.raises(ConfigError, match=f"env='textcraft', but {running.url} serves 'guess_number'"),
     ):
-        load_adapter("http", options("textcraft", running.url))
+        make_env("http", options("textcraft", running.url)).tasks("train")
 
 
 def test_servers_with_different_tasks_are_refused():
     with ExitStack() as stack:
         one, two = (stack.enter_context(serving("guess_number", pool_of(GuessNumber))) for _ in range(2))
-        two.server.tasks.splits = {"train": GuessNumber.tasks("small_train")}
+        two.server.tasks.splits = {"train": GuessNumber().tasks("small_train")}
         with pytest.raises(ConfigError, match="offer different tasks"):
-            load_adapter("http", options("guess_number", one.url, two.url))
+            make_env("http", options("guess_number", one.url, two.url)).tasks("train")
 
 
 def test_what_is_no_server_of_ours_is_refused():
     page = Starlette(routes=[Route("/info", lambda request: PlainTextResponse("<html>"))])
     with serving_app(page) as running, pytest.raises(ConfigError, match="answered no JSON: <html>"):
-        load_adapter("http", options("textcraft", running.url))
+        make_env("http", options("textcraft", running.url)).tasks("train")
 
 
 @pytest.mark.parametrize(
@@ -369,15 +369,13 @@ def test_what_is_no_server_of_ours_is_refused():
 )
 def test_options_that_cannot_be_meant_are_refused(changed, message):
     with pytest.raises(ConfigError) as error:
-        new_session("http", options("textcraft", "http://127.0.0.1:1") | changed)
+        make_env("http", options("textcraft", "http://127.0.0.1:1") | changed)
     assert message in str(error.value)
 
 
 def test_without_options_it_says_what_it_needs():
-    with pytest.raises(ConfigError, match=r"missing 2 required.*It needs at least env and urls"):
-        load_adapter("http", {})
-    with pytest.raises(ConfigError, match=r"only with env\.options, which name its servers"):
-        HttpEnv.tasks("train")
+    with pytest.raises(ConfigError, match=r"env 'http' needs env\.options\.env and env\.options\.urls\."):
+        make_env("http")
 
 
 def test_numbers_of_items():
@@ -448,5 +446,5 @@ def test_our_server_is_no_server_of_agentgyms_own_but_answers_like_one():
     with serving("textcraft", pool_of(TextCraft)) as running:
         chosen = options("textcraft", running.url, protocol="agentgym", items={"train": "0-443"})
         item = select_tasks("http", "train", chosen)[5]
-        replies = list(TextCraft().demonstration(TextCraft.tasks("train")[5]))
+        replies = list(TextCraft().demonstration(TextCraft().tasks("train")[5]))
         assert asyncio.run(solve(item, chosen, replies)).reward == 1.0

@@ -17,8 +17,7 @@ ITEM = TaskItem("switches", "1")
 class Switches(EnvAdapter):
     """Shows the number of a switch that is to be pressed, another one each turn; solved after two."""
 
-    @classmethod
-    def tasks(cls, split):
+    def tasks(self, split):
         return [ITEM]
 
     async def reset(self, item):

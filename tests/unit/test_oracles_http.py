@@ -24,7 +24,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.parametrize("env", COUNTS)
 def test_the_oracle_solves_items_of_every_kind_through_http(env):
     adapter = load_adapter(env)
-    items = adapter.tasks("test")
+    items = adapter().tasks("test")
     places = spread(items, COUNTS[env])
     with serving(env, pool_of(adapter), split="test") as running:
         tried = try_oracle(env, "test", running.url, places)
@@ -34,7 +34,7 @@ def test_the_oracle_solves_items_of_every_kind_through_http(env):
 
 def test_the_oracle_finds_keys_in_boxes_through_http():
     adapter = load_adapter("babyai")
-    places = [place for place, item in enumerate(adapter.tasks("test")) if item.data["level"] == "KeyInBox"]
+    places = [place for place, item in enumerate(adapter().tasks("test")) if item.data["level"] == "KeyInBox"]
     with serving("babyai", pool_of(adapter), split="test") as running:
         tried = try_oracle("babyai", "test", running.url, places)
     assert (len(tried.solved), tried.failed) == (5, [])

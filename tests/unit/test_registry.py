@@ -1,5 +1,7 @@
 """Environments are found by name, and a wrong name is answered with what to write instead."""
 
+import asyncio
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.registry import list_tasks, load_adapter
+from verl_agent.envs.registry import list_tasks, load_adapter, make_env
 from verl_agent.errors import ConfigError
 
 OTHER_ENVIRONMENTS = """
@@ -26,8 +28,7 @@ from verl_agent.types import TaskItem
 
 
 class Empty(EnvAdapter):
-    @classmethod
-    def tasks(cls, split):
+    def tasks(self, split):
         return []
 
     async def reset(self, item): ...
@@ -36,8 +37,7 @@ class Empty(EnvAdapter):
 
 
 class Twice(Empty):
-    @classmethod
-    def tasks(cls, split):
+    def tasks(self, split):
         return [TaskItem("other_twice", "1"), TaskItem("other_twice", "1")]
 """
 
@@ -85,6 +85,30 @@ def test_an_environment_that_does_not_import_says_what_to_install(other_package)
 def test_what_is_no_adapter_is_refused(other_package):
     with pytest.raises(ConfigError, match="collections:OrderedDict, which is not a subclass of EnvAdapter"):
         load_adapter("other_wrong_kind")
+
+
+def test_options_configure_an_instance():
+    env = make_env("guess_number", {"tolerant": True})
+    assert isinstance(env, GuessNumber) and env.tolerant
+
+
+def test_an_unknown_option_is_answered_with_the_right_one():
+    with pytest.raises(ConfigError, match=r"env\.options\.tolerent is not an option .* Did you mean 'tolerant'\?"):
+        make_env("guess_number", {"tolerent": True})
+
+
+def test_an_environment_without_a_constructor_takes_no_options(other_package):
+    with pytest.raises(ConfigError, match=r"env\.options\.colour is not an option of 'other_empty'"):
+        make_env("other_empty", {"colour": "red"})
+
+
+@pytest.mark.parametrize("copy", [lambda env: env.new_session(), lambda env: pickle.loads(pickle.dumps(env))])
+def test_new_sessions_and_pickles_keep_the_options_and_nothing_else(copy):
+    env = GuessNumber(tolerant=True)
+    asyncio.run(env.reset(env.tasks("train")[0]))
+    again = copy(env)
+    assert again is not env and again.tolerant
+    assert not hasattr(again, "target")
 
 
 def test_tasks_are_listed_by_id():

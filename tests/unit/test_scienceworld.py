@@ -18,7 +18,7 @@ from verl_agent.envs.testing.contract import BAD_ACTIONS
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Message, StepResult, TaskItem
 
-ITEMS = {item.id: item for part in ("train", "dev", "test") for item in ScienceWorld.tasks(part)}
+ITEMS = {item.id: item for part in ("train", "dev", "test") for item in ScienceWorld().tasks(part)}
 
 SAMPLE = (
     "freeze:0",

@@ -11,7 +11,7 @@ from env_adapters.scienceworld.simulator import SimulatorSession
 from env_adapters.scienceworld.tasks import EASY_TURNS, LEFT_OUT, PAPER_TEST, TABLE, all_tasks
 from verl_agent.envs.testing.task_checks import check_ids, check_json, list_all
 
-LISTED = list_all(ScienceWorld)
+LISTED = list_all(ScienceWorld())
 ITEMS = {item.id: item for part in ("train", "dev", "test") for item in LISTED[part]}
 
 
@@ -53,7 +53,7 @@ def test_the_table_is_that_of_the_simulator():
 
 
 def test_listing_tasks_needs_no_java():
-    code = "from env_adapters.scienceworld.adapter import ScienceWorld as S; print(len(S.tasks('train')))"
+    code = "from env_adapters.scienceworld.adapter import ScienceWorld as S; print(len(S().tasks('train')))"
     environment = {**os.environ, "PATH": "/nonexistent", "JAVA_HOME": "/nonexistent"}
     command = [sys.executable, "-c", code]
     root = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 GOLDEN = json.loads(Path(__file__).parents[1].joinpath("data/textcraft_golden.json").read_text())
-ALL_ITEMS = [*TextCraft.tasks("train"), *TextCraft.tasks("test")]
+ALL_ITEMS = [*TextCraft().tasks("train"), *TextCraft().tasks("test")]
 
 FULLER = {"minecraft:coarse_dirt", "minecraft:crimson_trapdoor"}
 """Goals for which the reference shows fewer distractors than exist: it draws before it drops those that are needed."""
@@ -85,7 +85,7 @@ def test_the_oracle_solves_every_goal_through_the_text(prompt):
 
 
 def test_counts_of_the_splits():
-    splits = {split: TextCraft.tasks(split) for split in TextCraft.splits}
+    splits = {split: TextCraft().tasks(split) for split in TextCraft.splits}
     assert {split: len(items) for split, items in splits.items()} == {
         "train": 444,
         "test": 100,
@@ -112,7 +112,7 @@ from env_adapters.textcraft.adapter import TextCraft
 random.seed()
 env, digest = TextCraft(), hashlib.sha256()
 for split in TextCraft.splits:
-    for item in TextCraft.tasks(split):
+    for item in TextCraft().tasks(split):
         digest.update(repr((item, asyncio.run(env.reset(item)))).encode())
 print(digest.hexdigest())
 """
@@ -121,7 +121,7 @@ print(digest.hexdigest())
 def test_splits_and_prompts_do_not_depend_on_the_hash_seed():
     digest = hashlib.sha256()
     for split in TextCraft.splits:
-        for item in TextCraft.tasks(split):
+        for item in TextCraft().tasks(split):
             digest.update(repr((item, asyncio.run(TextCraft().reset(item)))).encode())
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(root)}
@@ -221,7 +221,7 @@ def test_the_oracle_says_what_it_does_and_why():
 
 
 def test_every_move_is_one_of_the_tools():
-    for item in TextCraft.tasks("test"):
+    for item in TextCraft().tasks("test"):
         for move in TextCraft().demonstration(item):
             found = [tool.parse(move.action) for tool in TOOLS]
             assert [tool.render(one) for tool, one in zip(TOOLS, found, strict=True) if one is not None] == [
@@ -249,7 +249,7 @@ def test_a_goal_that_does_not_exist_is_an_error_of_the_episode():
 
 
 def test_without_the_recipes_the_message_says_what_to_install():
-    code = "from env_adapters.textcraft.adapter import TextCraft; TextCraft.tasks('train')"
+    code = "from env_adapters.textcraft.adapter import TextCraft; TextCraft().tasks('train')"
     root = Path(__file__).parents[2]
     command = [sys.executable, "-S", "-c", code]  # -S leaves installed packages out
     run = subprocess.run(command, cwd=root, env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False)

@@ -2,22 +2,21 @@
 
 import asyncio
 import json
-import pickle
 import re
 
 import psutil
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.adapter import WebArena, _adapter, bound_class
+from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser.grammar import parse
 from env_adapters.webarena.browser.pool import MARK
 from env_adapters.webarena.grading.redundancy import Efficiency
-from env_adapters.webarena.tasks.sources import SourceOptions, source_of
 from tests.support.web import needs_chromium, page, serving, serving_pages
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
@@ -213,7 +212,7 @@ def test_costs_never_make_a_solved_task_a_failed_one(shop):
     actions = ["click [<More>]", *["click [<More>]"] * 4]
     for economy, answer, reward in ((dear, "12", 0.5), (dear, "13", -0.5), ({}, "12", 1.0), ({}, "13", 0.0)):
         _, steps = play(shop, ASK, [*actions, f"stop [{answer}]"], economy=economy)
-        needed = WebArena.with_options({"economy": economy}).success_reward
+        needed = WebArena(economy=economy).success_reward
         turns = [Turn(Reply("x"), "x", step, 0.0, 0.0) for step in steps]
         item = TaskItem("webarena", "1", task(ASK))
         episode = Episode(item, 9, turns=turns, stop=StopReason.TERMINATED, success_reward=needed)
@@ -335,15 +334,15 @@ def test_sessions_of_a_host_process_share_its_browsers(shop, tmp_path):
     file = tmp_path / "tasks.json"
     file.write_text(json.dumps([task(ASK, task_id=n) for n in range(4)]))
     options = {"tasks": str(file), "sites": {"shopping": shop}}
-    adapter = WebArena.with_options(options)
+    env = WebArena(**options)
 
     async def run():
-        pool = process_pool(adapter, options, CallLimits(60), PoolLimits(count=1))
+        pool = process_pool(env, CallLimits(60), PoolLimits(count=1))
         try:
-            envs = [PooledEnv(adapter, pool) for _ in range(4)]
-            await asyncio.gather(*map(PooledEnv.reset, envs, adapter.tasks("all")))
+            envs = [PooledEnv(env, pool) for _ in range(4)]
+            await asyncio.gather(*map(PooledEnv.reset, envs, env.tasks("all")))
             browsers = running_browsers()
-            steps = await asyncio.gather(*(env.step("stop [12]") for env in envs))
+            steps = await asyncio.gather(*(one.step("stop [12]") for one in envs))
             await asyncio.gather(*map(PooledEnv.close, envs))
             return [step.reward for step in steps], browsers
         finally:
@@ -373,7 +372,7 @@ def test_the_contract_is_kept(shop, tmp_path):
     items = [task(ASK, task_id=n, split="test" if n % 3 else "train", intent_template_id=17) for n in range(9)]
     file.write_text(json.dumps(items))
     options = {"tasks": str(file), "sites": {"shopping": shop}}
-    report = check_adapter(WebArena.with_options(options), options, items=1, timeout_s=120)
+    report = check_adapter(WebArena, options, items=1, timeout_s=120)
     assert not report.findings, str(report)
 
 
@@ -403,7 +402,7 @@ def test_the_contract_is_kept(shop, tmp_path):
 )
 def test_options_that_cannot_be_meant_are_refused(options, said):
     with pytest.raises(ConfigError) as error:
-        WebArena.with_options(options)
+        make_env("webarena", options)
     assert said in str(error.value)
 
 
@@ -412,12 +411,6 @@ def test_a_task_without_its_site_is_refused():
         ConfigError, match=r"needs the site shopping, and env\.options\.sites has no URL for it. Given: map"
     ):
         asyncio.run(WebArena(sites={"map": "http://map.test"}).reset(TaskItem("webarena", "1", task(ASK))))
-
-
-def test_a_class_with_tasks_of_its_own_travels_as_the_adapter():
-    bound = bound_class(source_of(SourceOptions()))
-    assert bound is not WebArena and pickle.loads(pickle.dumps(bound)) is WebArena is _adapter()
-    assert pickle.loads(pickle.dumps(WebArena)) is WebArena
 
 
 def test_an_action_that_was_refused_is_redundant_where_it_follows_another():

@@ -112,7 +112,7 @@ def test_all_812_tasks_are_read():
 
 
 def test_the_splits_are_the_papers_as_far_as_they_can_be_told():
-    train, test, every = (WebArena.tasks(split) for split in ("train", "test", "all"))
+    train, test, every = (WebArena().tasks(split) for split in ("train", "test", "all"))
     assert len(every) == 812 and len(test) == 50
     assert Counter(item.category for item in test) == PAPER_TEST
     assert not {item.id for item in train} & {item.id for item in test}
@@ -122,7 +122,7 @@ def test_the_splits_are_the_papers_as_far_as_they_can_be_told():
 
 def test_with_the_urls_of_some_sites_only_their_tasks_are_listed():
     sites = {"shopping": "http://shop.test", "map": "http://map.test"}
-    adapter = WebArena.with_options({"sites": sites, "access": {"logged_out": True}})
+    adapter = WebArena(**{"sites": sites, "access": {"logged_out": True}})
     assert {item.category for item in adapter.tasks("train")} == {"Shopping", "Maps"}
 
 
@@ -155,10 +155,10 @@ def test_tasks_of_somebody_who_is_logged_in_are_refused_without_a_login(tmp_path
         with pytest.raises(
             ConfigError, match=r"access\.auth=null, and tasks begin logged in: 1, such as 1 by shopping"
         ):
-            WebArena.with_options(options | {"access": access})
+            WebArena(**options, access=access).tasks("all")
     for access in ({"logged_out": True}, {"auth": str(tmp_path)}):
-        assert len(WebArena.with_options(options | {"access": access}).tasks("all")) == 2
-    assert WebArena.with_options({"tasks": "embedded"}).tasks("test")
+        assert len(WebArena(**options, access=access).tasks("all")) == 2
+    assert WebArena(**{"tasks": "embedded"}).tasks("test")
 
 
 def test_a_file_may_say_which_tasks_are_held_out(tmp_path):
@@ -166,7 +166,7 @@ def test_a_file_may_say_which_tasks_are_held_out(tmp_path):
     file.write_text(
         json.dumps([GOOD | {"task_id": n, "split": split} for n, split in enumerate(("train", "test", "dev"))])
     )
-    adapter = WebArena.with_options({"tasks": str(file)})
+    adapter = WebArena(tasks=str(file))
     assert [[item.id for item in adapter.tasks(split)] for split in ("train", "test", "all")] == [
         ["0"],
         ["1"],
@@ -178,7 +178,7 @@ def test_a_file_may_say_which_tasks_are_held_out(tmp_path):
 def test_a_file_that_does_not_say_so_has_no_held_out_tasks(tmp_path):
     file = tmp_path / "tasks.json"
     file.write_text(json.dumps([GOOD | {"task_id": n, "intent_template_id": 17} for n in range(3)]))
-    adapter = WebArena.with_options({"tasks": str(file)})
+    adapter = WebArena(tasks=str(file))
     assert len(adapter.tasks("all")) == 3
     for split in ("train", "test"):
         with pytest.raises(ConfigError, match=f"no task of .* has split='{split}'. Give each a field `split`"):

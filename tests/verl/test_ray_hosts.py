@@ -69,7 +69,7 @@ def test_as_many_hosts_as_find_a_cpu():
 @pytest.mark.usefixtures("cluster")
 def test_hosts_are_actors_that_all_workers_share():
     async def play() -> None:
-        training, validation = RayPool(Small, SETTINGS), RayPool(Small, SETTINGS)
+        training, validation = RayPool(Small(), SETTINGS), RayPool(Small(), SETTINGS)
         sessions = [(pool, await begun(pool)) for pool in (training, validation, training, validation)]
         hosts = [await pid(pool, session) for pool, session in sessions]
         assert len(set(hosts)) == 2 and os.getpid() not in hosts
@@ -113,13 +113,13 @@ def test_a_host_that_is_killed_in_the_middle_of_a_batch_costs_no_episode_of_it()
     """Eight episodes are a step; one of its two hosts is killed, and the pool has two again before the step ends."""
 
     async def play() -> tuple[list[list[Episode]], RayPool, set[int]]:
-        pool = RayPool(Small, replace(SETTINGS, hosts=replace(SETTINGS.hosts, wait_s=60.0)))
+        pool = RayPool(Small(), replace(SETTINGS, hosts=replace(SETTINGS.hosts, wait_s=60.0)))
         scripts = iter([["hello", "die"], *[["sleep 0.5", "sleep 0.5", "end"]] * 20])
 
         async def one() -> list[Episode]:
             limits = EpisodeLimits(3, None, retries=2)
             return await play_until_valid(
-                ITEM, lambda: PooledEnv(Small, pool), plain, lambda: ScriptedPolicy(next(scripts)), limits
+                ITEM, lambda: PooledEnv(Small(), pool), plain, lambda: ScriptedPolicy(next(scripts)), limits
             )
 
         played = await asyncio.gather(*(one() for _ in range(8)))
@@ -139,5 +139,5 @@ def test_a_host_that_is_killed_in_the_middle_of_a_batch_costs_no_episode_of_it()
 @pytest.mark.usefixtures("cluster")
 def test_one_machine_has_plain_processes_unless_it_is_told_otherwise():
     auto = EnvSettings("obedient", hosts=HostSettings("auto"))
-    assert isinstance(training_pool(Small, auto), HostPool)
-    assert isinstance(training_pool(Small, SETTINGS), RayPool)
+    assert isinstance(training_pool(Small(), auto), HostPool)
+    assert isinstance(training_pool(Small(), SETTINGS), RayPool)

@@ -16,7 +16,7 @@ from tests.support.episodes import talk
 from verl_agent.commands.dpo import plan as preference_plan
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.mixture import run_envs
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import evaluation_config
@@ -137,7 +137,7 @@ def test_a_warm_start_recipe_fits_its_environment(path):
     assert source.oracle or source.records
     options = OmegaConf.to_container(config.env.options)
     with chdir(ROOT):
-        load_adapter(config.env.name)(**options)
+        make_env(config.env.name, options)
         tasks = select_tasks(config.env.name, config.env.train_tasks, options)
         check_disjoint(config.env.name, config.env.train_tasks, config.env.eval_tasks, options)
     assert config.data.train_batch_size <= len(tasks)
@@ -150,7 +150,7 @@ def test_a_preference_recipe_fits_its_environment(path):
     section("preference", PreferenceSettings, OmegaConf.to_container(config.preference))
     assert config.data.train_batch_size % config.data.micro_batch_size_per_gpu == 0
     with chdir(ROOT):
-        load_adapter(config.env.name)(**config.env.options)
+        make_env(config.env.name, config.env.options)
         assert select_tasks(config.env.name, config.env.eval_tasks)
 
 
@@ -170,7 +170,7 @@ def test_an_evaluation_recipe_fits_its_environment(path):
     config = recipe(path, "model.path=some/model")
     settings = evaluation_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     env = settings.agent.env
-    load_adapter(env.name)(**env.options)
+    make_env(env.name, env.options)
     with chdir(ROOT):
         assert select_tasks(env.name, settings.evaluation.tasks, env.options)
 

@@ -51,8 +51,7 @@ class Flaky(GuessNumber):
             time.sleep(4)
         return await super().step(action)
 
-    @classmethod
-    def tasks(cls, split):
+    def tasks(self, split):
         return [type(item)("flaky", item.id, item.data) for item in super().tasks(split)]
 """
 

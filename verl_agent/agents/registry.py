@@ -1,16 +1,13 @@
 """Find agents by name, in this package and in every other one that registers them."""
 
 import inspect
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import read_context
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.action_format import ActionFormat
-from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError, did_you_mean
 
 ENTRY_POINT_GROUP = "verl_agent.agents"
@@ -35,32 +32,23 @@ def load_agent(name: str) -> type[Agent]:
     return agent
 
 
-def new_agent(words: AgentSettings, action_format: ActionFormat) -> Agent:
-    """An agent for one episode.
+def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:
+    """Return an agent for one episode.
 
     Args:
-        words: section `agent`.
-        action_format: of the environment that it plays.
+        settings: section `agent`.
+        action_format: action format of the environment.
 
     Raises:
-        ConfigError: see `load_agent`; or an option or context that does not exist or is refused.
+        ConfigError: see `load_agent`; or an option or a context is unknown or not allowed.
     """
-    agent = load_agent(words.name)
+    agent = load_agent(settings.name)
     known = [option for option in inspect.signature(agent).parameters if option not in ("action_format", "context")]
-    for key in words.options:
+    for key in settings.options:
         if key not in known:
             remedy = did_you_mean(str(key), known)
-            raise ConfigError(f"agent.options.{key} is not an option of {words.name!r}. {remedy}")
+            raise ConfigError(f"agent.options.{key} is not an option of {settings.name!r}. {remedy}")
     try:
-        return agent(action_format, read_context(words.context), **words.options)
+        return agent(action_format, read_context(settings.context), **settings.options)
     except TypeError as error:
-        raise ConfigError(f"agent.options of {words.name!r}: {error}") from error
-
-
-def agent_for(words: AgentSettings, env: str, options: Mapping[str, Any]) -> Agent:
-    """An agent for one episode of the environment `env` with `env.options`.
-
-    Raises:
-        ConfigError: see `new_agent` and `load_adapter`.
-    """
-    return new_agent(words, load_adapter(env, options).action_format)
+        raise ConfigError(f"agent.options of {settings.name!r}: {error}") from error

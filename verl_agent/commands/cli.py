@@ -16,7 +16,7 @@ from rich.table import Table
 
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.new_env import write_package
-from verl_agent.envs.registry import load_adapter, registered
+from verl_agent.envs.registry import make_env, registered
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.needs import Status
@@ -100,7 +100,7 @@ def envs() -> None:
     table = Table("environment", "splits", "package")
     for name, package in sorted(registered().items()):
         try:
-            splits = ", ".join(load_adapter(name).splits)
+            splits = ", ".join(make_env(name).splits)
         except ConfigError as error:
             splits = str(error)
         table.add_row(name, escape(splits), package)
@@ -125,8 +125,8 @@ def check_env(
 
     try:
         keywords = _json(options)
-        adapter = load_adapter(name, keywords)
-        report = check_adapter(adapter, keywords, items, replay_exact=replay, name=name, budget_s=seconds, say=say)
+        env = make_env(name, keywords)
+        report = check_adapter(type(env), keywords, items, replay_exact=replay, name=name, budget_s=seconds, say=say)
     except ConfigError as error:
         _fail(str(error))
     if report.findings:

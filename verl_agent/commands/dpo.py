@@ -3,9 +3,10 @@
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.agents.registry import agent_for
+from verl_agent.agents.registry import make_agent
 from verl_agent.commands.hydra_main import launch
 from verl_agent.config.settings import agent_settings, env_options
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, split_pairs
@@ -39,7 +40,7 @@ def plan(config: DictConfig) -> Plan:
     train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
     train, validation = first(train, config.data.train_max_samples), first(validation, config.data.val_max_samples)
     words = agent_settings(config)
-    if agent_for(words, config.env.name, options).context.edits:
+    if make_agent(words, make_env(config.env.name, options).action_format).context.edits:
         raise ConfigError(
             f"agent.context.keep={words.context.get('keep')!r} makes several samples of an episode, and a pair needs "
             "one of each side. Play and learn with agent.context.keep=all."

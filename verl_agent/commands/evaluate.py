@@ -11,11 +11,11 @@ import hydra
 from omegaconf import DictConfig
 from rich.console import Console
 
-from verl_agent.agents.registry import agent_for, new_agent
+from verl_agent.agents.registry import make_agent
 from verl_agent.commands.hydra_main import launch
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import load_adapter, new_session
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.evaluation.job import LOG, RECORDS, Evaluation, prepare_evaluation, report
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
@@ -63,21 +63,21 @@ def run(config: DictConfig) -> None:
 async def play(job: Evaluation, console: Console) -> None:
     """Start what replies, and play what is still to be played."""
     config, slots = job.config, job.slots
-    env, evaluation = config.agent.env, config.evaluation
-    adapter = load_adapter(env.name, env.options)
+    settings, evaluation = config.agent.env, config.evaluation
+    env = make_env(settings.name, settings.options)
     console.print(f"starting {job.model}; {len(slots)} episodes to play", markup=False, soft_wrap=True)
-    pool = local_pool(adapter, env)
+    pool = local_pool(env, settings)
     with started(job) as new_policy, EpisodeWriter(job.folder / RECORDS) as writer:
         setup = EvaluationSetup(
-            new_env=lambda: PooledEnv(adapter, pool),
-            new_agent=partial(new_agent, config.agent.agent, adapter.action_format),
+            new_env=lambda: PooledEnv(env, pool),
+            new_agent=partial(make_agent, config.agent.agent, env.action_format),
             new_policy=new_policy,
-            limits=EpisodeLimits(config.agent.horizon.turns_for_evaluation(), None, env.retries),
+            limits=EpisodeLimits(config.agent.horizon.turns_for_evaluation(), None, settings.retries),
             tasks=evaluation.tasks,
             model=job.model,
             seed=evaluation.seed,
             concurrency=evaluation.concurrency,
-            max_env_error_rate=env.max_env_error_rate,
+            max_env_error_rate=settings.max_env_error_rate,
             purpose="collection" if evaluation.purpose == "collection" else "evaluation",
         )
         with EvaluationProgress(console, job.planned, job.planned - len(slots)) as progress:
@@ -91,9 +91,9 @@ async def play(job: Evaluation, console: Console) -> None:
 def started(job: Evaluation) -> Iterator[NewPolicy]:
     """What makes the policy of one episode, with an engine behind it if a model plays."""
     if job.model == ORACLE:
-        env, words = job.config.agent.env, job.config.agent.agent
-        session = new_session(env.name, env.options)
-        yield lambda item, seed: oracle_policy(item, session, new_agent(words, session.action_format))
+        settings = job.config.agent
+        env = make_env(settings.env.name, settings.env.options)
+        yield lambda item, seed: oracle_policy(item, env, make_agent(settings.agent, env.action_format))
         return
     from verl_agent.evaluation.vllm_engine import VllmEngine
 
@@ -111,8 +111,8 @@ def policies(job: Evaluation, engine: Any) -> NewPolicy:
     tokenizer = load_tokenizer(job.model, "model.path")
     model_type = load_config(job.model, "model.path").model_type
     builder = choose_builder(tokenizer, model_type, data.apply_chat_template_kwargs)
-    env = job.config.agent.env
-    tools = agent_for(job.config.agent.agent, env.name, env.options).tools
+    env = make_env(job.config.agent.env.name, job.config.agent.env.options)
+    tools = make_agent(job.config.agent.agent, env.action_format).tools
     if tools:
         check_tools(tokenizer, builder, tools, data.apply_chat_template_kwargs)
     budget = TokenBudget(

@@ -14,8 +14,8 @@ from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.run_server import Listener, bind, url_of
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import TOKEN_VARIABLE
-from verl_agent.envs.pool import SessionPool
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import make_env
+from verl_agent.envs.session import SessionPool
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import TaskItem
 
@@ -96,8 +96,7 @@ async def try_out(settings: ServeSettings, item: TaskItem) -> None:
 def new_pool(settings: ServeSettings) -> SessionPool:
     """Host processes for the sessions."""
     return process_pool(
-        load_adapter(settings.env, settings.options),
-        settings.options,
+        make_env(settings.env, settings.options),
         CallLimits(settings.timeout_s, settings.limits.idle_s),
         PoolLimits(count=settings.hosts, wait_s=WAIT_S),
     )

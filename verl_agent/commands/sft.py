@@ -4,10 +4,10 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import agent_for
+from verl_agent.agents.registry import make_agent
 from verl_agent.commands.hydra_main import launch
 from verl_agent.config.settings import agent_settings, env_options
-from verl_agent.envs.registry import new_session
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import check_disjoint, sample_tasks, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.offline.run import Method, Plan
@@ -37,11 +37,10 @@ def plan(config: DictConfig) -> Plan:
     """
     env, options = config.env, env_options(config)
     source: EpisodeSource = section("episodes", EpisodeSource, OmegaConf.to_container(config.episodes))
-    new_session(env.name, options)
     tasks = select_tasks(env.name, env.train_tasks, options)
     held_out = select_tasks(env.name, env.eval_tasks, options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, options)
-    agent = agent_for(agent_settings(config), env.name, options)
+    agent = make_agent(agent_settings(config), make_env(env.name, options).action_format)
     shown = drawn(tasks, config.data.train_max_samples) if source.oracle else []
     chosen = recorded(source, held_out)
     if source.records and not chosen:
@@ -82,7 +81,7 @@ def oracle_rows(config: DictConfig, agent: Agent, tasks: list[TaskItem]) -> int:
     """Rows that the oracle's episodes of the tasks make: several each where the agent edits the context."""
     if not agent.context.edits:
         return len(tasks)
-    session = new_session(config.env.name, env_options(config))
+    session = make_env(config.env.name, env_options(config))
     return sum(agent.context.segments(len(demonstration_actions(session, item))) for item in tasks)
 
 

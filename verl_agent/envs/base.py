@@ -1,9 +1,9 @@
-"""What an environment is: tasks, and a conversation that ends. Text only; no tokens, no model."""
+"""The base class of environments: tasks, and a conversation that ends. Text only; no tokens, no model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from verl_agent.envs.action_format import ActionFormat, LineFormat
 from verl_agent.errors import ConfigError
@@ -46,36 +46,53 @@ class Hosting:
 
 
 class EnvAdapter(ABC):
-    """One session of an environment; the class also lists the tasks.
+    """Environment with its options: lists the tasks and plays one episode at a time.
 
-    An adapter is created with the keyword arguments of `env.options`, plays one episode, and is
-    closed. It lives in a host process beside other sessions and is called in a thread of its own, or
-    in one that `hosting` lets it share, so its calls may compute or wait as long as they need; calls
-    that exceed `env.timeout_s` end the episode. Anything it raises ends the episode too.
-    `check_adapter()` tests a new one against this contract.
+    The keyword arguments of the constructor are `env.options`. The constructor checks and stores them; it must be
+    cheap, because every session constructs the class again. `reset()` takes resources and `close()` releases them.
+
+    An instance plays one episode and is closed. Sessions run in host processes, side by side. Their calls run in
+    threads, so they may compute or wait. A call that exceeds `env.timeout_s` ends its episode, and so does any
+    exception. `check_adapter()` tests a new adapter against this contract.
+
+    The four attributes below may be set by the class or, where they depend on options, by the constructor.
     """
 
-    splits: ClassVar[Sequence[str]] = ("train", "test")
+    splits: Sequence[str] = ("train", "test")
     """Names that `tasks()` accepts."""
 
-    success_reward: ClassVar[float] = 1.0
+    success_reward: float = 1.0
     """Return from which a task counts as solved."""
 
-    hosting: ClassVar[Hosting] = Hosting()
-    """What a host process may hold of it."""
+    hosting: Hosting = Hosting()
+    """Limits of one host process that runs sessions of this environment."""
 
-    action_format: ClassVar[ActionFormat] = LineFormat()
-    """How replies mark an action. Agents explain it to the model and read actions by it."""
+    action_format: ActionFormat = LineFormat()
+    """Syntax of an action inside a reply. Agents explain it to the model and parse replies with it."""
 
-    @classmethod
-    def with_options(cls, options: Mapping[str, Any]) -> type["EnvAdapter"]:
-        """The class that `env.options` mean: itself, unless its tasks, `success_reward` or `form` depend on them."""
-        return cls
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
-    @classmethod
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Remember the arguments, for `new_session()` and for pickling."""
+        env = super().__new__(cls)
+        env._arguments = (args, options)
+        return env
+
+    def __init__(self) -> None:  # noqa: B027 - most environments override it
+        """Take no options."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the class and the options, never the state of a session."""
+        return _construct, (type(self), *self._arguments)
+
+    def new_session(self) -> Self:
+        """Return a fresh instance with the same options."""
+        args, options = self._arguments
+        return type(self)(*args, **options)
+
     @abstractmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
-        """The items of `split`, in the same order on every machine. `split` is one of `splits`."""
+    def tasks(self, split: str) -> Sequence[TaskItem]:
+        """Return the items of `split`, one of `splits`, in the same order on every machine."""
 
     @abstractmethod
     async def reset(self, item: TaskItem) -> list[Message]:
@@ -108,3 +125,7 @@ class EnvAdapter(ABC):
         Its episodes are recorded by an evaluation with `model.path=oracle`, and learnt from as any are.
         """
         return None
+
+
+def _construct(adapter: type[EnvAdapter], args: tuple[Any, ...], options: dict[str, Any]) -> EnvAdapter:
+    return adapter(*args, **options)

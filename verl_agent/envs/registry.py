@@ -23,25 +23,13 @@ def registered() -> dict[str, str]:
     return {entry.name: entry.dist.name if entry.dist else "?" for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
-def load_adapter(name: str, options: Mapping[str, Any] | None = None) -> type[EnvAdapter]:
-    """The adapter class registered as `name`, and with `env.options` the class that they mean.
+@cache  # every episode asks, and searching all installed packages takes milliseconds
+def load_adapter(name: str) -> type[EnvAdapter]:
+    """Return the adapter class registered as `name`.
 
     Raises:
-        ConfigError: no such name, its package does not import, it is not an adapter, or it lacks an option.
+        ConfigError: the name is not registered, its package does not import, or it is not an adapter.
     """
-    adapter = _registered_class(name)
-    if options is None:
-        return adapter
-    parameters = list(inspect.signature(adapter).parameters)
-    for key in options:
-        if key not in parameters:
-            raise ConfigError(f"env.options.{key} is not an option of {name!r}. {did_you_mean(str(key), parameters)}")
-    return adapter.with_options(options)
-
-
-@cache  # every session asks, and looking through all installed packages takes milliseconds
-def _registered_class(name: str) -> type[EnvAdapter]:
-    """See `load_adapter`."""
     known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in known:
         raise ConfigError(f"env.name={name!r} is not registered. {did_you_mean(name, known)}")
@@ -57,29 +45,46 @@ def _registered_class(name: str) -> type[EnvAdapter]:
     return adapter
 
 
-def new_session(name: str, options: Mapping[str, Any]) -> EnvAdapter:
-    """A session of the environment `name`, created with `env.options`.
+def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:
+    """Return the environment `name` configured with `options`.
+
+    Args:
+        name: registered name of the environment.
+        options: keyword arguments of the adapter, as in `env.options`; None for its defaults.
 
     Raises:
-        ConfigError: see `load_adapter`; an option that the adapter does not have, or refuses.
+        ConfigError: see `load_adapter`; an option is unknown, missing or not allowed.
     """
-    adapter = load_adapter(name, options)
+    adapter, chosen = load_adapter(name), dict(options or {})
+    _, *parameters = inspect.signature(adapter.__init__).parameters.values()
+    known = [one.name for one in parameters]
+    for key in chosen:
+        if key not in known and not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            raise ConfigError(f"env.options.{key} is not an option of {name!r}. {did_you_mean(str(key), known)}")
+    required = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    if missing := [key for key in required if key not in chosen]:
+        raise ConfigError(f"env {name!r} needs {' and '.join(f'env.options.{key}' for key in missing)}.")
     try:
-        return adapter(**options)
+        return adapter(**chosen)
     except TypeError as error:
         raise ConfigError(f"env.options of {name!r}: {error}") from error
 
 
 def list_tasks(name: str, split: str, options: Mapping[str, Any] | None = None) -> dict[str, TaskItem]:
-    """Items of one split by id, checked; `options` are those of the environment, for tasks that depend on them.
+    """Return the items of one split by id.
+
+    Args:
+        name: registered name of the environment.
+        split: name of the split.
+        options: keyword arguments of the adapter; None for its defaults.
 
     Raises:
         ConfigError: unknown environment or split, no items, or an id that occurs twice.
     """
-    adapter = load_adapter(name, options)
-    if split not in adapter.splits:
-        raise ConfigError(f"env {name!r} has no split {split!r}. {did_you_mean(split, adapter.splits)}")
-    items = adapter.tasks(split)
+    env = make_env(name, options)
+    if split not in env.splits:
+        raise ConfigError(f"env {name!r} has no split {split!r}. {did_you_mean(split, env.splits)}")
+    items = env.tasks(split)
     by_id = {item.id: item for item in items}
     if not by_id:
         raise ConfigError(f"env {name!r} lists no tasks for split {split!r}.")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_agent.envs.registry import list_tasks, load_adapter
+from verl_agent.envs.registry import list_tasks, make_env
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
@@ -30,7 +30,7 @@ def select_tasks(env: str, source: str, options: Mapping[str, Any] | None = None
     if not ids:
         raise ConfigError(f"task file {source!r} holds no task ids.")
     known: dict[str, TaskItem] = {}
-    for split in load_adapter(env, options).splits:
+    for split in make_env(env, options).splits:
         known |= list_tasks(env, split, options)
     for task_id in ids:
         if task_id not in known:
@@ -74,4 +74,4 @@ def check_disjoint(
 
 
 def _splits(env: str, options: Mapping[str, Any] | None) -> str:
-    return ", ".join(load_adapter(env, options).splits)
+    return ", ".join(make_env(env, options).splits)

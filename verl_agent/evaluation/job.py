@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from verl_agent.agents.registry import agent_for
+from verl_agent.agents.registry import make_agent
 from verl_agent.config.keys import check_complete
-from verl_agent.envs.registry import new_session
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import PlannedEpisode, pending
@@ -85,8 +85,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     assert isinstance(plain, dict)
     sections = evaluation_config(plain)
     evaluation, env = sections.evaluation, sections.agent.env
-    new_session(env.name, env.options)
-    agent_for(sections.agent.agent, env.name, env.options)
+    make_agent(sections.agent.agent, make_env(env.name, env.options).action_format)
     items = select_tasks(env.name, evaluation.tasks, env.options)[: evaluation.max_tasks]
     baseline = earlier_evaluation(evaluation.compare_with) if evaluation.compare_with else []
     if evaluation.compare_with and {record["task"] for record in baseline}.isdisjoint(item.id for item in items):

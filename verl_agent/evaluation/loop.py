@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from verl_agent.agents.base import Agent
-from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.session import Session
 from verl_agent.errors import EnvErrorLimitError
 from verl_agent.evaluation.results import final_records
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
@@ -51,7 +51,7 @@ class EvaluationSetup:
         purpose: what they are played for, for the record.
     """
 
-    new_env: Callable[[], EnvAdapter]
+    new_env: Callable[[], Session]
     new_agent: Callable[[], Agent]
     new_policy: Callable[[TaskItem, int], Policy]
     limits: EpisodeLimits

@@ -6,9 +6,9 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from verl_agent.agents.registry import new_agent
+from verl_agent.agents.registry import make_agent
 from verl_agent.config.settings import agent_settings
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.oracle import demonstrate
@@ -37,16 +37,16 @@ class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
     ) -> None:
         options: Any = OmegaConf.to_container(config.env_options)
         tasks = select_tasks(config.env_name, parquet_files, options)
-        adapter = load_adapter(config.env_name, options)
+        env = make_env(config.env_name, options)
         words = agent_settings(config)
         template_options = config.get("apply_chat_template_kwargs", {})
         builder = choose_builder(tokenizer, config.model_type, template_options)
         self.rows: list[dict[str, torch.Tensor]] = []
         for item in sample_tasks(tasks, max_samples) if max_samples > 0 else tasks:
-            agent = new_agent(words, adapter.action_format)
+            agent = make_agent(words, env.action_format)
             if agent.tools:
                 check_tools(tokenizer, builder, agent.tools, template_options)
-            episode = demonstrate(item, adapter(**options), agent)
+            episode = demonstrate(item, env.new_session(), agent)
             tokens = EpisodeTokens(builder, tokenizer.eos_token_id, agent.tools)
             for sample in render_episode(tokens, tokenizer, agent, episode):
                 self._add(item, sample, int(config.max_length))

@@ -6,8 +6,9 @@ import torch
 from omegaconf import OmegaConf
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import agent_for
+from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
+from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder, render_episode
 from verl_agent.sections import section
@@ -73,7 +74,7 @@ class EpisodeEncoder:
     def _agent(self, env: str) -> Agent:
         if env not in self._agents:
             options: Any = OmegaConf.to_container(self._config.env_options) if env == self._config.env_name else {}
-            agent = agent_for(self._words, env, options)
+            agent = make_agent(self._words, make_env(env, options).action_format)
             if agent.tools:
                 check_tools(self._tokenizer, self._builder, agent.tools, self._template_options)
             self._agents[env] = agent

@@ -8,7 +8,7 @@ from verl_agent.config.mixture import MixtureEnv, shares_of_a_batch
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import TURN_ESTIMATORS, has_critic
-from verl_agent.preflight.prompts import agent_of
+from verl_agent.preflight.prompts import agent_for_checks
 
 
 def check_context(config: DictConfig, part: MixtureEnv) -> None:
@@ -17,7 +17,7 @@ def check_context(config: DictConfig, part: MixtureEnv) -> None:
     Raises:
         ConfigError: the estimator, or how the loss is averaged, would weigh an episode by its rows.
     """
-    if not agent_of(part.settings).context.edits:
+    if not agent_for_checks(part.settings).context.edits:
         return
     keep = part.settings.agent.context["keep"]
     for key, allowed, why in (
@@ -58,7 +58,7 @@ def check_budgets(config: DictConfig, part: MixtureEnv) -> None:
         )
     check_micro_batches(config)
     batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
-    several = agent_of(part.settings).context.edits and mini % batch == 0  # one update for all rows of a step
+    several = agent_for_checks(part.settings).context.edits and mini % batch == 0  # one update for all rows of a step
     if batch % mini and not several:
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."

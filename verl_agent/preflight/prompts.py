@@ -8,10 +8,10 @@ from itertools import islice, zip_longest
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import agent_for
+from verl_agent.agents.registry import make_agent
 from verl_agent.config.settings import RunSettings
 from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError, EnvError
@@ -24,13 +24,14 @@ PROMPTS_S = 5.0
 """Seconds in which further prompts are looked at: all of them where an environment begins quickly."""
 
 
-def agent_of(settings: RunSettings) -> Agent:
+def agent_for_checks(settings: RunSettings) -> Agent:
     """An agent as episodes have it.
 
     Raises:
         ConfigError: there is no such one, or it refuses its options or its context.
     """
-    return agent_for(settings.agent, settings.env.name, settings.env.options)
+    env = make_env(settings.env.name, settings.env.options)
+    return make_agent(settings.agent, env.action_format)
 
 
 def check_prompts(config: DictConfig, settings: RunSettings) -> None:
@@ -52,7 +53,7 @@ def check_prompts(config: DictConfig, settings: RunSettings) -> None:
     tokenizer = load_tokenizer(other or model.path, "actor_rollout_ref.model.tokenizer_path" if other else key)
     template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
     builder = choose_builder(tokenizer, read.model_type, template_options)
-    agent = agent_of(settings)
+    agent = agent_for_checks(settings)
     if agent.tools:
         check_tools(tokenizer, builder, agent.tools, template_options)
     selections = (settings.env.train_tasks, settings.env.eval_tasks)
@@ -81,7 +82,7 @@ async def first_messages(env: EnvSettings, items: Sequence[TaskItem]) -> list[li
     Raises:
         ConfigError: the environment does not start.
     """
-    pool = local_pool(load_adapter(env.name, env.options), env, count=1)
+    pool = local_pool(make_env(env.name, env.options), env, count=1)
 
     async def begin(item: TaskItem) -> list[Message]:
         try:

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 import verl_agent.config
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import MixtureEnv, run_envs
-from verl_agent.envs.registry import new_session
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
@@ -22,7 +22,7 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import RUN_NAME
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.preflight.lengths import check_budgets, check_context, check_shares
-from verl_agent.preflight.prompts import agent_of, check_prompts
+from verl_agent.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.system.resources import (
     RL_BARE_GB,
     RL_BYTES,
@@ -124,8 +124,8 @@ def check_environment(part: MixtureEnv, parts: Sequence[MixtureEnv]) -> None:
         ConfigError: it does not.
     """
     env = part.env
-    new_session(env.name, env.options)
-    agent_of(part.settings)
+    make_env(env.name, env.options)
+    agent_for_checks(part.settings)
     select_tasks(env.name, env.train_tasks, env.options)
     for other in parts:
         if other.env.name == env.name and not other.env.overlap:

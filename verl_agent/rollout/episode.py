@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from verl_agent.agents.base import Agent
-from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.session import Session
 from verl_agent.errors import AgentError, EnvError, EnvTimeoutError
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
@@ -58,28 +58,28 @@ async def env_call(what: str, timeout_s: float | None) -> AsyncIterator[None]:
         raise EnvError(f"{what} failed: {type(error).__name__}: {error}") from error
 
 
-async def play(item: TaskItem, env: EnvAdapter, agent: Agent, policy: Policy, limits: EpisodeLimits) -> Episode:
-    """Play `item` once, from reset to its end, and close `env`.
+async def play(item: TaskItem, session: Session, agent: Agent, policy: Policy, limits: EpisodeLimits) -> Episode:
+    """Play `item` once, from reset to its end, and close `session`.
 
     A failing environment ends this episode with `StopReason.ENV_ERROR`; it never raises, so the
     other episodes of the group go on. A failing policy does raise: that is our bug.
 
     Args:
         item: the task.
-        env: a fresh session.
+        session: a fresh session.
         agent: what words are put around it, fresh for this episode.
         policy: what is trained or evaluated, fresh for this episode.
         limits: turns and seconds.
     """
-    episode = Episode(item, limits.max_turns, success_reward=env.success_reward, started_at=time.time())
+    episode = Episode(item, limits.max_turns, success_reward=session.success_reward, started_at=time.time())
     started = time.monotonic()
     try:
         async with env_call("reset", limits.timeout_s):
-            prompt = await env.reset(item)
+            prompt = await session.reset(item)
         episode.messages += agent.build_prompt(prompt)
         episode.prompt_length = len(episode.messages)
         for _ in range(limits.max_turns):
-            if await _turn(episode, env, agent, policy, limits.timeout_s):
+            if await _turn(episode, session, agent, policy, limits.timeout_s):
                 break
         else:
             episode.stop = StopReason.TURN_LIMIT
@@ -88,12 +88,12 @@ async def play(item: TaskItem, env: EnvAdapter, agent: Agent, policy: Policy, li
     finally:
         with suppress(AgentError):  # an environment that cannot close is its host's to clean up
             async with env_call("close", min(limits.timeout_s or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S)):
-                await env.close()
+                await session.close()
         episode.seconds = time.monotonic() - started
     return episode
 
 
-async def _turn(episode: Episode, env: EnvAdapter, agent: Agent, policy: Policy, timeout_s: float | None) -> bool:
+async def _turn(episode: Episode, session: Session, agent: Agent, policy: Policy, timeout_s: float | None) -> bool:
     """Play one turn; returns whether the episode has ended, with its reason set."""
     asked = time.monotonic()
     reply = await policy.reply(agent.visible_messages(episode.messages, episode.prompt_length))
@@ -111,7 +111,7 @@ async def _turn(episode: Episode, env: EnvAdapter, agent: Agent, policy: Policy,
             step = StepResult(agent.format_error, info={"invalid_action": 1.0})
         else:
             async with env_call("step", timeout_s):
-                step = await env.step(action)
+                step = await session.step(action)
     finally:
         episode.turns.append(Turn(reply, action, step, answered - asked, time.monotonic() - answered))
     episode.messages.append(agent.observe(step, action, len(episode.turns)))
@@ -122,7 +122,7 @@ async def _turn(episode: Episode, env: EnvAdapter, agent: Agent, policy: Policy,
 
 async def play_until_valid(
     item: TaskItem,
-    new_env: Callable[[], EnvAdapter],
+    new_env: Callable[[], Session],
     new_agent: Callable[[], Agent],
     new_policy: Callable[[], Policy],
     limits: EpisodeLimits,

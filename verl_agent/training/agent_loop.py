@@ -13,14 +13,12 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import new_agent
+from verl_agent.agents.registry import make_agent
 from verl_agent.config.mixture import MixtureEnv, run_envs
 from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
-from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.ray import training_pool
-from verl_agent.envs.pool import SessionPool
-from verl_agent.envs.registry import load_adapter
-from verl_agent.envs.session import PooledEnv
+from verl_agent.envs.registry import make_env
+from verl_agent.envs.session import PooledEnv, SessionPool
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
@@ -60,7 +58,8 @@ class PlayedPart:
 
     def __init__(self, part: MixtureEnv, loop: AgentLoopBase) -> None:
         self.settings = part.settings
-        self.adapter: type[EnvAdapter] = load_adapter(part.env.name, part.env.options)
+        self.env = make_env(part.env.name, part.env.options)
+        self.action_format = self.env.action_format
         self.budget = TokenBudget(
             prompt=loop.rollout_config.prompt_length,
             episode=self.settings.episode.max_tokens or loop.rollout_config.response_length,
@@ -79,11 +78,11 @@ class PlayedPart:
     @cached_property
     def pool(self) -> SessionPool:
         """Where the sessions of this process live, in training and validation."""
-        return training_pool(self.adapter, self.settings.env)
+        return training_pool(self.env, self.settings.env)
 
     def new_agent(self) -> Agent:
         """The agent of one episode."""
-        return new_agent(self.settings.agent, self.adapter.action_format)
+        return make_agent(self.settings.agent, self.action_format)
 
     def limits(self, row: Row) -> EpisodeLimits:
         """Turns and tries of a row's episode; the pool bounds each call."""
@@ -147,8 +146,8 @@ class EpisodeLoop(AgentLoopBase):
             policies.append(self._policy(sampling_params, part.budget, tools))
             return policies[-1]
 
-        def new_env() -> EnvAdapter:
-            return PooledEnv(part.adapter, part.pool)
+        def new_env() -> PooledEnv:
+            return PooledEnv(part.env, part.pool)
 
         item = part.item(row.tasks, row.task_id)
         tries = await play_until_valid(item, new_env, part.new_agent, new_policy, part.limits(row))

@@ -37,8 +37,7 @@ class Questions(EnvAdapter):
             raise ConfigError(f"env.options.cost={cost!r} is not allowed. Allowed: 0 to 0.1.")
         self.cost = cost
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
+    def tasks(self, split: str) -> Sequence[TaskItem]:
         """The things; a quarter of them, chosen by a hash, is for testing."""
         return [
             TaskItem("questions", thing.replace(" ", "-"), {"thing": thing}, thing.split()[-1])

@@ -7,9 +7,9 @@ from questions.adapter import Questions
 from questions.agent import Notebook
 from questions.things import THINGS
 
-from verl_agent.agents.registry import new_agent
+from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.types import StepResult, TaskItem
 
@@ -24,7 +24,7 @@ def play(item: TaskItem, actions: list[str]) -> list[StepResult]:
 
 
 def test_both_are_registered():
-    assert load_adapter("questions", {"cost": 0.0}) is Questions
+    assert isinstance(make_env("questions", {"cost": 0.0}), Questions)
     assert entry_points(group="verl_agent.agents")["notebook"].load() is Notebook
 
 
@@ -34,7 +34,7 @@ def test_it_keeps_the_contract():
 
 
 def test_the_oracle_finds_every_thing_by_halving():
-    items = [*Questions.tasks("train"), *Questions.tasks("test")]
+    items = [*Questions().tasks("train"), *Questions().tasks("test")]
     assert len(items) == len(THINGS) == 120
     moves = [[move.action for move in Questions().demonstration(item)] for item in items]
     rewards = [play(item, actions)[-1].reward for item, actions in zip(items, moves, strict=True)]
@@ -50,7 +50,7 @@ def test_a_wrong_guess_ends_and_earns_nothing():
 
 
 def test_the_agent_repeats_what_was_answered():
-    agent = new_agent(AgentSettings("notebook", context={"keep": "all"}), Questions.action_format)
+    agent = make_agent(AgentSettings("notebook", context={"keep": "all"}), Questions.action_format)
     assert agent.parse_reply("Thought: halve them.\n<ask>red</ask>") == "<ask>red</ask>"
     agent.build_prompt([{"role": "user", "content": "What do you ask first?"}])
     agent.observe(StepResult("No, it is not red."), "<ask>red</ask>", 1)

@@ -22,9 +22,9 @@ from rich.table import Table
 
 from tests.bench.learning.analysis import Point, compare
 from tests.support.models import write_byte_model
-from verl_agent.agents.registry import new_agent
+from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
-from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.oracle import demonstrate
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
@@ -97,12 +97,12 @@ def warm_started(folder: Path, epochs: int) -> Path:
     """The small model after its warm start, made if it is not there."""
     model, warm = folder / "model", folder / f"warm_start_{epochs}"
     if not (model / "config.json").is_file():
-        adapter = load_adapter("guess_number")
+        env = make_env("guess_number")
         words = AgentSettings("act", {"instructions": False})
         texts = [
             f"{message['role']}\n{message['content']}"
             for item in select_tasks("guess_number", "small_train")
-            for message in demonstrate(item, adapter(), new_agent(words, adapter.action_format)).messages
+            for message in demonstrate(item, env.new_session(), make_agent(words, env.action_format)).messages
         ]
         sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2, "num_attention_heads": 4}
         write_byte_model(model, texts, vocabulary=384, **sizes)

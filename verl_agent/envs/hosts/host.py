@@ -6,7 +6,7 @@ Knows nothing of other hosts, and not through which process boundary it is calle
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -70,8 +70,7 @@ class Host:
     """Sessions of one environment in this process.
 
     Args:
-        adapter: class of the environment.
-        options: its keyword arguments.
+        env: the environment with its options.
         hosting: how many threads there are.
         limits: seconds.
         memory_mb: tells the memory of the process.
@@ -79,13 +78,12 @@ class Host:
 
     def __init__(
         self,
-        adapter: type[EnvAdapter],
-        options: Mapping[str, Any],
+        env: EnvAdapter,
         hosting: Hosting,
         limits: CallLimits,
         memory_mb: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._adapter, self._options, self._hosting, self._limits = adapter, options, hosting, limits
+        self._env, self._hosting, self._limits = env, hosting, limits
         self._memory_mb = memory_mb
         self._sessions: dict[int, _Session] = {}
         self._shared: list[EventLoopThread] = []
@@ -170,7 +168,7 @@ class Host:
         if session.env is not None:  # an adapter plays one episode
             last, session.env = session.env, None
             await last.close()
-        session.env = self._adapter(**self._options)
+        session.env = self._env.new_session()
         return await session.env.reset(item)
 
     async def _act(self, session: _Session, action: str) -> StepResult:
@@ -198,7 +196,7 @@ class Host:
         try:
             await _in_lane(closing, session.turn, end)
         except AgentError as error:
-            log.warning("%s: %s", self._adapter.__name__, error)
+            log.warning("%s: %s", type(self._env).__name__, error)
         finally:
             if session.lane not in self._shared:
                 session.lane.end()

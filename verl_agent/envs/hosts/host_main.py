@@ -12,7 +12,6 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +31,13 @@ class Setup:
     """The first frame: what the host is to hold.
 
     Attributes:
-        adapter: class of the environment; it travels by name.
-        options: its keyword arguments.
+        env: the environment; pickled as its class name and its options.
         hosting: what the host may hold.
         limits: of calls.
         frozen_s: seconds without any sign of its event loop after which the process ends itself.
     """
 
-    adapter: type[EnvAdapter]
-    options: Mapping[str, Any]
+    env: EnvAdapter
     hosting: Hosting
     limits: CallLimits
     frozen_s: float
@@ -63,7 +60,7 @@ async def _serve(descriptor: int, orphaned: threading.Event) -> None:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
     try:
         setup: Setup = await read_frame(reader)
-        host = Host(setup.adapter, setup.options, setup.hosting, setup.limits, MemoryGauge())
+        host = Host(setup.env, setup.hosting, setup.limits, MemoryGauge())
     except Exception as error:  # whatever importing the adapter's module raises
         writer.write(frame(EnvError(f"{type(error).__name__}: {error}")))
         await writer.drain()

@@ -1,7 +1,6 @@
 """A host as its pool sees it, and the one that lives in the pool's own process."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -46,11 +45,9 @@ async def answer(host: Host, method: str, arguments: tuple[Any, ...]) -> Any:
 class InlineLink:
     """A host in this process: nothing to start, and nothing that could be killed."""
 
-    def __init__(
-        self, adapter: type[EnvAdapter], options: Mapping[str, Any], hosting: Hosting, limits: CallLimits
-    ) -> None:
+    def __init__(self, env: EnvAdapter, hosting: Hosting, limits: CallLimits) -> None:
         threaded = hosting if hosting.threads else replace(hosting, threads=None)  # this loop is not the host's
-        self._host = Host(adapter, options, threaded, limits)
+        self._host = Host(env, threaded, limits)
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """See `HostLink.call`."""

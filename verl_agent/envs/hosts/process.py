@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -127,14 +127,11 @@ async def wait_until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def start_process(
-    adapter: type[EnvAdapter], options: Mapping[str, Any], hosting: Hosting, limits: CallLimits, frozen_s: float
-) -> ProcessLink:
+async def start_process(env: EnvAdapter, hosting: Hosting, limits: CallLimits, frozen_s: float) -> ProcessLink:
     """Start a host process for one environment.
 
     Args:
-        adapter: class of the environment, importable by its name.
-        options: its keyword arguments.
+        env: the environment; its class must be importable by name.
         hosting: what it may hold.
         limits: of calls.
         frozen_s: seconds without a sign of its event loop after which it ends itself.
@@ -144,11 +141,11 @@ async def start_process(
         HostLostError: it ended at once.
         EnvError: it could not import the adapter.
     """
-    setup = packed(Setup(adapter, options, hosting, limits, frozen_s))
+    setup = packed(Setup(env, hosting, limits, frozen_s))
     ours, theirs = socket.socketpair()
     with theirs:
         path = json.dumps([entry or os.getcwd() for entry in sys.path])
-        command = [sys.executable, "-c", BOOT, str(theirs.fileno()), path, adapter.__qualname__]
+        command = [sys.executable, "-c", BOOT, str(theirs.fileno()), path, type(env).__qualname__]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
         )
@@ -168,16 +165,17 @@ def packed(setup: Setup) -> bytes:
     Raises:
         ConfigError: the class or its options cannot be sent to another process.
     """
-    if setup.adapter.__module__ == "__main__":
+    adapter = type(setup.env)
+    if adapter.__module__ == "__main__":
         raise ConfigError(
-            f"{setup.adapter.__qualname__} is defined in the script that runs, where a host process cannot find it. "
+            f"{adapter.__qualname__} is defined in the script that runs, where a host process cannot find it. "
             "Move it to a module, or set env.hosts.where=inline."
         )
     try:
         pickle.dumps(setup)
     except Exception as error:
         raise ConfigError(
-            f"{setup.adapter.__qualname__} cannot be sent to a host process: {error}. Define it at the top level of a "
+            f"{adapter.__qualname__} cannot be sent to a host process: {error}. Define it at the top level of a "
             "module, use plain values in env.options, or set env.hosts.where=inline."
         ) from error
     return frame(setup)

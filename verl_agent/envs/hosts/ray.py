@@ -23,7 +23,7 @@ from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.parsing import shorten
-from verl_agent.envs.pool import SessionPool
+from verl_agent.envs.session import SessionPool
 from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import AgentError, EnvError, HostLostError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
@@ -36,12 +36,12 @@ START_S = 120.0
 """Seconds that an actor may take to start on a machine that has not imported anything yet."""
 
 
-def training_pool(adapter: type[EnvAdapter], env: EnvSettings) -> SessionPool:
+def training_pool(env: EnvAdapter, settings: EnvSettings) -> SessionPool:
     """The pool that the section `env` asks for, inside a training run."""
-    where = env.hosts.where
+    where = settings.hosts.where
     if where == "auto":
         where = "ray" if sum(node["Alive"] for node in ray.nodes()) > 1 else "local"
-    return RayPool(adapter, env) if where == "ray" else local_pool(adapter, env)
+    return RayPool(env, settings) if where == "ray" else local_pool(env, settings)
 
 
 class RayPool:
@@ -50,12 +50,12 @@ class RayPool:
     All pools of a run with the same settings are the same pool; whichever is used first starts it.
 
     Args:
-        adapter: class of the environment.
-        env: the section `env`.
+        env: the environment.
+        settings: section `env`.
     """
 
-    def __init__(self, adapter: type[EnvAdapter], env: EnvSettings) -> None:
-        self._adapter, self._env = adapter, env
+    def __init__(self, env: EnvAdapter, settings: EnvSettings) -> None:
+        self._env, self._settings = env, settings
         self._desk: ActorHandle | None = None
         self._links: dict[int, RayLink] = {}
         self._stats: Mapping[str, float] = {}
@@ -105,7 +105,7 @@ class RayPool:
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         if self._desk is None:
-            self._desk = start_desk(self._adapter, self._env)
+            self._desk = start_desk(self._env, self._settings)
         try:
             found, self._stats = await self._desk.ask.remote(method, *arguments)
         except RayError as error:
@@ -120,18 +120,18 @@ class PoolActor:
     """Gives out places in hosts that it starts and watches. Runs as an actor, in an event loop.
 
     Args:
-        adapter: class of the environment.
-        env: the section `env`.
+        env: the environment.
+        settings: section `env`.
     """
 
-    def __init__(self, adapter: type[EnvAdapter], env: EnvSettings) -> None:
-        hosts = env.hosts
-        holds = adapter.hosting.bounded(hosts.sessions, hosts.memory_mb)
+    def __init__(self, env: EnvAdapter, settings: EnvSettings) -> None:
+        hosts = settings.hosts
+        holds = env.hosting.bounded(hosts.sessions, hosts.memory_mb)
         count = hosts.count or hosts_in_cluster(hosts.num_cpus)
         limits = PoolLimits(count, cores=count, wait_s=hosts.wait_s, start_s=START_S)
 
         async def start() -> RayLink:
-            return await start_host(adapter, env, holds)
+            return await start_host(env, settings, holds)
 
         self._pool = HostPool(start, holds, limits)
 
@@ -160,16 +160,13 @@ class HostActor:
     """A `Host` in a process of Ray's.
 
     Args:
-        adapter: class of the environment.
-        options: its keyword arguments.
+        env: the environment.
         hosting: what it may hold.
         limits: of calls.
     """
 
-    def __init__(
-        self, adapter: type[EnvAdapter], options: Mapping[str, Any], hosting: Hosting, limits: CallLimits
-    ) -> None:
-        self._host = Host(adapter, options, hosting, limits, MemoryGauge())
+    def __init__(self, env: EnvAdapter, hosting: Hosting, limits: CallLimits) -> None:
+        self._host = Host(env, hosting, limits, MemoryGauge())
 
     async def answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
         """See `answer`."""
@@ -214,25 +211,25 @@ def hosts_in_cluster(num_cpus: float) -> int:
     return max(1, int(free / (num_cpus or 1.0)))
 
 
-def start_desk(adapter: type[EnvAdapter], env: EnvSettings) -> ActorHandle:
+def start_desk(env: EnvAdapter, settings: EnvSettings) -> ActorHandle:
     """The desk of this run and environment, started if it is not there yet.
 
     Its name has that of the job, so runs do not meet, and stands for the settings, so the parts of a mixture do not.
     """
-    settings = hashlib.sha256(repr((env.name, env.options, env.timeout_s)).encode()).hexdigest()[:8]
-    name = f"verl_agent_hosts_{ray.get_runtime_context().get_job_id()}_{settings}"
+    digest = hashlib.sha256(repr((settings.name, settings.options, settings.timeout_s)).encode()).hexdigest()[:8]
+    name = f"verl_agent_hosts_{ray.get_runtime_context().get_job_id()}_{digest}"
     options = {"name": name, "get_if_exists": True, "num_cpus": 0, "num_gpus": 0, "max_concurrency": 100_000}
-    return ray.remote(PoolActor).options(**options).remote(adapter, env)
+    return ray.remote(PoolActor).options(**options).remote(env, settings)
 
 
-async def start_host(adapter: type[EnvAdapter], env: EnvSettings, hosting: Hosting) -> RayLink:
+async def start_host(env: EnvAdapter, settings: EnvSettings, hosting: Hosting) -> RayLink:
     """Start a host where Ray finds the CPUs for it, on another machine than the last one if it can.
 
     Raises:
         EnvError: it ended at once.
     """
-    calls = CallLimits(env.timeout_s, env.hosts.idle_s)
-    actor = ray.remote(HostActor).options(**placement(env.hosts)).remote(adapter, env.options, hosting, calls)
+    calls = CallLimits(settings.timeout_s, settings.hosts.idle_s)
+    actor = ray.remote(HostActor).options(**placement(settings.hosts)).remote(env, hosting, calls)
     try:
         await actor.process.remote()
     except asyncio.CancelledError:  # it found no place in time; else it would take one later

@@ -1,11 +1,9 @@
 """An environment that lives on other machines: `env.name=http`. Plays against our servers and against AgentGym's."""
 
 import asyncio
-import copyreg
-from abc import ABCMeta
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -24,14 +22,9 @@ CLOSE_TIMEOUT_S = 10.0
 INFO_TIMEOUT_S = 30.0
 
 
-class HttpEnvClass(ABCMeta):
-    """The type of `HttpEnv` and of the classes that `bound_class` makes of it; those travel as `HttpEnv`."""
-
-
-class HttpEnv(EnvAdapter, metaclass=HttpEnvClass):
+class HttpEnv(EnvAdapter):
     """One session on one of several servers, which also say what tasks there are. See README.md."""
 
-    splits = ()
     hosting = Hosting(threads=1, sessions=512, busy=512)  # it only waits, and shares its connections
 
     def __init__(
@@ -59,18 +52,33 @@ class HttpEnv(EnvAdapter, metaclass=HttpEnvClass):
         self._session: Any = None
         self._score = 0.0
 
-    @classmethod
-    def with_options(cls, options: Mapping[str, Any]) -> type[EnvAdapter]:
-        """The class with the tasks of the servers that `options` name."""
-        try:
-            return bound_class(cls(**options).settings)
-        except TypeError as error:
-            raise ConfigError(f"env.options of 'http': {error}. It needs at least env and urls.") from error
+    @cached_property
+    def splits(self) -> Sequence[str]:  # type: ignore[override]  # asks the servers on first use
+        """Splits that the servers offer."""
+        if self.settings.protocol != OWN:
+            return tuple(split for split, _ in self.settings.items)
+        return tuple(pick(ask_servers(self.settings), "splits"))
 
-    @classmethod
-    def tasks(cls, split: str) -> Sequence[TaskItem]:
-        """None: which servers are asked is known only with the options."""
-        raise ConfigError(f"env 'http' lists the tasks of {split!r} only with env.options, which name its servers.")
+    @cached_property
+    def success_reward(self) -> float:  # type: ignore[override]  # asks the servers on first use
+        """Success threshold of the servers' environment."""
+        return number(ask_servers(self.settings), "success_reward") if self.settings.protocol == OWN else 1.0
+
+    @cached_property
+    def action_format(self) -> ActionFormat:  # type: ignore[override]  # asks the servers on first use
+        """Action format of the servers' environment."""
+        if self.settings.protocol != OWN:
+            return DIALECTS[self.settings.env].action_format
+        try:
+            return action_format_from_json(pick(ask_servers(self.settings), "form"))
+        except EnvError as error:
+            raise ConfigError(f"env.options.urls: {error} Serve the same version as this one.") from error
+
+    def tasks(self, split: str) -> Sequence[TaskItem]:
+        """Return the items of `split`: by name from `verl-agent serve`, by number from AgentGym's servers."""
+        if self.settings.protocol == OWN:
+            ask_servers(self.settings)  # refuses servers that offer different tasks
+        return list_tasks(self.settings, split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """Begin `item`; the first time this opens a session on a server."""
@@ -123,49 +131,6 @@ class HttpEnv(EnvAdapter, metaclass=HttpEnvClass):
             self._session = None
 
 
-def _unbound() -> type[HttpEnv]:
-    return HttpEnv
-
-
-copyreg.pickle(  # a host process, which imports the class that it is sent, needs neither tasks nor splits
-    HttpEnvClass, lambda kind: "HttpEnv" if kind is HttpEnv else (_unbound, ())
-)
-
-
-@cache
-def bound_class(settings: HttpSettings) -> type[HttpEnv]:
-    """`HttpEnv` with the splits, the tasks, the measure of success and the form of actions of its servers.
-
-    Raises:
-        ConfigError: no server answers, or they do not offer the same.
-    """
-    spoken: ActionFormat
-    if settings.protocol == OWN:
-        info = ask_servers(settings)
-        splits, success = tuple(pick(info, "splits")), number(info, "success_reward")
-        try:
-            spoken = action_format_from_json(pick(info, "form"))
-        except EnvError as error:
-            raise ConfigError(f"env.options.urls: {error} Serve the same version as this one.") from error
-    else:
-        splits, success = tuple(split for split, _ in settings.items), 1.0
-        spoken = DIALECTS[settings.env].action_format
-
-    class BoundHttpEnv(HttpEnv):
-        """`HttpEnv` with the tasks of its servers."""
-
-        success_reward = success
-        action_format = spoken
-
-        @classmethod
-        def tasks(cls, split: str) -> Sequence[TaskItem]:
-            """The items of `split`: by name from our servers, by number from AgentGym's."""
-            return list_tasks(settings, split)
-
-    BoundHttpEnv.splits = splits
-    return BoundHttpEnv
-
-
 @cache
 def list_tasks(settings: HttpSettings, split: str) -> tuple[TaskItem, ...]:
     """The tasks of one split."""
@@ -176,6 +141,7 @@ def list_tasks(settings: HttpSettings, split: str) -> tuple[TaskItem, ...]:
     return tuple(TaskItem(settings.env, task["id"], {}, task["category"]) for task in first)
 
 
+@cache
 def ask_servers(settings: HttpSettings) -> Mapping[str, Any]:
     """What the servers offer; those that cannot be reached are left out as long as one can.
 

@@ -7,7 +7,7 @@ from typing import Any
 from verl_agent.envs.action_format import action_format_to_json
 from verl_agent.envs.http.wire import RequestError
 from verl_agent.envs.parsing import shorten
-from verl_agent.envs.registry import list_tasks, load_adapter
+from verl_agent.envs.registry import list_tasks, make_env
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
@@ -25,7 +25,7 @@ class TaskIndex:
     """
 
     def __init__(self, env: str, options: Mapping[str, Any], split: str) -> None:
-        adapter = load_adapter(env, options)
+        adapter = make_env(env, options)
         if split not in adapter.splits:
             raise ConfigError(f"env {env!r} has no split {split!r}. {did_you_mean(split, adapter.splits)}")
         self.env, self.split = env, split

@@ -36,7 +36,7 @@ from verl_agent.envs.http.metrics import MEDIA_TYPE, Metrics
 from verl_agent.envs.http.session_table import RETRY_AFTER_S, SessionTable
 from verl_agent.envs.http.wire import RequestError
 from verl_agent.envs.parsing import shorten
-from verl_agent.envs.pool import SessionPool
+from verl_agent.envs.session import SessionPool
 from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Any
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.testing import contract, task_checks
-from verl_agent.envs.testing.harness import Harness
+from verl_agent.envs.testing.harness import Harness, configure
 from verl_agent.envs.testing.resources import check_leftovers, check_memory
 from verl_agent.envs.testing.violation import ContractViolation
 from verl_agent.types import TaskItem
@@ -97,17 +97,23 @@ def check_adapter(  # noqa: PLR0913 - one for each thing that differs between en
         say: told each line of the report when it is known.
     """
     report, keywords = Report(say=say), options or {}
-    adapter = adapter.with_options(keywords)
+    envs: list[EnvAdapter] = []
     listed: dict[str, list[TaskItem]] = {}
-    report.run("tasks are listed", lambda: listed.update(task_checks.list_all(adapter)))
+
+    def list_tasks() -> None:
+        envs.append(configure(adapter, keywords))
+        listed.update(task_checks.list_all(envs[0]))
+
+    report.run("tasks are listed", list_tasks)
     if report.findings:
         return report
+    env = envs[0]
     report.run("items carry their environment's name", lambda: task_checks.check_names(listed, name))
     report.run("ids are unique and splits apart", lambda: task_checks.check_ids(listed))
     report.run("items are JSON", lambda: task_checks.check_json(listed))
-    report.run("tasks are the same twice", lambda: task_checks.check_repeat(adapter, listed))
+    report.run("tasks are the same twice", lambda: task_checks.check_repeat(env, listed))
     chosen = {item.id: item for split in listed.values() for item in spread(split, items)}
-    trial = Harness(adapter, keywords, list(chosen.values()), timeout_s, budget_s, replay_exact)
+    trial = Harness(env, list(chosen.values()), timeout_s, budget_s, replay_exact)
     try:
         check_sessions(report, trial)
         if not report.findings:
@@ -159,7 +165,7 @@ def check_processes(report: Report, trial: Harness, listed: task_checks.Listed) 
         return
     report.run(
         "tasks are the same in another process",
-        lambda: task_checks.check_elsewhere(trial.adapter, trial.options, listed),
+        lambda: task_checks.check_elsewhere(trial.env, listed),
     )
     report.run("a host process plays the same", lambda: contract.check_host(trial))
     if not report.findings:
@@ -168,10 +174,10 @@ def check_processes(report: Report, trial: Harness, listed: task_checks.Listed) 
 
 def unsendable(trial: Harness) -> str:
     """Why other processes cannot have the class and its options, or "" if they can."""
-    if trial.adapter.__module__ == "__main__":
+    if type(trial.env).__module__ == "__main__":
         return "the class is defined in the script that runs, move it to a module"
     try:
-        pickle.dumps((trial.adapter, dict(trial.options)))
+        pickle.dumps(trial.env)
     except Exception as error:  # whatever a class that is not at the top level of a module, or an option, raises
         return str(error).rstrip(".")
     return ""

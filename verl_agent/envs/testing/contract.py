@@ -82,7 +82,7 @@ def check_bad_actions(trial: Harness) -> int:
         for place, action in enumerate(trial.within_budget("bad actions are answered", actions)):
             result = await trial.step(session, action)
             counted += bool(result.info.get("invalid_action"))
-            if place < len(BAD_ACTIONS) and result.reward >= trial.adapter.success_reward:
+            if place < len(BAD_ACTIONS) and result.reward >= trial.env.success_reward:
                 call = f"step({shorten(repr(action), 60)})"
                 raise ContractViolation(call, f"earned {result.reward}", "Reward only what solves the task.")
             if result.terminated:
@@ -135,7 +135,7 @@ def check_crowd(trial: Harness) -> None:
     items, alone = [item for item, _ in some] * 2, [transcript for _, transcript in some] * 2
     together = trial.play_all([partial(trial.converse, item, trial.script(item)) for item in items])
     advice = "Share nothing that changes between sessions, or guard it by a lock"
-    if trial.adapter.hosting.threads is None:
+    if trial.env.hosting.threads is None:
         advice += "; what bears only one thread says `hosting = Hosting(threads=1)`"
     for item, first, second in zip(items, alone, together, strict=True):
         trial.compare(item, first, second, "beside other sessions", f"{advice}.")
@@ -146,7 +146,7 @@ def check_host(trial: Harness) -> None:
     items = trial.items[:2]
 
     async def play() -> list[Transcript]:
-        pool = process_pool(trial.adapter, trial.options, CallLimits(trial.timeout_s), PoolLimits(count=1))
+        pool = process_pool(trial.env, CallLimits(trial.timeout_s), PoolLimits(count=1))
         played: list[Transcript] = []
         try:
             for item in items:
@@ -189,7 +189,7 @@ def check_demonstrations(trial: Harness, items: Sequence[TaskItem]) -> None:
         return earned
 
     for item in trial.within_budget(SOLVED, items):
-        reward, need = trial.play_all([partial(linger, item)])[0], trial.adapter.success_reward
+        reward, need = trial.play_all([partial(linger, item)])[0], trial.env.success_reward
         if reward < need:
             call = f"demonstration({item.id!r})"
             raise ContractViolation(call, f"earned {reward} of {need}", "Return moves that solve the item.")

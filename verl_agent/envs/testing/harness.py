@@ -37,12 +37,17 @@ class Transcript:
         return sum(step.reward for step in self.steps)
 
 
+def configure(adapter: type[EnvAdapter], options: Mapping[str, Any]) -> EnvAdapter:
+    """Return the environment with `options`."""
+    with boundary(f"{adapter.__name__}(**{dict(options)})", "Check the options and the constructor.", settings=True):
+        return adapter(**options)
+
+
 class Harness:
     """An adapter and how to try it out.
 
     Args:
-        adapter: the class.
-        options: keyword arguments of each session.
+        env: the environment with its options.
         items: tasks to play, at least one.
         timeout_s: seconds that one call may take.
         budget_s: seconds after which a check leaves further items out.
@@ -51,14 +56,13 @@ class Harness:
 
     def __init__(
         self,
-        adapter: type[EnvAdapter],
-        options: Mapping[str, Any],
+        env: EnvAdapter,
         items: Sequence[TaskItem],
         timeout_s: float = 60.0,
         budget_s: float = 10.0,
         replay_exact: bool = True,
     ) -> None:
-        self.adapter, self.options, self.items = adapter, options, items
+        self.env, self.items = env, items
         self.timeout_s, self.budget_s, self.replay_exact = timeout_s, budget_s, replay_exact
         self.left_out: dict[str, int] = {}
         self._shared: list[EventLoopThread] = []
@@ -68,10 +72,8 @@ class Harness:
 
     def session(self) -> EnvAdapter:
         """A fresh session."""
-        with boundary(
-            f"{self.adapter.__name__}(**{dict(self.options)})", "Check the options and the constructor.", settings=True
-        ):
-            return self.adapter(**self.options)
+        with boundary("new_session()", "The constructor must work every time it is called.", settings=True):
+            return self.env.new_session()
 
     def within_budget(self, what: str, items: Sequence[T]) -> Iterator[T]:
         """The items as long as time allows, at least the first; the others are counted under `what`."""
@@ -98,7 +100,7 @@ class Harness:
             if not moves or not all(isinstance(move, DemoAction) for move in moves):
                 raise ContractViolation(call, "returned no moves", "Return a list of Move.")
             for move in moves:
-                found = self.adapter.action_format.parse(self.adapter.action_format.format(move.action))
+                found = self.env.action_format.parse(self.env.action_format.format(move.action))
                 if found != move.action:
                     got = f"has the action {shorten(repr(move.action))}, which `form` reads as {found!r}"
                     raise ContractViolation(
@@ -159,7 +161,7 @@ class Harness:
 
     def lanes(self, count: int) -> list[EventLoopThread]:
         """Threads for so many sessions: one each, or those that `hosting` lets them share; the host's loop is one."""
-        threads = self.adapter.hosting.threads
+        threads = self.env.hosting.threads
         if threads is None:
             return [EventLoopThread() for _ in range(count)]
         threads = max(threads, 1)

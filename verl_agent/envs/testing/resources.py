@@ -56,7 +56,7 @@ class Holdings:
 
 def check_leftovers(trial: Harness) -> None:
     """Closed sessions leave nothing open."""
-    count = min(OPEN, trial.adapter.hosting.sessions)
+    count = min(OPEN, trial.env.hosting.sessions)
     items = [trial.items[place % len(trial.items)] for place in range(count)]
     scripts = [trial.script(item)[:TURNS] for item in items]
     trial.play(items[0], scripts[0])
@@ -92,7 +92,7 @@ def check_memory(trial: Harness) -> str:
     Returns:
         What a host and a session take, in words.
     """
-    hosting = trial.adapter.hosting
+    hosting = trial.env.hosting
     try:
         base, each = asyncio.run(measure(trial))
     except AgentError as error:
@@ -111,9 +111,9 @@ def check_memory(trial: Harness) -> str:
 
 async def measure(trial: Harness) -> tuple[float, float]:
     """MiB of a host process that has played an episode, and of each further session that is open in it."""
-    adapter, count = trial.adapter, min(OPEN, trial.adapter.hosting.sessions)
+    env, count = trial.env, min(OPEN, trial.env.hosting.sessions)
     limits = CallLimits(trial.timeout_s)
-    link = await start_process(adapter, trial.options, adapter.hosting, limits, PoolLimits().frozen_s)
+    link = await start_process(env, env.hosting, limits, PoolLimits().frozen_s)
     try:
         gauge = MemoryGauge(every_s=0.0, pid=link.pid)
 

@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.parsing import shorten
@@ -20,21 +19,20 @@ Listed = Mapping[str, Sequence[TaskItem]]
 ELSEWHERE = (
     "import sys, json, pickle; sys.path[:] = json.loads(sys.argv[1]); "
     "from verl_agent.envs.testing.task_checks import digest, list_all; "
-    "adapter, options = pickle.load(sys.stdin.buffer); "
-    "print('listed', digest(list_all(adapter.with_options(options))))"
+    "print('listed', digest(list_all(pickle.load(sys.stdin.buffer))))"
 )
 """Lists the tasks in another process, with the search path of this one."""
 ELSEWHERE_S = 120.0
 """Seconds that the other process may take."""
 
 
-def list_all(adapter: type[EnvAdapter]) -> dict[str, list[TaskItem]]:
+def list_all(env: EnvAdapter) -> dict[str, list[TaskItem]]:
     """The items of every split."""
     listed: dict[str, list[TaskItem]] = {}
-    for split in adapter.splits:
+    for split in env.splits:
         call = f"tasks({split!r})"
         with boundary(call, "Every name in `splits` must list its items."):
-            listed[split] = list(adapter.tasks(split))
+            listed[split] = list(env.tasks(split))
         if not listed[split]:
             raise ContractViolation(call, "returned no items", "List at least one, or take the name out of `splits`.")
         for item in listed[split]:
@@ -92,23 +90,22 @@ def check_json(listed: Listed) -> None:
                     raise ContractViolation(call, f"has data that JSON changes in item {item.id!r}", advice)
 
 
-def check_repeat(adapter: type[EnvAdapter], listed: Listed) -> None:
+def check_repeat(env: EnvAdapter, listed: Listed) -> None:
     """The same items in the same order, every time."""
-    if list_all(adapter) != listed:
+    if list_all(env) != listed:
         raise ContractViolation(
             "tasks()", "listed other items the second time", "Sort, and draw from a seeded generator."
         )
 
 
-def check_elsewhere(adapter: type[EnvAdapter], options: Mapping[str, Any], listed: Listed) -> None:
+def check_elsewhere(env: EnvAdapter, listed: Listed) -> None:
     """The same items in the same order in another process, where sets of texts have another order.
 
     Args:
-        adapter: the class; it can be pickled.
-        options: keyword arguments of its sessions.
-        listed: what it lists here.
+        env: the environment; it can be pickled.
+        listed: its items in this process.
     """
-    sent = pickle.dumps((adapter, dict(options)))
+    sent = pickle.dumps(env)
     path = json.dumps([entry or os.getcwd() for entry in sys.path])
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, path],
