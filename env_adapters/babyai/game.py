@@ -60,7 +60,7 @@ class Game:
         """The command that `action` means: case, spaces, quotes and a period do not matter, nor does `pick up`."""
         if len(action) > MAX_COMMAND:
             return ""
-        command = " ".join(action.lower().split()).strip("\"'`. ")
+        command = " ".join(action.lower().split()).strip("\"'`*. ")
         return re.sub(r"^pick up ", "pickup ", command)
 
     def answer(self, text: str, measure: str = "") -> StepResult:

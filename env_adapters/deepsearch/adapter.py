@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.deepsearch.answers import contains, contains_all, exact_match, normalize
-from env_adapters.deepsearch.protocol import describe
+from env_adapters.deepsearch.protocol import describe, plain
 from env_adapters.deepsearch.retriever import EMBEDDED, check_place, open_retriever
 from env_adapters.deepsearch.tasks import GENERATED, split_names, task_items
 from verl_agent.envs.action_format import Parameter, TagFormat, Tool
@@ -85,10 +85,10 @@ class DeepSearch(EnvAdapter):
         """Carry out a search, or judge an answer."""
         if self.ended:
             return StepResult("The question is already answered.", terminated=True)
-        found = FORM.split(action)
-        if found is None:
+        kind, text = FORM.split(action) or ("", "")
+        text = plain(text)
+        if not text:
             return invalid(f"No action found. Answer with: {FORM.template}")
-        kind, text = found
         if kind == "answer":
             return self.judge(text)
         if len(text) > MAX_QUERY:

@@ -1,4 +1,4 @@
-"""The text protocol: write down what a search found."""
+"""Text protocol: read queries and answers, and render the passages that a search returned."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,11 @@ from verl_agent.envs.parsing import shorten
 MAX_TITLE = 100
 """Characters of a title that are shown."""
 NOTHING = "No passage was found. Search in other words."
+
+
+def plain(text: str) -> str:
+    """Return a query or an answer on one line, without the quotes and code marks around it."""
+    return " ".join(text.split()).strip("`\"' ")
 
 
 def describe(passages: Sequence[Passage], max_chars: int) -> str:

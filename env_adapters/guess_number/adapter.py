@@ -72,7 +72,8 @@ class GuessNumber(EnvAdapter):
 
     def read_guess(self, action: str) -> int | None:
         """The number that is guessed, or None if there is none."""
-        found = re.search(r"-?[0-9]+", action) if self.tolerant else re.fullmatch(r"(-?[0-9]+)\.?", action)
+        bare = action.strip("`* ")
+        found = re.search(r"-?[0-9]+", bare) if self.tolerant else re.fullmatch(r"(-?[0-9]+)\.?", bare)
         # Twelve characters tell that a number is out of range; Python refuses to read thousands.
         return int(found[0].rstrip(".")[:12]) if found else None
 

@@ -70,7 +70,7 @@ class ScienceWorld(EnvAdapter):
         """Carry out one command, or answer the simulator's question."""
         if self.world is None:
             return StepResult("The task has ended.", terminated=True)
-        command = choice(action) if self.asked else " ".join(action.split())
+        command = choice(action) if self.asked else " ".join(action.split()).strip("`* ")
         if not self.asked and not 0 < len(command) <= MAX_COMMAND:
             return StepResult(TOO_LONG if command else NOT_UNDERSTOOD, info={"invalid_action": 1.0})
         answer = self.world.step(command.removesuffix("."))
@@ -116,5 +116,5 @@ def choice(command: str) -> str:
         >>> choice("2: focus on the red box")
         '2'
     """
-    found = re.match(r"\s*(\d{1,4})(?!\d)", command, re.ASCII)
+    found = re.match(r"[\s`*]*(\d{1,4})(?!\d)", command, re.ASCII)
     return found[1] if found else ""

@@ -32,7 +32,7 @@ class Game:
 
     def play(self, action: str) -> StepResult:
         """Carry out one command. Reward 1 and the end when it crafts the goal."""
-        command = " ".join(action[: MAX_COMMAND + 1].lower().split()).strip("\"'").rstrip(". ")
+        command = " ".join(action[: MAX_COMMAND + 1].lower().split()).strip("\"'`* ").rstrip(". ")
         if len(command) > MAX_COMMAND:
             return not_understood(command)
         try:

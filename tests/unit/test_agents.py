@@ -1,4 +1,4 @@
-"""What agents say to a model and read out of its replies, and what of an episode they show it."""
+"""Prompts of agents, the parser of replies, and context windows."""
 
 import asyncio
 import json
@@ -19,18 +19,20 @@ from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.action_format import (
     FenceFormat,
     LineFormat,
+    Parameter,
     TagFormat,
+    Tool,
     action_format_from_json,
     action_format_to_json,
 )
-from verl_agent.envs.parsing import first_tag, last_action, last_fence
+from verl_agent.envs.parsing import first_tag, last_action, last_fence, unwrap
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import demonstrate
 from verl_agent.types import DemoAction, Message, StepResult
 
 SEARCH = TagFormat(tags=(("search", "words"), ("answer", "answer")))
-FORMS = [TextCraft.action_format, LineFormat(placeholder="<number>"), SEARCH, FenceFormat()]
+FORMATS = [TextCraft.action_format, LineFormat(placeholder="<number>"), SEARCH, FenceFormat()]
 AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
 
 
@@ -43,6 +45,9 @@ AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
         ("Action: get 4 birch log", "get 4 birch log"),
         ("Thought: wood.\nAction: get 4 birch log.", "get 4 birch log."),
         ("Action: get 1 oak log? No.\nAction:   GET  4  Birch Log  ", "GET  4  Birch Log"),
+        ("Action: get 4 birch log\nI chose Action: get because it is wood.", "get 4 birch log"),
+        ("I say Action: get 1 oak log, or Action: get 4 birch log", "get 4 birch log"),
+        ("> Action: get 4 birch log", "get 4 birch log"),
         ("Action:\n```\nget 4 birch log\n```", "get 4 birch log"),
         ("Action: ```get 4 birch log```", "get 4 birch log"),
         ("```text\nAction: get 4 birch log\n```", "get 4 birch log"),
@@ -50,6 +55,10 @@ AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
         ("**Action**: get 4 birch log", "get 4 birch log"),
         ("__Action__ : get 4 birch log", "get 4 birch log"),
         ("*Action: get 4 birch log*", "get 4 birch log"),
+        ("**Action: get 4 birch log**", "get 4 birch log"),
+        ("Action: **get 4 birch log**", "get 4 birch log"),
+        ("Action: ``get `4` birch log``", "get `4` birch log"),
+        ("Action:\r\n```sh\r\nls -la\r\n```", "ls -la"),
         ("The reaction: none", None),
         ("action : get 4 birch log\nObservation: Got 4 birch log", "get 4 birch log"),
         ("<think>Action: no</think>\nAction: yes", "yes"),
@@ -64,7 +73,7 @@ AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
         ("", None),
     ],
 )
-def test_the_last_action_is_read_however_it_is_dressed(reply, action):
+def test_line_format_parses_the_last_action_whatever_marks_surround_it(reply, action):
     assert last_action(reply) == action
 
 
@@ -77,27 +86,93 @@ def test_the_last_action_is_read_however_it_is_dressed(reply, action):
         ("<think>```stop [no]```</think> ```stop [yes]```", "stop [yes]"),
         ("``` ```", None),
         ("click [12]", None),
+        ("```python\nfor x in y:\n    print(x)\n```", "for x in y:\n    print(x)"),
+        ("```c++\n\n    return 1;\n```", "    return 1;"),
+        ("```click [1]\n``` or\n```\nls\npwd\n```", "ls\npwd"),
+        ("````\n```\nx\n```\n````", "```\nx\n```"),
     ],
 )
-def test_the_last_fence_is_read(reply, action):
+def test_fence_format_parses_the_last_fence(reply, action):
     assert last_fence(reply) == action
+
+
+TEXTS = [
+    "select * from books where author='Brown'",
+    'grep "a b" *.py',
+    '"quoted"',
+    "'a' == 'b'",
+    "`ls`",
+    "**/*.py",
+    'echo "Action: done"',
+    "a  b\tc",
+    "end`",
+    "```python",
+    "x\ud800y",
+    "a\u2028b",
+]
+LINES = [
+    "for x in y:\n    print(x)",
+    "    if x:\n        y = 'z'",
+    "a\n\n\nb",
+    "ls\nfoo",
+    "```sh\nls\n```",
+    "x\r\ny",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("action_format", [LineFormat(), TagFormat(tags=(("sql", "query"),)), FenceFormat()], ids=repr)
+def test_formats_return_actions_of_one_line_as_written(action_format, text):
+    action = action_format.action_with(text)
+    assert action_format.parse(f"I try this.\n{action_format.format(action)}") == action
+
+
+@pytest.mark.parametrize("text", LINES)
+@pytest.mark.parametrize("action_format", [TagFormat(tags=(("sql", "query"),)), FenceFormat()], ids=repr)
+def test_tags_and_fences_return_actions_of_several_lines_as_written(action_format, text):
+    action = action_format.action_with(text)
+    assert action_format.parse(action_format.format(action)) == action
+
+
+def test_text_of_a_tag_keeps_its_indentation_when_it_is_parsed_twice():
+    action = SEARCH.parse("<search>\n    if x:\n        y\n</search>")
+    assert action == "<search>\n    if x:\n        y</search>"
+    assert SEARCH.parse(action) == action
+    assert SEARCH.split(action) == ("search", "    if x:\n        y")
+
+
+@pytest.mark.parametrize(
+    ("text", "unwrapped"),
+    [
+        ("`a`", "a"),
+        ("** a **", "a"),
+        ("`a", "`a"),
+        ("a`", "a`"),
+        ("`a` `b`", "`a` `b`"),
+        ("'a'", "'a'"),
+        ("``", "``"),
+        ("`a``", "`a``"),
+    ],
+)
+def test_only_a_balanced_pair_around_the_whole_text_is_unwrapped(text, unwrapped):
+    assert unwrap(text) == unwrapped
 
 
 @pytest.mark.parametrize(
     "junk", ["`" * 200_000, "<think>" * 50_000, "Action: " * 50_000, "```" + " " * 500_000, "<" * 300_000]
 )
-def test_a_megabyte_of_nonsense_is_read_in_no_time(junk):
-    """A reply is what a model writes; the timeout of a test is what a quadratic pattern would meet."""
-    for action_format in FORMS:
+def test_parsing_a_megabyte_takes_linear_time(junk):
+    """A pattern with quadratic time would reach the timeout of the test."""
+    for action_format in FORMATS:
         assert len(action_format.parse(junk) or "") <= len(junk)
     assert FunctionCalls(LineFormat()).parse_reply(junk + "<tool_call>" * 10_000) is None
 
 
-# Forms
+# Action formats
 
 
-@pytest.mark.parametrize("action_format", FORMS, ids=lambda action_format: action_format.kind)
-def test_a_form_reads_what_it_writes_and_travels_as_json(action_format):
+@pytest.mark.parametrize("action_format", FORMATS, ids=lambda action_format: action_format.kind)
+def test_formats_parse_what_they_format_and_survive_json(action_format):
     action = "<search>who</search>" if action_format.kind == "tag" else "get 1 oak log"
     assert action_format.parse(action_format.format(action)) == action
     assert action_format_from_json(json.loads(json.dumps(action_format_to_json(action_format)))) == action_format
@@ -106,12 +181,12 @@ def test_a_form_reads_what_it_writes_and_travels_as_json(action_format):
 @pytest.mark.parametrize(
     "value", [None, {}, {"kind": "shout"}, {"kind": "line", "loud": True}, {"kind": "tag", "tags": 3}]
 )
-def test_a_form_of_another_version_is_an_error(value):
-    with pytest.raises(EnvError, match="is not known here"):
+def test_unknown_action_format_raises_env_error(value):
+    with pytest.raises(EnvError, match="is not known to this version"):
         action_format_from_json(value)
 
 
-def test_the_empty_tag_is_no_action():
+def test_an_empty_tag_has_no_text():
     assert SEARCH.parse("<search> </search>") == "<search></search>"
     assert SEARCH.split("<search></search>") is None
     assert SEARCH.split("<answer>a b</answer>") == ("answer", "a b")
@@ -121,7 +196,7 @@ def test_the_empty_tag_is_no_action():
 # Agents
 
 
-@pytest.mark.parametrize("action_format", FORMS, ids=lambda action_format: action_format.kind)
+@pytest.mark.parametrize("action_format", FORMATS, ids=lambda action_format: action_format.kind)
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_agent_reads_its_own_demonstrations(agent, action_format):
     action = "<search>who</search>" if action_format.kind == "tag" else "get 1 oak log"
@@ -233,6 +308,13 @@ def test_functions_that_the_environment_names_none_are_one():
     assert agent.parse_reply(agent.render_demo([DemoAction("go {north}", "why")], 0)) == "go {north}"
     assert agent.observe(StepResult("seen"), "go", 1) == {"role": "tool", "content": "seen"}
     assert FunctionCalls(SEARCH).format_error == "No function call found. Call one of: act(action)."
+
+
+def test_string_arguments_keep_line_breaks_indentation_and_quotes():
+    run = Tool("run", "Run code.", "run {code}", (Parameter("code"),))
+    agent = FunctionCalls(LineFormat((run,)))
+    action = "run if x:\n    print('a  b')"
+    assert agent.parse_reply(agent.render_demo([DemoAction(action)], 0)) == action
 
 
 # Context

@@ -77,8 +77,8 @@ def test_where_all_parts_are_needed_each_has_to_stand_there_as_words():
     ("reply", "action"),
     [
         ("<search>France capital</search>", ("search", "France capital")),
-        ("<think>hm</think>\n< Search >\n France\n capital </SEARCH>", ("search", "France capital")),
-        ("```\n<answer>`Paris`</answer>\n```", ("answer", "Paris")),
+        ("<think>hm</think>\n< Search >\n France\n capital </SEARCH>", ("search", " France\n capital")),
+        ("```\n<answer>`Paris`</answer>\n```", ("answer", "`Paris`")),
         ("<search>a</search><information>b</information><answer>c</answer>", ("search", "a")),
         ("<think>maybe <answer>Rome</answer>?</think><answer>Paris</answer>", ("answer", "Paris")),
         ("maybe <answer>Rome</answer>?</think><answer>Paris</answer>", ("answer", "Paris")),
@@ -94,8 +94,16 @@ def test_where_all_parts_are_needed_each_has_to_stand_there_as_words():
         ("<think><search>France</search></think>", None),
     ],
 )
-def test_the_first_action_is_read_however_it_is_dressed(reply, action):
+def test_the_first_tag_is_parsed_whatever_surrounds_it(reply, action):
     assert first_tag(reply, ("search", "answer")) == action
+
+
+def test_queries_and_answers_may_have_line_breaks_and_quotes_around_them():
+    plain, quoted, answer = play(
+        ["<search>Mali capital</search>", '<search>\n "Mali\n capital"</search>', "<answer>`Bamako`</answer>"]
+    )
+    assert quoted.observation == plain.observation
+    assert answer.reward == 1.0
 
 
 def test_a_search_shows_passages_and_an_answer_ends_the_episode():
@@ -124,7 +132,9 @@ def test_a_query_that_is_repeated_is_counted_and_an_answer_is_seen_once():
     assert [(step.info["repeated_query"], "answer_seen" in step.info) for step in steps] == [(0.0, True), (1.0, False)]
 
 
-@pytest.mark.parametrize("reply", ["Bamako", "<search></search>", "", f"<search>{'x' * (MAX_QUERY + 1)}</search>"])
+@pytest.mark.parametrize(
+    "reply", ["Bamako", "<search></search>", '<search>""</search>', "", f"<search>{'x' * (MAX_QUERY + 1)}</search>"]
+)
 def test_what_is_no_action_is_counted(reply):
     (step,) = play([reply])
     assert step.info == {"invalid_action": 1.0}

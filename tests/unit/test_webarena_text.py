@@ -42,6 +42,10 @@ from verl_agent.errors import ConfigError, EnvError
         ("go_forward", Action("go_forward")),
         ("stop [It is [N/A]]", Action("stop", text="It is [N/A]")),
         ("stop", Action("stop")),
+        ("`click [12]`", Action("click", "12")),
+        ("\nclick\n [12]\n", Action("click", "12")),
+        ("type [5] [red\n shoes] [0]", Action("type", "5", "red shoes")),
+        ("\"stop [It is 'red']\"", Action("stop", text="It is 'red'")),
     ],
 )
 def test_an_action_is_read(text, action):

@@ -1,4 +1,8 @@
-"""How an action is marked in a reply: what an environment says about its actions, whatever agent plays it."""
+"""Formats in which a reply marks its action, and the actions of an environment as functions.
+
+An environment declares its format; every agent explains it to the model and reads replies by it. Parsing returns the
+action as the model wrote it: quotes, line breaks, indentation and inner spaces stay.
+"""
 
 import math
 import re
@@ -7,23 +11,23 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from verl_agent.envs.parsing import first_tag, last_action, last_fence
+from verl_agent.envs.parsing import first_tag, last_action, last_fence, trim
 from verl_agent.errors import EnvError
 
 TYPES: Mapping[str, type] = {"string": str, "integer": int, "number": float, "boolean": bool}
-"""Types of a tool's parameters, as JSON Schema names them."""
+"""Types of a tool's parameters, by their names in JSON Schema."""
 MAX_DIGITS = 15
-"""Characters that a number may have; more would not be exact."""
+"""Most characters of a number; a longer one would lose digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a tool; all are required.
+    """One parameter of a tool; every parameter is required.
 
     Attributes:
-        name: as the tool's `action` has it in braces.
+        name: name of the parameter, in braces in the tool's `action`.
         type: `string`, `integer`, `number` or `boolean`.
-        description: for the model.
+        description: explanation for the model.
     """
 
     name: str
@@ -31,21 +35,28 @@ class Parameter:
     description: str = ""
 
     def read(self, value: Any) -> str | None:
-        """A value as text, or None if it is not of the type; numbers written as texts are taken."""
-        text = " ".join(str(value).split())
+        """Return `value` as text, or None if it has another type. A number may be written as text.
+
+        Strings keep their inner line breaks and spaces.
+        """
         if self.type == "boolean" or isinstance(value, bool):
-            return text.lower() if self.type == "boolean" and isinstance(value, bool) else None
+            return str(value).lower() if self.type == "boolean" and isinstance(value, bool) else None
+        text = trim(str(value))
         if not isinstance(value, str | int | float) or not text:
             return None
         if self.type == "string":
             return text
         try:
-            read = float(text) if len(text) <= MAX_DIGITS else None
+            number = float(text) if len(text) <= MAX_DIGITS else None
         except ValueError:
             return None
-        if read is None or not math.isfinite(read) or (self.type == "integer" and not read.is_integer()):
+        if number is None or not math.isfinite(number) or (self.type == "integer" and not number.is_integer()):
             return None
-        return str(int(read)) if self.type == "integer" else text
+        return str(int(number)) if self.type == "integer" else text.strip()
+
+    def value(self, text: str) -> Any:
+        """Return the JSON value of a text that `read` returned."""
+        return text == "true" if self.type == "boolean" else TYPES[self.type](text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +64,10 @@ class Tool:
     """One action as a function that a model may call.
 
     Attributes:
-        name: of the function.
-        description: what it does.
-        action: the environment's own words for it, with the parameters in braces: `get {number} {item}`.
-        parameters: in the order in which the model is told of them.
+        name: name of the function.
+        description: effect of the function, for the model.
+        action: the environment's own syntax, with the parameters in braces: `get {number} {item}`.
+        parameters: parameters in the order in which the model reads them.
     """
 
     name: str
@@ -66,41 +77,41 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The function as chat templates take it (OpenAI's format)."""
+        """Description of the function for chat templates, in OpenAI's format."""
         properties = {p.name: {"type": p.type, "description": p.description} for p in self.parameters}
         parameters = {"type": "object", "properties": properties, "required": [p.name for p in self.parameters]}
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
     def render(self, arguments: Mapping[str, Any]) -> str | None:
-        """The action for these arguments, or None where one is missing or of another type."""
+        """Return the action for `arguments`, or None if one is missing or has the wrong type."""
         values = {p.name: p.read(arguments[p.name]) for p in self.parameters if p.name in arguments}
         if len(values) < len(self.parameters) or None in values.values():
             return None
         return self.action.format(**values)
 
     def parse(self, action: str) -> dict[str, Any] | None:
-        """The arguments that `render` makes `action` of, or None if it is not this tool's."""
+        """Return the arguments from which `render` builds `action`, or None if another tool does."""
         pattern = "".join(
             f"(?P<{part[1:-1]}>.+?)" if part.startswith("{") else re.escape(part)
             for part in re.split(r"(\{\w+\})", self.action)
         )
-        found = re.fullmatch(pattern, action)
+        found = re.fullmatch(pattern, action, re.DOTALL)
         if found is None:
             return None
         texts = found.groupdict()
         if any(p.read(texts[p.name]) is None for p in self.parameters if p.type != "boolean"):
             return None
-        return {p.name: _value(p, texts[p.name]) for p in self.parameters}
+        return {p.name: p.value(texts[p.name]) for p in self.parameters}
 
 
 @dataclass(frozen=True)
 class ActionFormat(ABC):
-    """How replies mark an action.
+    """Mark around the action in a reply.
 
     Attributes:
-        tools: the actions as functions, for agents that call them; without any there is one, `act`, that takes the
-            action as text.
+        tools: the actions as functions, for agents that call functions. Without tools such an agent offers one
+            function, `act`, which takes the action as text.
     """
 
     kind: ClassVar[str]
@@ -109,23 +120,29 @@ class ActionFormat(ABC):
     @property
     @abstractmethod
     def template(self) -> str:
-        """What a marked action looks like, with words in place of the action."""
+        """Example of a marked action, with a placeholder for the action."""
 
     @abstractmethod
     def parse(self, reply: str) -> str | None:
-        """The action in a reply, without its marks, or None."""
+        """Return the action in a reply, without its mark, or None."""
 
     @abstractmethod
     def format(self, action: str) -> str:
-        """An action as a reply has it: `parse(format(action)) == action`."""
+        """Return `action` with its mark: `parse(format(action)) == action`."""
+
+    def action_with(self, text: str) -> str:
+        """Return an action that contains `text`, for checks of the format."""
+        return text
 
 
 @dataclass(frozen=True)
 class LineFormat(ActionFormat):
-    """The text after the last `Action:`, up to the end of its line.
+    """The line after the last `Action:`.
+
+    It holds one line: an action with line breaks needs a `FenceFormat` or a `TagFormat`.
 
     Attributes:
-        placeholder: what stands for the action when the form is explained.
+        placeholder: text in place of the action in the explanation for the model.
     """
 
     kind: ClassVar[str] = "line"
@@ -137,20 +154,25 @@ class LineFormat(ActionFormat):
         return f"Action: {self.placeholder}"
 
     def parse(self, reply: str) -> str | None:
-        """See `ActionFormat`."""
+        """See `ActionFormat`; one balanced pair of backticks or asterisks around the line is removed."""
         return last_action(reply)
 
     def format(self, action: str) -> str:
-        """See `ActionFormat`."""
-        return f"Action: {action}"
+        """See `ActionFormat`; backticks protect an action that `parse` would otherwise change."""
+        plain = f"Action: {action}"
+        if self.parse(plain) == action:
+            return plain
+        ticks = _longer_ticks(action, 1)
+        protected = f"Action: {ticks} {action} {ticks}"
+        return protected if self.parse(protected) == action else plain
 
 
 @dataclass(frozen=True)
 class TagFormat(ActionFormat):
-    """The first of some tags, such as `<search>words</search>`; the action keeps its tag.
+    """The first of some tags, for example `<search>words</search>`; the action keeps its tag.
 
     Attributes:
-        tags: name of each tag, and the words that stand for its text when the form is explained.
+        tags: name of each tag, and its placeholder text in the explanation for the model.
     """
 
     kind: ClassVar[str] = "tag"
@@ -159,29 +181,33 @@ class TagFormat(ActionFormat):
     @property
     def template(self) -> str:
         """See `ActionFormat`."""
-        return " or ".join(f"<{name}>{words}</{name}>" for name, words in self.tags)
+        return " or ".join(f"<{name}>{placeholder}</{name}>" for name, placeholder in self.tags)
 
     def parse(self, reply: str) -> str | None:
         """See `ActionFormat`."""
-        found = first_tag(reply, [name for name, _ in self.tags])
-        return f"<{found[0]}>{found[1]}</{found[0]}>" if found else None
+        tag = first_tag(reply, [name for name, _ in self.tags])
+        return _tagged(*tag) if tag else None
 
     def format(self, action: str) -> str:
         """See `ActionFormat`."""
         return action
 
+    def action_with(self, text: str) -> str:
+        """See `ActionFormat`."""
+        return _tagged(self.tags[0][0], text)
+
     def split(self, action: str) -> tuple[str, str] | None:
-        """Name and text of an action, or None if it is none of this form."""
-        found = first_tag(action, [name for name, _ in self.tags])
-        return found if found and found[1] else None
+        """Return name and text of an action, or None if it has no tag of this format or no text."""
+        tag = first_tag(action, [name for name, _ in self.tags])
+        return tag if tag and tag[1] else None
 
 
 @dataclass(frozen=True)
 class FenceFormat(ActionFormat):
-    """The text inside the last triple backticks.
+    """The text inside the last triple backticks; it may have several lines.
 
     Attributes:
-        placeholder: what stands for the action when the form is explained.
+        placeholder: text in place of the action in the explanation for the model.
     """
 
     kind: ClassVar[str] = "fence"
@@ -197,38 +223,47 @@ class FenceFormat(ActionFormat):
         return last_fence(reply)
 
     def format(self, action: str) -> str:
-        """See `ActionFormat`."""
-        return f"```{action}```"
+        """See `ActionFormat`; an action with line breaks or backticks stands between lines of backticks."""
+        inline = f"```{action}```"
+        if self.parse(inline) == action:
+            return inline
+        ticks = _longer_ticks(action, 3)
+        return f"{ticks}\n{action}\n{ticks}"
 
 
-FORMS: Mapping[str, type[ActionFormat]] = {form.kind: form for form in (LineFormat, TagFormat, FenceFormat)}
+FORMATS: Mapping[str, type[ActionFormat]] = {kind.kind: kind for kind in (LineFormat, TagFormat, FenceFormat)}
 
 
 def action_format_to_json(action_format: ActionFormat) -> dict[str, Any]:
-    """A form as JSON, for clients on other machines."""
+    """Return a format as JSON, for clients on other machines."""
     return {"kind": action_format.kind, **asdict(action_format)}
 
 
 def action_format_from_json(value: Any) -> ActionFormat:
-    """The form that `action_format_to_json` wrote.
+    """Return the format that `action_format_to_json` wrote.
 
     Raises:
-        EnvError: it is none that this version knows.
+        EnvError: `value` is not a format of this version.
     """
     try:
         fields = dict(value)
-        kind = FORMS[fields.pop("kind")]
+        kind = FORMATS[fields.pop("kind")]
         fields["tools"] = tuple(
             Tool(**{**tool, "parameters": tuple(Parameter(**p) for p in tool["parameters"])})
             for tool in fields.get("tools", ())
         )
         if "tags" in fields:
-            fields["tags"] = tuple((str(name), str(words)) for name, words in fields["tags"])
+            fields["tags"] = tuple((str(name), str(placeholder)) for name, placeholder in fields["tags"])
         return kind(**fields)
     except (KeyError, TypeError, ValueError) as error:
-        raise EnvError(f"the form of the actions, {value!r}, is not known here: {error!r}.") from error
+        raise EnvError(f"the action format {value!r} is not known to this version: {error!r}.") from error
 
 
-def _value(parameter: Parameter, text: str) -> Any:
-    kind = TYPES[parameter.type]
-    return text == "true" if kind is bool else kind(text)
+def _tagged(name: str, text: str) -> str:
+    """Return `text` in a tag; a line break before it protects its indentation."""
+    return f"<{name}>{chr(10) if text[:1].isspace() else ''}{text}</{name}>"
+
+
+def _longer_ticks(action: str, least: int) -> str:
+    """Return more backticks than `action` has in a row."""
+    return "`" * max([least, *(len(ticks) + 1 for ticks in re.findall("`+", action))])

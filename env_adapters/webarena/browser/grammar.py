@@ -69,6 +69,7 @@ def parse(text: str) -> Action:
     """Read one action.
 
     Brackets may lie inside a text, a missing last argument of `type` means Enter, and case matters in arguments only.
+    The action is read as one line, without the quotes and code marks around it.
 
     Raises:
         ActionError: it is none, or lacks an argument.
@@ -77,7 +78,7 @@ def parse(text: str) -> Action:
         >>> parse("type [12] [red [small] shoes]")
         Action(kind='type', element='12', text='red [small] shoes', enter=True)
     """
-    line = text.strip()
+    line = " ".join(text.split()).strip("`\"' ")
     if not line:
         raise ActionError("No action was found.")
     name = re.match(r"[A-Za-z_]*", line)[0].lower()  # type: ignore[index]  # it matches the empty text too
