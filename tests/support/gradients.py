@@ -23,7 +23,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
 from tests.support.letters import CUT, LOST, SHORT, WON
-from verl_agent.rollout.tokens import Sample
+from verl_agent.rollout.tokens import Segment
 
 VOCABULARY = 128
 CLIP = 0.2
@@ -35,7 +35,7 @@ class Row:
 
     Attributes:
         group: the task that it is compared within.
-        sample: its tokens.
+        segment: its tokens.
         reward: its return.
         logits_TV: float `(prompt + response, vocabulary)`, of the policy that is updated.
         old_T: float `(response,)`, log-probs of the policy that sampled.
@@ -43,7 +43,7 @@ class Row:
     """
 
     group: str
-    sample: Sample
+    segment: Segment
     reward: float
     logits_TV: Tensor
     old_T: Tensor
@@ -52,7 +52,7 @@ class Row:
 
 def log_probs(row: Row) -> Tensor:
     """Float `(prompt + response,)`: at each place the log-prob of the token that follows, 0 at the last one."""
-    ids = torch.tensor(row.sample.prompt_ids + row.sample.response_ids)
+    ids = torch.tensor(row.segment.prompt_ids + row.segment.response_ids)
     following = torch.log_softmax(row.logits_TV, -1)[:-1].gather(-1, ids[1:, None])[:, 0]
     return torch.cat([following, following.new_zeros(1)])
 
@@ -62,15 +62,15 @@ def batch() -> list[Row]:
     generator = torch.Generator().manual_seed(0)
     rows = []
     played = [("a", WON, 1.0), ("b", LOST, 0.0), ("a", LOST, 0.0), ("a", CUT, 0.25), ("b", SHORT, 0.5), ("c", SHORT, 1)]
-    for group, sample, reward in played:
-        length = len(sample.prompt_ids) + len(sample.response_ids)
+    for group, segment, reward in played:
+        length = len(segment.prompt_ids) + len(segment.response_ids)
         logits_TV = torch.randn(length, VOCABULARY, generator=generator, dtype=torch.float64, requires_grad=True)
         noise_T, values_T = (
-            torch.randn(len(sample.response_ids), generator=generator, dtype=torch.float64) for _ in range(2)
+            torch.randn(len(segment.response_ids), generator=generator, dtype=torch.float64) for _ in range(2)
         )
-        row = Row(group, sample, float(reward), logits_TV, noise_T, values_T)
-        old_T = log_probs(row)[len(sample.prompt_ids) - 1 : -1].detach() + 0.3 * noise_T  # some ratios are clipped
-        rows.append(Row(group, sample, float(reward), logits_TV, old_T, values_T))
+        row = Row(group, segment, float(reward), logits_TV, noise_T, values_T)
+        old_T = log_probs(row)[len(segment.prompt_ids) - 1 : -1].detach() + 0.3 * noise_T  # some ratios are clipped
+        rows.append(Row(group, segment, float(reward), logits_TV, old_T, values_T))
     return rows
 
 
@@ -87,10 +87,10 @@ def nested(rows: Sequence[Sequence[float] | Tensor]) -> Tensor:
 
 def estimated(rows: list[Row], estimator: str, config: AlgoConfig) -> DataProto:
     """Advantages and returns as verl's V1 trainer gets them."""
-    rewards = [[0.0] * (len(row.sample.response_ids) - 1) + [row.reward] for row in rows]
+    rewards = [[0.0] * (len(row.segment.response_ids) - 1) + [row.reward] for row in rows]
     data = DataProto.from_dict(
         {
-            "response_mask": padded([row.sample.response_mask for row in rows]).long(),
+            "response_mask": padded([row.segment.response_mask for row in rows]).long(),
             "token_level_rewards": padded(rewards),
             "values": padded([row.values_T for row in rows]),
         },
@@ -108,15 +108,15 @@ def estimated(rows: list[Row], estimator: str, config: AlgoConfig) -> DataProto:
 
 
 def fields(rows: list[Row], **columns: Tensor) -> TensorDict:
-    mask = nested([row.sample.response_mask for row in rows])
+    mask = nested([row.segment.response_mask for row in rows])
     data = {
-        "prompts": nested([row.sample.prompt_ids for row in rows]),
-        "responses": nested([row.sample.response_ids for row in rows]),
+        "prompts": nested([row.segment.prompt_ids for row in rows]),
+        "responses": nested([row.segment.response_ids for row in rows]),
         "response_mask": mask,
         **{name: response_to_nested(column, mask) for name, column in columns.items()},
     }
     batch = TensorDict(data, batch_size=len(rows))
-    tokens = sum(sum(row.sample.response_mask) for row in rows)
+    tokens = sum(sum(row.segment.response_mask) for row in rows)
     for name, value in (("dp_size", 1), ("batch_num_tokens", tokens), ("global_batch_size", len(rows))):
         tu.assign_non_tensor_data(batch, name, value)
     return batch
@@ -143,7 +143,7 @@ def actor_gradients(
 
 def written(row: Row) -> list[int]:
     """Places of the response that the model wrote."""
-    return [place for place, mask in enumerate(row.sample.response_mask) if mask]
+    return [place for place, mask in enumerate(row.segment.response_mask) if mask]
 
 
 def by_hand(rows: list[Row], estimator: str, config: AlgoConfig) -> list[list[float]]:
@@ -201,10 +201,10 @@ def hand_gradients(
     """
     losses = []
     for number, (row, along) in enumerate(zip(rows, advantages, strict=True)):
-        begin = len(row.sample.prompt_ids)
+        begin = len(row.segment.prompt_ids)
         terms = [row.logits_TV.sum() * 0]
         for place, advantage in zip(written(row), along, strict=True):
-            token = row.sample.response_ids[place]
+            token = row.segment.response_ids[place]
             log_prob = torch.log_softmax(row.logits_TV[begin + place - 1], -1)[token]
             ratio = (log_prob - row.old_T[place]).exp()
             terms.append(-torch.min(ratio * advantage, ratio.clamp(1 - CLIP, 1 + high) * advantage))
@@ -219,4 +219,4 @@ def hand_gradients(
 
 def predicting_written(row: Row) -> list[int]:
     """Places of prompt and response whose logits predict a token that the model wrote."""
-    return [len(row.sample.prompt_ids) + place - 1 for place in written(row)]
+    return [len(row.segment.prompt_ids) + place - 1 for place in written(row)]

@@ -4,7 +4,7 @@ from itertools import zip_longest
 
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, MergeResult
 
-from verl_agent.rollout.tokens import EpisodeTokens, Sample
+from verl_agent.rollout.tokens import EpisodeTokens, Segment
 from verl_agent.types import Message
 
 END = 2
@@ -24,19 +24,19 @@ class LetterBuilder(ContinuousTokenBuilder):
         return MergeResult(token_ids=ids + new, appended_token_count=len(new), kind="context")
 
 
-def episode(replies: list[str], observations: list[str]) -> Sample:
-    """The sample of an episode; one reply more than observations is a last one that its token budget cut."""
+def episode(replies: list[str], observations: list[str]) -> Segment:
+    """The segment of an episode; one reply more than observations is a last one that its token budget cut."""
     tokens = EpisodeTokens(LetterBuilder(), END)
     messages: list[Message] = [{"role": "user", "content": "begin"}]
     for reply, observation in zip_longest(replies, observations):
-        tokens.read(messages)
-        tokens.write(reply, [ord(letter) for letter in reply] + [END] * (observation is not None))
+        tokens.add_messages(messages)
+        tokens.add_reply(reply, [ord(letter) for letter in reply] + [END] * (observation is not None))
         messages.append({"role": "assistant", "content": reply})
         if observation is not None:
             messages.append({"role": "user", "content": observation})
-            tokens.read(messages)
-    (sample,) = tokens.samples()
-    return sample
+            tokens.add_messages(messages)
+    (segment,) = tokens.segments()
+    return segment
 
 
 WON = episode(["go", "up"], ["stone", "you won"])

@@ -14,19 +14,19 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from tests.support.letters import END, LOST, SHORT, WON
-from verl_agent.rollout.tokens import Sample
+from verl_agent.rollout.tokens import Segment
 
 ESTIMATORS = ("gae", "grpo", "rloo", "reinforce_plus_plus")
 
 
-def with_the_last_observation(sample: Sample) -> Sample:
+def with_the_last_observation(segment: Segment) -> Segment:
     """As the reference builds it: the reward falls on a token that the model did not write."""
-    return Sample(sample.prompt_ids, [*sample.response_ids, 9, 9], [*sample.response_mask, 0, 0], None)
+    return Segment(segment.prompt_ids, [*segment.response_ids, 9, 9], [*segment.response_mask, 0, 0], None)
 
 
 def advantages(
     estimator: str,
-    rows: list[tuple[str, Sample, float]],
+    rows: list[tuple[str, Segment, float]],
     values_BT: Tensor | None = None,
     gamma: float = 1.0,
     lam: float = 1.0,
@@ -36,7 +36,7 @@ def advantages(
 
     Args:
         estimator: `algorithm.adv_estimator`.
-        rows: group, sample and reward of each episode.
+        rows: group, segment and reward of each episode.
         values_BT: float `(B, T)`, the critic's values; zero if left out.
         gamma: discount a token.
         lam: of GAE.
@@ -44,13 +44,13 @@ def advantages(
     """
     outputs = [
         AgentLoopOutput(
-            prompt_ids=sample.prompt_ids,
-            response_ids=sample.response_ids,
-            response_mask=sample.response_mask,
+            prompt_ids=segment.prompt_ids,
+            response_ids=segment.response_ids,
+            response_mask=segment.response_mask,
             reward_score=reward,
             metrics=AgentLoopMetrics(),
         ).as_dict()
-        for _, sample, reward in rows
+        for _, segment, reward in rows
     ]
     mask_BT, rewards_BT = (
         pad_sequence([output[name] for output in outputs], batch_first=True) for name in ("response_mask", "rm_scores")
@@ -76,9 +76,9 @@ def on_written_tokens(data: DataProto) -> list[Tensor]:
 GROUP = [("a", WON, 1.0), ("a", LOST, 0.0), ("a", SHORT, 0.0)]
 
 
-@pytest.mark.parametrize("sample", [WON, LOST, SHORT])
-def test_the_last_observation_is_left_out_of_the_sample(sample):
-    assert (sample.response_ids[-1], sample.response_mask[-1]) == (END, 1)
+@pytest.mark.parametrize("segment", [WON, LOST, SHORT])
+def test_the_last_observation_is_left_out_of_the_sample(segment):
+    assert (segment.response_ids[-1], segment.response_mask[-1]) == (END, 1)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -108,9 +108,9 @@ def test_gae_returns_are_the_outcome_discounted_over_written_tokens():
 
 def test_gae_skips_what_the_critic_says_of_observations():
     """Returns by hand for 2 written tokens, 3 of an observation, 2 written: values 0.4, 0.2, then 0.6, 0.8."""
-    sample = Sample([1], [5, END, 7, 7, 7, 6, END], [1, 1, 0, 0, 0, 1, 1], None)
+    segment = Segment([1], [5, END, 7, 7, 7, 6, END], [1, 1, 0, 0, 0, 1, 1], None)
     values_BT = torch.tensor([[0.4, 0.2, 50.0, 60.0, 70.0, 0.6, 0.8]])
-    data = advantages("gae", [("a", sample, 1.0)], values_BT, gamma=1.0, lam=0.5)
+    data = advantages("gae", [("a", segment, 1.0)], values_BT, gamma=1.0, lam=0.5)
     last = 1.0 - 0.8  # reward minus value; before it: the next written value minus this one, plus half of what follows
     third = 0.8 - 0.6 + 0.5 * last
     second = 0.6 - 0.2 + 0.5 * third
@@ -124,8 +124,8 @@ def test_gae_skips_what_the_critic_says_of_observations():
     ("estimator", "lost"), [("gae", True), ("reinforce_plus_plus", True), ("grpo", False), ("rloo", False)]
 )
 def test_a_reward_on_an_observation_is_lost(estimator, lost):
-    """Verl 0.9.1, trainer/ppo/core_algos.py: the trap that `EpisodeTokens.sample` avoids. Not wished for, but so."""
-    rows = [(group, with_the_last_observation(sample), reward) for group, sample, reward in GROUP]
+    """Verl 0.9.1, trainer/ppo/core_algos.py: the trap that `EpisodeTokens.segment` avoids. Not wished for, but so."""
+    rows = [(group, with_the_last_observation(segment), reward) for group, segment, reward in GROUP]
     assert all((row == 0).all() for row in on_written_tokens(advantages(estimator, rows))) is lost
 
 
@@ -140,7 +140,7 @@ def test_an_episode_that_is_left_out_leaves_the_statistics_of_the_smaller_group(
 @pytest.mark.parametrize(("estimator", "by_hand"), [("grpo", [1.5, -0.5, -0.5]), ("rloo", [1.0, -0.3333, -0.3333])])
 def test_a_failed_episode_as_a_row_of_zeros_would_shift_its_group(estimator, by_hand):
     """The reference keeps a failed episode with reward 0 (fault 4); that all its tokens are masked does not help."""
-    failed = ("a", Sample([1], [5, 6], [0, 0], None), 0.0)
+    failed = ("a", Segment([1], [5, 6], [0, 0], None), 0.0)
     shifted = on_written_tokens(advantages(estimator, [*GROUP, failed]))[:3]
     assert [row[0].item() for row in shifted] == pytest.approx(by_hand, abs=1e-4)
 

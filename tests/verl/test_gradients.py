@@ -67,11 +67,11 @@ def test_gradients_of_turns_are_those_of_their_advantages(estimator, gamma):
     """What each turn is worth is compared with the papers in test_turn_estimators.py; all its tokens have it."""
     rows = batch()
     credit = RewardShaping(place="turn", turn_gamma=gamma)
-    turns = [(f"{row.group}_{place}_0", row.sample, *as_turns(row)) for place, row in enumerate(rows)]
+    turns = [(f"{row.group}_{place}_0", row.segment, *as_turns(row)) for place, row in enumerate(rows)]
     data = advantages(estimator, turns, credit)
     worth = by_turn(data, turns)
     along = [
-        [value for value, (start, end) in zip(values, spans(torch.tensor(row.sample.response_mask)), strict=True)
+        [value for value, (start, end) in zip(values, spans(torch.tensor(row.segment.response_mask)), strict=True)
          for _ in range(end - start)]
         for row, values in zip(rows, worth, strict=True)
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_gradients_of_turns_are_those_of_their_advantages(estimator, gamma):
 
 def as_turns(row: Row) -> tuple[list[float], list[str]]:
     """Rewards and states of the turns: a penalty for each but the last, the return there; all but the first differ."""
-    count = len(spans(torch.tensor(row.sample.response_mask)))
+    count = len(spans(torch.tensor(row.segment.response_mask)))
     return [-0.1] * (count - 1) + [row.reward], ["start", *(f"{row.reward}, {turn}" for turn in range(1, count))]
 
 
@@ -106,8 +106,8 @@ def test_what_dapo_clips_and_a_reference_keeps_near():
 def test_rows_that_fill_a_batch_up_change_nothing():
     rows, settings = batch(), AlgoConfig(adv_estimator="grpo")
     advantages_BT = estimated(rows, "grpo", settings).batch["advantages"]
-    sample = replace(SHORT, response_mask=[0] * len(SHORT.response_ids))
-    filling = replace(rows[4], sample=sample, logits_TV=rows[4].logits_TV.detach().clone().requires_grad_())
+    segment = replace(SHORT, response_mask=[0] * len(SHORT.response_ids))
+    filling = replace(rows[4], segment=segment, logits_TV=rows[4].logits_TV.detach().clone().requires_grad_())
     longer_BT = torch.cat([advantages_BT, torch.zeros_like(advantages_BT[:1])])
     alone, filled = actor_gradients(rows, advantages_BT), actor_gradients([*rows, filling], longer_BT)
     assert (filled.pop() == 0).all()
@@ -119,7 +119,7 @@ def test_the_critic_learns_returns_of_written_tokens_only():
     rows, settings = batch(), AlgoConfig(adv_estimator="gae", gamma=0.99, lam=0.95)
     returns_BT = estimated(rows, "gae", settings).batch["returns"]
     predictions = [
-        torch.cat([torch.zeros(len(row.sample.prompt_ids) - 1), row.values_T + 0.1, torch.zeros(1)]).requires_grad_()
+        torch.cat([torch.zeros(len(row.segment.prompt_ids) - 1), row.values_T + 0.1, torch.zeros(1)]).requires_grad_()
         for row in rows
     ]
     data = fields(rows, values=padded([row.values_T for row in rows]), returns=returns_BT)
@@ -129,5 +129,5 @@ def test_the_critic_learns_returns_of_written_tokens_only():
     for row, gradient in zip(rows, torch.autograd.grad(loss, predictions), strict=True):
         expected = torch.zeros(len(gradient), dtype=torch.float64)
         for place, target in zip(predicting_written(row), gae(row, settings)[1], strict=True):
-            expected[place] = (row.values_T[place - len(row.sample.prompt_ids) + 1] + 0.1 - target) / tokens
+            expected[place] = (row.values_T[place - len(row.segment.prompt_ids) + 1] + 0.1 - target) / tokens
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-7)

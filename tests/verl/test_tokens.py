@@ -19,18 +19,10 @@ from verl_agent.agents.functions import FunctionCalls
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
+from verl_agent.rollout.chat_template import check_tools, choose_builder, without_empty_thoughts
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
-from verl_agent.rollout.tokens import (
-    EpisodeTokens,
-    Sample,
-    check_tools,
-    choose_builder,
-    encode_reply,
-    render,
-    render_episode,
-    without_empty_thoughts,
-)
+from verl_agent.rollout.tokens import EpisodeTokens, Segment, encode_reply, render_conversation, render_episode
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason
 
 TEMPLATES = Path(__file__).parents[1] / "data/templates"
@@ -123,12 +115,12 @@ class Played:
     episode: Episode
     engine: ScriptedEngine
     policy: EnginePolicy
-    samples: list[Sample]
+    segments: list[Segment]
 
     @property
-    def sample(self) -> Sample:
-        assert len(self.samples) == 1
-        return self.samples[0]
+    def segment(self) -> Segment:
+        assert len(self.segments) == 1
+        return self.segments[0]
 
 
 def played(
@@ -137,7 +129,7 @@ def played(
     scripted = ScriptedEngine(model.tokenizer, script, **engine)
     policy = model.policy(scripted, budget)
     episode = asyncio.run(play(ITEM, Chatter(turns=turns), plain(context), policy, EpisodeLimits(turns)))
-    return Played(episode, scripted, policy, policy.tokens.samples())
+    return Played(episode, scripted, policy, policy.tokens.segments())
 
 
 def check_tokens(play: Played) -> None:
@@ -154,12 +146,12 @@ def check_tokens(play: Played) -> None:
             aligned += [0.0] * gap
         mask += [1] * len(written[turn])
         aligned += log_probs[turn]
-    assert play.sample is not None
-    assert play.sample.prompt_ids == prompts[0]
-    assert play.sample.prompt_ids + play.sample.response_ids == prompts[-1] + written[-1]
-    assert play.sample.response_mask == mask
-    assert play.sample.response_mask[-1] == 1  # where verl puts the reward
-    assert play.sample.response_log_probs == aligned
+    assert play.segment is not None
+    assert play.segment.prompt_ids == prompts[0]
+    assert play.segment.prompt_ids + play.segment.response_ids == prompts[-1] + written[-1]
+    assert play.segment.response_mask == mask
+    assert play.segment.response_mask[-1] == 1  # where verl puts the reward
+    assert play.segment.response_log_probs == aligned
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 7, 12])
@@ -178,7 +170,9 @@ def test_nothing_is_decoded_and_encoded_again(model):
     ]
     assert len(unusual) >= 8
     assert [turn.reply.text for turn in play.episode.turns] == list(REPLIES)
-    model_wrote = [token for token, own in zip(play.sample.response_ids, play.sample.response_mask, strict=True) if own]
+    model_wrote = [
+        token for token, own in zip(play.segment.response_ids, play.segment.response_mask, strict=True) if own
+    ]
     assert model_wrote == [token for ids in play.engine.written for token in ids]
 
 
@@ -222,20 +216,20 @@ def test_a_demonstration_is_rendered_as_an_episode_is_played(model):
     script = [encode_reply(model.tokenizer, text, model.tokenizer.eos_token_id) for text in texts]
     play = played(model, script, len(script))
     builder = choose_builder(model.tokenizer, model.model_type, model.options)
-    (shown,) = render(builder, model.tokenizer, play.episode.messages).samples()
+    (shown,) = render_conversation(builder, model.tokenizer, play.episode.messages).segments()
     assert (shown.prompt_ids, shown.response_ids, shown.response_mask) == (
-        play.sample.prompt_ids,
-        play.sample.response_ids,
-        play.sample.response_mask,
+        play.segment.prompt_ids,
+        play.segment.response_ids,
+        play.segment.response_mask,
     )
 
 
 def test_an_engine_without_log_probs_gives_a_sample_without(smollm2):
-    assert played(smollm2, REPLIES, 2, log_probs=False).sample.response_log_probs is None
+    assert played(smollm2, REPLIES, 2, log_probs=False).segment.response_log_probs is None
 
 
 def test_an_episode_in_which_nothing_was_written_is_no_sample(smollm2):
-    assert smollm2.policy(ScriptedEngine(smollm2.tokenizer, [])).tokens.samples() == []
+    assert smollm2.policy(ScriptedEngine(smollm2.tokenizer, [])).tokens.segments() == []
 
 
 def test_the_versions_of_the_weights_are_kept(smollm2):
@@ -276,14 +270,14 @@ def test_a_later_reply_gets_what_the_episode_has_left(smollm2):
     play = played(smollm2, script, 2, budget)
     assert [sampling["max_tokens"] for sampling in play.engine.sampling] == [9, 4]
     assert play.episode.turns[1].reply == Reply("abcd", StopReason.EPISODE_TOKENS, 4)
-    assert len(play.sample.response_ids) == budget.episode
+    assert len(play.segment.response_ids) == budget.episode
     check_tokens(play)
 
 
 def test_an_observation_that_takes_the_rest_ends_the_episode_on_the_last_reply(smollm2):
     play = played(smollm2, ["ab", "never asked"], 2, TokenBudget(prompt=100, episode=6, turn=6))
     assert (play.episode.stop, len(play.episode.turns), len(play.engine.prompts)) == (StopReason.EPISODE_TOKENS, 1, 1)
-    assert play.sample.response_ids == play.engine.written[0]
+    assert play.segment.response_ids == play.engine.written[0]
     check_tokens(play)
 
 
@@ -294,9 +288,9 @@ def test_no_sample_exceeds_its_budgets_whatever_they_are(smollm2):
             for play_truncated_turns in (False, True):
                 budget = TokenBudget(prompt=100, episode=episode, turn=turn, play_truncated_turns=play_truncated_turns)
                 play = played(smollm2, cycle(REPLIES[::3]), 5, budget)
-                assert len(play.sample.response_ids) <= episode
+                assert len(play.segment.response_ids) <= episode
                 assert max(len(ids) for ids in play.engine.written) <= turn
-                assert play.sample.response_mask[-1] == 1
+                assert play.segment.response_mask[-1] == 1
 
 
 def test_a_prompt_that_is_too_long_stops_the_run_and_names_the_setting(smollm2):
@@ -315,7 +309,7 @@ def test_a_cut_turn_may_be_closed_and_played(model):
     assert play.episode.stop is StopReason.TERMINATED
     check_tokens(play)
     end = model.tokenizer.eos_token_id
-    assert (play.sample.response_ids[5], play.sample.response_mask[:6]) == (end, [1, 1, 1, 1, 1, 0])
+    assert (play.segment.response_ids[5], play.segment.response_mask[:6]) == (end, [1, 1, 1, 1, 1, 0])
     read, rendered = model.tokenizer.decode(play.engine.prompts[1]), model.rendered(play.episode.messages[:-2])
     assert without_empty_thoughts(read) == without_empty_thoughts(rendered)
 
@@ -324,7 +318,7 @@ def test_a_cut_turn_that_fills_the_episode_is_its_last(smollm2):
     budget = TokenBudget(prompt=100, episode=5, turn=5, play_truncated_turns=True)
     play = played(smollm2, ["abcdefgh"], 3, budget)
     assert (play.episode.stop, len(play.episode.turns)) == (StopReason.EPISODE_TOKENS, 1)
-    assert len(play.sample.response_ids) == 5
+    assert len(play.segment.response_ids) == 5
 
 
 def test_a_reply_that_stops_on_another_token_is_closed_for_it(smollm2):
@@ -333,7 +327,7 @@ def test_a_reply_that_stops_on_another_token_is_closed_for_it(smollm2):
     play = played(smollm2, [[*split_ids(smollm2.tokenizer, "ab"), stray], "c"], 2)
     assert play.episode.turns[0].reply == Reply("ab", None, 3)
     check_tokens(play)
-    assert (play.sample.response_ids[3], play.sample.response_mask[:4]) == (
+    assert (play.segment.response_ids[3], play.segment.response_mask[:4]) == (
         smollm2.tokenizer.eos_token_id,
         [1, 1, 1, 0],
     )
@@ -362,7 +356,7 @@ def test_the_builder_that_agrees_is_chosen(model):
 
 def test_verl_alone_would_lose_the_newline_of_smollm2(smollm2):
     """The trap of verl 0.9.1 that the choice avoids; if this fails, upstream has learnt the type."""
-    alone = render(ContinuousTokenBuilder(smollm2.tokenizer), smollm2.tokenizer, messages())
+    alone = render_conversation(ContinuousTokenBuilder(smollm2.tokenizer), smollm2.tokenizer, messages())
     assert smollm2.tokenizer.decode(alone.ids) == smollm2.rendered(messages()).replace("hi<|im_end|>\n", "hi<|im_end|>")
 
 
@@ -405,9 +399,9 @@ def test_an_edited_context_trains_on_what_was_sampled_where_it_was_sampled(model
     script = [text.replace("Action", "Summary: so far\nAction") for text in REPLIES if text.strip()]
     play = played(model, script, len(script), context=context)
     trained = [
-        (sample.prompt_ids + sample.response_ids[:place], token)
-        for sample in play.samples
-        for place, (token, mask) in enumerate(zip(sample.response_ids, sample.response_mask, strict=True))
+        (segment.prompt_ids + segment.response_ids[:place], token)
+        for segment in play.segments
+        for place, (token, mask) in enumerate(zip(segment.response_ids, segment.response_mask, strict=True))
         if mask
     ]
     sampled = [
@@ -416,11 +410,11 @@ def test_an_edited_context_trains_on_what_was_sampled_where_it_was_sampled(model
         for place, token in enumerate(ids)
     ]
     assert trained == sampled
-    assert [p for s in play.samples for p, m in zip(s.response_log_probs, s.response_mask, strict=True) if m] == [
+    assert [p for s in play.segments for p, m in zip(s.response_log_probs, s.response_mask, strict=True) if m] == [
         one for reply in play.engine.log_probs for one in reply
     ]
-    assert len(play.samples) == context.segments(len(script)) > 1
-    assert all(sample.response_mask[-1] == 1 for sample in play.samples)
+    assert len(play.segments) == context.segments(len(script)) > 1
+    assert all(segment.response_mask[-1] == 1 for segment in play.segments)
 
 
 def test_what_templates_leave_out_of_earlier_replies_was_trained_on_where_it_was_said(thinker):
@@ -428,8 +422,8 @@ def test_what_templates_leave_out_of_earlier_replies_was_trained_on_where_it_was
     script = [f"<think>\nthought {turn}\n</think>\n\nAction: {turn}" for turn in range(4)]
     play = played(thinker, script, 4, context=Summary(turns=1))
     written = [token for reply in play.engine.written for token in reply]
-    assert [t for s in play.samples for t, m in zip(s.response_ids, s.response_mask, strict=True) if m] == written
-    assert "thought" not in thinker.tokenizer.decode(play.samples[-1].prompt_ids)
+    assert [t for s in play.segments for t, m in zip(s.response_ids, s.response_mask, strict=True) if m] == written
+    assert "thought" not in thinker.tokenizer.decode(play.segments[-1].prompt_ids)
 
 
 @pytest.mark.parametrize("context", CONTEXTS, ids=repr)
@@ -452,7 +446,7 @@ def test_a_demonstration_with_an_edited_context_is_rendered_as_it_is_played(mode
     )
     shown = render_episode(tokens, model.tokenizer, agent, play.episode)
     assert [(s.prompt_ids, s.response_ids, s.response_mask) for s in shown] == [
-        (s.prompt_ids, s.response_ids, s.response_mask) for s in play.samples
+        (s.prompt_ids, s.response_ids, s.response_mask) for s in play.segments
     ]
 
 
@@ -466,7 +460,7 @@ def test_a_recorded_episode_with_cut_turns_is_rendered_as_it_was_learnt_from(smo
         agent = plain()
         tokens = EpisodeTokens(play.policy.tokens.builder, play.policy.tokens.end_of_turn)
         (shown,) = render_episode(tokens, smollm2.tokenizer, agent, play.episode)
-        assert (shown.response_ids, shown.response_mask) == (play.sample.response_ids, play.sample.response_mask)
+        assert (shown.response_ids, shown.response_mask) == (play.segment.response_ids, play.segment.response_mask)
 
 
 def test_an_edited_context_may_outlast_the_budget_of_one_stretch(smollm2):
@@ -476,7 +470,7 @@ def test_an_edited_context_may_outlast_the_budget_of_one_stretch(smollm2):
     assert played(smollm2, script, 10, budget).episode.stop is StopReason.EPISODE_TOKENS
     window = played(smollm2, script, 10, budget, context=Summary(turns=1))
     assert len(window.episode.turns) == 10
-    assert all(len(sample.prompt_ids + sample.response_ids) <= 400 for sample in window.samples)
+    assert all(len(segment.prompt_ids + segment.response_ids) <= 400 for segment in window.segments)
 
 
 def test_functions_are_in_every_prompt_and_answers_come_as_the_tool(model):

@@ -16,10 +16,10 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 import verl_agent.training.estimators
 from tests.support.letters import CUT, LOST, SHORT, WON
 from verl_agent.config.reward_shaping import RewardShaping
-from verl_agent.rollout.tokens import Sample
+from verl_agent.rollout.tokens import Segment
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns, on_last_tokens, spans
 
-Row = tuple[str, Sample, list[float], list[str]]
+Row = tuple[str, Segment, list[float], list[str]]
 """Key, tokens, turn rewards, anchors."""
 
 ROWS: list[Row] = [
@@ -29,11 +29,11 @@ ROWS: list[Row] = [
     ("b_0_0", SHORT, [0.5], ["start"]),
     ("b_1_0", WON, [0.0, 0.0], ["start", "stone"]),
 ]
-OUTCOMES: list[Row] = [(key, sample, [0.0] * (len(r) - 1) + [sum(r)], anchors) for key, sample, r, anchors in ROWS]
+OUTCOMES: list[Row] = [(key, segment, [0.0] * (len(r) - 1) + [sum(r)], anchors) for key, segment, r, anchors in ROWS]
 
 
 def mask_of(rows: list[Row]) -> Tensor:
-    return pad_sequence([torch.tensor(sample.response_mask) for _, sample, _, _ in rows], batch_first=True)
+    return pad_sequence([torch.tensor(segment.response_mask) for _, segment, _, _ in rows], batch_first=True)
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def turns_of(rows: list[Row], credit: RewardShaping) -> Iterator[None]:
     """As the trainer makes them known."""
     placed = locate_turns(
         [key for key, *_ in rows],
-        [torch.tensor(sample.response_mask) for _, sample, _, _ in rows],
+        [torch.tensor(segment.response_mask) for _, segment, _, _ in rows],
         [{"rewards": rewards, "anchors": anchors, "first": 0} for _, _, rewards, anchors in rows],
     )
     token = BATCH_TURNS.set(BatchTurns(placed, credit))
@@ -53,8 +53,8 @@ def advantages(estimator: str, rows: list[Row], credit: RewardShaping | None = N
     """Through the function that verl's V1 trainer calls."""
     mask_BT = mask_of(rows)
     rewards_BT = torch.zeros(mask_BT.shape)
-    for place, (_, sample, rewards, _) in enumerate(rows):
-        rewards_BT[place, len(sample.response_ids) - 1] = sum(rewards)
+    for place, (_, segment, rewards, _) in enumerate(rows):
+        rewards_BT[place, len(segment.response_ids) - 1] = sum(rewards)
     config = AlgoConfig(adv_estimator=estimator, **settings)
     data = DataProto.from_dict(
         {"response_mask": mask_BT, "token_level_rewards": rewards_BT},
@@ -73,9 +73,9 @@ def advantages(estimator: str, rows: list[Row], credit: RewardShaping | None = N
 def by_turn(data: DataProto, rows: list[Row], name: str = "advantages") -> list[list[float]]:
     """The value of each turn; all tokens of a turn have the same."""
     out = []
-    for place, (_, sample, _, _) in enumerate(rows):
+    for place, (_, segment, _, _) in enumerate(rows):
         row_T = data.batch[name][place]
-        turns = [row_T[start:end] for start, end in spans(torch.tensor(sample.response_mask))]
+        turns = [row_T[start:end] for start, end in spans(torch.tensor(segment.response_mask))]
         assert all((turn == turn[0]).all() for turn in turns)
         out.append([turn[0].item() for turn in turns])
     return out
@@ -90,7 +90,7 @@ def test_turn_returns_are_normalised_over_the_tokens_of_the_batch():
     """By hand: each turn as often as it has tokens."""
     credit = RewardShaping(turn_gamma=0.9)
     returns = by_turn(advantages("turn_returns", ROWS, credit), ROWS, "returns")
-    lengths = [[end - start for start, end in spans(torch.tensor(sample.response_mask))] for _, sample, _, _ in ROWS]
+    lengths = [[end - start for start, end in spans(torch.tensor(segment.response_mask))] for _, segment, _, _ in ROWS]
     every = [r for rs, ns in zip(returns, lengths, strict=True) for r, n in zip(rs, ns, strict=True) for _ in range(n)]
     expected = [[(r - fmean(every)) / stdev(every) for r in rs] for rs in returns]
     for found, wanted in zip(by_turn(advantages("turn_returns", ROWS, credit), ROWS), expected, strict=True):
@@ -154,13 +154,13 @@ def test_nothing_falls_on_observations_and_padding(estimator):
 def test_an_episode_in_pieces_teaches_what_the_whole_one_teaches(estimator):
     """Agents that edit their history are trained on several rows an episode; the later ones begin at turn `first`."""
     whole = advantages(estimator, ROWS, RewardShaping(turn_gamma=0.9), norm_adv_by_std_in_grpo=False)
-    first = Sample([1], WON.response_ids[:3], WON.response_mask[:3], None)
-    second = Sample([1], WON.response_ids[-3:], WON.response_mask[-3:], None)
+    first = Segment([1], WON.response_ids[:3], WON.response_mask[:3], None)
+    second = Segment([1], WON.response_ids[-3:], WON.response_mask[-3:], None)
     pieces: list[Row] = [("a_0_0", first, [0.0], ["start"]), ("a_0_1", second, [1.0], ["stone"]), *ROWS[1:]]
     mask_BT = mask_of(pieces)
     placed = locate_turns(
         [key for key, *_ in pieces],
-        [torch.tensor(sample.response_mask) for _, sample, _, _ in pieces],
+        [torch.tensor(segment.response_mask) for _, segment, _, _ in pieces],
         [{"rewards": r, "anchors": a, "first": int(key == "a_0_1")} for key, _, r, a in pieces],
     )
     token = BATCH_TURNS.set(BatchTurns(placed, RewardShaping(turn_gamma=0.9)))

@@ -104,8 +104,9 @@ def started(job: Evaluation) -> Iterator[NewPolicy]:
 
 def policies(job: Evaluation, engine: Any) -> NewPolicy:
     """Makes the policy of one episode from its seed; the token side of training, with the evaluation's sampling."""
+    from verl_agent.rollout.chat_template import check_tools, choose_builder
     from verl_agent.rollout.policy import EnginePolicy, TokenBudget
-    from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder
+    from verl_agent.rollout.tokens import EpisodeTokens
 
     data, episode, evaluation = job.config.data, job.config.agent.episode, job.config.evaluation
     tokenizer = load_tokenizer(job.model, "model.path")

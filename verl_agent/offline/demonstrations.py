@@ -11,8 +11,9 @@ from verl_agent.config.settings import agent_settings
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.chat_template import check_tools, choose_builder
 from verl_agent.rollout.oracle import demonstrate
-from verl_agent.rollout.tokens import EpisodeTokens, Sample, check_tools, choose_builder, render_episode
+from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
 from verl_agent.types import TaskItem
 
 
@@ -48,11 +49,11 @@ class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
                 check_tools(tokenizer, builder, agent.tools, template_options)
             episode = demonstrate(item, env.new_session(), agent)
             tokens = EpisodeTokens(builder, tokenizer.eos_token_id, agent.tools)
-            for sample in render_episode(tokens, tokenizer, agent, episode):
-                self._add(item, sample, int(config.max_length))
+            for segment in render_episode(tokens, tokenizer, agent, episode):
+                self._add(item, segment, int(config.max_length))
 
-    def _add(self, item: TaskItem, sample: Sample, max_length: int) -> None:
-        ids = torch.tensor(sample.prompt_ids + sample.response_ids)
+    def _add(self, item: TaskItem, segment: Segment, max_length: int) -> None:
+        ids = torch.tensor(segment.prompt_ids + segment.response_ids)
         if len(ids) > max_length:
             raise ConfigError(
                 f"the demonstration of {item.id!r} has {len(ids)} tokens, data.max_length allows {max_length}."
@@ -61,7 +62,7 @@ class DemonstrationDataset(Dataset[dict[str, torch.Tensor]]):
             {
                 "input_ids": ids,
                 "position_ids": torch.arange(len(ids)),
-                "loss_mask": torch.tensor([0] * len(sample.prompt_ids) + sample.response_mask),
+                "loss_mask": torch.tensor([0] * len(segment.prompt_ids) + segment.response_mask),
             }
         )
 

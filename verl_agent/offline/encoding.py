@@ -10,7 +10,8 @@ from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.tokens import EpisodeTokens, check_tools, choose_builder, render_episode
+from verl_agent.rollout.chat_template import check_tools, choose_builder
+from verl_agent.rollout.tokens import EpisodeTokens, render_episode
 from verl_agent.sections import section
 from verl_agent.trace.record import EpisodeRecord, episode_of
 
@@ -53,9 +54,9 @@ class EpisodeEncoder:
         agent = self._agent(record["env"])
         tokens = EpisodeTokens(self._builder, self._tokenizer.eos_token_id, agent.tools)
         rows = []
-        for sample in render_episode(tokens, self._tokenizer, agent, episode_of(record)):
-            ids = sample.prompt_ids + sample.response_ids
-            rows.append(self._row(ids, [0] * len(sample.prompt_ids) + sample.response_mask, record["task"]))
+        for segment in render_episode(tokens, self._tokenizer, agent, episode_of(record)):
+            ids = segment.prompt_ids + segment.response_ids
+            rows.append(self._row(ids, [0] * len(segment.prompt_ids) + segment.response_mask, record["task"]))
         return rows
 
     def _row(self, ids: list[int], mask: list[int], task: str) -> Row:

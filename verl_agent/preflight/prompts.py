@@ -44,7 +44,7 @@ def check_prompts(config: DictConfig, settings: RunSettings) -> None:
         ConfigError: the model cannot be fetched or reads too little, no token builder agrees with its template, or a
             prompt is too long.
     """
-    from verl_agent.rollout.tokens import check_tools, choose_builder
+    from verl_agent.rollout.chat_template import check_tools, choose_builder
 
     model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
     key, other = "actor_rollout_ref.model.path", model.tokenizer_path

@@ -63,7 +63,7 @@ class EnginePolicy:
     async def reply(self, messages: Sequence[Message]) -> Reply:
         """See `Policy.reply`."""
         first = not self.tokens.ids
-        await asyncio.to_thread(self.tokens.read, messages)
+        await asyncio.to_thread(self.tokens.add_messages, messages)
         if first and len(self.tokens.ids) > self.budget.prompt:
             raise ConfigError(
                 f"a prompt has {len(self.tokens.ids)} tokens, data.max_prompt_length allows {self.budget.prompt}. "
@@ -88,7 +88,7 @@ class EnginePolicy:
 
     def _room(self) -> int:
         """Tokens that may still follow; where the context was edited, in the engine's whole window."""
-        if self.tokens.first:
+        if self.tokens.in_first_segment:
             return self.budget.episode - self.tokens.response_length
         return self.budget.prompt + self.budget.episode - len(self.tokens.ids)
 
@@ -99,7 +99,7 @@ class EnginePolicy:
         self.steps.append(output.extra_fields.get("global_steps") or 0)
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
-        self.tokens.write(text, ids, output.log_probs or None)
+        self.tokens.add_reply(text, ids, output.log_probs or None)
         cut, closed = None, False
         if not ended and len(ids) >= room:
             cut = StopReason.TURN_TOKENS if room == self.budget.turn else StopReason.EPISODE_TOKENS

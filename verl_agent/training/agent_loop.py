@@ -20,9 +20,10 @@ from verl_agent.envs.hosts.ray import training_pool
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv, SessionPool
 from verl_agent.envs.tasks import select_tasks
+from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
-from verl_agent.rollout.tokens import EpisodeTokens, choose_builder
+from verl_agent.rollout.tokens import EpisodeTokens
 from verl_agent.trace.metrics import summarize
 from verl_agent.trace.record import EpisodeMeta, EpisodeWriter, Purpose, to_record
 from verl_agent.types import Episode, TaskItem
@@ -191,17 +192,17 @@ class EpisodeLoop(AgentLoopBase):
 
     def _outputs(self, row: Row, tries: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
         """One row for each stretch of the episode; verl gives all of them the last one's reward."""
-        episode, samples = tries[-1], policy.tokens.samples()
+        episode, segments = tries[-1], policy.tokens.segments()
         credit = turn_rewards(episode, self._credit(row))
         learnt = sum(credit.rewards)
         summary = summarize(episode, len(tries), env_label=self._label(row), shaped_return=learnt)
-        credits_ = credit.split([replies(sample.response_mask) for sample in samples])
+        credits_ = credit.split([replies(segment.response_mask) for segment in segments])
         return [
             AgentLoopOutput(
-                prompt_ids=sample.prompt_ids,
-                response_ids=sample.response_ids,
-                response_mask=sample.response_mask,
-                response_logprobs=sample.response_log_probs,
+                prompt_ids=segment.prompt_ids,
+                response_ids=segment.response_ids,
+                response_mask=segment.response_mask,
+                response_logprobs=segment.response_log_probs,
                 reward_score=learnt if row.purpose == "train" else episode.reward,
                 num_turns=len(episode.messages),
                 metrics=AgentLoopMetrics(generate_sequences=summary.generate_s, tool_calls=summary.env_s),
@@ -215,7 +216,7 @@ class EpisodeLoop(AgentLoopBase):
                     "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
                 },
             )
-            for sample, turns in zip(samples, credits_, strict=True)
+            for segment, turns in zip(segments, credits_, strict=True)
         ]
 
 

@@ -1,0 +1,129 @@
+"""Checks that verl's token builders and the chat template of a model agree.
+
+verl's continuous-token builders add messages to a token sequence without rendering the earlier ones again.
+The functions here compare them with the template's own rendering before a run starts.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, QwenContinuousTokenBuilder
+from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+from verl_agent.errors import ConfigError
+from verl_agent.rollout.tokens import render_conversation
+from verl_agent.types import Message
+
+EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
+"""Text that templates of thinking models add to a generation prompt and drop from earlier turns."""
+
+CHOOSE_ANOTHER_AGENT = (
+    "Choose another agent.name, such as react, or a model whose template supports tools, such as Qwen3."
+)
+
+PROBE: list[Message] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "One?"},
+    {"role": "assistant", "content": "Action: one"},
+    {"role": "user", "content": "Two?"},
+    {"role": "assistant", "content": "Action: two"},
+    {"role": "user", "content": "Three?"},
+]
+"""Conversation that `choose_builder` renders in both ways."""
+
+
+def choose_builder(
+    tokenizer: Any, model_type: str | None, template_options: Mapping[str, Any]
+) -> ContinuousTokenBuilder:
+    """Return the continuous-token builder that renders `PROBE` as the chat template does.
+
+    verl chooses a builder by the model's `model_type`, and a default one for types that it does not list. That default
+    drops the newline after the end-of-turn token of ChatML templates: SmolLM2, whose type is `llama`, is one of them.
+
+    Raises:
+        ConfigError: every builder disagrees with the template, or the template rejects the probe.
+    """
+    options = dict(template_options)
+    candidates = [create_continuous_token_builder(tokenizer, hf_model_type=model_type, chat_template_kwargs=options)]
+    if "<|im_end|>" in tokenizer.get_vocab():
+        candidates.append(QwenContinuousTokenBuilder(tokenizer, chat_template_kwargs=options))
+    try:
+        expected = _rendered_text(tokenizer, PROBE, options)
+    except TemplateError as error:  # such as `System role not supported`
+        raise ConfigError(
+            f"the chat template of this model (model_type={model_type!r}) does not render a system message and turns "
+            f"of user and assistant: {error}. Use a model with a ChatML template."
+        ) from error
+    disagreeing = []
+    for builder in candidates:
+        try:
+            built = without_empty_thoughts(tokenizer.decode(render_conversation(builder, tokenizer, PROBE).ids))
+        except ValueError as error:  # the template changes earlier messages after a later one
+            built = str(error)
+        if built == expected:
+            return builder
+        disagreeing.append(f"{type(builder).__name__}: {built!r}")
+    raise ConfigError(
+        f"no token builder of verl agrees with the chat template of this model (model_type={model_type!r}). "
+        f"The template renders {expected!r}; {'; '.join(disagreeing)}. Use a model with a ChatML template, or register "
+        "a builder for it."
+    )
+
+
+def check_tools(
+    tokenizer: Any,
+    builder: ContinuousTokenBuilder,
+    tools: list[dict[str, Any]],
+    template_options: Mapping[str, Any],
+) -> None:
+    """Check that the chat template shows the model an agent's functions, in the format that the agent reads.
+
+    Raises:
+        ConfigError: the template omits the functions, asks for calls in another format than Hermes, or renders the
+            answer of a function unlike the token builder.
+    """
+    call = json.dumps({"name": tools[0]["function"]["name"], "arguments": {}})
+    conversation: list[Message] = [
+        *PROBE[:2],
+        {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
+        {"role": "tool", "content": "Done."},
+    ]
+    try:
+        prompt = tokenizer.apply_chat_template(PROBE[:2], tools=tools, tokenize=False, **template_options)
+        expected = _rendered_text(tokenizer, conversation, template_options, tools)
+        tokens = render_conversation(builder, tokenizer, conversation, tools)
+    except (TemplateError, ValueError) as error:
+        raise ConfigError(
+            f"the chat template of this model refuses functions: {error}. {CHOOSE_ANOTHER_AGENT}"
+        ) from error
+    names_all = all(f'"name": "{tool["function"]["name"]}"' in prompt for tool in tools)
+    if not names_all or not re.search(r'<tool_call>\s*\{"name"', prompt):
+        raise ConfigError(
+            f"the chat template of this model has no functions in the format of Hermes. {CHOOSE_ANOTHER_AGENT}"
+        )
+    built = tokenizer.decode(tokens.ids)
+    if without_empty_thoughts(built) != expected:
+        raise ConfigError(
+            f"verl's token builder renders a function's answer unlike the chat template of this model: {built!r}, not "
+            f"{expected!r}. {CHOOSE_ANOTHER_AGENT}"
+        )
+
+
+def _rendered_text(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    template_options: Mapping[str, Any],
+    tools: list[dict[str, Any]] | None = None,
+) -> str:
+    text: str = tokenizer.apply_chat_template(
+        messages, tools=tools, tokenize=False, add_generation_prompt=True, **template_options
+    )
+    return without_empty_thoughts(text)
+
+
+def without_empty_thoughts(text: str) -> str:
+    """Return the text without empty thinking blocks, which templates drop from earlier turns."""
+    return text.replace(EMPTY_THOUGHT, "")
