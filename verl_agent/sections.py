@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 from pydantic.fields import FieldInfo
+from typing_extensions import NotRequired, is_typeddict
 
 from verl_agent.errors import ConfigError, did_you_mean
 
@@ -69,7 +70,7 @@ def explain(error: ValidationError, name: str, kind: type) -> str:
     Args:
         error: error of pydantic.
         name: dotted name of the section or record, prefix of every key; may be empty.
-        kind: class that was validated, a dataclass.
+        kind: class that was validated, a dataclass or a TypedDict.
     """
     lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
@@ -111,7 +112,8 @@ def _field(kind: Any, name: str) -> tuple[Any, Sequence[Any]]:
     if is_pydantic_dataclass(kind):
         info: FieldInfo = kind.__pydantic_fields__[name]
         return info.annotation, info.metadata
-    return get_type_hints(kind, include_extras=True)[name], ()
+    hint = get_type_hints(kind, include_extras=True)[name]
+    return get_args(hint)[0] if get_origin(hint) is NotRequired else hint, ()
 
 
 def _arms(hint: Any) -> list[Any]:
@@ -140,11 +142,10 @@ def _walk(kind: Any, location: Sequence[int | str]) -> tuple[str, Any, Sequence[
             path += f"[{part}]"
             hint, bounds = next((get_args(arm)[0] for arm in arms if _is_list(arm)), Any), ()
             continue
-        owner = next((arm for arm in arms if is_dataclass(arm)), None)
+        owner = next((arm for arm in arms if is_dataclass(arm) or is_typeddict(arm)), None)
         if owner is not None:
             path += f".{part}"
-            exists = any(field.name == part for field in fields(owner))
-            hint, bounds = _field(owner, part) if exists else (Any, ())
+            hint, bounds = _field(owner, part) if part in get_type_hints(owner) else (Any, ())
         elif mapping := next((arm for arm in arms if get_origin(arm) in (dict, Mapping)), None):
             path += f".{part}"
             hint, bounds = get_args(mapping)[1], ()
@@ -164,6 +165,8 @@ def _describe(hint: Any, bounds: Sequence[Any] = (), plural: bool = False) -> st
 def _describe_arm(arm: Any, bounds: Sequence[Any], plural: bool) -> str:
     if get_origin(arm) is Literal:
         return ", ".join(map(str, get_args(arm)))
+    if is_typeddict(arm):
+        return "objects" if plural else "an object"
     if is_dataclass(arm):
         return f"a section with the keys {', '.join(field.name for field in fields(arm))}"
     if _is_list(arm):

@@ -19,7 +19,8 @@ from verl_agent.evaluation.job import RECORDS
 from verl_agent.evaluation.results import compare, results
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.trace.metrics_log import read_metrics
-from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 
 OPTIONS = {"tolerant": True}
 ROUNDS = 3

@@ -22,7 +22,8 @@ from verl_agent.evaluation.job import RECORDS
 from verl_agent.models.lora import has_adapters
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.folder import read_identity
-from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 
 TASKS, SAMPLES = 6, 2
 EVOLVE = """

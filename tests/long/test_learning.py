@@ -12,7 +12,7 @@ import pytest
 
 from verl_agent.evaluation.results import compare, validation_gain
 from verl_agent.evaluation.statistics import Estimate
-from verl_agent.trace.record import read_records
+from verl_agent.trace.record_files import read_records
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,8 @@ from tests.verl.test_training import REPOSITORY, wait_for_end
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
 from verl_agent.trace.metrics_log import read_metrics
-from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 from verl_agent.training.mixture import MixtureOrder
 
 STEPS, BATCH = 5, 3

@@ -22,7 +22,8 @@ from tests.support.models import write_byte_model
 from tests.verl.test_training import MARK, REPOSITORY, last_step, played, unstopped, wait_for_end
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics
-from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 
 STEPS, TASKS = 4, 2
 ALGORITHMS = {

@@ -9,7 +9,8 @@ import pytest
 
 from tests.sites.conftest import sites  # noqa: F401 - a fixture
 from verl_agent.trace.metrics_log import read_metrics
-from verl_agent.trace.record import episode_of, read_records
+from verl_agent.trace.record import to_episode
+from verl_agent.trace.record_files import read_records
 
 ROOT = Path(__file__).parents[2]
 TASKS, SAMPLES, TURNS = 2, 2, 2
@@ -35,7 +36,7 @@ def test_a_step_of_training_on_the_shop(sites, tmp_path):  # noqa: F811
     assert len(records) == TASKS * SAMPLES
     assert len({record["group"] for record in records}) == TASKS
     for record in records:
-        assert episode_of(record).valid, record["error"]
+        assert to_episode(record).valid, record["error"]
         assert "RootWebArea 'All products | Fernhill" in record["messages"][1]["content"]
     metrics = read_metrics(sorted(tmp_path.glob("metrics/*.jsonl")))[1]
     assert 1 <= metrics["episode/turns_mean"] <= TURNS

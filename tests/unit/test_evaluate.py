@@ -15,7 +15,8 @@ from verl_agent.evaluation.loop import ONLY_FAULTS, EvaluationSetup, episode_see
 from verl_agent.evaluation.vllm_engine import request_options
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import EpisodeLimits
-from verl_agent.trace.record import EpisodeRecord, EpisodeWriter, read_records
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import EpisodeWriter, read_records
 from verl_agent.types import Episode, Message, Reply, StopReason, TaskItem
 
 TASKS = [TaskItem("talk", name) for name in "abcd"]

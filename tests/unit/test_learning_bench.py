@@ -7,7 +7,7 @@ import pytest
 from tests.bench.learning.__main__ import points
 from tests.bench.learning.analysis import Point, at_budget, collapsed, compare, over_seeds, reached
 from tests.support.episodes import talk
-from verl_agent.trace.record import EpisodeWriter
+from verl_agent.trace.record_files import EpisodeWriter
 
 
 def run(*success: float, turns: int = 10) -> list[Point]:

@@ -1,17 +1,23 @@
-"""A record holds the whole episode, survives a killed writer, and is refused rather than misread."""
+"""Test that records hold whole episodes, that files survive a killed writer, and that invalid lines are reported."""
 
 import json
 import logging
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import EpisodeMeta, EpisodeWriter, episode_of, read_records, to_record
+from verl_agent.trace.record import EpisodeMeta, to_episode, to_record
+from verl_agent.trace.record_files import EpisodeWriter, read_records
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
 STARTED = datetime(2025, 5, 4, 12, 30, 0, 125000, tzinfo=UTC)
-ORIGIN = EpisodeMeta("train", "train", 7, "group-a", 2, STARTED, seconds=4.5, attempt=2, model="qwen")
+META = EpisodeMeta(
+    "train", "train", 7, "group-a", 2, STARTED, seconds=4.5, attempt=2, model="qwen", shaped_return=0.125
+)
+VERSION_1 = (Path(__file__).parents[1] / "data" / "record_version_1.jsonl").read_text(encoding="utf-8")
+"""A line written by the code that wrote version 1, of the episode below."""
 
 
 def episode(task: str = "3") -> Episode:
@@ -35,17 +41,17 @@ def episode(task: str = "3") -> Episode:
 def write(path, *tasks):
     with EpisodeWriter(path) as writer:
         for task in tasks:
-            writer.write(to_record(episode(task), ORIGIN))
+            writer.write(to_record(episode(task), META))
 
 
 def tasks_in(paths):
     return [record["task"] for record in read_records(paths)]
 
 
-def test_an_episode_and_its_origin_come_back_as_they_were(tmp_path):
+def test_reading_returns_the_written_episode_and_its_meta(tmp_path):
     write(tmp_path / "a.jsonl", "3")
     (record,) = read_records(tmp_path / "a.jsonl")
-    assert episode_of(record) == episode()
+    assert to_episode(record) == episode()
     assert {name: record[name] for name in ("purpose", "split", "step", "group", "sample", "attempt", "model")} == {
         "purpose": "train",
         "split": "train",
@@ -58,29 +64,43 @@ def test_an_episode_and_its_origin_come_back_as_they_were(tmp_path):
     assert (datetime.fromisoformat(record["started_at"]), record["seconds"]) == (STARTED, 4.5)
 
 
-def test_the_outcome_is_in_the_record_itself():
-    record = to_record(episode(), ORIGIN)
+def test_a_record_states_the_outcome():
+    record = to_record(episode(), META)
     assert (record["reward"], record["success"], record["stop"]) == (0.25, True, "turn_tokens")
     assert (record["env"], record["step"], record["group"], record["sample"]) == ("guess_number", 7, "group-a", 2)
+    assert (record["shaped_return"], record["version"]) == (0.125, 2)
 
 
-def test_a_lone_surrogate_in_a_reply_can_be_written(tmp_path):
+def test_a_record_of_version_1_is_converted_on_reading(tmp_path):
+    (tmp_path / "a.jsonl").write_text(VERSION_1, encoding="utf-8")
+    assert json.loads(VERSION_1)["version"] == 1
+    (record,) = read_records(tmp_path / "a.jsonl")
+    assert record == to_record(episode(), META)
+
+
+def test_a_field_that_this_version_does_not_know_is_kept(tmp_path):
+    record = to_record(episode(), META) | {"note": "kept"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    assert list(read_records(tmp_path / "a.jsonl")) == [record]
+
+
+def test_a_lone_surrogate_in_a_reply_survives_writing_and_reading(tmp_path):
     broken = episode()
     broken.messages[-1]["content"] = "\ud83d"
     with EpisodeWriter(tmp_path / "a.jsonl") as writer:
-        writer.write(to_record(broken, ORIGIN))
+        writer.write(to_record(broken, META))
     (record,) = read_records(tmp_path / "a.jsonl")
     assert record["messages"][-1]["content"] == "\ud83d"
 
 
 def test_a_line_is_on_disk_before_the_writer_is_closed(tmp_path):
     writer = EpisodeWriter(tmp_path / "deep" / "a.jsonl")
-    writer.write(to_record(episode("1"), ORIGIN))
+    writer.write(to_record(episode("1"), META))
     assert tasks_in(tmp_path) == ["1"]
     writer.close()
 
 
-def test_a_folder_is_read_in_the_order_of_names(tmp_path):
+def test_files_of_a_folder_are_read_in_order_of_their_names(tmp_path):
     write(tmp_path / "b.jsonl", "2", "3")
     write(tmp_path / "a" / "x.jsonl", "1")
     (tmp_path / "note.txt").write_text("not a record")
@@ -88,8 +108,8 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path):
     assert tasks_in([tmp_path / "b.jsonl", tmp_path / "a"]) == ["2", "3", "1"]
 
 
-def test_the_folder_of_a_run_stands_for_its_episodes(tmp_path):
-    """Its metrics are lines of JSON, too, and no episodes."""
+def test_only_the_episodes_of_a_run_folder_are_read(tmp_path):
+    """The metrics of a run are lines of JSON, too."""
     for name in ("episodes", "metrics"):
         (tmp_path / name).mkdir()
     write(tmp_path / "episodes" / "a.jsonl", "1")
@@ -97,7 +117,7 @@ def test_the_folder_of_a_run_stands_for_its_episodes(tmp_path):
     assert tasks_in(tmp_path) == ["1"]
 
 
-def test_a_torn_last_line_is_left_out_with_a_warning(tmp_path, caplog):
+def test_an_unfinished_last_line_is_skipped_with_a_warning(tmp_path, caplog):
     path = tmp_path / "a.jsonl"
     write(path, "1", "2")
     path.write_bytes(path.read_bytes()[:-30])
@@ -106,11 +126,11 @@ def test_a_torn_last_line_is_left_out_with_a_warning(tmp_path, caplog):
     assert "a.jsonl:2" in caplog.text
 
 
-@pytest.mark.parametrize("cut", [1, 30])
-def test_writing_goes_on_after_a_torn_line(tmp_path, cut):
+@pytest.mark.parametrize("removed_bytes", [1, 30])
+def test_a_writer_replaces_an_unfinished_last_line(tmp_path, removed_bytes):
     path = tmp_path / "a.jsonl"
     write(path, "1", "2")
-    path.write_bytes(path.read_bytes()[:-cut])
+    path.write_bytes(path.read_bytes()[:-removed_bytes])
     write(path, "3")
     assert tasks_in(path) == ["1", "3"]
 
@@ -124,7 +144,7 @@ def test_writing_goes_on_after_a_torn_line(tmp_path, cut):
         (json.dumps({"version": 99}) + "\n", "version 99"),
     ],
 )
-def test_a_line_that_cannot_be_read_is_named(tmp_path, line, reason):
+def test_a_line_that_is_not_a_record_is_reported_with_its_number(tmp_path, line, reason):
     path = tmp_path / "a.jsonl"
     write(path, "1")
     path.write_text(path.read_text() + line)
@@ -132,6 +152,47 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path, line, reason):
         tasks_in(path)
 
 
-def test_a_missing_path_is_an_error(tmp_path):
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("reward", "x", r"turns\[1\]\.reward='x' is not allowed\. Allowed: a number\. Remove the line"),
+        ("tokens", 2.5, r"turns\[1\]\.tokens=2\.5 is not allowed\. Allowed: a whole number\."),
+        ("truncated_by", "budget", r"turns\[1\]\.truncated_by='budget' is not allowed\. Allowed: terminated, .*turn_"),
+        ("info", {"invalid": None}, r"turns\[1\]\.info\.invalid=None is not allowed\. Allowed: a number\."),
+    ],
+)
+def test_an_invalid_field_is_reported_with_file_line_and_field(tmp_path, field, value, message):
+    record = to_record(episode(), META)
+    record["turns"][1][field] = value
+    write(tmp_path / "a.jsonl", "1")
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    with pytest.raises(ConfigError, match=rf"a\.jsonl:2: {message}"):
+        tasks_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"purpose": "test"}, r"purpose='test' is not allowed\. Allowed: train, validation, evaluation, collection"),
+        ({"messages": [{"role": "bot", "content": ""}]}, r"messages\[0\]\.role='bot' is not allowed\."),
+        ({"turns": None}, r"turns=None is not allowed\. Allowed: a list of"),
+    ],
+)
+def test_an_invalid_field_of_the_episode_is_reported(tmp_path, change, message):
+    (tmp_path / "a.jsonl").write_text(json.dumps(to_record(episode(), META) | change) + "\n")
+    with pytest.raises(ConfigError, match=message):
+        tasks_in(tmp_path)
+
+
+def test_a_missing_field_is_reported(tmp_path):
+    record = to_record(episode(), META)
+    del record["stop"]
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(ConfigError, match=r"a\.jsonl:1: stop is missing\."):
+        tasks_in(tmp_path)
+
+
+def test_a_path_that_does_not_exist_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         tasks_in(tmp_path / "none")

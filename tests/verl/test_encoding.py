@@ -15,7 +15,8 @@ from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.offline.datasets import EpisodeDataset
 from verl_agent.offline.encoding import EpisodeEncoder, Row
 from verl_agent.offline.pairs import PairDataset, collate_pairs
-from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import StopReason
 
 
@@ -82,7 +83,7 @@ def test_an_end_that_the_model_did_not_write_is_not_learnt(tokenizer, budget):
 def test_an_end_that_was_written_for_the_model_is_read_and_not_learnt(tokenizer):
     """`episode.on_truncated_turn=play`: the model did not stop by itself, and shall not learn that it did."""
     record = episode("one two three")
-    record["turns"][1]["closed"] = True
+    record["turns"][1]["force_closed"] = True
     (row,) = encoded(tokenizer, record)
     assert learnt(tokenizer, row) == "one<|im_end|>twothree<|im_end|>"
     assert "two<|im_end|>" in tokenizer.decode(row["input_ids"])

@@ -13,7 +13,8 @@ from tests.support.corpus import embedded_corpus
 from tests.support.models import write_model
 from tests.verl.test_training import REPOSITORY
 from verl_agent.trace.metrics_log import read_metrics
-from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 
 NAMES = ("textcraft", "babyai", "scienceworld", "deepsearch", "guess_number")
 SAMPLES, STEPS = 2, 2

@@ -14,7 +14,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.offline.evolve.prepare import Evolution, prepare
 from verl_agent.offline.evolve.rounds import Phase
 from verl_agent.offline.evolve.subprocesses import arguments
-from verl_agent.trace.record import EpisodeWriter
+from verl_agent.trace.record_files import EpisodeWriter
 
 EVOLVE = """
 defaults: [agent_evolve, _self_]

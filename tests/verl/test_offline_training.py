@@ -23,7 +23,8 @@ from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.offline.encoding import EpisodeEncoder
 from verl_agent.offline.preferences import PreferenceSettings, make_pairs
 from verl_agent.trace.metrics_log import read_metrics
-from verl_agent.trace.record import EpisodeRecord, EpisodeWriter
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import EpisodeWriter
 
 REPOSITORY = Path(__file__).parents[2]
 GUESSES = ("1", "2", "3", "4", "5", "6", "7", "8")

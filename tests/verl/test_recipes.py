@@ -26,7 +26,7 @@ from verl_agent.preflight.algorithms import check_algorithm
 from verl_agent.preflight.lengths import check_budgets, check_shares
 from verl_agent.preflight.rl import check_environment
 from verl_agent.sections import section
-from verl_agent.trace.record import EpisodeWriter
+from verl_agent.trace.record_files import EpisodeWriter
 
 
 def of_kind(base: str) -> list:

@@ -19,7 +19,8 @@ import pytest
 from tests.support.models import write_model
 from verl_agent.runs.processes import shared_memory
 from verl_agent.trace.metrics_log import read_metrics
-from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 
 REPOSITORY = Path(__file__).parents[2]
 STEPS, TASKS, SAMPLES = 5, 2, 4

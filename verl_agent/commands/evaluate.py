@@ -26,7 +26,7 @@ from verl_agent.rollout.episode import EpisodeLimits, Policy
 from verl_agent.rollout.oracle import ORACLE, oracle_policy
 from verl_agent.runs.console import exit_with, last_errors, redirect_output
 from verl_agent.runs.processes import ending_all_children
-from verl_agent.trace.record import EpisodeWriter
+from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import TaskItem
 
 NewPolicy: TypeAlias = Callable[[TaskItem, int], Policy]

@@ -29,7 +29,8 @@ from verl_agent.runs.best_checkpoint import Best, store_best
 from verl_agent.runs.console import exit_with
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.trace.provenance import Provenance
-from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 
 GRACE_S = 10
 """Seconds that a phase has to end by itself after Ctrl-C."""

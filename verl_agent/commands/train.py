@@ -25,7 +25,7 @@ from verl_agent.runs.folder import RL_IDENTITY, RunFolder, check_resume, identit
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.trace.curves import plot_curves
 from verl_agent.trace.progress import ProgressView
-from verl_agent.trace.record import read_records
+from verl_agent.trace.record_files import read_records
 
 PHASES = (
     ("Started a local Ray instance", "starting Ray"),

@@ -26,7 +26,8 @@ from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.trace.provenance import Provenance
-from verl_agent.trace.record import EpisodeRecord, read_records
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 from verl_agent.types import TaskItem
 
 RECORDS, REPORT, SETTINGS, LOG = "episodes.jsonl", "evaluation.json", "settings.json", "evaluation.log"

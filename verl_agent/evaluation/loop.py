@@ -14,7 +14,8 @@ from verl_agent.envs.session import Session
 from verl_agent.errors import EnvErrorLimitError
 from verl_agent.evaluation.results import final_records
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
-from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, EpisodeWriter, Purpose, episode_of, to_record
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_episode, to_record
+from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, TaskItem
 
 ONLY_FAULTS = 20
@@ -68,7 +69,7 @@ def pending(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRe
 
     The first sample of every task comes before the second of any, so that a run that is stopped has seen most tasks.
     """
-    final = [record for record in final_records(records) if episode_of(record).valid]
+    final = [record for record in final_records(records) if to_episode(record).valid]
     done = {(record["task"], record["sample"]) for record in final}
     slots = [PlannedEpisode(item, sample) for sample in range(samples) for item in items]
     return [slot for slot in slots if (slot.item.id, slot.sample) not in done]

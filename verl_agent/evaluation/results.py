@@ -9,7 +9,7 @@ from statistics import fmean
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.statistics import Estimate, mean_over_items, paired_difference, pass_at_k, wilson_interval
 from verl_agent.trace.metrics import EpisodeSummary, summarize
-from verl_agent.trace.record import EpisodeRecord, episode_of
+from verl_agent.trace.record import EpisodeRecord, to_episode
 
 ALL = "all"
 """Name of the result over every category."""
@@ -137,7 +137,7 @@ def success_estimate(solved_by_item: Mapping[str, Sequence[float]]) -> Estimate:
 
 
 def _played(records: Iterable[EpisodeRecord]) -> list[_Played]:
-    return [_Played(record["task"], summarize(episode_of(record))) for record in final_records(records)]
+    return [_Played(record["task"], summarize(to_episode(record))) for record in final_records(records)]
 
 
 def _by_category(played: Sequence[_Played]) -> dict[str, list[_Played]]:

@@ -13,7 +13,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.rollout.chat_template import check_tools, choose_builder
 from verl_agent.rollout.tokens import EpisodeTokens, render_episode
 from verl_agent.sections import section
-from verl_agent.trace.record import EpisodeRecord, episode_of
+from verl_agent.trace.record import EpisodeRecord, to_episode
 
 Row = dict[str, torch.Tensor]
 """`input_ids`, `position_ids` (int64) and `loss_mask`, each `(T,)`, unpadded; the names are those of verl."""
@@ -54,7 +54,7 @@ class EpisodeEncoder:
         agent = self._agent(record["env"])
         tokens = EpisodeTokens(self._builder, self._tokenizer.eos_token_id, agent.tools)
         rows = []
-        for segment in render_episode(tokens, self._tokenizer, agent, episode_of(record)):
+        for segment in render_episode(tokens, self._tokenizer, agent, to_episode(record)):
             ids = segment.prompt_ids + segment.response_ids
             rows.append(self._row(ids, [0] * len(segment.prompt_ids) + segment.response_mask, record["task"]))
         return rows

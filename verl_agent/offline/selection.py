@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.trace.record import EPISODE_RECORD_VERSION, EpisodeRecord, episode_of, read_records
+from verl_agent.trace.record import EpisodeRecord, to_episode
+from verl_agent.trace.record_files import read_records
 from verl_agent.types import Message
 
 WEIGHTS = ("none", "reward", "task")
@@ -76,21 +77,15 @@ def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] 
         held_out: tasks that must not be learnt from; None where that has been checked.
 
     Raises:
-        ConfigError: a path does not exist, a line is no record of this version, an episode is of a held-out task, or
+        ConfigError: a path does not exist, a line is not a valid record, an episode is of a held-out task, or
             was played to evaluate an environment whose held-out tasks are not known, or there is nothing to learn from.
     """
     try:
         found = list(read_records(paths))
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
-    versions = {record["version"] for record in found} - {EPISODE_RECORD_VERSION}
-    if versions:
-        raise ConfigError(
-            f"{key} holds episode records of version {min(versions)}, this verl_agent learns from version "
-            f"{EPISODE_RECORD_VERSION}. Record the episodes again."
-        )
     usable = [
-        record for record in found if record["purpose"] != "validation" and record["turns"] and episode_of(record).valid
+        record for record in found if record["purpose"] != "validation" and record["turns"] and to_episode(record).valid
     ]
     _check_evaluated(usable, key, held_out)
     seen = {(record["env"], record["task"]) for record in usable} & (held_out or frozenset())

@@ -1,42 +1,41 @@
-"""The one versioned JSONL record of an episode, that viewer, metrics and offline training read."""
+"""Format of episode records: fields, conversion from and to `Episode`, validation, and reading of version 1."""
 
-import json
-import logging
-import mmap
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, NotRequired, Self, TypedDict, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from verl_agent.errors import ConfigError
+from verl_agent.sections import explain
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
-logger = logging.getLogger(__name__)
-
-EPISODE_RECORD_VERSION = 1
-"""Raised when a field changes its meaning or goes; a new optional field does not raise it."""
+EPISODE_RECORD_VERSION = 2
+"""Version that is written. It increases when a field changes its meaning or disappears, not for a new optional one."""
 
 Purpose = Literal["train", "validation", "evaluation", "collection"]
-"""What an episode was played for; `collection` gathers episodes to learn from."""
+"""Purpose of an episode; `collection` gathers episodes to learn from."""
+
+_RENAMED_IN_2 = {"learnt_reward": "shaped_return"}
+_TURN_RENAMED_IN_2 = {"cut": "truncated_by", "closed": "force_closed"}
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeMeta:
-    """Where an episode belongs in a run.
+    """Position of an episode in a run.
 
     Attributes:
-        purpose: what it was played for.
-        split: the split of the environment that its task is from.
+        purpose: purpose of the episode.
+        split: split of the environment, or file of task ids, that the task belongs to.
         step: global training step, 0 before or outside training.
-        group: episodes of the same task that are compared with each other share it.
+        group: name shared by the episodes of one task that are compared with each other.
         sample: index in the group, from 0.
-        attempt: 1, and one more for each replay after a failed environment.
-        started_at: when it was reset; with a time zone.
+        attempt: number of this attempt, from 1; each retry after an environment error adds one.
+        started_at: time of the reset, with a time zone.
         seconds: wall-clock time from reset to close.
-        model: the policy's name or checkpoint.
-        shaped_return: what it taught, where that is not its raw return: scaled, with costs (section `credit`).
+        model: name or checkpoint of the policy.
+        shaped_return: return after reward shaping (section `credit`); None where it is the raw return.
     """
 
     purpose: Purpose
@@ -51,24 +50,45 @@ class EpisodeMeta:
     shaped_return: float | None = None
 
 
+_STOP_REASONS = frozenset(map(str, StopReason))
+
+
+def _check_stop_reason(value: str) -> str:
+    if value not in _STOP_REASONS:
+        raise ValueError(f"Allowed: {', '.join(StopReason)}.")
+    return value
+
+
+StopName = Annotated[str, AfterValidator(_check_stop_reason)]
+"""Value of a `StopReason`."""
+
+
 class TurnRecord(TypedDict):
-    """`Turn` as JSON; `action` and `observation` are null if there was none; `closed` is left out where it is false."""
+    """`Turn` as JSON.
+
+    `action` is null if the reply has no action, `observation` if the turn has no step, `truncated_by` if the reply is
+    not truncated. `force_closed` is present only where it is true.
+    """
+
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
 
     reply: str
     action: str | None
     tokens: int
-    cut: str | None
+    truncated_by: StopName | None
     observation: str | None
     reward: float
     terminated: bool
     info: dict[str, float]
     generate_s: float
     env_s: float
-    closed: NotRequired[bool]
+    force_closed: NotRequired[bool]
 
 
 class EpisodeRecord(TypedDict):
     """`Episode` and `EpisodeMeta` as one line of JSON, in this order."""
+
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
 
     version: int
     purpose: Purpose
@@ -84,10 +104,11 @@ class EpisodeRecord(TypedDict):
     started_at: str
     seconds: float
     max_turns: int
+    prompt_length: int
     reward: float
     success: bool
     success_reward: float
-    stop: str
+    stop: StopName
     error: str
     turns: list[TurnRecord]
     messages: list[Message]
@@ -95,23 +116,27 @@ class EpisodeRecord(TypedDict):
     shaped_return: NotRequired[float]
 
 
-def to_record(episode: Episode, origin: EpisodeMeta) -> EpisodeRecord:
-    """The record of `episode`."""
+_RECORD = TypeAdapter(EpisodeRecord)
+
+
+def to_record(episode: Episode, meta: EpisodeMeta) -> EpisodeRecord:
+    """Convert an episode to its record."""
     record: EpisodeRecord = {
         "version": EPISODE_RECORD_VERSION,
-        "purpose": origin.purpose,
+        "purpose": meta.purpose,
         "env": episode.item.env,
         "task": episode.item.id,
         "category": episode.item.category,
-        "split": origin.split,
-        "step": origin.step,
-        "group": origin.group,
-        "sample": origin.sample,
-        "attempt": origin.attempt,
-        "model": origin.model,
-        "started_at": origin.started_at.isoformat(timespec="milliseconds"),
-        "seconds": round(origin.seconds, 3),
+        "split": meta.split,
+        "step": meta.step,
+        "group": meta.group,
+        "sample": meta.sample,
+        "attempt": meta.attempt,
+        "model": meta.model,
+        "started_at": meta.started_at.isoformat(timespec="milliseconds"),
+        "seconds": round(meta.seconds, 3),
         "max_turns": episode.max_turns,
+        "prompt_length": episode.prompt_length,
         "reward": float(episode.reward),
         "success": bool(episode.success),
         "success_reward": float(episode.success_reward),
@@ -121,98 +146,23 @@ def to_record(episode: Episode, origin: EpisodeMeta) -> EpisodeRecord:
         "messages": list(episode.messages),
         "data": dict(episode.item.data),
     }
-    if origin.shaped_return is not None:
-        record["shaped_return"] = float(origin.shaped_return)
+    if meta.shaped_return is not None:
+        record["shaped_return"] = float(meta.shaped_return)
     return record
 
 
-def episode_of(record: EpisodeRecord) -> Episode:
-    """Return the episode that was recorded."""
-    turns = [_turn_of(turn) for turn in record["turns"]]
-    played = sum(1 if turn.step is None else 2 for turn in turns)  # a reply, and its observation
+def to_episode(record: EpisodeRecord) -> Episode:
+    """Convert a record back to its episode."""
     return Episode(
         item=TaskItem(record["env"], record["task"], record["data"], record["category"]),
         max_turns=record["max_turns"],
         messages=list(record["messages"]),
-        turns=turns,
+        turns=[_turn(turn) for turn in record["turns"]],
         stop=StopReason(record["stop"]),
         error=record["error"],
         success_reward=record["success_reward"],
-        prompt_length=len(record["messages"]) - played,
+        prompt_length=record["prompt_length"],
     )
-
-
-class EpisodeWriter:
-    """Appends records to one file, each on disk before `write` returns.
-
-    One process writes a file. A line that a killed process left unfinished is cut off on opening,
-    so that the file stays readable after a restart.
-
-    Args:
-        path: the file, created with its folders if missing.
-    """
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        _cut_torn_line(self.path)
-        self._file = self.path.open("a", encoding="utf-8")
-
-    def write(self, record: EpisodeRecord) -> None:
-        """Append one line."""
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file. May be called more than once."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        """The writer itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the file."""
-        self.close()
-
-
-def read_records(paths: Path | str | Iterable[Path | str]) -> Iterator[EpisodeRecord]:
-    """Records of files, and of all `*.jsonl` files below folders, in the order of their names.
-
-    The folder of a training run stands for its `episodes/`.
-
-    Raises:
-        ConfigError: a path does not exist, or a line is no episode record that this version reads.
-            An unfinished last line is only warned about.
-    """
-    for path in map(Path, [paths] if isinstance(paths, Path | str) else paths):
-        if not path.exists():
-            raise ConfigError(f"No episode records at '{path}': no such file or folder.")
-        of_run = (path / "episodes").is_dir() and (path / "metrics").is_dir()
-        played = path / "episodes" if of_run else path
-        for file in sorted(played.rglob("*.jsonl")) if played.is_dir() else [played]:
-            yield from _read_file(file)
-
-
-def _read_file(path: Path) -> Iterator[EpisodeRecord]:
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                value = json.loads(line)
-            except json.JSONDecodeError as e:
-                if not line.endswith("\n"):
-                    logger.warning("%s:%d: left out an unfinished last line", path, number)
-                    return
-                raise ConfigError(f"{path}:{number}: not JSON ({e}). Remove the line to read the rest.") from e
-            version = value.get("version") if isinstance(value, dict) else None
-            if not isinstance(version, int):
-                raise ConfigError(f"{path}:{number}: not an episode record: it has no version number.")
-            if version > EPISODE_RECORD_VERSION:
-                raise ConfigError(
-                    f"{path}:{number}: episode record of version {version}, but this verl_agent reads versions "
-                    f"up to {EPISODE_RECORD_VERSION}. Update verl_agent."
-                )
-            yield cast(EpisodeRecord, value)
 
 
 def _turn_record(turn: Turn) -> TurnRecord:
@@ -221,7 +171,7 @@ def _turn_record(turn: Turn) -> TurnRecord:
         "reply": turn.reply.text,
         "action": turn.action,
         "tokens": turn.reply.tokens,
-        "cut": str(turn.reply.truncated_by) if turn.reply.truncated_by else None,
+        "truncated_by": str(turn.reply.truncated_by) if turn.reply.truncated_by else None,
         "observation": turn.step.observation if turn.step else None,
         "reward": float(step.reward),
         "terminated": bool(step.terminated),
@@ -230,26 +180,59 @@ def _turn_record(turn: Turn) -> TurnRecord:
         "env_s": round(turn.env_s, 4),
     }
     if turn.reply.force_closed:
-        record["closed"] = True
+        record["force_closed"] = True
     return record
 
 
-def _turn_of(turn: TurnRecord) -> Turn:
-    cut = StopReason(turn["cut"]) if turn["cut"] else None
-    observation = turn["observation"]
-    answer = None
+def _turn(record: TurnRecord) -> Turn:
+    truncated_by = StopReason(record["truncated_by"]) if record["truncated_by"] else None
+    reply = Reply(record["reply"], truncated_by, record["tokens"], record.get("force_closed", False))
+    observation, step = record["observation"], None
     if observation is not None:
-        answer = StepResult(observation, turn["reward"], turn["terminated"], turn["info"])
-    reply = Reply(turn["reply"], cut, turn["tokens"], turn.get("closed", False))
-    return Turn(reply, turn.get("action"), answer, turn["generate_s"], turn["env_s"])
+        step = StepResult(observation, record["reward"], record["terminated"], record["info"])
+    return Turn(reply, record["action"], step, record["generate_s"], record["env_s"])
 
 
-def _cut_torn_line(path: Path) -> None:
-    if not path.exists() or path.stat().st_size == 0:
+def parse_record(value: Any) -> EpisodeRecord:
+    """Validate a decoded line of JSON and return it as a record of the current version; it is changed in place.
+
+    Raises:
+        ConfigError: the line is not a record, is of a newer version, or has an invalid field.
+    """
+    version = value.get("version") if isinstance(value, dict) else None
+    if not isinstance(version, int):
+        raise ConfigError("not an episode record: it has no version number.")
+    if not 1 <= version <= EPISODE_RECORD_VERSION:
+        raise ConfigError(
+            f"episode record of version {version}, but this verl_agent reads versions 1 to {EPISODE_RECORD_VERSION}. "
+            "Update verl_agent."
+        )
+    if version == 1:
+        _convert_to_2(value)
+    try:
+        _RECORD.validate_python(value)
+    except ValidationError as error:
+        first, *_ = explain(error, "", EpisodeRecord).splitlines()
+        raise ConfigError(f"{first} Remove the line to read the rest.") from error
+    return cast(EpisodeRecord, value)
+
+
+def _convert_to_2(record: dict[str, Any]) -> None:
+    """Convert a record of version 1 in place: rename fields and add `prompt_length`."""
+    record["version"] = 2
+    _rename(record, _RENAMED_IN_2)
+    messages, turns = record.get("messages"), record.get("turns")
+    if not isinstance(messages, list) or not isinstance(turns, list):
         return
-    with path.open("rb+") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            size, whole = len(content), content.rfind(b"\n") + 1
-        if whole < size:
-            logger.warning("%s: cut off an unfinished last line of %d bytes", path, size - whole)
-            file.truncate(whole)
+    played = 0  # messages after the prompt: a reply, and its observation if there is one
+    for turn in turns:
+        if isinstance(turn, dict):
+            _rename(turn, _TURN_RENAMED_IN_2)
+            played += 1 if turn.get("observation") is None else 2
+    record["prompt_length"] = len(messages) - played
+
+
+def _rename(fields: dict[str, Any], names: dict[str, str]) -> None:
+    for old, new in names.items():
+        if old in fields:
+            fields[new] = fields.pop(old)

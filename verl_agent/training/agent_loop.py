@@ -25,7 +25,8 @@ from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens
 from verl_agent.trace.metrics import summarize
-from verl_agent.trace.record import EpisodeMeta, EpisodeWriter, Purpose, to_record
+from verl_agent.trace.record import EpisodeMeta, Purpose, to_record
+from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, TaskItem
 
 

@@ -28,7 +28,7 @@ from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.oracle import demonstrate
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
-from verl_agent.trace.record import read_records
+from verl_agent.trace.record_files import read_records
 
 ROOT = Path(__file__).parents[3]
 RECIPES = Path(__file__).with_name("recipes")

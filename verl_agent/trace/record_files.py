@@ -1,0 +1,92 @@
+"""Files of episode records: append to one, read many."""
+
+import json
+import logging
+import mmap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.record import EpisodeRecord, parse_record
+
+logger = logging.getLogger(__name__)
+
+
+class EpisodeWriter:
+    """Writer that appends records to one file; each record is on disk before `write` returns.
+
+    Only one process may write a file. If a killed process left an unfinished last line, opening the file removes it.
+
+    Args:
+        path: path of the file; it and its folders are created if missing.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished_line(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, record: EpisodeRecord) -> None:
+        """Append one line."""
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file. May be called more than once."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        """Return the writer itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the file."""
+        self.close()
+
+
+def read_records(paths: Path | str | Iterable[Path | str]) -> Iterator[EpisodeRecord]:
+    """Yield the records in files, and in all `*.jsonl` files below folders, sorted by file name.
+
+    For the folder of a training run only its `episodes/` is read. Records of version 1 are converted to version 2.
+
+    Raises:
+        ConfigError: a path does not exist, or a line is not a valid record. An unfinished last line is skipped with
+            a warning.
+    """
+    for path in map(Path, [paths] if isinstance(paths, Path | str) else paths):
+        if not path.exists():
+            raise ConfigError(f"No episode records at '{path}': no such file or folder.")
+        is_run = (path / "episodes").is_dir() and (path / "metrics").is_dir()
+        source = path / "episodes" if is_run else path
+        for file in sorted(source.rglob("*.jsonl")) if source.is_dir() else [source]:
+            yield from _read_file(file)
+
+
+def _read_file(path: Path) -> Iterator[EpisodeRecord]:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError as error:
+                if not line.endswith("\n"):
+                    logger.warning("%s:%d: skipped an unfinished last line", path, number)
+                    return
+                raise ConfigError(f"{path}:{number}: not JSON ({error}). Remove the line to read the rest.") from error
+            try:
+                yield parse_record(value)
+            except ConfigError as error:
+                raise ConfigError(f"{path}:{number}: {error}") from error
+
+
+def _remove_unfinished_line(path: Path) -> None:
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb+") as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            size, complete = len(content), content.rfind(b"\n") + 1
+        if complete < size:
+            logger.warning("%s: removed an unfinished last line of %d bytes", path, size - complete)
+            file.truncate(complete)
