@@ -7,13 +7,13 @@ across fields raise `ConfigError` in `__post_init__`.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 from pydantic.fields import FieldInfo
-from typing_extensions import NotRequired, is_typeddict
+from typing_extensions import is_typeddict
 
 from verl_agent.errors import ConfigError, did_you_mean
 

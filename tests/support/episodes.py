@@ -29,5 +29,5 @@ def talk(
         if step:
             messages.append({"role": "user", "content": step.observation})
         turns.append(Turn(Reply(word, cut, 1), None if cut else word, step, 0.0, 0.0))
-    episode = Episode(TaskItem(env, task), max_turns=9, messages=messages, turns=turns, stop=stop)
+    episode = Episode(TaskItem(env, task), 9, messages, turns, stop, prompt_length=2)
     return to_record(episode, EpisodeMeta(purpose, "train", 0, task, 0, STARTED, seconds=1.0))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, NotRequired, cast
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from verl_agent.errors import ConfigError
@@ -63,14 +63,13 @@ StopName = Annotated[str, AfterValidator(_check_stop_reason)]
 """Value of a `StopReason`."""
 
 
+@with_config(ConfigDict(strict=True))
 class TurnRecord(TypedDict):
     """`Turn` as JSON.
 
     `action` is null if the reply has no action, `observation` if the turn has no step, `truncated_by` if the reply is
     not truncated. `force_closed` is present only where it is true.
     """
-
-    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
 
     reply: str
     action: str | None
@@ -85,10 +84,9 @@ class TurnRecord(TypedDict):
     force_closed: NotRequired[bool]
 
 
+@with_config(ConfigDict(strict=True))
 class EpisodeRecord(TypedDict):
-    """`Episode` and `EpisodeMeta` as one line of JSON, in this order."""
-
-    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    """`Episode` and `EpisodeMeta` as one line of JSON; `shaped_return` is present only where it is set."""
 
     version: int
     purpose: Purpose
