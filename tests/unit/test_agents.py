@@ -10,7 +10,7 @@ from env_adapters.textcraft.adapter import TextCraft
 from env_adapters.textcraft.tasks import task_item
 from tests.support.fakes import ITEM, ScriptedPolicy, talk_class
 from verl_agent.agents.base import Agent
-from verl_agent.agents.context import LEFT_OUT, KeepAll, LastObservations, Summary, read_context, summary_in
+from verl_agent.agents.context import OMITTED, KeepAll, LastObservations, Summary, make_context, summary_in
 from verl_agent.agents.functions import FunctionCalls
 from verl_agent.agents.plain import Act, Raw, ReAct, Think
 from verl_agent.agents.plan import REFLECT, PlanReflect
@@ -198,7 +198,7 @@ def test_an_empty_tag_has_no_text():
 
 @pytest.mark.parametrize("action_format", FORMATS, ids=lambda action_format: action_format.kind)
 @pytest.mark.parametrize("agent", AGENTS)
-def test_every_agent_reads_its_own_demonstrations(agent, action_format):
+def test_every_agent_parses_its_own_demonstrations(agent, action_format):
     action = "<search>who</search>" if action_format.kind == "tag" else "get 1 oak log"
     moves = [DemoAction(action, "I need wood."), DemoAction(action)]
     replies = [agent(action_format).render_demo(moves, turn) for turn in range(2)]
@@ -207,7 +207,7 @@ def test_every_agent_reads_its_own_demonstrations(agent, action_format):
     assert ("I need wood." in replies[0]) == (agent is not Act)
 
 
-def test_the_oracle_solves_a_goal_in_the_words_of_every_agent():
+def test_demonstrations_of_every_agent_solve_a_goal():
     item = task_item("minecraft:birch_wood")
     for kind in (*AGENTS, FunctionCalls):
         agent, env = kind(TextCraft.action_format), TextCraft()
@@ -217,7 +217,7 @@ def test_the_oracle_solves_a_goal_in_the_words_of_every_agent():
         assert (episode.reward, episode.turns[0].action) == (1.0, "get 4 birch log")
 
 
-def test_instructions_stand_behind_the_rules_and_can_be_left_out():
+def test_instructions_follow_the_rules_and_can_be_switched_off():
     prompt: list[Message] = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Go."}]
     told = Act(LineFormat(placeholder="<number>")).build_prompt(prompt)
     assert told[0]["content"].startswith("Rules.\n\n") and told[0]["content"].endswith("Action: <number>")
@@ -237,14 +237,14 @@ def test_a_reply_without_an_action_costs_a_turn_and_does_not_reach_the_environme
     assert episode.messages[3]["content"] == "No action found. Answer with: Action: <action>"
 
 
-def test_a_raw_agent_adds_nothing_and_hands_on_everything():
+def test_raw_agent_adds_nothing_and_passes_whole_replies():
     agent = Raw(LineFormat())
     assert agent.build_prompt([{"role": "user", "content": "Go."}]) == [{"role": "user", "content": "Go."}]
     assert [agent.parse_reply(reply) for reply in ("", " x\n")] == ["", " x\n"]
     assert agent.render_demo([DemoAction("go", "why")], 0) == "go"
 
 
-def test_a_plan_is_asked_for_first_and_a_reflection_where_it_is_stuck():
+def test_plan_agent_asks_for_a_reflection_without_progress_and_at_intervals():
     agent = PlanReflect(LineFormat(), reflect_every=4)
     moves = [DemoAction("a"), DemoAction("b", "why")]
     assert [agent.render_demo(moves, turn) for turn in range(2)] == ["Plan: a; b\nAction: a", "Thought: why\nAction: b"]
@@ -261,7 +261,7 @@ def test_a_plan_is_asked_for_first_and_a_reflection_where_it_is_stuck():
         assert (REFLECT in agent.observe(step, action, turn)["content"]) == reflects, turn
 
 
-def test_an_oracle_reflects_when_it_is_asked_to():
+def test_demonstrations_reflect_when_they_are_asked_to():
     agent, item = PlanReflect(TextCraft.action_format, reflect_every=1), task_item("minecraft:birch_wood")
     said = [m["content"] for m in demonstrate(item, TextCraft(), agent).messages if m["role"] == "assistant"]
     assert said[0].startswith("Plan: get 4 birch log; craft")
@@ -298,11 +298,11 @@ def test_an_oracle_reflects_when_it_is_asked_to():
         ("get 1 oak log", None),
     ],
 )
-def test_how_function_calls_are_read(reply, action):
+def test_function_calls_become_actions_or_none(reply, action):
     assert FunctionCalls(TextCraft.action_format).parse_reply(reply) == action
 
 
-def test_functions_that_the_environment_names_none_are_one():
+def test_an_environment_without_tools_has_the_function_act():
     agent = FunctionCalls(LineFormat())
     assert [tool["function"]["name"] for tool in agent.tools] == ["act"]
     assert agent.parse_reply(agent.render_demo([DemoAction("go {north}", "why")], 0)) == "go {north}"
@@ -328,13 +328,13 @@ def conversation(turns: int) -> list[Message]:
     return said
 
 
-def test_the_last_observations_are_kept_and_all_replies():
+def test_last_observations_stay_with_all_replies():
     view = LastObservations(turns=2).visible_messages(conversation(5), 2)
-    assert [message["content"] for message in view[3::2]] == [LEFT_OUT] * 3 + ["seen 3", "seen 4"]
+    assert [message["content"] for message in view[3::2]] == [OMITTED] * 3 + ["seen 3", "seen 4"]
     assert [message["content"] for message in view[2::2]] == [m["content"] for m in conversation(5)[2::2]]
 
 
-def test_a_summary_stands_for_what_is_given_up():
+def test_a_summary_replaces_removed_turns():
     view = Summary(turns=2).visible_messages(conversation(5), 2)
     assert view[1]["content"] == "Go.\n\nYour summary of the turns before: after 2"
     assert view[2:] == conversation(5)[8:]
@@ -353,17 +353,17 @@ def test_a_summary_stands_for_what_is_given_up():
         ("In summary: nothing", ""),
     ],
 )
-def test_the_summary_of_a_reply(reply, summary):
+def test_summaries_are_parsed_from_replies(reply, summary):
     assert summary_in(reply) == summary
 
 
-def test_an_empty_summary_does_not_wipe_out_the_last_one():
+def test_an_empty_summary_does_not_replace_the_last_one():
     said = conversation(5)
     said[6]["content"] = "Summary:\nAction: 2"
     assert Summary(turns=2).visible_messages(said, 2)[1]["content"].endswith("the turns before: after 1")
 
 
-def test_an_agent_that_makes_its_own_prompt_need_not_count_messages():
+def test_context_knows_the_prompt_length_of_an_agent_with_its_own_prompt():
     class Own(Act):
         def build_prompt(self, messages):
             return [*messages[:1], {"role": "user", "content": "Mind the gap."}, *messages[1:]]
@@ -371,7 +371,7 @@ def test_an_agent_that_makes_its_own_prompt_need_not_count_messages():
     agent, policy = Own(LineFormat(), LastObservations(1)), ScriptedPolicy(["Action: a", "Action: b", "Action: c"])
     asyncio.run(play(ITEM, talk_class()(turns=3), agent, policy, EpisodeLimits(3)))
     assert [m["content"] for m in policy.heard[-1]][:3] == ["Talk.", "Mind the gap.", "Begin."]
-    assert [m["content"] for m in policy.heard[-1]][4::2] == [LEFT_OUT, "heard 2"]
+    assert [m["content"] for m in policy.heard[-1]][4::2] == [OMITTED, "heard 2"]
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_an_agent_that_makes_its_own_prompt_need_not_count_messages():
     [(KeepAll(), 1), (LastObservations(2, 3), 4), (Summary(3, 2), 5), (Summary(1, 1), 11)],
     ids=repr,
 )
-def test_a_view_goes_on_from_the_last_one_but_where_turns_are_given_up(context, samples):
+def test_visible_messages_only_grow_until_turns_are_removed(context, samples):
     views = [context.visible_messages(conversation(turns), 2) for turns in range(12)]
     broken = [new[: len(old)] != old for old, new in pairwise(views)]
     assert 1 + sum(broken) == context.segments(12) == samples
@@ -390,15 +390,15 @@ def test_a_view_goes_on_from_the_last_one_but_where_turns_are_given_up(context, 
     ("settings", "message"),
     [
         ({"keep": "lst"}, "agent.context.keep='lst' is not known. Did you mean 'last'?"),
-        ({"keep": "last", "turns": 0}, "agent.context.turns must be a whole number >= 1, got 0."),
-        ({"keep": "summary", "stride": 1.5}, "agent.context.stride must be a whole number >= 1, got 1.5."),
+        ({"keep": "last", "turns": 0}, "agent.context.turns=0 is not allowed. Allowed: a whole number >= 1."),
+        ({"keep": "summary", "stride": 1.5}, "agent.context.stride=1.5 is not allowed. Allowed: a whole number >= 1."),
         ({"keep": ["all"]}, "agent.context.keep=['all'] is not known. Did you mean 'all'?"),
-        ({"kep": "last"}, "agent.context.kep is not a setting. Known: keep, turns, stride."),
+        ({"kep": "last"}, "agent.context.kep is not a setting. Did you mean 'keep'?"),
     ],
 )
-def test_a_context_that_cannot_be_meant_is_refused(settings, message):
+def test_invalid_contexts_raise_config_errors_naming_the_key(settings, message):
     with pytest.raises(ConfigError) as refused:
-        read_context(settings)
+        make_context(settings)
     assert str(refused.value) == message
 
 
@@ -406,7 +406,7 @@ def test_a_context_that_cannot_be_meant_is_refused(settings, message):
 
 
 @pytest.mark.parametrize("name", ["act", "react", "think", "plan", "tools", "raw"])
-def test_agents_are_found_by_name(name):
+def test_registered_agents_are_made_with_options_and_context(name):
     agent = make_agent(AgentSettings(name, {"instructions": False}, {"keep": "last", "turns": 3}), LineFormat())
     assert (agent.context, agent.instructions) == (LastObservations(3), False)
 
@@ -425,7 +425,7 @@ def test_agents_are_found_by_name(name):
         ("act", {"context": 1}, "agent.options.context is not an option of 'act'. Known: instructions."),
     ],
 )
-def test_an_agent_that_cannot_be_meant_is_refused(name, options, message):
+def test_invalid_agents_raise_config_errors_naming_the_key(name, options, message):
     with pytest.raises(ConfigError) as refused:
         make_agent(AgentSettings(name, options), LineFormat())
     assert str(refused.value) == message

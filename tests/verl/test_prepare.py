@@ -84,7 +84,10 @@ def prepared(folder: Path, *changes: str):
         (["agent.name=raect"], "agent.name='raect' is not registered. Did you mean 'react'?"),
         (["agent.options.loud=true"], "agent.options.loud is not an option of 'react'. Known: instructions."),
         (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not known. Did you mean 'last'?"),
-        (["agent.context={keep: last, turns: 0}"], "agent.context.turns must be a whole number >= 1, got 0."),
+        (
+            ["agent.context={keep: last, turns: 0}"],
+            "agent.context.turns=0 is not allowed. Allowed: a whole number >= 1.",
+        ),
         (
             ["agent.context.keep=summary", "algorithm.adv_estimator=rloo"],
             "agent.context.keep='summary' makes several rows of an episode, and algorithm.adv_estimator='rloo' takes "

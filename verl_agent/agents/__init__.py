@@ -1,1 +1,1 @@
-"""How a model is asked for actions, and how its replies are read."""
+"""Agents: prompts for a model, parsing of its replies, and the part of a conversation that it sees."""

@@ -1,4 +1,4 @@
-"""What an agent is: the words around an environment. It never sees tokens."""
+"""The base class of agents: prompts around an environment's texts, and parsing of replies. It never sees tokens."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ ONE_ACTION = "Take one action in each reply and wait for the result."
 
 
 class Agent(ABC):
-    """How a model is asked for actions and how its replies are read; a new one for each episode.
+    """Prompts a model for actions and parses its replies; one instance plays one episode.
 
     A package registers its own with an entry point:
 
         entry_points={"verl_agent.agents": ["my_agent = my_package.agent:MyAgent"]}
 
-    Its constructor takes what is below, and `agent.options` as further keyword arguments.
+    The constructor takes the arguments below, and `agent.options` as further keyword arguments.
 
     Args:
-        action_format: how the environment's actions are marked in a reply.
-        context: what the model is shown of the conversation.
-        instructions: tell the model how to reply; false for one that has learnt it, and for short prompts.
+        action_format: format of actions in replies, declared by the environment.
+        context: context window; None for the whole conversation.
+        instructions: explain to the model how to reply. False suits short prompts and models that have learned it.
     """
 
-    prefix: ClassVar[str] = ""
-    """What an oracle's reply has before its action: a text with `{thought}`."""
+    thought_template: ClassVar[str] = ""
+    """Text before the action in a demonstration, with `{thought}` in place of the thought."""
 
     def __init__(self, action_format: ActionFormat, context: Context | None = None, instructions: bool = True) -> None:
         if not isinstance(instructions, bool):
@@ -37,21 +37,21 @@ class Agent(ABC):
 
     @property
     def tools(self) -> list[dict[str, Any]] | None:
-        """Functions that the chat template is given (OpenAI's format); None for none."""
+        """Functions for the chat template, in OpenAI's format; None for an agent without functions."""
         return None
 
     @abstractmethod
     def instruction(self) -> str:
-        """How the model must reply; "" if nothing needs to be said."""
+        """Return the explanation of how to reply, or "" if the model needs no explanation."""
 
     def build_prompt(self, messages: Sequence[Message]) -> list[Message]:
-        """The prompt of an episode: the environment's with the instructions, which stand behind its rules.
+        """Return the prompt of an episode: the environment's messages with the instructions after its rules.
 
         Args:
-            messages: what `EnvAdapter.reset` returned; a lone message of the user has no rules before it.
+            messages: result of `EnvAdapter.reset`. If it is a single user message, the instructions precede it.
         """
-        told = [self.instruction()] if self.instructions else []
-        parts = [part for part in (*told, self.context.instruction) if part]
+        own = [self.instruction()] if self.instructions else []
+        parts = [part for part in (*own, self.context.instruction) if part]
         first, *others = messages
         content = "\n\n".join([first["content"], *parts])
         if others or first["role"] == "system":
@@ -68,36 +68,35 @@ class Agent(ABC):
         return self.context.visible_messages(messages, prompt_length)
 
     def parse_reply(self, reply: str) -> str | None:
-        """The action in a reply, bare, or None."""
+        """Return the action in a reply without its mark, or None."""
         return self.action_format.parse(reply)
 
     @property
     def format_error(self) -> str:
-        """What a reply without an action is answered. It costs a turn; the environment is not asked."""
+        """Answer to a reply without an action. Such a reply costs a turn and does not reach the environment."""
         return f"No action found. Answer with: {self.action_format.template}"
 
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
-        """What the model reads after a step.
+        """Return the message that the model reads after a step.
 
         Args:
-            step: the environment's answer.
-            action: what it answers; None if there was none in the reply.
-            turn: number of the turn that it ends, from 1.
+            step: answer of the environment, or `format_error` as its observation.
+            action: the parsed action; None if the reply had none.
+            turn: number of the turn that ends, from 1.
         """
         return {"role": "user", "content": step.observation}
 
-    def render_demo(self, moves: Sequence[DemoAction], turn: int) -> str:
-        """The reply of an oracle, asked for when the turn has come.
+    def render_demo(self, actions: Sequence[DemoAction], turn: int) -> str:
+        """Return the reply that demonstrates one action of an oracle. Calls come turn by turn.
 
         Args:
-            moves: all that it makes.
-            turn: which of them is due, from 0.
+            actions: all actions of the demonstration.
+            turn: index of the action to render, from 0.
         """
-        return self.context.demo_prefix(moves[:turn]) + self.render_reply(moves, turn)
+        return self.context.demo_prefix(actions[:turn]) + self.render_reply(actions, turn)
 
-    def render_reply(self, moves: Sequence[DemoAction], turn: int) -> str:
-        """See `write`; without what the context asks for."""
-        move = moves[turn]
-        return (self.prefix.format(thought=move.thought) if move.thought else "") + self.action_format.format(
-            move.action
-        )
+    def render_reply(self, actions: Sequence[DemoAction], turn: int) -> str:
+        """Return the reply of `render_demo` without the part that the context adds."""
+        demo = actions[turn]
+        thought = self.thought_template.format(thought=demo.thought) if demo.thought else ""
+        return thought + self.action_format.format(demo.action)

@@ -1,116 +1,114 @@
-"""What of an episode the model is shown: all of it, its last observations, or a summary and its last turns."""
+"""Context windows: the part of a conversation that the model reads before each reply."""
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_agent.envs.parsing import readable
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.sections import STRICT, section
 from verl_agent.types import DemoAction, Message
 
-LEFT_OUT = "(This observation is left out.)"
-RECALLED = 8
-"""Last actions that the summary of an oracle names."""
+OMITTED = "(This observation is left out.)"
+SUMMARIZED = 8
+"""Most actions in the summary of a demonstration; the last ones."""
 SUMMARY = re.compile(
     r"^\W{0,9}summary\W{0,3}:(.*?)(?=^\W{0,9}(?:thought|action|plan|reflection)\W{0,3}:|^\s*[<`]|\Z)",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Context(ABC):
-    """What the model is shown of a conversation. It is asked for anew before each reply, and never sees the future.
+    """Rule that selects the visible messages of a conversation before each reply.
 
-    A view that begins with the one before it lets the engine go on where it was; any other one starts a new sample
-    of the episode, in which what was said before is prompt: whatever is trained on is what was sampled, after the
-    very tokens that it was sampled after.
+    While the visible messages only grow at their end, the engine continues from its cache and the episode stays one
+    training sample. Any other change begins a new sample, whose prompt holds the earlier turns. So the model is
+    trained on the tokens that it sampled, after exactly the tokens that preceded them.
     """
 
     keep: ClassVar[str]
     edits: ClassVar[bool] = True
-    """Whether a view may differ from the beginning of the conversation."""
+    """True if the visible messages may differ from the beginning of the conversation."""
 
     instruction: ClassVar[str] = ""
-    """What the model must be told to do for it; "" for nothing."""
+    """Text that this context adds to the prompt; "" for no text."""
 
     @abstractmethod
-    def visible_messages(self, messages: Sequence[Message], prompt: int) -> list[Message]:
-        """What the model reads.
+    def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
+        """Return the messages that the model reads.
 
         Args:
-            messages: the conversation so far; the last one is not the model's.
-            prompt: number of messages before the first reply.
+            messages: the conversation so far, which does not end with a reply.
+            prompt_length: number of messages before the first reply.
         """
 
-    def demo_prefix(self, moves: Sequence[DemoAction]) -> str:
-        """What an oracle's reply begins with after these moves; "" for nothing."""
+    def demo_prefix(self, actions: Sequence[DemoAction]) -> str:
+        """Return the beginning of a demonstrated reply after these actions; "" for no text."""
         return ""
 
     def segments(self, turns: int) -> int:
-        """Samples that an episode of so many turns makes."""
+        """Return the number of training samples of an episode with `turns` turns."""
         return 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class KeepAll(Context):
-    """Everything."""
+    """Shows the whole conversation."""
 
     keep: ClassVar[str] = "all"
     edits: ClassVar[bool] = False
 
-    def visible_messages(self, messages: Sequence[Message], prompt: int) -> list[Message]:
+    def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
         """See `Context`."""
         return list(messages)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Window(Context):
-    """Older turns are given up, `stride` at a time: the view stays what it was in between.
+    """Removes old turns, `stride` at a time; in between the visible messages only grow.
 
     Attributes:
-        turns: last turns that are always whole, >= 1.
-        stride: turns that are given up at once, >= 1: one costs a sample for each turn of an episode, more make
-            fewer samples and let the engine reuse what it has read.
+        turns: number of last turns that always stay complete.
+        stride: number of turns that are removed at once. With 1 nearly every turn begins a new sample. A larger
+            stride makes fewer samples, and the engine reuses its cache.
     """
 
-    turns: int = 4
-    stride: int = 1
+    turns: Annotated[int, Field(ge=1)] = 4
+    stride: Annotated[int, Field(ge=1)] = 1
 
-    def __post_init__(self) -> None:
-        for name in ("turns", "stride"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError(f"agent.context.{name} must be a whole number >= 1, got {value!r}.")
-
-    def given_up(self, played: int) -> int:
-        """How many turns, from the first one on, are given up when so many are played."""
+    def removed(self, played: int) -> int:
+        """Return how many turns, counted from the first, are removed after `played` turns."""
         return max(played - self.turns, 0) // self.stride * self.stride
 
     def segments(self, turns: int) -> int:
         """See `Context`."""
-        return len({self.given_up(played) for played in range(turns)})
+        return len({self.removed(played) for played in range(turns)})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class LastObservations(Window):
-    """The replies, and the observations of the last `turns` turns."""
+    """Shows all replies, and the observations of the last `turns` turns."""
 
     keep: ClassVar[str] = "last"
 
-    def visible_messages(self, messages: Sequence[Message], prompt: int) -> list[Message]:
+    def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
         """See `Context`."""
-        old = range(prompt + 1, prompt + 2 * self.given_up((len(messages) - prompt) // 2), 2)
+        removed = self.removed((len(messages) - prompt_length) // 2)
+        old = range(prompt_length + 1, prompt_length + 2 * removed, 2)
         return [
-            {"role": message["role"], "content": LEFT_OUT} if place in old else message
-            for place, message in enumerate(messages)
+            {"role": message["role"], "content": OMITTED} if index in old else message
+            for index, message in enumerate(messages)
         ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Summary(Window):
-    """The model's own summary in place of what is given up, and the last `turns` turns."""
+    """Shows the model's own summary in place of the removed turns, and the last `turns` turns."""
 
     keep: ClassVar[str] = "summary"
     instruction: ClassVar[str] = (
@@ -118,42 +116,45 @@ class Summary(Window):
         "you must remember of them:\nSummary: what you know, have done and still have to do"
     )
 
-    def visible_messages(self, messages: Sequence[Message], prompt: int) -> list[Message]:
+    def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
         """See `Context`."""
-        end = prompt + 2 * self.given_up((len(messages) - prompt) // 2)
-        if end == prompt:
+        end = prompt_length + 2 * self.removed((len(messages) - prompt_length) // 2)
+        if end == prompt_length:
             return list(messages)
-        notes = list(filter(None, (summary_in(message["content"]) for message in messages[prompt:end:2])))
-        *task, last = messages[:prompt]
-        slot = f"Your summary of the turns before: {notes[-1] if notes else '(none)'}"
-        return [*task, {"role": last["role"], "content": f"{last['content']}\n\n{slot}"}, *messages[end:]]
+        summaries = list(filter(None, (summary_in(message["content"]) for message in messages[prompt_length:end:2])))
+        *task, last = messages[:prompt_length]
+        text = f"Your summary of the turns before: {summaries[-1] if summaries else '(none)'}"
+        return [*task, {"role": last["role"], "content": f"{last['content']}\n\n{text}"}, *messages[end:]]
 
-    def demo_prefix(self, moves: Sequence[DemoAction]) -> str:
+    def demo_prefix(self, actions: Sequence[DemoAction]) -> str:
         """See `Context`."""
-        return f"Summary: {'; '.join(move.action for move in moves[-RECALLED:]) or 'nothing is done yet'}\n"
+        return f"Summary: {'; '.join(demo.action for demo in actions[-SUMMARIZED:]) or 'nothing is done yet'}\n"
 
 
 def summary_in(reply: str) -> str:
-    """The summary that a reply carries on, "" if there is none; what is only thought does not count."""
-    return next((text for part in readable(reply) for one in SUMMARY.findall(part) if (text := one.strip("* \n"))), "")
+    """Return the summary in a reply, or "". Text inside `<think>` is ignored."""
+    texts = (text.strip("* \n") for part in readable(reply) for text in SUMMARY.findall(part))
+    return next(filter(None, texts), "")
 
 
 CONTEXTS: Mapping[str, type[Context]] = {kind.keep: kind for kind in (KeepAll, LastObservations, Summary)}
 
 
-def read_context(settings: Mapping[str, Any]) -> Context:
-    """The context that section `agent.context` asks for.
+def make_context(settings: Mapping[str, Any]) -> Context:
+    """Return the context for section `agent.context`: `keep` selects the class, the other keys are its fields.
+
+    `keep: all` ignores `turns` and `stride`, so that one override can switch a recipe's window off.
 
     Raises:
-        ConfigError: there is no such one, or it has no such setting.
+        ConfigError: `keep` is unknown, or a key or a value is not allowed.
     """
     values = dict(settings)
     keep = values.pop("keep", KeepAll.keep)
     if not isinstance(keep, str) or keep not in CONTEXTS:
         raise ConfigError(f"agent.context.keep={keep!r} is not known. {did_you_mean(str(keep), CONTEXTS)}")
-    kind = CONTEXTS[keep]
-    allowed = ("turns", "stride") if kind.edits else ()
     for key in values:
         if key not in ("turns", "stride"):
-            raise ConfigError(f"agent.context.{key} is not a setting. Known: keep, turns, stride.")
-    return kind(**{key: values[key] for key in allowed if key in values})
+            remedy = did_you_mean(str(key), ("keep", "turns", "stride"))
+            raise ConfigError(f"agent.context.{key} is not a setting. {remedy}")
+    kind = CONTEXTS[keep]
+    return section("agent.context", kind, values if kind.edits else {})

@@ -1,4 +1,4 @@
-"""An agent that calls functions, where the model's chat template has tools."""
+"""Agent that calls functions, for models whose chat template has tools."""
 
 import json
 import re
@@ -14,14 +14,14 @@ from verl_agent.types import DemoAction, Message, StepResult
 
 CALL = re.compile(r"<tool_call>\s{0,9}(.*?)(?:</tool_call>|$)", re.DOTALL | re.IGNORECASE)
 ACT = Tool("act", "Take one action in the environment.", "{action}", (Parameter("action", description="the action"),))
-"""The function of an environment that names none."""
+"""Function of an environment that declares no tools."""
 
 
 class FunctionCalls(Agent):
-    """Each reply calls one function, in the format of Hermes and Qwen.
+    """Expects one function call in each reply, in the format of Hermes and Qwen.
 
-    That is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. The chat template tells the model which
-    functions there are; observations come as the tool's answers.
+    That is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. The chat template lists the functions for the
+    model, and observations are messages with the role `tool`.
     """
 
     def __init__(self, action_format: ActionFormat, context: Context | None = None, instructions: bool = True) -> None:
@@ -38,9 +38,9 @@ class FunctionCalls(Agent):
         return "Call one function in each reply and wait for the result."
 
     def parse_reply(self, reply: str) -> str | None:
-        """See `Agent`; the first call of the reply that is one of the functions, with all that it needs."""
+        """See `Agent`; returns the action of the first valid function call."""
         for part in readable(reply):
-            actions = (self._action(found[1]) for found in CALL.finditer(part))
+            actions = (self._action(call[1]) for call in CALL.finditer(part))
             if action := next(filter(None, actions), None):
                 return action
         return None
@@ -55,11 +55,12 @@ class FunctionCalls(Agent):
         """See `Agent`."""
         return {"role": "tool", "content": step.observation}
 
-    def render_reply(self, moves: Sequence[DemoAction], turn: int) -> str:
+    def render_reply(self, actions: Sequence[DemoAction], turn: int) -> str:
         """See `Agent`."""
-        return f"{moves[turn].thought}\n{self._call(moves[turn].action)}".lstrip("\n")
+        return f"{actions[turn].thought}\n{self._call(actions[turn].action)}".lstrip("\n")
 
     def _action(self, text: str) -> str | None:
+        """Return the action of a call, or None if the call is not valid."""
         try:
             call, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
             arguments = call.get("arguments", call.get("parameters")) or {}
@@ -69,8 +70,12 @@ class FunctionCalls(Agent):
             return None
 
     def _call(self, action: str) -> str:
+        """Return the call that makes `action`."""
         for tool in self._tools.values():
             arguments = tool.parse(action)
             if arguments is not None and tool.render(arguments) == action:
                 return f"<tool_call>\n{json.dumps({'name': tool.name, 'arguments': arguments})}\n</tool_call>"
-        raise ConfigError(f"agent.name=tools: no function makes the action {action!r}. Add one to the form's tools.")
+        raise ConfigError(
+            f"agent.name=tools: no function makes the action {action!r}. "
+            "Add a Tool for it to the environment's action_format, or choose another agent."
+        )

@@ -1,4 +1,4 @@
-"""Agents that act at once, or think in a line or a block before they do."""
+"""Agents whose replies hold the action alone, or a thought before it."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -8,7 +8,7 @@ from verl_agent.types import DemoAction
 
 
 class Act(Agent):
-    """The action alone."""
+    """Expects the action alone."""
 
     def instruction(self) -> str:
         """See `Agent`."""
@@ -16,9 +16,9 @@ class Act(Agent):
 
 
 class ReAct(Agent):
-    """A thought, then the action (arXiv 2210.03629), in the words that AgentGym uses for it."""
+    """Expects a thought, then the action (arXiv 2210.03629), in AgentGym's wording."""
 
-    prefix: ClassVar[str] = "Thought: {thought}\n"
+    thought_template: ClassVar[str] = "Thought: {thought}\n"
 
     def instruction(self) -> str:
         """See `Agent`."""
@@ -27,9 +27,9 @@ class ReAct(Agent):
 
 
 class Think(Agent):
-    """A thought in a `<think>` block, then the action, as Search-R1 has it (arXiv 2503.09516)."""
+    """Expects a thought in a `<think>` block, then the action, as Search-R1 does (arXiv 2503.09516)."""
 
-    prefix: ClassVar[str] = "<think>{thought}</think>\n"
+    thought_template: ClassVar[str] = "<think>{thought}</think>\n"
 
     def instruction(self) -> str:
         """See `Agent`."""
@@ -38,7 +38,7 @@ class Think(Agent):
 
 
 class Raw(Agent):
-    """The whole reply is the action and nothing is added: for environments that read replies themselves."""
+    """Passes the whole reply as the action and adds nothing, for environments that parse replies themselves."""
 
     def instruction(self) -> str:
         """See `Agent`."""
@@ -48,6 +48,6 @@ class Raw(Agent):
         """See `Agent`."""
         return reply
 
-    def render_reply(self, moves: Sequence[DemoAction], turn: int) -> str:
+    def render_reply(self, actions: Sequence[DemoAction], turn: int) -> str:
         """See `Agent`."""
-        return moves[turn].action
+        return actions[turn].action

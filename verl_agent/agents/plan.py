@@ -1,4 +1,4 @@
-"""An agent that plans first, and looks back when it gets stuck."""
+"""Agent that asks for a plan first, and for a reflection when the episode makes no progress."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,22 +14,24 @@ REFLECT = (
     "then `Plan: the steps from here`."
 )
 PLANNED = 8
-"""Actions that the plan of a demonstration names at most."""
+"""Most actions in the plan of a demonstration."""
 
 
 class PlanReflect(Agent):
-    """A plan in the first reply; a reflection and a new plan where it is stuck, or time went by.
+    """Expects a plan in the first reply, and a reflection with a new plan when it asks for one.
 
-    After Plan-and-Solve (arXiv 2305.04091) and Reflexion (arXiv 2303.11366), the latter inside one episode.
+    After Plan-and-Solve (arXiv 2305.04091) and Reflexion (arXiv 2303.11366), the latter within one episode. It asks
+    for a reflection after an invalid action, after an action that repeats the last one with the same result, and
+    every `reflect_every` turns.
 
     Args:
         action_format: see `Agent`.
         context: see `Agent`.
         instructions: see `Agent`.
-        reflect_every: turns after which it looks back in any case, >= 1; 0 for never.
+        reflect_every: turns between two reflections, >= 1; 0 for no regular reflection.
     """
 
-    prefix: ClassVar[str] = "Thought: {thought}\n"
+    thought_template: ClassVar[str] = "Thought: {thought}\n"
 
     def __init__(
         self,
@@ -51,22 +53,23 @@ class PlanReflect(Agent):
         """See `Agent`."""
         return (
             f"{ONE_ACTION} Begin your first reply with a line\nPlan: the steps that lead to the goal\n"
-            f"Always end a reply in this action_format:\nThought: what you know and what you do next\n{self.action_format.template}"
+            "Always end a reply in this form:\nThought: what you know and what you do next\n"
+            f"{self.action_format.template}"
         )
 
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
-        """See `Agent`; asks for a reflection after an invalid action, the same action with the same result, or long."""
+        """See `Agent`; adds the request for a reflection."""
         stuck = bool(step.info.get("invalid_action")) or (action, step.observation) == self._last
         due = self.reflect_every > 0 and turn % self.reflect_every == 0
         self._last, self._asked = (action, step.observation), (stuck or due) and not step.terminated
         return {"role": "user", "content": f"{step.observation}\n\n{REFLECT}" if self._asked else step.observation}
 
-    def render_reply(self, moves: Sequence[DemoAction], turn: int) -> str:
-        """See `Agent`; a plan names the next actions of the oracle."""
-        said = super().render_reply(moves, turn)
+    def render_reply(self, actions: Sequence[DemoAction], turn: int) -> str:
+        """See `Agent`; a plan lists the next actions of the oracle."""
+        reply = super().render_reply(actions, turn)
         if turn and not self._asked:
-            return said
-        left = moves[turn:]
-        plan = "; ".join([move.action for move in left[:PLANNED]] + ["…"] * (len(left) > PLANNED))
-        looked_back = "Reflection: this is the way, I go on.\n" if turn else ""
-        return f"{looked_back}Plan: {plan}\n{said}"
+            return reply
+        left = actions[turn:]
+        plan = "; ".join([demo.action for demo in left[:PLANNED]] + ["…"] * (len(left) > PLANNED))
+        reflection = "Reflection: this is the way, I go on.\n" if turn else ""
+        return f"{reflection}Plan: {plan}\n{reply}"

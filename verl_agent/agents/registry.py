@@ -1,11 +1,11 @@
-"""Find agents by name, in this package and in every other one that registers them."""
+"""Registry of agents, in this package and in every other one that registers agents by entry point."""
 
 import inspect
 from functools import cache
 from importlib.metadata import entry_points
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.context import read_context
+from verl_agent.agents.context import make_context
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.action_format import ActionFormat
 from verl_agent.errors import ConfigError, did_you_mean
@@ -13,12 +13,12 @@ from verl_agent.errors import ConfigError, did_you_mean
 ENTRY_POINT_GROUP = "verl_agent.agents"
 
 
-@cache  # every episode asks, and looking through all installed packages takes milliseconds
+@cache  # called for every episode; a search of all installed packages takes milliseconds
 def load_agent(name: str) -> type[Agent]:
-    """The agent class registered as `name`.
+    """Return the agent class that is registered as `name`.
 
     Raises:
-        ConfigError: no such name, its package does not import, or it is no agent.
+        ConfigError: the name is unknown, its package fails to import, or the object is not an agent class.
     """
     known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in known:
@@ -49,6 +49,6 @@ def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:
             remedy = did_you_mean(str(key), known)
             raise ConfigError(f"agent.options.{key} is not an option of {settings.name!r}. {remedy}")
     try:
-        return agent(action_format, read_context(settings.context), **settings.options)
+        return agent(action_format, make_context(settings.context), **settings.options)
     except TypeError as error:
         raise ConfigError(f"agent.options of {settings.name!r}: {error}") from error

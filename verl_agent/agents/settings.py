@@ -1,29 +1,24 @@
 """Section `agent` of a recipe."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from verl_agent.errors import ConfigError
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from verl_agent.sections import STRICT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class AgentSettings:
-    """Section `agent`: the words around the environment.
+    """Section `agent`: the agent that prompts the model and parses its replies.
 
     Attributes:
         name: registered name of the agent.
-        options: keyword arguments of it.
-        context: what the model is shown of the conversation, see `verl_agent.agents.context`.
+        options: keyword arguments of the agent's constructor.
+        context: context window, see `verl_agent.agents.context.make_context`.
     """
 
-    name: str = "react"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    context: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ConfigError(f"agent.name must be the name of an agent, such as react, got {self.name!r}.")
-        for name in ("options", "context"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise ConfigError(f"agent.{name} must be a mapping such as {{}}, got {getattr(self, name)!r}.")
+    name: Annotated[str, Field(min_length=1)] = "react"
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    context: Mapping[str, Any] = Field(default_factory=dict)

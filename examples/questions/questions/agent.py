@@ -13,7 +13,7 @@ class Notebook(Agent):
     An agent is made for each episode, so it may remember. It sees messages, never tokens.
     """
 
-    prefix: ClassVar[str] = "Thought: {thought}\n"
+    thought_template: ClassVar[str] = "Thought: {thought}\n"
 
     def instruction(self) -> str:
         """See `Agent`."""
