@@ -71,6 +71,15 @@ def test_a_record_states_the_outcome():
     assert (record["shaped_return"], record["version"]) == (0.125, 2)
 
 
+@pytest.mark.parametrize(
+    ("action", "rewritten"), [("<search>a\nb</search>", False), ("<search>a b</search>", True), (None, False)]
+)
+def test_a_record_marks_actions_that_differ_from_the_reply(action, rewritten):
+    turn = Turn(Reply("<search>a\nb</search>"), action, StepResult("found"), 0.0, 0.0)
+    record = to_record(Episode(TaskItem("talk", "1"), 1, turns=[turn]), META)
+    assert record["turns"][0].get("rewritten", False) is rewritten
+
+
 def test_a_record_of_version_1_is_converted_on_reading(tmp_path):
     (tmp_path / "a.jsonl").write_text(VERSION_1, encoding="utf-8")
     assert json.loads(VERSION_1)["version"] == 1

@@ -68,7 +68,8 @@ class TurnRecord(TypedDict):
     """`Turn` as JSON.
 
     `action` is null if the reply has no action, `observation` if the turn has no step, `truncated_by` if the reply is
-    not truncated. `force_closed` is present only where it is true.
+    not truncated. `force_closed` and `rewritten` are present only where they are true; `rewritten` marks an action
+    that the reply does not contain verbatim.
     """
 
     reply: str
@@ -82,6 +83,7 @@ class TurnRecord(TypedDict):
     generate_s: float
     env_s: float
     force_closed: NotRequired[bool]
+    rewritten: NotRequired[bool]
 
 
 @with_config(ConfigDict(strict=True))
@@ -179,6 +181,8 @@ def _turn_record(turn: Turn) -> TurnRecord:
     }
     if turn.reply.force_closed:
         record["force_closed"] = True
+    if turn.rewritten:
+        record["rewritten"] = True
     return record
 
 
