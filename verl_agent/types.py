@@ -1,4 +1,4 @@
-"""The records, in the order in which they flow: task item, message, step, turn, episode."""
+"""Records, in the order in which they flow: task item, message, action, step, reply, turn, episode."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ class TaskItem:
     Attributes:
         env: registered name of the environment.
         id: stable name of the item, unique in its environment over all splits.
-        data: what the adapter needs to reset to it; JSON values only.
-        category: group that evaluation reports separately, such as `depth 2`.
+        data: JSON values from which the adapter resets to this task.
+        category: name of a group of tasks that metrics report separately, such as `depth 2`; may be empty.
     """
 
     env: str
@@ -34,11 +34,11 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class DemoAction:
-    """One action of an oracle; an agent makes a reply of it.
+    """One action of an oracle. An agent renders it as a reply.
 
     Attributes:
-        action: as the environment takes it, such as `get 1 oak log`.
-        thought: why, in a sentence; may be empty.
+        action: text that the environment takes, such as `get 1 oak log`.
+        thought: reason for the action, in one sentence; may be empty.
     """
 
     action: str
@@ -47,13 +47,13 @@ class DemoAction:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What an environment answers to one action.
+    """Answer of an environment to one action.
 
     Attributes:
         observation: text that the model reads next.
-        reward: what this step alone earned; the return of an episode is the sum of its steps.
-        terminated: the task has ended, well or not.
-        info: measurements to be averaged over episodes, such as `{"invalid_action": 1.0}`.
+        reward: reward of this step; the return of an episode is the sum over its steps.
+        terminated: True if the task has ended, solved or not.
+        info: measurements that metrics sum over the episode, such as `{"invalid_action": 1.0}`.
     """
 
     observation: str
@@ -63,31 +63,32 @@ class StepResult:
 
 
 class StopReason(StrEnum):
-    """Why an episode ended. Each one is a metric, `stop/<value>`."""
+    """Reason for which an episode ended. Each one is a metric, `stop/<value>`."""
 
     TERMINATED = "terminated"
-    """The environment said so."""
+    """The environment ended the task."""
     TURN_LIMIT = "turn_limit"
-    """The horizon was reached."""
+    """The episode reached its turn limit."""
     TURN_TOKENS = "turn_tokens"
     """One reply reached the token budget of a turn."""
     EPISODE_TOKENS = "episode_tokens"
-    """Prompt, replies and observations reached the token budget of the episode."""
+    """Replies and observations together reached the token budget of the episode."""
     ENV_ERROR = "env_error"
-    """The environment failed or hung; the episode carries no reward and is not trained on."""
+    """A call into the environment failed or timed out. The episode is recorded and not trained on."""
     CANCELLED = "cancelled"
-    """The run was stopped while the episode was played."""
+    """The run was stopped during the episode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a policy answers.
+    """Answer of a policy to the visible messages.
 
     Attributes:
-        text: the decoded reply without its end-of-turn token.
-        truncated_by: the budget that ended the episode with it, before the model had ended it; or None.
-        tokens: number of tokens generated, 0 if unknown.
-        force_closed: whether it was closed for the model and played (`episode.on_truncated_turn=play`).
+        text: decoded reply without its end-of-turn token.
+        truncated_by: token budget that truncated the reply and so ends the episode; None if the reply is played.
+        tokens: number of generated tokens, 0 if unknown.
+        force_closed: True if the token budget of the turn truncated the reply, which was then closed and played
+            (`episode.on_truncated_turn=play`).
     """
 
     text: str
@@ -97,18 +98,19 @@ class Reply:
 
     @property
     def complete(self) -> bool:
-        """Whether the model itself wrote its end."""
+        """True if the model itself ended the reply."""
         return self.truncated_by is None and not self.force_closed
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One reply and what came of it.
+    """One reply and its result.
 
     Attributes:
-        reply: the policy's words.
-        action: what was read out of it and given to the environment; None if nothing could be read.
-        step: what it led to, the environment's answer as a rule; None if there was none.
+        reply: answer of the policy.
+        action: action that the agent parsed from the reply; None if it found none.
+        step: answer of the environment, or the agent's format error if `action` is None; None if the episode ended
+            before an answer.
         generate_s: seconds that the policy took.
         env_s: seconds that the environment took.
     """
@@ -119,27 +121,22 @@ class Turn:
     generate_s: float
     env_s: float
 
-    @property
-    def rewritten(self) -> bool:
-        """True if the reply does not contain the action verbatim: parsing changed it, or rendered a function call."""
-        return self.action is not None and self.action not in self.reply.text
-
 
 @dataclass(slots=True)
 class Episode:
-    """One task played once, from reset to its end. Written to while it is played, then left alone.
+    """One task played once, from reset to end. `play()` fills it in; later code only reads it.
 
     Attributes:
-        item: the task.
-        max_turns: the horizon that it was played under.
-        messages: the whole conversation, prompt included.
-        prompt_length: number of messages before the first reply.
+        item: task that is played.
+        max_turns: turn limit of this episode.
+        messages: whole conversation, prompt included.
         turns: one entry for each reply.
-        stop: why it ended.
-        error: what failed, for `StopReason.ENV_ERROR`.
-        started_at: when it was reset, seconds since the epoch.
-        seconds: from reset to close.
+        stop: reason for which the episode ended.
+        error: message of the failed call, for `StopReason.ENV_ERROR`.
         success_reward: return from which the environment counts the task as solved.
+        prompt_length: number of messages before the first reply.
+        started_at: time of the reset, in seconds since the epoch.
+        seconds: duration from reset to close.
     """
 
     item: TaskItem
@@ -155,19 +152,19 @@ class Episode:
 
     @property
     def reward(self) -> float:
-        """The return: the sum of what its steps earned, in the environment's own units."""
+        """Return of the episode: the sum of its step rewards, in the environment's units."""
         return sum(turn.step.reward for turn in self.turns if turn.step)
 
     @property
     def success(self) -> bool:
-        """Whether the task was solved."""
+        """True if the task was solved."""
         return self.stop is not StopReason.ENV_ERROR and self.reward >= self.success_reward
 
     @property
     def valid(self) -> bool:
-        """Whether the episode may be learnt from: the environment did its part to the end."""
+        """True if the episode may be trained on: neither the environment failed nor the run was stopped."""
         return self.stop not in (StopReason.ENV_ERROR, StopReason.CANCELLED)
 
-    def info(self, key: str) -> float:
-        """Sum of one measurement over the steps."""
+    def info_total(self, key: str) -> float:
+        """Return the sum of one measurement over the steps."""
         return sum(turn.step.info.get(key, 0.0) for turn in self.turns if turn.step)

@@ -233,7 +233,7 @@ def test_a_reply_without_an_action_costs_a_turn_and_does_not_reach_the_environme
     agent = ReAct(LineFormat())
     episode = asyncio.run(play(ITEM, env, agent, ScriptedPolicy(["hello", "Action: go"]), EpisodeLimits(5)))
     assert [turn.action for turn in episode.turns] == [None, "go"]
-    assert (env.heard, episode.info("invalid_action"), episode.reward) == (1, 1.0, 1.0)
+    assert (env.heard, episode.info_total("invalid_action"), episode.reward) == (1, 1.0, 1.0)
     assert episode.messages[3]["content"] == "No action found. Answer with: Action: <action>"
 
 

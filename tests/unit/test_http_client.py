@@ -110,7 +110,7 @@ def test_measurements_and_the_end_come_through():
         chosen = options("guess_number", running.url)
         item = TaskItem("guess_number", "100:7")
         episode = asyncio.run(solve(item, chosen, ["what?", "Action: 50", "Action: 7"]))
-    assert episode.info("invalid_action") == 1.0
+    assert episode.info_total("invalid_action") == 1.0
     assert [message["role"] for message in episode.messages[:2]] == ["system", "user"]
     assert (episode.stop, episode.reward, len(episode.turns)) == (StopReason.TERMINATED, 1.0, 3)
 

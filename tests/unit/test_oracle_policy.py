@@ -1,4 +1,4 @@
-"""An oracle that has to see plays as a policy; one whose moves are known before does so too."""
+"""Tests of oracles as policies, with actions known in advance and actions that depend on observations."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ ITEM = TaskItem("switches", "1")
 
 
 class Switches(EnvAdapter):
-    """Shows the number of a switch that is to be pressed, another one each turn; solved after two."""
+    """Shows the number of the switch to press, another one each turn; solved after two."""
 
     def tasks(self, split):
         return [ITEM]
@@ -30,36 +30,38 @@ class Switches(EnvAdapter):
         return StepResult(f"{self.shown}", right / 2, terminated=self.pressed == 2)
 
 
-class Seen(Switches):
-    """With an oracle that looks."""
+class Observing(Switches):
+    """Has an oracle that reads observations."""
 
     def oracle(self, item):
-        return lambda seen: DemoAction(f"press {seen}", f"It says {seen}.")
+        return lambda observation: DemoAction(f"press {observation}", f"It says {observation}.")
 
 
-class Known(Switches):
-    """With an oracle that knows."""
+class Scripted(Switches):
+    """Has an oracle that knows its actions in advance."""
 
     def demonstration(self, item):
         return [DemoAction("press 3", "It says 3."), DemoAction("press 1", "It says 1.")]
 
 
-@pytest.mark.parametrize("env", [Seen(), Known()], ids=["seen", "known"])
-def test_an_oracle_plays_in_the_words_of_the_agent(env):
+@pytest.mark.parametrize("env", [Observing(), Scripted()], ids=["observing", "scripted"])
+def test_oracle_replies_in_the_format_of_the_agent(env):
     policy = oracle_policy(ITEM, env, ReAct(env.action_format))
     episode = asyncio.run(play(ITEM, env, ReAct(env.action_format), policy, EpisodeLimits(5)))
     assert (episode.success, episode.stop) == (True, StopReason.TERMINATED)
-    said = [turn.reply.text for turn in episode.turns]
-    assert said == ["Thought: It says 3.\nAction: press 3", "Thought: It says 1.\nAction: press 1"]
+    replies = [turn.reply.text for turn in episode.turns]
+    assert replies == ["Thought: It says 3.\nAction: press 3", "Thought: It says 1.\nAction: press 1"]
 
 
-def test_an_oracle_that_has_to_see_gives_no_moves_before_and_says_how_to_learn_from_it():
-    with pytest.raises(ConfigError, match=r"depend on what its oracle sees\. Record .* model\.path=oracle"):
-        demonstration_actions(Seen(), ITEM)
+def test_demonstrations_of_an_observing_oracle_raise_config_error_naming_the_way_to_record_it():
+    with pytest.raises(
+        ConfigError, match=r"'switches''s oracle depend on its observations\. Record .* model\.path=oracle"
+    ):
+        demonstration_actions(Observing(), ITEM)
     with pytest.raises(ConfigError, match=r"episodes\.records"):
-        demonstrate(ITEM, Seen(), ReAct(Seen().action_format))
+        demonstrate(ITEM, Observing(), ReAct(Observing().action_format))
 
 
-def test_an_environment_without_any_oracle_says_so():
+def test_missing_oracle_raises_config_error():
     with pytest.raises(ConfigError, match="env 'switches' has no oracle"):
         oracle_policy(ITEM, Switches(), ReAct(Switches().action_format))

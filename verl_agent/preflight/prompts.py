@@ -65,7 +65,7 @@ def check_prompts(config: DictConfig, settings: RunSettings) -> None:
         if length > budget:
             raise ConfigError(
                 f"the prompt of task {item.id!r} has {length} tokens, more than data.max_prompt_length={budget}. "
-                "Raise it, or choose shorter words in env.options and agent.options."
+                "Raise it, or choose a shorter prompt in env.options and agent.options."
             )
 
 

@@ -1,6 +1,7 @@
-"""Play one episode: the only loop, and the only place where an environment's failure is caught.
+"""The episode loop: an agent, a policy and an environment play one task.
 
-Knows messages, not tokens. The same loop serves training, validation, evaluation and tests.
+The loop handles messages, not tokens. Training, validation, evaluation and tests share it. It is the only place that
+catches the failure of an environment.
 """
 
 import asyncio
@@ -16,26 +17,32 @@ from verl_agent.errors import AgentError, EnvError, EnvTimeoutError
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
 CLOSE_TIMEOUT_S = 5.0
-"""Seconds that an episode waits for its environment to close; one that hangs would cost its time limit twice."""
+"""Most seconds that an episode waits for its session to close."""
 
 
 class Policy(Protocol):
-    """What plays: a model behind an engine, an endpoint, or a script."""
+    """Author of the replies: a model behind an engine, an endpoint, or a script."""
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """The next assistant message; without tokens and with `cut` set if the budget leaves no room for one."""
+        """Return the next assistant message.
+
+        If the token budget leaves no room for a reply, return one with `truncated_by` and without tokens.
+
+        Args:
+            messages: all messages that the model reads.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLimits:
-    """Bounds of one episode.
+    """Limits of one episode.
 
     Attributes:
-        max_turns: assistant messages allowed, >= 1.
-        timeout_s: seconds that one call into the environment may take; None where it bounds them itself, as a
-            session of a pool does.
-        retries: further tries, each from the first turn, after the environment failed.
+        max_turns: most replies, >= 1.
+        timeout_s: most seconds of one call into the environment; None if the session limits its calls itself, as
+            sessions of a pool do.
+        retries: further attempts after an environment error, each from the first turn, >= 0.
     """
 
     max_turns: int
@@ -43,61 +50,46 @@ class EpisodeLimits:
     retries: int = 0
 
 
-@asynccontextmanager
-async def env_call(what: str, timeout_s: float | None) -> AsyncIterator[None]:
-    """Bound one call into an adapter in time, and turn whatever escapes it into an EnvError."""
-    limit = asyncio.timeout(timeout_s)
-    try:
-        async with limit:
-            yield
-    except AgentError:
-        raise
-    except Exception as error:
-        if limit.expired():
-            raise EnvTimeoutError(f"{what} took more than {timeout_s:g} s") from error
-        raise EnvError(f"{what} failed: {type(error).__name__}: {error}") from error
-
-
 async def play(item: TaskItem, session: Session, agent: Agent, policy: Policy, limits: EpisodeLimits) -> Episode:
-    """Play `item` once, from reset to its end, and close `session`.
+    """Play `item` once and close `session`.
 
-    A failing environment ends this episode with `StopReason.ENV_ERROR`; it never raises, so the
-    other episodes of the group go on. A failing policy does raise: that is our bug.
+    An environment error ends the episode with `StopReason.ENV_ERROR` and is not raised, so the other episodes of the
+    group continue. An error of the agent or the policy is raised.
 
     Args:
-        item: the task.
-        session: a fresh session.
-        agent: what words are put around it, fresh for this episode.
-        policy: what is trained or evaluated, fresh for this episode.
-        limits: turns and seconds.
+        item: task to play.
+        session: fresh session of the item's environment.
+        agent: fresh agent that builds the prompt and parses the replies.
+        policy: fresh policy that writes the replies.
+        limits: limits on turns and seconds.
     """
     episode = Episode(item, limits.max_turns, success_reward=session.success_reward, started_at=time.time())
     started = time.monotonic()
     try:
-        async with env_call("reset", limits.timeout_s):
+        async with _env_call("reset", limits.timeout_s):
             prompt = await session.reset(item)
         episode.messages += agent.build_prompt(prompt)
         episode.prompt_length = len(episode.messages)
         for _ in range(limits.max_turns):
-            if await _turn(episode, session, agent, policy, limits.timeout_s):
+            if await _play_turn(episode, session, agent, policy, limits.timeout_s):
                 break
         else:
             episode.stop = StopReason.TURN_LIMIT
     except EnvError as error:
         episode.stop, episode.error = StopReason.ENV_ERROR, str(error)
     finally:
-        with suppress(AgentError):  # an environment that cannot close is its host's to clean up
-            async with env_call("close", min(limits.timeout_s or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S)):
+        with suppress(AgentError):  # the pool cleans up a session that fails to close
+            async with _env_call("close", min(limits.timeout_s or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S)):
                 await session.close()
         episode.seconds = time.monotonic() - started
     return episode
 
 
-async def _turn(episode: Episode, session: Session, agent: Agent, policy: Policy, timeout_s: float | None) -> bool:
-    """Play one turn; returns whether the episode has ended, with its reason set."""
-    asked = time.monotonic()
+async def _play_turn(episode: Episode, session: Session, agent: Agent, policy: Policy, timeout_s: float | None) -> bool:
+    """Play one turn; return True and set `episode.stop` if it ends the episode."""
+    asked_at = time.monotonic()
     reply = await policy.reply(agent.visible_messages(episode.messages, episode.prompt_length))
-    answered = time.monotonic()
+    replied_at = time.monotonic()
     if reply.truncated_by and not reply.tokens:
         episode.stop = reply.truncated_by
         return True
@@ -110,33 +102,57 @@ async def _turn(episode: Episode, session: Session, agent: Agent, policy: Policy
         if action is None:
             step = StepResult(agent.format_error, info={"invalid_action": 1.0})
         else:
-            async with env_call("step", timeout_s):
+            async with _env_call("step", timeout_s):
                 step = await session.step(action)
     finally:
-        episode.turns.append(Turn(reply, action, step, answered - asked, time.monotonic() - answered))
+        episode.turns.append(Turn(reply, action, step, replied_at - asked_at, time.monotonic() - replied_at))
     episode.messages.append(agent.observe(step, action, len(episode.turns)))
     if step.terminated:
         episode.stop = StopReason.TERMINATED
     return step.terminated
 
 
+@asynccontextmanager
+async def _env_call(name: str, timeout_s: float | None) -> AsyncIterator[None]:
+    """Limit the time of one call into an environment, and raise an EnvError for any exception of its own.
+
+    Args:
+        name: name of the call, for messages.
+        timeout_s: most seconds of the call, or None for no limit.
+
+    Raises:
+        EnvTimeoutError: the call exceeds the limit.
+        EnvError: the call raises an exception that is not an `AgentError`.
+    """
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            yield
+    except AgentError:
+        raise
+    except Exception as error:  # boundary: adapters may raise anything
+        if limit.expired():
+            raise EnvTimeoutError(f"{name} took more than {timeout_s:g} s") from error
+        raise EnvError(f"{name} failed: {type(error).__name__}: {error}") from error
+
+
 async def play_until_valid(
     item: TaskItem,
-    new_env: Callable[[], Session],
+    new_session: Callable[[], Session],
     new_agent: Callable[[], Agent],
     new_policy: Callable[[], Policy],
     limits: EpisodeLimits,
 ) -> list[Episode]:
-    """Play `item` until the environment does its part, at most `1 + limits.retries` times.
+    """Play `item` until an attempt has no environment error, at most `1 + limits.retries` times.
 
-    Every try starts from the first turn with a fresh environment, agent and policy.
+    Every attempt starts at the first turn with a fresh session, agent and policy.
 
     Returns:
-        All tries; only the last one can be sound.
+        All attempts. Only the last one can be valid.
     """
-    tries: list[Episode] = []
-    while len(tries) <= limits.retries:
-        tries.append(await play(item, new_env(), new_agent(), new_policy(), limits))
-        if tries[-1].valid:
+    attempts: list[Episode] = []
+    while len(attempts) <= limits.retries:
+        attempts.append(await play(item, new_session(), new_agent(), new_policy(), limits))
+        if attempts[-1].valid:
             break
-    return tries
+    return attempts

@@ -1,4 +1,4 @@
-"""An oracle as a policy: the moves of an environment, in the words of an agent, played as any episode is."""
+"""Oracles as policies: the actions of an environment's oracle, rendered by an agent and played by the episode loop."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,67 +10,67 @@ from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.types import DemoAction, Episode, Message, Reply, TaskItem
 
 ORACLE = "oracle"
-"""What `model.path` of an evaluation is for the oracle of the environment."""
+"""Value of `model.path` with which an evaluation plays the environment's oracle."""
 RECORD_IT = (
     "Record its episodes by an evaluation with model.path=oracle evaluation.purpose=collection, and learn from them: "
     "episodes.oracle=false episodes.records=[FOLDER]."
 )
 
 
-def demonstration_actions(env: EnvAdapter, item: TaskItem) -> Sequence[DemoAction]:
-    """What solves `item`, known before it is played.
-
-    Raises:
-        ConfigError: the environment has no oracle for it, or one that has to see.
-    """
-    if env.oracle(item) is not None:
-        raise ConfigError(f"the moves of env {item.env!r} depend on what its oracle sees. {RECORD_IT}")
-    try:
-        return env.demonstration(item)
-    except NotImplementedError as error:
-        raise ConfigError(f"env {item.env!r} has no oracle, so it gives no demonstrations: {error}") from error
-
-
 class OraclePolicy:
-    """Makes an oracle's moves in the words of an agent.
+    """Policy that replies with the actions of an oracle.
 
     Args:
-        agent: one as the episode's, whose words may depend on what it has said.
-        moves: in order; or what makes them, of which the agent then knows only those made so far.
+        agent: agent that renders the replies, with the settings of the episode's agent.
+        actions: all actions in order, or a function that returns the next action for the latest observation.
     """
 
-    def __init__(self, agent: Agent, moves: Sequence[DemoAction] | Oracle) -> None:
+    def __init__(self, agent: Agent, actions: Sequence[DemoAction] | Oracle) -> None:
         self._agent, self._turn = agent, 0
-        self._see = moves if callable(moves) else None
-        self._moves = [] if callable(moves) else list(moves)
+        self._next_action = actions if callable(actions) else None
+        self._actions = [] if callable(actions) else list(actions)
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
         """See `Policy.reply`."""
-        if self._see is not None:
-            self._moves.append(self._see(messages[-1]["content"]))
-        text = self._agent.render_demo(self._moves, self._turn)
+        if self._next_action is not None:
+            self._actions.append(self._next_action(messages[-1]["content"]))
+        text = self._agent.render_demo(self._actions, self._turn)
         self._turn += 1
         return Reply(text)
 
 
 def oracle_policy(item: TaskItem, env: EnvAdapter, agent: Agent) -> OraclePolicy:
-    """The policy that solves `item`, whether its moves are known before or depend on what is seen.
+    """Return the policy that solves `item` with `env.oracle`, or else with `env.demonstration`.
 
     Raises:
-        ConfigError: the environment has no oracle for it.
+        ConfigError: the environment has no oracle.
     """
     return OraclePolicy(agent, env.oracle(item) or demonstration_actions(env, item))
 
 
-def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent) -> Episode:
-    """The oracle's episode of one task, in the words of `agent`.
+def demonstration_actions(env: EnvAdapter, item: TaskItem) -> Sequence[DemoAction]:
+    """Return the actions that solve `item`, known before it is played.
 
     Raises:
-        ConfigError: the environment has no oracle whose moves are known before, or its oracle does not solve the task.
+        ConfigError: the environment has no oracle, or one whose actions depend on observations.
     """
-    moves = demonstration_actions(env, item)
-    policy = OraclePolicy(agent, moves)
-    episode = asyncio.run(play(item, env, agent, policy, EpisodeLimits(max(len(moves), 1))))
+    if env.oracle(item) is not None:
+        raise ConfigError(f"the actions of env {item.env!r}'s oracle depend on its observations. {RECORD_IT}")
+    try:
+        return env.demonstration(item)
+    except NotImplementedError as error:
+        raise ConfigError(f"env {item.env!r} has no oracle, so it has no demonstrations: {error}") from error
+
+
+def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent) -> Episode:
+    """Play `item` with the actions of `env.demonstration`, and return the episode.
+
+    Raises:
+        ConfigError: see `demonstration_actions`; or the oracle does not solve the task.
+    """
+    actions = demonstration_actions(env, item)
+    policy = OraclePolicy(agent, actions)
+    episode = asyncio.run(play(item, env, agent, policy, EpisodeLimits(max(len(actions), 1))))
     if not episode.success:
         raise ConfigError(f"the oracle of env {item.env!r} does not solve {item.id!r}: {episode.stop}. {episode.error}")
     return episode

@@ -1,4 +1,4 @@
-"""The policy that verl serves: messages in, tokens through the engine, a reply out."""
+"""Policy of a model behind an engine: messages in, tokens through the engine, a reply out."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from verl_agent.types import Message, Reply, StopReason
 
 
 class TokenEngine(Protocol):
-    """The one call of verl's LLMServerClient that is used."""
+    """Engine that generates tokens; the only method of verl's `LLMServerClient` that policies call."""
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        """Generate; the result has `token_ids`, `log_probs` and `extra_fields`."""
+        """Generate a reply; the result has `token_ids`, `log_probs`, `stop_reason` and `extra_fields`."""
         ...
 
 
@@ -25,10 +25,10 @@ class TokenBudget:
 
     Attributes:
         prompt: tokens before the first reply.
-        episode: tokens after it, replies and observations together. Where the context is edited, each further stretch
-            has both budgets together.
+        episode: tokens after the prompt, replies and observations together. If the agent edits the context, prompt
+            and response of each further segment share the sum of both budgets.
         turn: tokens of one reply.
-        play_truncated_turns: whether a reply that reaches `turn` is closed and played, rather than ending the episode.
+        play_truncated_turns: close and play a reply that reaches `turn`, instead of ending the episode.
     """
 
     prompt: int
@@ -39,16 +39,16 @@ class TokenBudget:
 
 @dataclass(slots=True)
 class EnginePolicy:
-    """One episode's policy. Create a new one for each episode.
+    """Policy of one episode that samples from an engine.
 
     Attributes:
         engine: verl's client.
-        tokenizer: decodes replies.
-        tokens: the episode's tokens, to be read when it is over.
+        tokenizer: decoder of replies.
+        tokens: tokens of the episode; training reads them afterwards.
         budget: token limits.
-        sampling: parameters that the engine is given, such as temperature and `logprobs`; a `seed` is the episode's.
-        end_ids: ids with which a model ends its reply.
-        steps: versions of the weights that wrote the replies.
+        sampling: sampling parameters such as the temperature. The engine receives `seed` plus the turn's number.
+        end_ids: ids with which the model ends its reply.
+        steps: training step of the weights that wrote each reply.
     """
 
     engine: TokenEngine
@@ -61,38 +61,43 @@ class EnginePolicy:
     _request_id: str = field(default_factory=lambda: uuid4().hex)
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`."""
-        first = not self.tokens.ids
+        """See `Policy.reply`.
+
+        Raises:
+            ConfigError: the prompt of the episode exceeds its budget.
+        """
+        begins = not self.tokens.ids
         await asyncio.to_thread(self.tokens.add_messages, messages)
-        if first and len(self.tokens.ids) > self.budget.prompt:
+        if begins and len(self.tokens.ids) > self.budget.prompt:
             raise ConfigError(
                 f"a prompt has {len(self.tokens.ids)} tokens, data.max_prompt_length allows {self.budget.prompt}. "
-                "Raise it, or choose shorter words in env.options and agent.options."
+                "Raise it, or choose a shorter prompt in env.options and agent.options."
             )
-        room = min(self.budget.turn, self._room())
-        if room < 1:
+        limit = min(self.budget.turn, self._tokens_left())
+        if limit < 1:
             return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
         output = await self.engine.generate(
             self._request_id,
             prompt_ids=list(self.tokens.ids),
-            sampling_params=self._sampling(room),
+            sampling_params=self._sampling_params(limit),
         )
-        return self._take(output, room)
+        return self._to_reply(output, limit)
 
-    def _sampling(self, room: int) -> dict[str, Any]:
-        """Parameters of the next reply; each turn of an episode gets a stream of its own."""
-        parameters = {**self.sampling, "max_tokens": room}
+    def _sampling_params(self, max_tokens: int) -> dict[str, Any]:
+        """Return the parameters of the next reply, with a random stream of its own."""
+        parameters = {**self.sampling, "max_tokens": max_tokens}
         if parameters.get("seed") is not None:
             parameters["seed"] += len(self.steps)
         return parameters
 
-    def _room(self) -> int:
-        """Tokens that may still follow; where the context was edited, in the engine's whole window."""
+    def _tokens_left(self) -> int:
+        """Return the tokens that the episode may still have; after an edit of the context, the present segment."""
         if self.tokens.in_first_segment:
             return self.budget.episode - self.tokens.response_length
         return self.budget.prompt + self.budget.episode - len(self.tokens.ids)
 
-    def _take(self, output: Any, room: int) -> Reply:
+    def _to_reply(self, output: Any, limit: int) -> Reply:
+        """Append the engine's tokens to the episode, and return them as a reply."""
         ids: list[int] = output.token_ids
         if not ids:
             raise RuntimeError(f"the engine returned no tokens (stop reason {output.stop_reason!r}).")
@@ -100,11 +105,11 @@ class EnginePolicy:
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
         self.tokens.add_reply(text, ids, output.log_probs or None)
-        cut, closed = None, False
-        if not ended and len(ids) >= room:
-            cut = StopReason.TURN_TOKENS if room == self.budget.turn else StopReason.EPISODE_TOKENS
-            if cut is StopReason.TURN_TOKENS and self.budget.play_truncated_turns:
-                cut, closed = None, True
-        if not ended and cut is None:
+        truncated_by, force_closed = None, False
+        if not ended and len(ids) >= limit:
+            truncated_by = StopReason.TURN_TOKENS if limit == self.budget.turn else StopReason.EPISODE_TOKENS
+            if truncated_by is StopReason.TURN_TOKENS and self.budget.play_truncated_turns:
+                truncated_by, force_closed = None, True
+        if not ended and truncated_by is None:
             self.tokens.close_reply()
-        return Reply(text, cut, len(ids), closed)
+        return Reply(text, truncated_by, len(ids), force_closed)
