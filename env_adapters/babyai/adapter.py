@@ -1,4 +1,4 @@
-"""BabyAI: carry out an instruction in a grid of rooms by text commands. Needs no server."""
+"""BabyAI: follow an instruction in a grid of rooms by text commands."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,20 +19,20 @@ STYLES = {"full": Style, "short": Brief}
 
 
 class BabyAI(EnvAdapter):
-    """Reward 1.0 for completing the mission, else 0.0. Terminates when it is completed, failed or out of moves."""
+    """Grid world with reward 1.0 for a completed mission. It terminates on success, failure or the last move."""
 
     splits = ("train", "test", "paper_train", "paper_test", "easy_train", "easy_test")
     action_format = LineFormat(placeholder="one action, on one line")
-    success_reward = 0.05  # what `strict` pays for a success is at least 0.1; anything else pays nothing
+    success_reward = 0.05  # with `strict` a success earns at least 0.1, everything else 0
     hosting = Hosting(threads=0, sessions=256, busy=4)  # a step takes 0.2 ms, a reset 2 ms
 
     def __init__(self, prompt: str = "full", strict: bool = False) -> None:
-        """Choose what the model is shown, and by whose rules it plays.
+        """Set the prompt and the rules.
 
         Args:
-            prompt: `full` explains the game and lists the actions after each observation; `short` has a sentence and
-                brief observations, for small models.
-            strict: play as AgentGym's server does, faults included.
+            prompt: `full` explains the game and lists the actions after each observation; `short` has one sentence and
+                short observations, for small models.
+            strict: True for the rules of AgentGym's server, including its faults.
         """
         if prompt not in STYLES:
             raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(STYLES)}.")
@@ -42,23 +42,23 @@ class BabyAI(EnvAdapter):
         self.strict = strict
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """The items of `split`, level by level."""
+        """Return the items of `split`, level by level."""
         return split_items(split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Begin in a fresh world; shows the mission and what is in view."""
+        """Build the grid and show the mission and the first observation."""
         self.game = (StrictGame if self.strict else Game)(build(item), STYLES[self.prompt]())
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text().strip()
         return [{"role": "system", "content": system}, {"role": "user", "content": self.game.opening()}]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out one command."""
+        """Execute one command."""
         if self.game.ended:
             return StepResult("The task has ended.", terminated=True)
         return self.game.play(action)
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
-        """The oracle's plan."""
+        """Return the actions of the oracle's plan."""
         if self.strict:
             raise NotImplementedError("BabyAI has no oracle for AgentGym's rules (env.options.strict=true).")
         steps = plan(build(item))
@@ -68,10 +68,10 @@ class BabyAI(EnvAdapter):
 
 
 def build(item: TaskItem) -> Grid:
-    """The world of an item.
+    """Return the grid of an item.
 
     Raises:
-        EnvError: there is no such level or seed.
+        EnvError: the level or the seed does not exist.
     """
     name, seed = item.data["level"], item.data["seed"]
     if name not in LEVEL_BY_NAME:

@@ -1,47 +1,47 @@
-"""The commands of the text: what each of them makes the body do from where the agent stands, or why it cannot."""
+"""Text commands: the primitive moves of each available command, and the reason for each unavailable one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from env_adapters.babyai.paths import Paths
-from env_adapters.babyai.sight import Seen, Sight
+from env_adapters.babyai.sight import FieldOfView, Seen
 from env_adapters.babyai.world import Move, enterable, name_of
 
 CHECK = "check available actions"
 Way = Sequence[Move] | None
-"""Moves that lead to a thing, or None where no way does."""
+"""Moves that lead to an object, or None if no path does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What can be commanded.
+    """Available and unavailable commands in one state.
 
     Attributes:
-        moves: commands in the order in which they are listed, each with the moves it stands for.
-        refusals: commands about what is in view that cannot be carried out, each with the reason.
+        moves: primitive moves of each available command, in the order of the list.
+        refusals: reason for each unavailable command about a visible object.
     """
 
     moves: dict[str, Sequence[Move]] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
 
     def add(self, command: str, way: Way, *then: Move) -> None:
-        """Offer a command if there is a way."""
+        """Add a command, or its refusal if there is no path."""
         if way is None:
             self.refuse(command, "as no path in view leads to it")
         else:
             self.moves[command] = [*way, *then]
 
     def refuse(self, command: str, reason: str, words: str = "") -> None:
-        """Say why a command cannot be carried out."""
+        """Add the reason why a command is unavailable."""
         self.refusals[command] = f"You cannot {words or command}, {reason}."
 
 
 class Grammar:
-    """Offers only what can be done, with the numbers by which the observation names things."""
+    """Commands that can be executed, with the object numbers of the observation."""
 
-    def offer(self, sight: Sight) -> Offer:
-        """All commands for one look."""
+    def offer(self, sight: FieldOfView) -> Offer:
+        """Return all commands for one field of view."""
         offer = Offer({"turn left": [Move.LEFT], "turn right": [Move.RIGHT]})
         paths = self.paths(sight)
         ways = [paths.facing(seen.cell) for seen in sight.things]
@@ -63,31 +63,31 @@ class Grammar:
         offer.moves[CHECK] = []
         return offer
 
-    def paths(self, sight: Sight) -> Paths:
-        """Ways through cells that are seen to be free."""
+    def paths(self, sight: FieldOfView) -> Paths:
+        """Return the paths through visible free cells."""
         return Paths([(0, 0), *(cell for cell, thing in sight.cells.items() if enterable(thing))])
 
-    def can_step(self, sight: Sight) -> bool:
-        """Whether a step forward is offered."""
+    def can_step(self, sight: FieldOfView) -> bool:
+        """Return True if `move forward` is available."""
         return enterable(sight.front)
 
-    def can_drop(self, sight: Sight) -> bool:
-        """Whether there is room to put down what is carried."""
+    def can_drop(self, sight: FieldOfView) -> bool:
+        """Return True if the cell in front is free for the carried object."""
         return sight.front is None
 
     def labels(self, things: Sequence[Seen], ways: Sequence[Way]) -> list[str]:
-        """What `pickup` and `go to` call each thing."""
+        """Return the name of each object in `pickup` and `go to`."""
         return [seen.label for seen in things]
 
-    def offer_pickup(self, offer: Offer, sight: Sight, label: str, way: Way) -> None:
-        """`pickup <thing> <k>`, with empty hands."""
+    def offer_pickup(self, offer: Offer, sight: FieldOfView, label: str, way: Way) -> None:
+        """Add `pickup <thing> <k>`, which needs empty hands."""
         if sight.carried is None:
             offer.add(f"pickup {label}", way, Move.PICKUP)
         else:
             offer.refuse(f"pickup {label}", f"as you are already carrying a {name_of(sight.carried)}")
 
-    def offer_drop(self, offer: Offer, sight: Sight) -> None:
-        """`drop`, with something in hand and room for it."""
+    def offer_drop(self, offer: Offer, sight: FieldOfView) -> None:
+        """Add `drop`, which needs a carried object and a free cell in front."""
         if sight.carried is None:
             offer.refuse("drop", "as you are not carrying anything", "drop the object")
         elif self.can_drop(sight):
@@ -95,15 +95,15 @@ class Grammar:
         else:
             offer.refuse("drop", "as there is already an object in front of you", "drop the object")
 
-    def offer_box(self, offer: Offer, sight: Sight) -> None:
-        """`toggle` opens a box right in front."""
+    def offer_box(self, offer: Offer, sight: FieldOfView) -> None:
+        """Add `toggle` for a box in front."""
         if sight.front is not None and sight.front.type == "box":
             offer.moves["toggle"] = [Move.TOGGLE]
         else:
             offer.refuse("toggle", "as there is nothing right in front of you that you can open or close")
 
-    def offer_door(self, offer: Offer, sight: Sight, seen: Seen, way: Way, onto: Way) -> None:
-        """`go through` an open door, `toggle and go through` a shut one, `toggle` one right in front."""
+    def offer_door(self, offer: Offer, sight: FieldOfView, seen: Seen, way: Way, onto: Way) -> None:
+        """Add `go through` for an open door, `toggle and go through` for a closed one, `toggle` for one in front."""
         label = seen.label
         if seen.thing.is_open:
             offer.add(f"go through {label}", onto)
@@ -116,12 +116,12 @@ class Grammar:
             offer.moves["toggle"] = [Move.TOGGLE]
 
     def can_toggle(self, seen: Seen) -> bool:
-        """Whether `toggle` is offered for a door right in front; never asked about one whose key is missing."""
+        """Return True if `toggle` is available for a door in front whose key is not missing."""
         return True
 
 
 def missing_key(door: Any, carried: Any) -> str:
-    """Why a locked door stays shut; empty if it would open."""
+    """Return the reason why a locked door stays closed; "" if it would open."""
     if not door.is_locked:
         return ""
     if carried is None or carried.type != "key":

@@ -1,4 +1,4 @@
-"""The 40 levels of BabyAI that AgentGym plays, in its order."""
+"""The 40 levels of BabyAI in AgentGym, in its order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One kind of world and mission.
+    """Generator of one kind of grid and mission.
 
     Attributes:
-        name: as in BabyAI, without prefix and version.
-        category: group that evaluation reports: one of the paper's six, or the family of the level.
-        builder: class in `minigrid.envs.babyai`.
+        name: name in BabyAI, without prefix and version.
+        category: group in evaluation reports: one of the paper's six, or the family of the level.
+        builder: name of the class in `minigrid.envs.babyai`.
         arguments: keyword arguments of that class.
     """
 
@@ -71,7 +71,7 @@ LEVELS = (
 )
 
 PAPER_CATEGORIES = ("GoTo", "Pickup", "ActionObjDoor", "FindObjS7", "OneRoomS20", "SynthLoc")
-"""The groups of levels that the paper reports."""
+"""Groups of levels in the paper."""
 
 EASY_LEVELS = (
     "GoToRedBallNoDists",
@@ -84,6 +84,6 @@ EASY_LEVELS = (
     "PickupDistDebug",
     "PickupAbove",
 )
-"""Levels with few things in view, whose missions the oracle completes in at most seven commands."""
+"""Levels with few visible objects, whose missions the oracle completes in at most seven commands."""
 
 LEVEL_BY_NAME = {level.name: level for level in LEVELS}

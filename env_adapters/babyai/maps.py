@@ -1,4 +1,4 @@
-"""Ways through the whole world, seen or not: what the oracle knows and the agent does not."""
+"""Shortest paths through the whole grid, visible or not: knowledge of the oracle that the agent lacks."""
 
 import heapq
 from collections.abc import Iterable
@@ -8,32 +8,32 @@ from env_adapters.babyai.commands import missing_key
 from env_adapters.babyai.world import AHEAD, Grid, Place
 
 Pose = tuple[Place, int]
-"""Where the agent stands, and where it looks (an index of `AHEAD`)."""
+"""Position and direction of the agent; the direction is an index of `AHEAD`."""
 
 THING, LOCK = 30, 60
-"""What it costs, in moves, to take a thing out of the way, and to fetch a key."""
+"""Estimated cost, in moves, of removing an object from a path and of fetching a key."""
 
 
 def ahead(place: Place, direction: int, steps: int = 1) -> Place:
-    """The cell so many steps ahead, or back if the number is negative."""
+    """Return the position `steps` ahead, or behind for a negative number."""
     return place[0] + steps * AHEAD[direction][0], place[1] + steps * AHEAD[direction][1]
 
 
 def facing(place: Place) -> list[Pose]:
-    """The poses right before a cell that look at it."""
+    """Return the poses next to a cell that face it."""
     return [(ahead(place, direction, -1), direction) for direction in range(4)]
 
 
 class Map:
-    """How far every pose is from the nearest of some goals."""
+    """Distance of every pose to the nearest goal."""
 
     def __init__(self, world: Grid, goals: Iterable[Pose], hands_off: bool = False) -> None:
         """Search backwards from the goals.
 
         Args:
-            world: where.
-            goals: poses to be in.
-            hands_off: nothing may be moved; boxes can be opened, though, and are gone then.
+            world: grid of the level.
+            goals: poses to reach.
+            hands_off: True if no object may be moved; boxes can still be opened, which removes them.
         """
         self.world, self.hands_off = world, hands_off
         self.carried = world.carried
@@ -51,7 +51,7 @@ class Map:
             heapq.heappush(queue, (distance + 1 + cost, (ahead(place, direction, -1), direction)))
 
     def entry_cost(self, place: Place) -> int | None:
-        """Moves that it takes to make way before a cell can be entered; None for a wall."""
+        """Return the estimated moves to clear a cell before it can be entered; None for a wall."""
         thing = self.world.thing_at(place) if self.world.inside(place) else WALL
         if thing is None:
             return 0
@@ -62,7 +62,7 @@ class Map:
         return None if self.hands_off and thing.type != "box" else THING
 
     def way(self, start: Pose) -> list[Place]:
-        """Cells to enter, in order, on a shortest way from `start`."""
+        """Return the cells of a shortest path from `start`, in order."""
         pose, cells = start, []
         while self.distances[pose]:
             place, direction = pose
@@ -78,4 +78,4 @@ class Map:
 
 
 WALL: Any = object()
-"""Stands for what is beyond the grid."""
+"""Placeholder for cells outside the grid."""

@@ -1,6 +1,6 @@
-"""Complete a mission in few commands, knowing the whole world: for demonstrations and tests.
+"""Oracle that completes a mission in few commands with knowledge of the whole grid.
 
-The oracle plays a copy of the game. It reads what to do from the instructions that minigrid's verifier checks.
+The oracle plays a copy of the game. It follows the instructions that minigrid's verifier checks.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from env_adapters.babyai.world import Grid
 
 
 def plan(world: Grid) -> list[Step] | None:
-    """Commands that complete the mission of a fresh world, which is used up; None if the oracle finds none."""
+    """Return commands that complete the mission of a grid, or None. The grid is played and cannot be used again."""
     oracle = Oracle(Game(world, Brief()))
     try:
         said = -1
@@ -28,43 +28,43 @@ def plan(world: Grid) -> list[Step] | None:
 
 
 class Oracle(Walker):
-    """Does what missions ask for."""
+    """Player that follows the verifier's instructions."""
 
     def fulfil(self, mission: Any) -> None:
-        """Do what one instruction of the verifier asks for."""
+        """Carry out one instruction of the verifier."""
         match type(mission).__name__:
             case "GoToInstr":
-                self.go_to(meant(mission.desc))
+                self.go_to(matching_objects(mission.desc))
             case "OpenInstr":
-                self.open(meant(mission.desc))
+                self.open(matching_objects(mission.desc))
             case "PickupInstr":
                 self.hands_off = mission.strict
-                self.pick_up(meant(mission.desc))
+                self.pick_up(matching_objects(mission.desc))
             case "PutNextInstr":
-                self.put_next(meant(mission.desc_move), meant(mission.desc_fixed))
+                self.put_next(matching_objects(mission.desc_move), matching_objects(mission.desc_fixed))
             case "AfterInstr":
                 self.fulfil_parts(mission, "b", "a")
             case _:
                 self.fulfil_parts(mission, "a", "b")
 
     def fulfil_parts(self, mission: Any, *order: str) -> None:
-        """Do both parts of an instruction, unless they are done."""
+        """Carry out both parts of an instruction, except completed ones."""
         for part in order:
             if getattr(mission, f"{part}_done") != "success":
                 self.fulfil(getattr(mission, f"instr_{part}"))
 
     def go_to(self, things: Sequence[Any]) -> None:
-        """Stand before one of the things."""
+        """Walk in front of one of the objects."""
         if self.holds(things):
             self.put_down(f"I must stand before the {plain(self.world.carried)}, so I put it down.")
         said = len(self.steps)
         self.walk_to(things)
-        if len(self.steps) == said:  # the verifier looks only after a move
+        if len(self.steps) == said:  # the verifier checks only after a move
             self.say("turn left", "I stand there already; I turn and look again.")
             self.walk_to(things)
 
     def open(self, doors: Sequence[Any]) -> None:
-        """Open one of the doors; where all of them are open, shut one first."""
+        """Open one of the doors; if all are open, close one first."""
         shut = [door for door in doors if not door.is_open]
         if not shut:
             self.walk_to(doors)
@@ -74,7 +74,7 @@ class Oracle(Walker):
         return self.walk_to(ready, "toggle and go through") if ready else self.unlock(shut[0])
 
     def put_next(self, moved: Sequence[Any], fixed: Sequence[Any]) -> None:
-        """Put one of the things beside another one."""
+        """Put one of the objects next to another one."""
         if not self.holds(moved):
             self.pick_up(moved)
         carried = self.world.carried
@@ -92,10 +92,10 @@ class Oracle(Walker):
         self.say("drop", f"Here the {plain(carried)} lies where the goal wants it.")
 
     def holds(self, things: Sequence[Any]) -> bool:
-        """Whether one of the things is carried."""
+        """Return True if one of the objects is carried."""
         return any(thing is self.world.carried for thing in things)
 
 
-def meant(description: Any) -> list[Any]:
-    """The things that a description of the verifier names; for it `a grey object` is a wall as well."""
+def matching_objects(description: Any) -> list[Any]:
+    """Return the objects that a description of the verifier matches, without walls (`a grey object` matches walls)."""
     return [thing for thing in description.obj_set if thing.type != "wall"]

@@ -1,6 +1,6 @@
-"""Shortest ways through the cells in view, all of them from one search.
+"""Shortest paths through the visible cells, all from one search.
 
-Of several shortest ways the one is taken that AgentGym's search takes, so that the agent stops in the same places.
+Ties are broken as in AgentGym's search, so that the agent stops at the same positions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,16 +9,16 @@ from env_adapters.babyai.sight import DEPTH, SIDE, Cell
 from env_adapters.babyai.world import Move
 
 STEPS: tuple[Cell, ...] = ((1, 0), (0, 1), (-1, 0), (0, -1))
-"""Where a step forward leads, by turns to the right since the search began."""
+"""Effect of a step forward, by the number of right turns since the start of the search."""
 
-# Poses are small numbers, four to a cell: one for each direction. The board has one row behind the agent and one
-# column more to its right than are in view, which the strict rules need.
+# Poses are small numbers, four to a cell: one for each direction. The board has one more row behind the agent and one
+# more column to its right than the field of view; the strict rules need them.
 ROWS, WIDTH = DEPTH + 1, 2 * SIDE + 2
 NOWHERE = ROWS * WIDTH * 4
 
 
 def pose(cell: Cell, turns: int) -> int:
-    """The number of a pose; `NOWHERE` off the board."""
+    """Return the number of a pose; `NOWHERE` outside the board."""
     row, column = cell[0] + 1, cell[1] + SIDE
     if not (0 <= row < ROWS and 0 <= column < WIDTH):
         return NOWHERE
@@ -26,7 +26,7 @@ def pose(cell: Cell, turns: int) -> int:
 
 
 def moves_from(cell: Cell, turns: int) -> tuple[int, int, int]:
-    """The poses after a step forward, a turn to the left and one to the right: the order in which they are tried."""
+    """Return the poses after a step forward, a left turn and a right turn, in the order of the search."""
     step = STEPS[turns]
     return pose((cell[0] + step[0], cell[1] + step[1]), turns), pose(cell, turns - 1), pose(cell, turns + 1)
 
@@ -38,13 +38,13 @@ START = pose((0, 0), 0)
 
 
 class Paths:
-    """All poses that the agent can reach through given cells, and the shortest way to each."""
+    """Reachable poses and the shortest path to each."""
 
     def __init__(self, free: Iterable[Cell]) -> None:
-        """Search.
+        """Search from the agent's pose.
 
         Args:
-            free: cells that can be entered, all on the board, the agent's own among them.
+            free: cells that can be entered, all on the board, including the agent's own.
         """
         closed = bytearray(b"\1") * (NOWHERE + 1)
         for cell in free:
@@ -54,9 +54,9 @@ class Paths:
         order, ring, back = [START], [START], [START]
         self._before: dict[int, int] = {}
         while ring:
-            # AgentGym queues a pose once for each way to it. Its first entry decides when the pose is looked at, its
-            # last one where the way to it comes from. `ring` is in the order of first entries, `back` in that of
-            # last entries, last to first.
+            # AgentGym queues a pose once for each path to it. The first entry decides when the pose is expanded, the
+            # last entry decides its predecessor. `ring` has the order of first entries, `back` the reverse order of
+            # last entries.
             sources, back = back, []
             for here in sources:
                 for after in reversed(AFTER[here]):
@@ -73,11 +73,11 @@ class Paths:
         self._rank = {here: rank for rank, here in enumerate(order)}
 
     def facing(self, cell: Cell) -> Sequence[Move] | None:
-        """Moves to the nearest pose right before `cell` that looks at it; None if there is no way."""
+        """Return the moves to the nearest pose that faces `cell`; None if there is no path."""
         return self._to(pose((cell[0] - step[0], cell[1] - step[1]), turns) for turns, step in enumerate(STEPS))
 
     def onto(self, cell: Cell) -> Sequence[Move] | None:
-        """Moves that lead onto `cell`; None if there is no way."""
+        """Return the moves that lead onto `cell`; None if there is no path."""
         return self._to(pose(cell, turns) for turns in range(4))
 
     def _to(self, goals: Iterable[int]) -> Sequence[Move] | None:

@@ -1,6 +1,6 @@
-"""What the agent sees: the visible cells before it and the things in them, nearest first.
+"""Field of view of the agent: visible cells and the objects in them, nearest first.
 
-Cells are counted as the agent sees them: how many steps ahead, and how many to its right (negative: to its left).
+Cells are relative to the agent: steps ahead, and steps to its right (negative: to its left).
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from typing import Any
 from env_adapters.babyai.world import AHEAD, Grid, Place, enterable, name_of
 
 DEPTH = 7
-"""Rows of cells in view, the agent's own included."""
+"""Rows of the field of view, including the agent's own."""
 SIDE = 3
-"""Columns in view on each side of the agent."""
+"""Columns of the field of view on each side of the agent."""
 
 COLUMNS = 2 * SIDE + 1
 OUTSIDE: Any = object()
-"""Stands for what is beyond the grid."""
+"""Placeholder for cells outside the grid."""
 
 Cell = tuple[int, int]
 """Steps ahead of the agent and to its right."""
@@ -24,13 +24,13 @@ Cell = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A thing in view.
+    """Object in the field of view.
 
     Attributes:
-        name: what it looks like.
-        number: tells it from others of its name, counted from the nearest, from 1.
-        cell: where it is.
-        thing: minigrid's object.
+        name: colour and type, for doors also the state.
+        number: index among objects of the same name, from 1 for the nearest.
+        cell: position relative to the agent.
+        thing: object of minigrid.
     """
 
     name: str
@@ -40,19 +40,19 @@ class Seen:
 
     @property
     def label(self) -> str:
-        """Name and number."""
+        """Name and number, as commands use them."""
         return f"{self.name} {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """One look.
+class FieldOfView:
+    """Everything that the agent sees from one pose.
 
     Attributes:
-        cells: what is in each visible cell, None for an empty one. The agent's own cell is not among them.
-        things: all but walls, nearest first.
-        carried: what the agent holds, or None.
-        direction: where it looks, an index of `AHEAD`.
+        cells: object in each visible cell, None for an empty one. The agent's own cell is left out.
+        things: all visible objects except walls, nearest first.
+        carried: object that the agent carries, or None.
+        direction: direction of the agent, an index of `AHEAD`.
     """
 
     cells: Mapping[Cell, Any]
@@ -62,15 +62,15 @@ class Sight:
 
     @property
     def front(self) -> Any:
-        """What is right before the agent."""
+        """Object in the cell in front of the agent, or None."""
         return self.cells[1, 0]
 
     def free(self, cell: Cell) -> bool:
-        """Whether the agent sees that it could stand there."""
+        """Return True if the cell is visible and can be entered."""
         return cell == (0, 0) or (cell in self.cells and enterable(self.cells[cell]))
 
     def barrier(self) -> tuple[str, int] | None:
-        """The nearest wall or box straight ahead and how far it is, if one is in view."""
+        """Return type and distance of the nearest visible wall or box straight ahead, or None."""
         for ahead in range(1, DEPTH):
             thing = self.cells.get((ahead, 0))
             if thing is not None and thing.type in ("wall", "box"):
@@ -78,8 +78,8 @@ class Sight:
         return None
 
 
-def look(world: Grid, place: Place, direction: int) -> Sight:
-    """See what minigrid's agent sees, or would see from another place."""
+def field_of_view(world: Grid, place: Place, direction: int) -> FieldOfView:
+    """Return what the agent would see from a pose."""
     view = visible(world, place, direction)
     del view[0, 0]
     found = [
@@ -94,19 +94,19 @@ def look(world: Grid, place: Place, direction: int) -> Sight:
         name = name_of(view[cell])
         counts[name] = counts.get(name, 0) + 1
         things.append(Seen(name, counts[name], cell, view[cell]))
-    return Sight(view, things, world.carried, direction)
+    return FieldOfView(view, things, world.carried, direction)
 
 
 def visible(world: Grid, place: Place, direction: int) -> dict[Cell, Any]:
-    """What is in each visible cell, from the farthest row to the agent's and from left to right.
+    """Return the object in each visible cell, from the farthest row to the agent's and from left to right.
 
-    Sight spreads from the agent as in minigrid: row by row away from it, in each row to the right and then to the
-    left, from a cell to the ones beside, before and diagonally before it, unless a wall or a shut door fills it.
+    Visibility spreads from the agent as in minigrid: row by row, in each row first to the right and then to the left.
+    It spreads from a cell to the cells beside, ahead and diagonally ahead, unless a wall or a closed door blocks it.
     """
     grid, width, height = world.env.grid.grid, world.env.grid.width, world.env.grid.height
     (x, y), (dx, dy) = place, AHEAD[direction]
     rows: list[list[Any]] = []
-    lit = [[False] * COLUMNS for _ in range(DEPTH + 1)]  # one row more than needed, so that a row has a next one
+    lit = [[False] * COLUMNS for _ in range(DEPTH + 1)]  # one extra row, so that every row has a next one
     lit[0][SIDE] = True
     for ahead in range(DEPTH):
         row = []

@@ -1,4 +1,4 @@
-"""BabyAI as AgentGym's server plays it, faults included: where numbers have to compare, and for nothing else."""
+"""BabyAI with the rules of AgentGym's server, including its faults: only for comparable figures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,32 +6,32 @@ from dataclasses import replace
 from env_adapters.babyai.commands import CHECK, Grammar, Offer, Way
 from env_adapters.babyai.game import MAX_COMMAND, Game
 from env_adapters.babyai.paths import Paths
-from env_adapters.babyai.sight import DEPTH, SIDE, Seen, Sight
+from env_adapters.babyai.sight import DEPTH, SIDE, FieldOfView, Seen
 from env_adapters.babyai.world import Move
 from verl_agent.types import StepResult
 
 
 class StrictGrammar(Grammar):
-    """Offers what AgentGym offers, whether or not it can be done."""
+    """Commands that AgentGym lists, including ones that cannot be executed."""
 
-    def paths(self, sight: Sight) -> Paths:
-        """Ways through all that is not seen to be blocked: unseen cells and shut doors count as free."""
+    def paths(self, sight: FieldOfView) -> Paths:
+        """Return the paths through cells that are not visibly blocked; unseen cells and closed doors count as free."""
         behind = -1 if sight.direction in (0, 1) else 0  # ranges of AgentGym's search that count down
         right = SIDE + 1 if sight.direction in (1, 2) else SIDE  # have one cell too many
         blocked = {cell for cell, thing in sight.cells.items() if thing is not None and thing.type != "door"}
         board = {(ahead, side) for ahead in range(behind, DEPTH) for side in range(-SIDE, right + 1)}
         return Paths(board - blocked)
 
-    def can_step(self, sight: Sight) -> bool:
-        """Balls, keys and shut doors do not count."""
+    def can_step(self, sight: FieldOfView) -> bool:
+        """Return True unless a wall or a box is in front; balls, keys and closed doors do not count."""
         return sight.front is None or sight.front.type not in ("wall", "box")
 
-    def can_drop(self, sight: Sight) -> bool:
-        """Doors do not count."""
+    def can_drop(self, sight: FieldOfView) -> bool:
+        """Return True if the cell in front is empty or a door."""
         return sight.front is None or sight.front.type == "door"
 
     def labels(self, things: Sequence[Seen], ways: Sequence[Way]) -> list[str]:
-        """What cannot be reached is passed over in counting."""
+        """Return names whose numbers skip unreachable objects."""
         counts: dict[str, int] = {}
         labels = []
         for seen, way in zip(things, ways, strict=True):
@@ -40,48 +40,48 @@ class StrictGrammar(Grammar):
                 counts[seen.name] = counts.get(seen.name, 0) + 1
         return labels
 
-    def offer_pickup(self, offer: Offer, sight: Sight, label: str, way: Way) -> None:
-        """Not a word about full hands."""
+    def offer_pickup(self, offer: Offer, sight: FieldOfView, label: str, way: Way) -> None:
+        """Add `pickup` with empty hands; full hands give no refusal."""
         if sight.carried is None:
             offer.add(f"pickup {label}", way, Move.PICKUP)
 
-    def offer_box(self, offer: Offer, sight: Sight) -> None:
-        """Boxes stay shut."""
+    def offer_box(self, offer: Offer, sight: FieldOfView) -> None:
+        """Add nothing: boxes cannot be opened."""
 
     def can_toggle(self, seen: Seen) -> bool:
-        """Open doors stay open."""
+        """Return True for a closed door: open doors cannot be closed."""
         return not seen.thing.is_open
 
 
 class StrictGame(Game):
-    """Pays the last reward anew for every command, and ends only on a reward above one half."""
+    """Game that repeats the last reward at every command and ends only on a reward above 0.5."""
 
     grammar = StrictGrammar()
     reward = 0.0
 
     def opening(self) -> str:
-        """The mission without the words that say what comes first."""
+        """Return the mission without the words for the order of its parts, and the first observation."""
         mission = self.world.mission.replace("then", "and").replace("after you", "and")
         return self.style.goal(mission) + self.observation()
 
-    def read(self, action: str) -> str:
-        """Word for word but for case; whatever has `check` in it asks for the list."""
+    def parse(self, action: str) -> str:
+        """Return the command in lower case; any text with `check` asks for the list."""
         command = action[:MAX_COMMAND].lower()
         return CHECK if "check" in command else command
 
     def answer(self, text: str, measure: str = "") -> StepResult:
-        """Pay what the last move paid."""
+        """Return the answer with the reward of the last move."""
         return replace(super().answer(text, measure), reward=self.reward)
 
-    def carry_out(self, moves: Sequence[Move]) -> StepResult:
-        """Move on when the mission ends half-way, stop where the picture stays the same, and never run out of moves."""
+    def execute(self, moves: Sequence[Move]) -> StepResult:
+        """Execute all moves until one does not change the view; the end of the mission does not stop them."""
         picture, over = self.world.picture(), False
         for move in moves:
             self.reward, over = self.world.raw_move(move)
             before, picture = picture, self.world.picture()
             if picture == before:
                 break
-        self.look()
+        self.update_view()
         self.ended = over and self.reward > 0.5
         note = "\n The task is completed." if over else ""
         text = self.style.describe(self.sight) + note + self.style.actions(self.offer)

@@ -1,19 +1,19 @@
-"""How a look at the world reads: as AgentGym writes it, or briefly for small models."""
+"""Observation texts: in AgentGym's words, or short ones for small models."""
 
 from env_adapters.babyai.commands import Offer
-from env_adapters.babyai.sight import Cell, Sight
+from env_adapters.babyai.sight import Cell, FieldOfView
 from env_adapters.babyai.world import name_of
 
 
 class Style:
-    """AgentGym's words, with the list of what can be done after each observation."""
+    """AgentGym's words, with the list of available actions after each observation."""
 
     def goal(self, mission: str) -> str:
-        """What comes before the first observation."""
+        """Return the text before the first observation."""
         return f"Your goal: {mission}\n"
 
-    def describe(self, sight: Sight) -> str:
-        """What is in view, what the agent faces and what it carries."""
+    def describe(self, sight: FieldOfView) -> str:
+        """Return the visible objects, the barrier ahead and the carried object as text."""
         if any(thing is not None for thing in sight.cells.values()):
             text = "In front of you in this room, you can see several objects: "
             for seen in sight.things:
@@ -28,12 +28,12 @@ class Style:
         return text + f"You are carrying a {name_of(sight.carried)}."
 
     def actions(self, offer: Offer) -> str:
-        """What comes after each observation."""
+        """Return the text after each observation."""
         return "\nAvailable actions: [" + ", ".join(f'"{command}"' for command in offer.moves) + "]"
 
 
 def position(cell: Cell) -> str:
-    """Where a thing is."""
+    """Return the position of an object in words."""
     ahead, right = cell
     if right == 0:
         return f"right in front of you {ahead} steps away."
@@ -41,13 +41,13 @@ def position(cell: Cell) -> str:
 
 
 class Brief(Style):
-    """A quarter of the tokens: things with their places, the nearest wall, what is carried; no list."""
+    """Short texts with a quarter of the tokens and without the list of actions."""
 
     def goal(self, mission: str) -> str:
         """See `Style.goal`."""
         return f"Goal: {mission}\n"
 
-    def describe(self, sight: Sight) -> str:
+    def describe(self, sight: FieldOfView) -> str:
         """See `Style.describe`."""
         things = "; ".join(f"{seen.label} ({brief_position(seen.cell)})" for seen in sight.things)
         text = f"You see: {things or 'nothing'}."
@@ -56,12 +56,12 @@ class Brief(Style):
         return text if sight.carried is None else f"{text} You carry a {name_of(sight.carried)}."
 
     def actions(self, offer: Offer) -> str:
-        """Nothing; `check available actions` lists them."""
+        """Return ""; `check available actions` lists the actions."""
         return ""
 
 
 def brief_position(cell: Cell) -> str:
-    """Where a thing is, in a few words."""
+    """Return the position of an object in few words."""
     ahead, right = cell
     parts = [f"{ahead} ahead"] if ahead else []
     if right:

@@ -1,6 +1,6 @@
-"""Get about in a world that is wholly known: walk by far-reaching commands, and make way.
+"""Navigation in a fully known grid by text commands, for the oracle.
 
-What stands in the way is moved, locked doors are opened with their keys, and boxes are opened for a key in them.
+Obstacles are moved, locked doors are opened with their keys, and boxes are opened to get a key inside.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 
 from env_adapters.babyai.game import Game
 from env_adapters.babyai.maps import LOCK, THING, Map, Pose, ahead, facing
-from env_adapters.babyai.sight import look
+from env_adapters.babyai.sight import field_of_view
 from env_adapters.babyai.world import Move, Place
 
 FAR = THING * LOCK
-"""More moves than any way takes."""
+"""Upper bound on the length of any path, in moves."""
 MAX_COMMANDS = 150
-"""Commands after which the oracle gives up."""
+"""Number of commands after which the oracle gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Step:
     """One command of a plan.
 
     Attributes:
-        command: what to write after `Action:`.
-        thought: why.
+        command: action for the environment.
+        thought: reason for the command.
     """
 
     command: str
@@ -33,23 +33,23 @@ class Step:
 
 
 class Over(Exception):
-    """The mission has ended, or there is no way to complete it."""
+    """Signal that the mission has ended or cannot be completed."""
 
 
 class Walker:
-    """Plays one game and keeps what it said."""
+    """Player of one game that records its commands."""
 
     def __init__(self, game: Game) -> None:
-        """Take over a fresh game."""
+        """Start with a game in its initial state."""
         self.game, self.world = game, game.world
         self.steps: list[Step] = []
         self.solved = False
-        self.wanted: list[Any] = []  # what must be in hand again after it had to be put down
-        self.clearing: list[Any] = []  # what is being moved or unlocked
-        self.hands_off = False  # taking up another thing than the goal names fails the mission
+        self.wanted: list[Any] = []  # objects to pick up again after they had to be put down
+        self.clearing: list[Any] = []  # objects that are being moved or unlocked
+        self.hands_off = False  # picking up an object that the goal does not name fails the mission
 
     def say(self, command: str, thought: str) -> None:
-        """Give one command."""
+        """Execute one command."""
         if len(self.steps) == MAX_COMMANDS:
             raise Over
         result = self.game.play(command)
@@ -59,11 +59,11 @@ class Walker:
             raise Over
 
     def walk_to(self, things: Sequence[Any], finish: str = "go to") -> None:
-        """Give the command `finish` for one of the things, or stand before it."""
+        """Execute the command `finish` for one of the objects, or walk in front of it."""
         self.walk(self.before(things), called(things), finish, things)
 
     def walk(self, goals: Sequence[Pose], aim: str, finish: str = "", things: Sequence[Any] = ()) -> None:
-        """Go to one of the poses; or give the command `finish` for one of the things as soon as it is offered."""
+        """Walk to one of the poses, or execute `finish` for one of the objects as soon as it is available."""
         while True:
             for seen in self.game.sight.things:
                 command = f"{finish} {seen.label}"
@@ -81,7 +81,7 @@ class Walker:
                 self.say(command, f"I {'look around' if command.startswith('turn') else 'make my way'} for {aim}.")
 
     def best_command(self, known: Map) -> str:
-        """The command that leads farthest, together with the one that can follow it."""
+        """Return the command with the best result after itself and the best following command."""
 
         def value(command: str) -> tuple[int, int, int]:
             moves = self.game.offer.moves[command]
@@ -91,20 +91,20 @@ class Walker:
                 return -1, 0, len(moves)
             if first == FAR or Move.TOGGLE in moves:
                 return first, first, len(moves)
-            following = self.game.grammar.offer(look(self.world, *pose)).moves.values()
+            following = self.game.grammar.offer(field_of_view(self.world, *pose)).moves.values()
             return min(known.distances.get(after(pose, more), FAR) for more in following), first, len(moves)
 
         return min(self.game.offer.moves, key=value)
 
     def pick_up(self, things: Sequence[Any]) -> None:
-        """Take one of the things into empty hands."""
+        """Pick up one of the objects; put down a carried one first."""
         if (carried := self.world.carried) is not None:
             way = self.map(self.before([thing for thing in things if thing is not carried])).way(self.pose)
             self.put_down(f"I need my hands, so I put the {plain(carried)} down.", way)
         self.walk_to(things, "pickup")
 
     def put_down(self, thought: str, way: Sequence[Place] = ()) -> None:
-        """Drop what is carried: off the way and away from doors if possible, else anywhere."""
+        """Drop the carried object: off the path and away from doors if possible, else anywhere."""
         doors = [place for place, thing in self.world.things() if thing.type == "door"]
         doorsteps = {ahead(door, direction) for door in doors for direction in range(4)}
         needed = {*way, self.world.place}
@@ -117,7 +117,7 @@ class Walker:
         raise Over
 
     def clear(self, thing: Any, way: Sequence[Place]) -> None:
-        """Make way where `thing` blocks it, and hold afterwards what was held before, if it is still wanted."""
+        """Remove the obstacle `thing`, and pick up again what was carried before if it is still needed."""
         held = self.world.carried
         with self.busy_with(self.clearing, thing):
             if thing.type == "door":
@@ -134,7 +134,7 @@ class Walker:
             self.pick_up([held])
 
     def unlock(self, door: Any) -> None:
-        """Fetch the key of a locked door, out of a box if need be, and open it."""
+        """Fetch the key of a locked door, from a box if necessary, and open the door."""
         keys = [thing for _, thing in self.world.things() if fits(thing, door)]
         if not keys:
             boxes = [thing for _, thing in self.world.things() if fits(thing.contains, door)]
@@ -147,10 +147,10 @@ class Walker:
 
     @contextmanager
     def busy_with(self, things: list[Any], thing: Any) -> Iterator[None]:
-        """Keep `thing` on a list for a while.
+        """Keep `thing` on a list while the block runs.
 
         Raises:
-            Over: it is on the list: what it takes to deal with it is to deal with it first.
+            Over: it is on the list already, so the task depends on itself.
         """
         if any(thing is other for other in things):
             raise Over
@@ -160,23 +160,23 @@ class Walker:
 
     @property
     def pose(self) -> Pose:
-        """Where the agent stands and looks."""
+        """Position and direction of the agent."""
         return self.world.place, self.world.direction
 
     def before(self, things: Sequence[Any]) -> list[Pose]:
-        """The poses that face one of the things."""
+        """Return the poses that face one of the objects."""
         places = [place for place, thing in self.world.things() if any(thing is one for one in things)]
         return [pose for place in places for pose in facing(place)]
 
     def empty(self, place: Place) -> bool:
-        """Whether something can be dropped there."""
+        """Return True if an object can be dropped at a position."""
         return self.world.inside(place) and self.world.thing_at(place) is None
 
     def map(self, goals: Sequence[Pose]) -> Map:
-        """Distances to the goals.
+        """Return the distances to the goals.
 
         Raises:
-            Over: there is no way, whatever is moved.
+            Over: no path exists, even if objects are moved.
         """
         known = Map(self.world, goals, self.hands_off)
         if self.pose not in known.distances:
@@ -185,7 +185,7 @@ class Walker:
 
 
 def after(pose: Pose, moves: Sequence[Move]) -> Pose:
-    """Where moves lead that turn, step and open doors; moves that take or drop lead off the map."""
+    """Return the pose after moves that turn, step and open doors; picking up or dropping leads off the map."""
     place, direction = pose
     for move in moves:
         match move:
@@ -201,16 +201,16 @@ def after(pose: Pose, moves: Sequence[Move]) -> Pose:
 
 
 def fits(thing: Any, door: Any) -> bool:
-    """Whether a thing is the key to a door."""
+    """Return True if an object is the key to a door."""
     return thing is not None and thing.type == "key" and bool(thing.color == door.color)
 
 
 def plain(thing: Any) -> str:
-    """What a thing is called without its state."""
+    """Return the name of an object without its state."""
     return f"{thing.color} {thing.type}"
 
 
 def called(things: Sequence[Any]) -> str:
-    """What several things of which one will do are called."""
+    """Return a common name for several objects of which one suffices."""
     names = {plain(thing) for thing in things}
     return f"the {names.pop()}" if len(names) == 1 else "what the goal names"

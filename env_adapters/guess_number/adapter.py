@@ -1,6 +1,6 @@
-"""Guess a number; the reply says higher or lower. Needs no server.
+"""GuessNumber: find a hidden number from answers that say higher or lower.
 
-The smallest real environment; `verl-agent new-env` writes one to begin your own with.
+The smallest complete environment. `verl-agent new-env` writes a template for your own.
 """
 
 import re
@@ -16,26 +16,26 @@ TOLERANT = " Answer with one line: Action: <number>"
 
 
 class GuessNumber(EnvAdapter):
-    """Reward 1.0 for the right number, else 0.0. Terminates only when it is found."""
+    """Guessing game with reward 1.0 for the right number. It terminates only when the number is found."""
 
     splits = ("train", "test", "small_train", "small_test")
     action_format = LineFormat(placeholder="<number>")
 
     def __init__(self, tolerant: bool = False) -> None:
-        """Choose how replies are read.
+        """Set the parsing of actions.
 
         Args:
-            tolerant: take the first whole number in the action, for agents that hand on whole replies (`raw`).
+            tolerant: use the first whole number in the action, for agents that pass on whole replies (`raw`).
         """
         if not isinstance(tolerant, bool):
             raise ConfigError(f"env.options.tolerant={tolerant!r} is not allowed. Allowed: true, false.")
         self.tolerant = tolerant
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """All numbers of ranges from 1: up to 100, 90, ... 30, in the small splits up to 5, 6, ... 12.
+        """Return one task for each number of each range 1 to 100, 90, ... 30; small splits use 1 to 5, 6, ... 12.
 
-        Every third range is for testing. A held-out number in a range that is trained on would be no test: it is never
-        right there, so what is learnt is to avoid it.
+        Every third range is held out as a whole. Holding out single numbers of a training range would be no test:
+        such a number is never right in training, so the model learns to avoid it.
         """
         size, part = split.split("_") if "_" in split else ("full", split)
         ranges = range(5, 13) if size == "small" else range(100, 29, -10)
@@ -47,7 +47,7 @@ class GuessNumber(EnvAdapter):
         ]
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Begin with a number that nobody has guessed at."""
+        """Start a new game."""
         self.high: int = item.data["high"]
         self.target: int = item.data["target"]
         self.ended = False
@@ -57,7 +57,7 @@ class GuessNumber(EnvAdapter):
         ]
 
     async def step(self, action: str) -> StepResult:
-        """Compare one guess with the number."""
+        """Compare one guess with the hidden number."""
         if self.ended:
             return StepResult("You have found it already.", terminated=True)
         guess = self.read_guess(action)
@@ -71,19 +71,19 @@ class GuessNumber(EnvAdapter):
         return StepResult("Higher." if guess < self.target else "Lower.")
 
     def read_guess(self, action: str) -> int | None:
-        """The number that is guessed, or None if there is none."""
+        """Return the guessed number, or None if the action has none."""
         bare = action.strip("`* ")
         found = re.search(r"-?[0-9]+", bare) if self.tolerant else re.fullmatch(r"(-?[0-9]+)\.?", bare)
-        # Twelve characters tell that a number is out of range; Python refuses to read thousands.
+        # Twelve characters suffice to see that a number is out of range; int() refuses thousands of digits.
         return int(found[0].rstrip(".")[:12]) if found else None
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
-        """Binary search."""
+        """Return the guesses of a binary search."""
         low, high = 1, item.data["high"]
-        moves: list[DemoAction] = []
+        actions: list[DemoAction] = []
         while True:
             guess = (low + high) // 2
-            moves.append(DemoAction(str(guess), f"It is from {low} to {high}."))
+            actions.append(DemoAction(str(guess), f"It is from {low} to {high}."))
             if guess == item.data["target"]:
-                return moves
+                return actions
             low, high = (guess + 1, high) if guess < item.data["target"] else (low, guess - 1)

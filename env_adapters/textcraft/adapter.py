@@ -1,4 +1,4 @@
-"""TextCraft: craft a Minecraft item from raw materials by text commands. Needs no server."""
+"""TextCraft: craft a Minecraft item from raw materials by text commands."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -36,18 +36,18 @@ TOOLS = (
 
 
 class TextCraft(EnvAdapter):
-    """Reward 1.0 for crafting the goal, else 0.0. Terminates only when it is crafted."""
+    """Crafting game with reward 1.0 for the goal. It terminates only when the goal is crafted."""
 
     splits = ("train", "test", "easy_train", "easy_test")
     action_format = LineFormat(TOOLS, "one action, on one line")
     hosting = Hosting(threads=0, sessions=256)  # a step takes 0.04 ms
 
     def __init__(self, prompt: str = "full", distractors: int = 10) -> None:
-        """Choose what the model is shown.
+        """Set the prompt.
 
         Args:
             prompt: `full` explains the game; `short` is one sentence for small models.
-            distractors: most crafting commands shown that the goal does not need, >= 0.
+            distractors: maximum number of unneeded crafting commands in the prompt, >= 0.
         """
         if prompt not in PROMPTS:
             raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(PROMPTS)}.")
@@ -61,7 +61,7 @@ class TextCraft(EnvAdapter):
         return [task_item(goal) for goal in split_goals()[split]]
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Begin with an empty inventory; shows the crafting commands and the goal."""
+        """Start with an empty inventory and show the crafting commands and the goal."""
         book, goal = recipe_book(), item.data["goal"]
         if goal not in book.recipes:
             raise EnvError(f"TextCraft has no goal {goal!r}; item ids are names such as minecraft:birch_wood.")
@@ -73,7 +73,7 @@ class TextCraft(EnvAdapter):
         ]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out one command."""
+        """Execute one command."""
         if self.ended:
             return StepResult("The goal is already crafted.", terminated=True)
         result = self.game.play(action)
@@ -81,22 +81,22 @@ class TextCraft(EnvAdapter):
         return result
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
-        """The oracle's plan."""
+        """Return the actions of the oracle's plan."""
         goal = item.data["goal"]
         return [DemoAction(action.command, thought(action, goal)) for action in plan(goal)]
 
 
 @cache
 def rules(prompt: str) -> str:
-    """What the model is told first."""
+    """Return the rules of the game, the first message of an episode."""
     return Path(__file__).with_name("prompts").joinpath(f"{prompt}.txt").read_text().strip()
 
 
 @cache
 def describe_task(goal: str, distractors: int) -> str:
-    """The crafting commands that `goal` needs among some that share ingredients with them, and the goal.
+    """Return the goal and the crafting commands: those that it needs, mixed with related ones.
 
-    Which distractors are drawn and the order of the lines depend on the goal alone. All goals together have 0.4 MB.
+    The choice of distractors and the order of the lines depend only on the goal. All goals together take 0.4 MB.
     """
     book = recipe_book()
 
@@ -111,7 +111,7 @@ def describe_task(goal: str, distractors: int) -> str:
 
 
 def thought(action: Action, goal: str) -> str:
-    """A reason for one action of the plan."""
+    """Return the reason for one action of the plan."""
     if action.command.startswith("get"):
         return f"No command makes {words(action.makes)}, so I fetch all that I need."
     if action.makes == goal:

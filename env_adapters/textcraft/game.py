@@ -1,4 +1,4 @@
-"""The rules of TextCraft: an inventory, three commands, and what each of them answers."""
+"""Rules of TextCraft: an inventory and three commands with their observations."""
 
 import re
 from collections import Counter
@@ -8,9 +8,9 @@ from verl_agent.envs.parsing import shorten
 from verl_agent.types import StepResult
 
 MAX_COMMAND = 500
-"""Characters of the longest command that is read; the longest that can be meant has about 150."""
+"""Maximum length of a command in characters; valid commands have at most about 150."""
 MAX_QUANTITY = 1000
-"""Most of an item that one `get` gives; no goal takes more than 324."""
+"""Maximum amount of one `get`; no goal needs more than 324."""
 
 GET = re.compile(r"get ([0-9]+) (.+)")
 CRAFT = re.compile(r"craft (?:[0-9]+ )?(.+) using (.+)")
@@ -18,20 +18,20 @@ INGREDIENT = re.compile(r"([0-9]+) (.+)")
 
 
 class ActionFailed(Exception):
-    """A command of the grammar that cannot be carried out; the message is the observation."""
+    """Error for a valid command that cannot be executed; its message is the observation."""
 
 
 class Game:
-    """One goal and what has been gathered for it."""
+    """State of one episode: the goal and the inventory."""
 
     def __init__(self, book: RecipeBook, goal: str) -> None:
-        """Begin with nothing in the inventory."""
+        """Start with an empty inventory."""
         self.book = book
         self.goal = goal
         self.inventory: Counter[str] = Counter()
 
     def play(self, action: str) -> StepResult:
-        """Carry out one command. Reward 1 and the end when it crafts the goal."""
+        """Execute one command. Crafting the goal earns reward 1 and ends the episode."""
         command = " ".join(action[: MAX_COMMAND + 1].lower().split()).strip("\"'`* ").rstrip(". ")
         if len(command) > MAX_COMMAND:
             return not_understood(command)
@@ -49,7 +49,11 @@ class Game:
         return not_understood(command)
 
     def get(self, item: str, count: int) -> str:
-        """Fetch a raw material."""
+        """Add a raw material to the inventory.
+
+        Raises:
+            ActionFailed: the item can be crafted or is unknown, or the amount is out of range.
+        """
         if not self.book.fetchable(name_of(item)):
             raise ActionFailed(f"Could not find {shorten(item)}")
         if not 1 <= count <= MAX_QUANTITY:
@@ -58,8 +62,12 @@ class Game:
         return f"Got {count} {item}"
 
     def craft(self, output: str, ingredients: str) -> Recipe:
-        """Use up the ingredients of a recipe and add what it makes."""
-        offered = read_offer(ingredients)
+        """Remove the ingredients of a recipe from the inventory and add its output.
+
+        Raises:
+            ActionFailed: an ingredient is missing, or no recipe takes these ingredients.
+        """
+        offered = parse_ingredients(ingredients)
         if any(self.inventory[name] < count for name, count in offered.items()):
             raise ActionFailed(f"Could not find enough items to craft {shorten(name_of(output))}")
         for recipe in self.book.recipes.get(name_of(output), []):
@@ -70,7 +78,7 @@ class Game:
         raise ActionFailed(f"Could not find a valid recipe for {shorten(words(name_of(output)))}")
 
     def accepts(self, recipe: Recipe, offered: Counter[str]) -> bool:
-        """Whether `offered` is what the recipe takes, a member of each tag standing for the tag."""
+        """Return True if `offered` matches the recipe; a member of a tag matches the tag."""
         left = dict(offered)
         for name, count in recipe.ingredients.items():
             fits = [item for item in left if self.book.stands_for(item, name)]
@@ -79,18 +87,22 @@ class Game:
         return not left
 
     def describe_inventory(self) -> str:
-        """What is carried, in the order in which it was first gathered."""
+        """Return the inventory as text, in the order of acquisition."""
         carried = " ".join(f"[{words(name)}] ({count})" for name, count in self.inventory.items())
         return f"Inventory: {carried or 'You are not carrying anything.'}"
 
 
 def not_understood(command: str) -> StepResult:
-    """The answer to what is no command."""
+    """Return the result of an action that is not a command."""
     return StepResult(f"Could not execute {shorten(command)}", info={"invalid_action": 1.0})
 
 
-def read_offer(ingredients: str) -> Counter[str]:
-    """How many of each item a craft command offers."""
+def parse_ingredients(ingredients: str) -> Counter[str]:
+    """Parse the ingredients of a craft command into amounts by item name.
+
+    Raises:
+        ActionFailed: an ingredient is not a number and a name.
+    """
     offered: Counter[str] = Counter()
     for part in ingredients.split(","):
         found = INGREDIENT.fullmatch(part.strip())

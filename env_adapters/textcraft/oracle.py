@@ -1,7 +1,7 @@
-"""Plan how to craft a goal: which recipe for each item, how often, and from what raw materials.
+"""Planner that solves every goal: it chooses the recipes, the number of crafts and the raw materials.
 
-A plan picks one recipe for every item and one item for every tag, so what it takes can be summed up:
-each raw material is fetched by one `get`, and nothing is crafted that is not used.
+A plan uses one recipe for every item and one item for every tag. Amounts can therefore be summed: one `get` fetches
+each raw material, and every crafted item is used.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ class Action:
     """One command of the game.
 
     Attributes:
-        command: what to write after `Action:`.
-        makes: item that is fetched or crafted.
+        command: action for the environment.
+        makes: id of the item that is fetched or crafted.
     """
 
     command: str
@@ -26,22 +26,22 @@ class Action:
 
 
 Choices = Mapping[str, str | Recipe]
-"""The recipe picked for an item, and the item picked for a tag, by name."""
+"""Recipe chosen for each item, and item chosen for each tag."""
 
 
 def plan(goal: str) -> list[Action]:
-    """Commands that craft `goal` in few turns: all raw materials first, then each craft after what it takes."""
+    """Return commands that craft `goal` in few turns: raw materials first, then crafts in order of dependency."""
     return commands(recipe_book(), goal, choose(goal))
 
 
 @cache
 def turns_needed(goal: str) -> int:
-    """Turns of the plan for `goal`."""
+    """Return the number of turns of the plan for `goal`."""
     return len(plan(goal))
 
 
 def choose(goal: str) -> Choices:
-    """Pick recipes and items by descent: change one choice at a time as long as that saves turns."""
+    """Choose recipes and items by local search: change one choice at a time while that saves turns."""
     book = recipe_book()
     options = open_choices(book, goal)
     chosen: dict[str, str | Recipe] = {name: found[0] for name, found in options.items()}
@@ -59,7 +59,7 @@ def choose(goal: str) -> Choices:
 
 
 def open_choices(book: RecipeBook, goal: str) -> dict[str, list[Recipe] | list[str]]:
-    """The recipes of each item, and the items of each tag, that could take part in crafting `goal`."""
+    """Return the recipes of each item and the members of each tag that can take part in crafting `goal`."""
     options: dict[str, list[Recipe] | list[str]] = {}
     names = [goal]
     for name in names:
@@ -75,7 +75,7 @@ def open_choices(book: RecipeBook, goal: str) -> dict[str, list[Recipe] | list[s
 
 
 def commands(book: RecipeBook, goal: str, chosen: Choices) -> list[Action]:
-    """Commands that craft `goal` with the recipes and items that are `chosen`."""
+    """Return the commands that craft `goal` with the `chosen` recipes and items."""
     order = crafting_order(goal, chosen)
     amounts: dict[str, int] = {goal: 1}
     crafts: list[list[Action]] = []
@@ -93,13 +93,13 @@ def commands(book: RecipeBook, goal: str, chosen: Choices) -> list[Action]:
 
 
 def pick(chosen: Choices, name: str) -> str:
-    """The item that stands for `name`: itself, or the one chosen for a tag."""
+    """Return the chosen item for a tag, or `name` itself for an item."""
     choice = chosen.get(name)
     return choice if isinstance(choice, str) else name
 
 
 def crafting_order(goal: str, chosen: Choices) -> list[str]:
-    """Every item that the chosen recipes take, each after its ingredients; `goal` is last."""
+    """Return every item of the plan, each after its ingredients; `goal` is last."""
     order: list[str] = []
 
     def visit(name: str) -> None:

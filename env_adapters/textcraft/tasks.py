@@ -1,7 +1,7 @@
-"""The 544 goals of TextCraft and how they are split, the same on every machine.
+"""The 544 goals of TextCraft and their splits, the same on every machine.
 
-`train` and `test` share out all goals. `easy_train` and `easy_test` share out the goals that take few
-turns and a short prompt, whatever their part in the first pair: the pairs overlap and must not be mixed.
+`train` and `test` together have all goals. `easy_train` and `easy_test` together have the goals with few turns and a
+short prompt, independent of the first pair. The pairs overlap and must not be mixed.
 """
 
 import hashlib
@@ -14,14 +14,14 @@ from verl_agent.types import TaskItem
 
 TEST_GOALS = 100
 EASY_TURNS = 6
-"""Most turns of the oracle for a goal of the easy splits."""
+"""Maximum number of oracle turns for a goal of the easy splits."""
 EASY_COMMANDS = 5
-"""Most crafting commands that a goal of the easy splits needs to be shown."""
+"""Maximum number of needed crafting commands for a goal of the easy splits."""
 
 
 @cache
 def split_goals() -> Mapping[str, list[str]]:
-    """The goals of each split, sorted by name."""
+    """Return the goals of each split, sorted by name."""
     book = recipe_book()
     depths = book.depths
     turns = {goal: turns_needed(goal) for goal in depths}
@@ -41,23 +41,23 @@ def split_goals() -> Mapping[str, list[str]]:
 
 
 def held_out(strata: Mapping[str, int], count: int) -> set[str]:
-    """Pick `count` goals so that each stratum gives its share, to within one.
+    """Pick `count` goals in proportion to the size of each stratum, to within one.
 
     Args:
-        strata: the stratum of each goal.
-        count: goals to pick, 0 to `len(strata)`.
+        strata: stratum of each goal.
+        count: number of goals, 0 to `len(strata)`.
     """
     ordered = sorted(strata, key=lambda goal: (strata[goal], stable_hash(goal)))
     return {goal for i, goal in enumerate(ordered) if (i + 1) * count // len(ordered) > i * count // len(ordered)}
 
 
 def stable_hash(text: str) -> str:
-    """A hash that does not depend on process, machine or version of Python."""
+    """Return a hash that is the same in every process, machine and version of Python."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def task_item(goal: str) -> TaskItem:
-    """The task of crafting `goal`."""
+    """Return the task item for `goal`."""
     depth = recipe_book().depths[goal]
     data = {"goal": goal, "depth": depth, "turns": turns_needed(goal)}
     return TaskItem("textcraft", goal, data, f"depth {depth}")

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from env_adapters.babyai.levels import LEVEL_BY_NAME
 from env_adapters.babyai.paths import STEPS
-from env_adapters.babyai.sight import DEPTH, SIDE, Cell, Sight
+from env_adapters.babyai.sight import DEPTH, SIDE, Cell, FieldOfView
 from env_adapters.babyai.strict import StrictGame, StrictGrammar
 from env_adapters.babyai.texts import Style
 from env_adapters.babyai.world import Grid, Move
@@ -126,7 +126,7 @@ class SearchForEach:
 class SlowGrammar(StrictGrammar):
     """The commands of `strict`, found by a search for each thing."""
 
-    def paths(self, sight: Sight) -> Any:
+    def paths(self, sight: FieldOfView) -> Any:
         behind = -1 if sight.direction in (0, 1) else 0
         right = SIDE + 1 if sight.direction in (1, 2) else SIDE
         board = {(ahead, side) for ahead in range(behind, DEPTH) for side in range(-SIDE, right + 1)}

@@ -23,6 +23,7 @@ from env_adapters.babyai.strict import StrictGame
 from env_adapters.babyai.tasks import IMPOSSIBLE, TRAIN_SEEDS, TWINS, task_item
 from env_adapters.babyai.texts import Style
 from env_adapters.babyai.world import Grid, Move, name_of
+from tests.support.packages import path_without
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
@@ -572,10 +573,11 @@ def test_a_world_that_does_not_exist_is_an_error_of_the_episode(data, message):
     assert str(error.value) == message
 
 
-def test_without_minigrid_the_message_says_what_to_install():
+def test_without_minigrid_the_message_says_what_to_install(tmp_path):
     code = "from env_adapters.babyai.adapter import BabyAI; BabyAI().demonstration(BabyAI().tasks('test')[0])"
-    command = [sys.executable, "-S", "-c", code]  # -S leaves installed packages out
-    run = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-S", "-c", code]  # -S ignores site-packages
+    path = {"PYTHONPATH": path_without("minigrid", tmp_path)}
+    run = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
     assert "ConfigError" in run.stderr
     assert "pip install 'verl-agent[babyai]'" in run.stderr
 

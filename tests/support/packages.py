@@ -1,0 +1,19 @@
+"""A Python path without one installed package."""
+
+import sysconfig
+from pathlib import Path
+
+
+def path_without(package: str, folder: Path) -> str:
+    """Return a PYTHONPATH with this repository and all installed packages but one.
+
+    Run `python -S` with it: site-packages itself is left out then.
+
+    Args:
+        package: name of the package that is hidden.
+        folder: empty folder that gets a link for each other package.
+    """
+    for installed in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if not installed.name.lower().startswith(package):
+            folder.joinpath(installed.name).symlink_to(installed)
+    return f"{Path(__file__).parents[2]}:{folder}"
