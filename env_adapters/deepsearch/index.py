@@ -24,6 +24,7 @@ import numpy as np
 from env_adapters.deepsearch.corpus import Passage, Source, cache_dir
 from env_adapters.deepsearch.factbook import unaccented
 from env_adapters.deepsearch.passages import read_passages, write_passages
+from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError
 
 FORMAT = 1
@@ -136,6 +137,16 @@ def words(text: str, leave_out: frozenset[str]) -> list[str]:
 def stopwords() -> frozenset[str]:
     """Words that every text has."""
     return frozenset(need("bm25s").stopwords.STOPWORDS_EN)
+
+
+def corpus_requirement(folder: Path) -> Requirement:
+    """Return the requirement of a search index in `folder`; its note names the sources."""
+    pointer = folder / CURRENT
+    manifest = folder / pointer.read_text(encoding="utf-8").strip() / MANIFEST if pointer.is_file() else None
+    if manifest is None or not manifest.is_file():
+        return Requirement("search corpus", False, BUILD, "index of the embedded corpus")
+    sources = json.loads(manifest.read_text(encoding="utf-8")).get("sources", [])
+    return Requirement("search corpus", True, BUILD, f"{', '.join(name for name, _ in sources)} in {manifest.parent}")
 
 
 def need(module: str, package: str = "") -> Any:

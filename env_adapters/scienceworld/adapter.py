@@ -4,11 +4,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from env_adapters.scienceworld.java import java_requirement
 from env_adapters.scienceworld.oracle import solution, thought
 from env_adapters.scienceworld.simulator import WORLDS, Answer, SimulatorSession
 from env_adapters.scienceworld.tasks import SPLITS
 from verl_agent.envs.action_format import LineFormat
-from verl_agent.envs.base import EnvAdapter, Hosting
+from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
@@ -49,6 +50,16 @@ class ScienceWorld(EnvAdapter):
             raise ConfigError(f"env.options.jvms={jvms!r} is not allowed. Allowed: a whole number >= 1.")
         self.prompt, self.jvms = prompt, jvms
         self.world: SimulatorSession | None = None
+
+    @classmethod
+    def requirements(cls) -> Sequence[Requirement]:
+        """Return the simulator, its bridge to Python, and Java."""
+        install = "pip install 'verl-agent[scienceworld]'"
+        return [
+            Requirement.package("scienceworld", install, "the simulator"),
+            Requirement.package("py4j", install, "bridge between Python and Java"),
+            java_requirement(),
+        ]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """The items of `split`, by task and variation."""

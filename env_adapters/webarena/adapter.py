@@ -1,10 +1,12 @@
 """WebArena: tasks on real web sites in a real browser, by actions on numbered elements. Needs Chromium."""
 
 import asyncio
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from env_adapters.webarena.browser.chromium import chromium_requirement
 from env_adapters.webarena.browser.grammar import Action, ActionError, parse
 from env_adapters.webarena.browser.pager import Pager
 from env_adapters.webarena.browser.pool import BrowserPool, RefusedError, browser_pool
@@ -17,12 +19,14 @@ from env_adapters.webarena.grading.evaluators import Ending, evaluate
 from env_adapters.webarena.grading.judge import judge_of
 from env_adapters.webarena.grading.redundancy import Efficiency
 from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOptions, ViewOptions, group
-from env_adapters.webarena.tasks.items import ENV
+from env_adapters.webarena.sites.install import GET_FOSSIL
+from env_adapters.webarena.tasks.items import ENV, GET_TASKS
+from env_adapters.webarena.tasks.miniwob import GET_PAGES
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment
 from env_adapters.webarena.tasks.sources import SourceOptions, TaskSource, source_of
 from env_adapters.webarena.tasks.splits import SPLITS
 from verl_agent.envs.action_format import FenceFormat
-from verl_agent.envs.base import EnvAdapter, Hosting, Oracle
+from verl_agent.envs.base import EnvAdapter, Hosting, Oracle, Requirement
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
@@ -83,6 +87,20 @@ class WebArena(EnvAdapter):
         self.sight: Snapshot | None = None
         self.parts = Pager(self.view.max_chars)
         self.pictures: Pictures | None = None
+
+    @classmethod
+    def requirements(cls) -> Sequence[Requirement]:
+        """Return the browser, the packages of tasks, and the program of the embedded code site."""
+        fossil = shutil.which("fossil")
+        return [
+            Requirement.package("playwright", "pip install 'verl-agent[webarena]'", "drives the browser"),
+            chromium_requirement(),
+            Requirement.package("libwebarena", GET_TASKS, "WebArena's 812 tasks"),
+            Requirement.package("miniwob", GET_PAGES, "tasks of env.options.tasks=miniwob"),
+            Requirement(
+                "fossil", fossil is not None, GET_FOSSIL, fossil or "`verl-agent sites up` downloads it where apt is"
+            ),
+        ]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """Return the items of `split`.

@@ -25,8 +25,8 @@ import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
 from env_adapters.webarena.browser.accessibility_tree import page_text, rects, tab_line
+from env_adapters.webarena.browser.chromium import find_chromium
 from env_adapters.webarena.sites import Copy, SiteSet
-from verl_agent.envs.chromium import find_chromium
 
 SIZE = (1280, 720)
 MINIWOB_PAGES = 40

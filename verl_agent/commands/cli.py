@@ -19,7 +19,7 @@ from verl_agent.commands.new_env import write_package
 from verl_agent.envs.registry import make_env, registered
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.needs import Status
+from verl_agent.system.checks import Status
 
 app = typer.Typer(
     help="Multi-turn reinforcement learning of language-model agents on unmodified verl.",
@@ -88,10 +88,10 @@ def export(
 def doctor(
     model: Annotated[Path | None, typer.Option(help="A model folder that shall be checked too.")] = None,
 ) -> None:
-    """Say what this machine can run, and which command mends each thing missing."""
-    findings = machine.diagnose(Path(), model)
-    machine.render(findings, Console())
-    raise typer.Exit(code=int(any(finding.status is Status.MISSING for finding in findings)))
+    """Show what this machine can run and the command that installs whatever is missing."""
+    results = machine.diagnose(Path(), model)
+    machine.render(results, Console())
+    raise typer.Exit(code=int(any(result.status is Status.MISSING for result in results)))
 
 
 @app.command()

@@ -11,7 +11,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.lora import merge_adapters
 from verl_agent.models.resolve import checkpoints, latest_checkpoint, resolve_checkpoint
 from verl_agent.runs.best_checkpoint import BEST, read_best
-from verl_agent.system.resources import check_disk
+from verl_agent.system.resources import require_disk
 from verl_agent.trace.provenance import Provenance
 
 NOTE = "verl_agent.json"
@@ -53,7 +53,7 @@ def export(run: Path, into: Path, step: int | None = None, best: bool = False) -
             merge(shards, draft)
         else:
             size = sum(path.stat().st_size for path in weights.rglob("*") if path.is_file())
-            check_disk(shutil.disk_usage(_existing(into)).free, size / 1e9, into)
+            require_disk(shutil.disk_usage(_existing(into)).free, size / 1e9, into)
             shutil.copytree(weights, draft)
         for weights_file in draft.glob("*.safetensors"):
             weights_file.chmod(0o644)  # transformers writes them for their owner alone
@@ -113,7 +113,7 @@ def merge(shards: tuple[str, Path], into: Path) -> None:
     """
     backend, folder = shards
     saved = sum(path.stat().st_size for path in folder.rglob("model_*.pt"))
-    check_disk(shutil.disk_usage(_existing(into)).free, saved * MERGED_BYTES / SHARD_BYTES / 1e9, into)
+    require_disk(shutil.disk_usage(_existing(into)).free, saved * MERGED_BYTES / SHARD_BYTES / 1e9, into)
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", backend]
     done = subprocess.run(
         [*command, "--local_dir", str(folder), "--target_dir", str(into)], capture_output=True, text=True, check=False

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from typing import Any, Self, TypeAlias
 
 from verl_agent.envs.action_format import ActionFormat, LineFormat
@@ -43,6 +44,36 @@ class Hosting:
     def bounded(self, sessions: int | None = None, memory_mb: int | None = None) -> "Hosting":
         """The same with other limits, where they are given."""
         return replace(self, sessions=sessions or self.sessions, memory_mb=memory_mb or self.memory_mb)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """Something that an environment needs on the machine; shown by `verl-agent doctor`.
+
+    Attributes:
+        name: name of the package, program or data set.
+        present: True if this machine has it.
+        install: command that installs it.
+        note: version or path if it is present; otherwise what does not work without it.
+    """
+
+    name: str
+    present: bool
+    install: str
+    note: str = ""
+
+    @classmethod
+    def package(cls, module: str, install: str, note: str = "") -> "Requirement":
+        """Return the requirement of a Python package.
+
+        Args:
+            module: top-level module of the package.
+            install: command that installs it.
+            note: what does not work without it.
+        """
+        spec = find_spec(module)
+        folders = list(spec.submodule_search_locations or ()) if spec else []
+        return cls(f"package {module}", spec is not None, install, folders[0] if folders else note)
 
 
 class EnvAdapter(ABC):
@@ -89,6 +120,11 @@ class EnvAdapter(ABC):
         """Return a fresh instance with the same options."""
         args, options = self._arguments
         return type(self)(*args, **options)
+
+    @classmethod
+    def requirements(cls) -> Sequence[Requirement]:
+        """Return what the environment needs besides Python packages that its modules import; none by default."""
+        return ()
 
     @abstractmethod
     def tasks(self, split: str) -> Sequence[TaskItem]:

@@ -26,11 +26,11 @@ from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,
-    check_disk,
-    check_memory,
     disk_needed,
     memory_needed,
     read_memory,
+    require_disk,
+    require_memory,
 )
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
 
@@ -125,9 +125,9 @@ def complete(config: DictConfig, folder: RunFolder) -> None:
         config.data.model_type = load_config(config.model.path, "model.path").model_type
     count = parameters(config.model.path)
     if use_cpu_device():
-        check_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
+        require_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
     needed_gb = disk_needed(count, list(config.checkpoint.save_contents), config.trainer.max_ckpt_to_keep)
-    check_disk(shutil.disk_usage(folder.root).free, needed_gb, folder.root)
+    require_disk(shutil.disk_usage(folder.root).free, needed_gb, folder.root)
 
 
 def footprint(config: DictConfig, plan: Plan) -> str:

@@ -27,11 +27,11 @@ from verl_agent.system.resources import (
     RL_BARE_GB,
     RL_BYTES,
     RL_MEMORY_GB,
-    check_disk,
-    check_memory,
     disk_needed,
     memory_needed,
     read_memory,
+    require_disk,
+    require_memory,
 )
 
 
@@ -140,10 +140,10 @@ def check_machine(config: DictConfig) -> None:
     """
     memory_gb, disk_gb = needed_gb(config)
     if use_cpu_device():
-        check_memory(read_memory(), memory_gb)
+        require_memory(read_memory(), memory_gb)
     run_dir = Path(config.trainer.default_local_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    check_disk(shutil.disk_usage(run_dir).free, disk_gb, run_dir)
+    require_disk(shutil.disk_usage(run_dir).free, disk_gb, run_dir)
 
 
 def needed_gb(config: DictConfig) -> tuple[float, float]:

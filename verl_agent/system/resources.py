@@ -99,7 +99,7 @@ def disk_needed(count: int | None, saved: list[str], kept: int | None) -> float:
     return (count or MEASURED_PARAMETERS) * each * ((kept or 1) + 1) / 1e9
 
 
-def check_memory(found: Memory | None, needed_gb: float) -> None:
+def require_memory(found: Memory | None, needed_gb: float) -> None:
     """Refuse to begin what cannot end.
 
     Raises:
@@ -114,7 +114,7 @@ def check_memory(found: Memory | None, needed_gb: float) -> None:
     )
 
 
-def check_disk(free_bytes: int, needed_gb: float, folder: Path) -> None:
+def require_disk(free_bytes: int, needed_gb: float, folder: Path) -> None:
     """Refuse a run whose checkpoints do not fit.
 
     Raises:

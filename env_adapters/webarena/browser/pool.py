@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from playwright.async_api import BrowserContext, Error, Playwright, StorageState, async_playwright
 
+from env_adapters.webarena.browser.chromium import find_chromium
 from env_adapters.webarena.browser.process import BrowserLimits, RunningBrowser, end_family, leader
-from verl_agent.envs.chromium import find_chromium
 from verl_agent.errors import EnvError
 
 T = TypeVar("T")

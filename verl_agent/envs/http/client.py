@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from verl_agent.envs.action_format import ActionFormat, action_format_from_json
-from verl_agent.envs.base import EnvAdapter, Hosting
+from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.http.agentgym import DIALECTS, AgentGymLanguage
 from verl_agent.envs.http.protocols import OwnLanguage, ServerProtocol, number, pick
 from verl_agent.envs.http.server_pool import ask_all, server_pool
@@ -51,6 +51,11 @@ class HttpEnv(EnvAdapter):
         self._url = ""
         self._session: Any = None
         self._score = 0.0
+
+    @classmethod
+    def requirements(cls) -> Sequence[Requirement]:
+        """Return the HTTP client."""
+        return [Requirement.package("aiohttp", "pip install 'verl-agent[http]'", "HTTP client")]
 
     @cached_property
     def splits(self) -> Sequence[str]:  # type: ignore[override]  # asks the servers on first use

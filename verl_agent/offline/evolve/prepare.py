@@ -20,7 +20,7 @@ from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.offline.evolve.rounds import EvolveFolder, EvolveSettings, Exploration, folder_names
 from verl_agent.offline.selection import fingerprint
 from verl_agent.sections import section
-from verl_agent.system.resources import check_disk, disk_needed
+from verl_agent.system.resources import disk_needed, require_disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +152,4 @@ def check_room(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
             f"{settings.learn}: checkpoint.save_contents={saved} lacks 'hf_model', which the policy of a round is "
             "played from. Add it."
         )
-    check_disk(shutil.disk_usage(root).free, training + weights, root)
+    require_disk(shutil.disk_usage(root).free, training + weights, root)

