@@ -1,4 +1,4 @@
-"""Compose recipes as the entry points do, without starting anything."""
+"""Composition of recipes as the commands do it, without starting a run."""
 
 from collections.abc import Iterator
 from contextlib import chdir
@@ -18,15 +18,17 @@ ROOT = Path(__file__).parents[2]
 SHARED = Path(verl_agent.config.__file__).parent
 BASES = ("agent_base", "agent_sft", "agent_dpo", "agent_eval", "agent_evolve")
 FROM_COMMAND = {"webarena": f"++env.options.access.auth={ROOT}"}
-"""What no recipe can know of an environment, and the README sets in its commands: here a folder of logins."""
-RECIPES = sorted(ROOT.glob("recipes/*/*.yaml"))
+"""Overrides that a recipe cannot contain and the README puts into its commands, such as a folder of logins."""
+ENVIRONMENTS = sorted(ROOT.glob("recipes/*/env*.yaml"))
+"""Files that the recipes of one environment share."""
+RECIPES = [path for path in sorted(ROOT.glob("recipes/*/*.yaml")) if path not in ENVIRONMENTS]
 
 
 def recipe(path: Path, *overrides: str) -> DictConfig:
-    """A recipe as `@hydra.main` hands it over; `${hydra:...}` in it stands for the recipe composed last."""
-    whole = deepcopy(_composed(path, overrides))
-    HydraConfig.instance().set_config(whole)
-    config = deepcopy(whole)
+    """Return a recipe as `@hydra.main` passes it on; `${hydra:...}` refers to the recipe composed last."""
+    with_hydra = deepcopy(_composed(path, overrides))
+    HydraConfig.instance().set_config(with_hydra)
+    config = deepcopy(with_hydra)
     with open_dict(config):
         del config["hydra"]
     return config
@@ -41,10 +43,10 @@ def _composed(path: Path, overrides: tuple[str, ...]) -> DictConfig:
 
 
 def kind(path: Path) -> str:
-    """Which of our bases a recipe is built on, told by its defaults."""
-    for default in OmegaConf.load(path).get("defaults", []):
+    """Return the base config on which a recipe is built, according to its `defaults`."""
+    for default in defaults(path):
         if default in BASES:
-            return str(default)
+            return default
         if path.with_name(f"{default}.yaml").is_file():
             return kind(path.with_name(f"{default}.yaml"))
         if SHARED.joinpath(f"{default}.yaml").is_file() and not default.startswith("cpu"):
@@ -52,8 +54,13 @@ def kind(path: Path) -> str:
     raise AssertionError(f"{path} is built on none of {', '.join(BASES)}")
 
 
+def defaults(path: Path) -> list[str]:
+    """Return the entries of a recipe's `defaults`."""
+    return [str(entry) for entry in OmegaConf.load(path).get("defaults", [])]
+
+
 def leaves(node: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted names of all values of nested mappings; an empty mapping is a value."""
+    """Yield the dotted names of all values of nested mappings; an empty mapping counts as a value."""
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
@@ -62,7 +69,7 @@ def leaves(node: Any, prefix: str = "") -> Iterator[str]:
 
 
 def written_in(path: Path) -> set[str]:
-    """What a YAML file sets by itself, without what it builds on."""
+    """Return the dotted names of the values that a YAML file sets itself, without those of its `defaults`."""
     content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     assert isinstance(content, dict)
     return set(leaves({key: value for key, value in content.items() if key not in ("defaults", "hydra")}))
@@ -71,7 +78,7 @@ def written_in(path: Path) -> set[str]:
 def accepted_by_verl(config: DictConfig) -> None:
     """Pass a resolved training config through verl's validation and into its dataclasses.
 
-    The critic is built without the section of its model, which would fetch one.
+    The critic is built without the section of its model, which would download one.
     """
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config

@@ -1,4 +1,4 @@
-"""Every environment gives the trainer episodes: one run of a tiny random model over all of them, each in its host."""
+"""Test of all environments in one training run: a tiny random model, each environment in its own host process."""
 
 import math
 import os
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(1500)
 
 @dataclass(frozen=True)
 class Run:
-    """What the run left behind."""
+    """Metrics and episode records of the run."""
 
     metrics: dict[int, dict[str, float]]
     records: list[EpisodeRecord]
@@ -69,20 +69,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(read_metrics(sorted(root.glob("run/metrics/*.jsonl"))), list(read_records(root / "run/episodes")))
 
 
-def test_every_environment_has_its_share_of_each_step(run: Run):
+def test_each_step_holds_the_episodes_of_every_environment(run: Run):
     played = defaultdict(Counter)
     for record in run.records:
         played[record["step"]][record["env"]] += 1
     assert dict(played) == {step: dict.fromkeys(NAMES, SAMPLES) for step in range(1, STEPS + 1)}
 
 
-def test_every_episode_was_played_to_its_end(run: Run):
-    """The random model says nonsense: what matters is that it is answered, and that no environment failed."""
+def test_every_episode_ends_without_an_environment_error(run: Run):
+    """The random model writes nonsense. Every environment answers it, and none fails."""
     assert {record["stop"] for record in run.records} <= {"turn_limit", "terminated"}
     assert all(turn["observation"] for record in run.records for turn in record["turns"])
 
 
-def test_both_steps_are_updates(run: Run):
+def test_both_steps_update_the_model(run: Run):
     assert sorted(run.metrics) == list(range(1, STEPS + 1))
     for metrics in run.metrics.values():
         assert math.isfinite(metrics["actor/loss"]) and metrics["actor/grad_norm"] > 0

@@ -1,4 +1,4 @@
-"""The recipes of the learning bench: every arm composes, verl accepts it, and arms differ in what is compared alone."""
+"""Tests of the recipes of the learning bench: every arm composes, and arms differ only in the compared setting."""
 
 import pytest
 from omegaconf import OmegaConf
@@ -13,7 +13,7 @@ RUNS = [Run(study, arm, 1) for study in STUDIES for arm in STUDIES[study].arms]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.study}-{run.arm}")
-def test_an_arm_can_be_trained(run: Run):
+def test_verl_accepts_every_arm(run: Run):
     config = recipe(RECIPES / f"{STUDIES[run.study].recipe}.yaml", *run.overrides())
     check_keys(config, "agent_base")
     plain = OmegaConf.to_container(config, resolve=True)
@@ -22,8 +22,8 @@ def test_an_arm_can_be_trained(run: Run):
     accepted_by_verl(config)
 
 
-def test_horizons_are_compared_with_all_else_alike():
-    """But for the steps that cost as many turns, and the validations on the way."""
+def test_arms_of_the_curriculum_study_differ_only_in_the_horizon():
+    """Steps and validations also differ, so that every arm plays the same number of turns."""
     arms = [run for run in RUNS if run.study == "curriculum"]
     configs = [recipe(RECIPES / "curriculum.yaml", *run.overrides()) for run in arms]
     for config in configs:

@@ -1,7 +1,7 @@
-"""Every overlay goes with every recipe for GPUs: it composes, is read to the last key, is accepted, and fits.
+"""Tests of every overlay with every GPU recipe: it composes, every key is read, verl accepts it, and memory suffices.
 
-Overlays are applied as Hydra applies them, once each; on all recipes they are merged, which gives the same and is
-quick. Nothing of it has run on a GPU: see the table in recipes/README.md.
+Each overlay is composed by Hydra once. For all recipes it is merged, which gives the same result faster. The table in
+verl_agent/config/README.md says what has run on a GPU.
 """
 
 from contextlib import chdir
@@ -50,7 +50,7 @@ def merged(path: Path, overlay: Path) -> DictConfig:
 
 
 def check(config: DictConfig) -> None:
-    """All that a training command does before it touches a model."""
+    """Run the checks of a training command up to the point where it loads a model."""
     check_keys(config, "agent_base")
     OmegaConf.resolve(config)
     plain = OmegaConf.to_container(config)
@@ -72,24 +72,24 @@ PAIRS = [
     pytest.param(path, overlay, id=f"{name(path)}-{overlay.with_suffix('')}")
     for path in GPU
     for overlay in OVERLAYS
-    if overlay.parent.name != "algorithm" or path.stem in ("grpo", "scaling_inter")  # the others have chosen theirs
+    if overlay.parent.name != "algorithm" or path.stem in ("grpo", "scaling_inter")
 ]
 
 
 @pytest.mark.parametrize(("path", "overlay"), PAIRS)
-def test_every_recipe_goes_with_every_overlay(path, overlay):
+def test_every_recipe_accepts_every_overlay(path, overlay):
     config = merged(path, overlay)
     with chdir(ROOT):
         check(config)
     if str(overlay.with_suffix("")) == "size/1gpu_80gb" and path.parent.name == "webarena":
-        return  # see the next test
+        return  # needs LoRA; see the next test
     sized = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    if overlay.parent.name != "model" or sized == 8:  # a larger model asks for more GPUs than a small recipe has
+    if overlay.parent.name != "model" or sized == 8:  # a larger model needs more GPUs than a small recipe has
         assert peak_gb(config) <= CARD_GB
 
 
-def test_web_pages_take_lora_on_one_gpu():
-    """As recipes/README.md says: their episodes of 16,000 tokens do not fit beside all of a 3B model's optimizer."""
+def test_webarena_needs_lora_on_one_gpu():
+    """Its episodes of 16,000 tokens do not fit beside the full optimizer state of a 3B model."""
     path = ROOT / "recipes/webarena/grpo.yaml"
     whole, lora = (
         recipe(path, "+overlay/size=1gpu_80gb"),
@@ -100,10 +100,9 @@ def test_web_pages_take_lora_on_one_gpu():
     assert peak_gb(lora) <= CARD_GB < peak_gb(whole)
 
 
-def test_a_critic_trains_whole_beside_a_policy_with_adapters():
-    """They are of one shape, so a shape does not tell which of the two has adapters."""
-    path = ROOT / "recipes/textcraft/ppo.yaml"
-    config = recipe(path, "+overlay/lora=rank_32", "offload=false")
+def test_a_critic_is_estimated_without_the_lora_adapters_of_the_policy():
+    """Both have the same shape, so the shape does not tell which of the two has adapters."""
+    config = recipe(ONE, "+overlay/algorithm=ppo", "+overlay/lora=rank_32", "offload=false")
     OmegaConf.resolve(config)
     shape = SHAPES[config.actor_rollout_ref.model.path]
     both, alone = (estimate(OmegaConf.to_container(config), shape, critic).train_gb for critic in (shape, None))
@@ -111,8 +110,8 @@ def test_a_critic_trains_whole_beside_a_policy_with_adapters():
     assert both - alone == pytest.approx(ADAM_BYTES * shape.parameters / gpus / 1e9, rel=0.01)
 
 
-def test_a_cpu_is_told_how_long_a_step_takes():
-    """Measured: 63 to 111 s, of episodes that are shorter than they may be; as many GPUs take next to nothing."""
+def test_the_estimated_time_of_a_cpu_step_is_near_the_measured_one():
+    """Measured: 63 to 111 s, with episodes shorter than the limit."""
     config = recipe(ROOT / "recipes/textcraft/scaling_inter_cpu.yaml")
     OmegaConf.resolve(config)
     plain, smol = OmegaConf.to_container(config), Shape(30, 576, 9, 3, 64, 1536, 49152, True)
@@ -123,19 +122,19 @@ def test_a_cpu_is_told_how_long_a_step_takes():
 
 
 @pytest.mark.parametrize("kind", ["sft", "dpo"])
-def test_offline_training_is_estimated(kind):
-    """A 7B model on eight GPUs: its states are shared, a micro batch is not."""
+def test_offline_training_on_eight_gpus_shards_the_optimizer(kind):
+    """A 7B model: its states are sharded over the GPUs, a micro batch is not."""
     plain = reference(f"agent_{kind}") | {"trainer": {"total_epochs": 2}}
     plain["data"] = plain["data"] | {"max_length": 4096, "use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1}
     shape = SHAPES["Qwen/Qwen2.5-7B-Instruct"]
     (one_gb, slow), (eight_gb, fast) = (offline_estimate(plain, shape, 1000, gpus * FLOPS, gpus) for gpus in (1, 8))
     assert one_gb - eight_gb == pytest.approx(ADAM_BYTES * shape.parameters * 7 / 8 / 1e9)
-    passes = 16 if kind == "sft" else 18  # with checkpointing; the reference reads each pair once
+    passes = 16 if kind == "sft" else 18  # with checkpointing; the reference model reads each pair once
     assert slow == pytest.approx(8 * fast) == pytest.approx(passes * shape.parameters * 1000 * 4096 / FLOPS)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: str(path.with_suffix("")))
-def test_merging_is_what_hydra_does_with_one_line(overlay):
+def test_merging_an_overlay_equals_composing_it(overlay):
     composed = recipe(ONE, f"+overlay/{overlay.parent.name}={overlay.stem}")
     expected = merged(ONE, overlay)
     for key in written_in(SHARED / "overlay" / overlay):
@@ -144,7 +143,7 @@ def test_merging_is_what_hydra_does_with_one_line(overlay):
 
 
 @pytest.mark.parametrize("path", [path for path in GPU if path.parent.name == "textcraft"], ids=name)
-def test_megatron_is_one_word(path):
+def test_model_engine_megatron_switches_every_strategy(path):
     config = recipe(path, "model_engine=megatron")
     with chdir(ROOT):
         check(config)
@@ -158,16 +157,16 @@ def test_megatron_is_one_word(path):
 
 
 @pytest.mark.parametrize("path", GPU, ids=name)
-def test_a_recipe_fits_the_gpus_that_it_names(path):
+def test_a_recipe_fits_into_the_gpus_that_it_needs(path):
     config = recipe(path)
     OmegaConf.resolve(config)
     assert peak_gb(config) <= CARD_GB
-    gpus, first = config.trainer.n_gpus_per_node, path.read_text(encoding="utf-8").splitlines()[0]
+    gpus, needs = config.trainer.n_gpus_per_node, path.read_text(encoding="utf-8").splitlines()[1]
     sizes = {1: "one 80 GB GPU", 4: "4 GPUs of 80 GB", 8: "8 GPUs of 80 GB"}
-    assert sizes[gpus] in first or first.startswith("# As ")
+    assert needs.startswith(f"# Needs: {sizes[gpus]}")
 
 
-def test_curriculum_and_fixed_recipes_of_a_pair_differ_in_the_horizon_alone():
+def test_scaling_inter_and_grpo_differ_only_in_the_horizon():
     for path in sorted(ROOT.glob("recipes/*/scaling_inter*.yaml")):
         fixed = path.with_name(path.name.replace("scaling_inter", "grpo"))
         pair = [OmegaConf.to_container(recipe(one), resolve=False) for one in (path, fixed)]
@@ -175,17 +174,17 @@ def test_curriculum_and_fixed_recipes_of_a_pair_differ_in_the_horizon_alone():
         assert pair[0] == pair[1] and horizons[0] != horizons[1], path
 
 
-# The estimate itself
+# Estimates
 
 
-def test_shapes_have_the_parameters_that_their_names_say():
+def test_shapes_have_the_parameter_counts_of_their_names():
     billions = {"0.5B": 0.49, "1.5B": 1.54, "3B": 3.09, "7B": 7.62, "1.7B": 1.72, "4B": 4.02, "8B": 8.19, "14B": 14.77}
     for hub_id, shape in SHAPES.items():
         size = hub_id.split("-")[1]
         assert shape.parameters / 1e9 == pytest.approx(billions[size], abs=0.01), hub_id
 
 
-def test_a_shape_is_read_from_a_model_folder_too(tmp_path):
+def test_a_shape_is_read_from_a_model_folder(tmp_path):
     from transformers import Qwen2Config
 
     config = Qwen2Config(
@@ -202,7 +201,7 @@ def test_a_shape_is_read_from_a_model_folder_too(tmp_path):
     assert shape_of("./nowhere") is None
 
 
-def test_less_memory_where_less_is_kept_on_the_card():
+def test_lora_and_offloading_lower_the_memory_estimate():
     plain, lora = recipe(ONE), recipe(ONE, "+overlay/lora=rank_32")
     offloaded = recipe(ONE, "offload=true")
     for config in (plain, lora, offloaded):
@@ -210,7 +209,7 @@ def test_less_memory_where_less_is_kept_on_the_card():
     assert peak_gb(lora) < peak_gb(plain) and peak_gb(offloaded) < peak_gb(plain)
 
 
-def test_a_model_that_cannot_fit_is_seen():
+def test_the_estimate_detects_a_model_that_does_not_fit():
     config = recipe(
         ONE, "+overlay/model=qwen3_14b", "+overlay/size=1gpu_80gb", "actor_rollout_ref.model.path=Qwen/Qwen3-14B"
     )

@@ -1,17 +1,29 @@
-"""Every recipe composes, is read to the last key, and is accepted by verl as far as no download is needed.
+"""Tests of every recipe: it composes, every key is read, and verl accepts it as far as no download is needed.
 
-What would load a model or a tokenizer is left out: the recipes for GPUs name models of the hub. For them
-`actor_rollout_ref.model` and `critic.model` are not built, and the length of their prompts is not measured.
+Nothing here loads a model or a tokenizer, because the GPU recipes name models of the hub. The sections
+`actor_rollout_ref.model` and `critic.model` are not built, and the length of prompts is not measured.
 """
 
 import re
+import shutil
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from tests.support.composing import BASES, RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
+from tests.support.composing import (
+    BASES,
+    ENVIRONMENTS,
+    RECIPES,
+    ROOT,
+    SHARED,
+    accepted_by_verl,
+    defaults,
+    kind,
+    recipe,
+    written_in,
+)
 from tests.support.episodes import talk
 from verl_agent.commands.dpo import plan as preference_plan
 from verl_agent.config.keys import FIELDS, FREE, check_keys
@@ -30,6 +42,7 @@ from verl_agent.trace.record_files import EpisodeWriter
 
 
 def of_kind(base: str) -> list:
+    """Return pytest parameters for all recipes on a base."""
     return [pytest.param(path, id=name(path)) for path in RECIPES if kind(path) == base]
 
 
@@ -43,19 +56,58 @@ def resolved(path: Path) -> DictConfig:
     return config
 
 
-def test_there_are_recipes_of_every_kind():
+def test_every_base_has_a_recipe():
     assert {kind(path) for path in RECIPES} == set(BASES)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)
-def test_the_first_line_says_what_it_is(path):
-    first = path.read_text(encoding="utf-8").splitlines()[0]
-    assert re.fullmatch(r"# \S.{20,}\.", first), first
+def test_a_recipe_opens_with_its_purpose_and_its_needs(path):
+    first, second, *_ = path.read_text(encoding="utf-8").splitlines()
+    assert re.fullmatch(r"# [A-Z].{20,}\.", first), first
+    assert re.match(r"# Needs: \S", second), second
+
+
+@pytest.mark.parametrize("path", ENVIRONMENTS, ids=name)
+def test_an_environment_file_opens_with_its_purpose(path):
+    assert re.match(r"# Environment( and agent)? of the [CG]PU recipes", path.read_text(encoding="utf-8"))
+
+
+MAY_REPEAT = {
+    "trainer.n_gpus_per_node": "every GPU recipe states its machine, verl's default of 8 included",
+    "data.max_prompt_length": "every recipe states its limits, verl's default of 512 included",
+}
+"""Keys that may have the value of the base, and the reason."""
+LAYERS = [
+    pytest.param(path, layer, id=f"{name(path)}-{layer.stem}")
+    for path in RECIPES
+    for layer in (path, *(file for file in ENVIRONMENTS if file.parent == path.parent and file.stem in defaults(path)))
+]
+"""Pairs of a recipe and a file of its folder that contributes values to it: the recipe itself or its `env*.yaml`."""
+
+
+@pytest.mark.parametrize(("path", "layer"), LAYERS)
+def test_no_recipe_repeats_a_value_of_its_base(path, layer, tmp_path):
+    folder = tmp_path / path.parent.name
+    shutil.copytree(path.parent, folder)
+    for file in {path, layer}:
+        (folder / file.name).write_text(f"defaults: {[*defaults(file)] or ['_self_']}\n")
+    base, own = recipe(folder / path.name), OmegaConf.load(layer)
+    assert {key for key in written_in(layer) - MAY_REPEAT.keys() if raw(base, key) == raw(own, key)} == set()
+
+
+def raw(config: DictConfig, key: str) -> object:
+    """Return the value at a dotted key without resolving interpolations; `...` if the key is absent."""
+    node = OmegaConf.to_container(config)
+    for part in key.split("."):
+        if not isinstance(node, dict) or part not in node:
+            return ...
+        node = node[part]
+    return node
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)
-def test_every_key_of_a_recipe_is_one_that_exists(path):
-    """A misspelt key in a YAML file is a new key to Hydra, which nothing would read."""
+def test_every_key_of_a_recipe_exists(path):
+    """Hydra takes a misspelt key in a YAML file as a new key, which nothing would read."""
     check_keys(recipe(path), kind(path))
 
 
@@ -71,18 +123,18 @@ def test_every_key_of_a_recipe_is_one_that_exists(path):
         ("cpu_eval", "agent_eval"),
     ],
 )
-def test_every_key_of_the_shared_files_is_one_that_exists(shared, upstream, tmp_path):
+def test_every_key_of_a_shared_file_exists_upstream(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
     ours = ("env.", "agent.", "horizon.", "episode.", "episodes.", "preference.", "credit.")
     ours += ("data.env_", "data.agent", "data.episodes", "data.model_type", "data.preference")
-    ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl hands both on as they are
+    ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl passes both on unchanged
     base = recipe(tmp_path / "only.yaml")
     keys = {key for key in written_in(SHARED / f"{shared}.yaml") if not key.startswith(FREE + ours)}
     assert not [key for key in keys if not key.endswith(FIELDS) and not exists(base, key)]
 
 
 def exists(config: DictConfig, key: str) -> bool:
-    """Whether a config has a key, whatever its value; below a `null` all names are free."""
+    """Return True if a config has the key; below a `null` every name is allowed."""
     *parents, last = key.split(".")
     node = config
     for part in parents:
@@ -91,7 +143,7 @@ def exists(config: DictConfig, key: str) -> bool:
         if node._get_node(part)._is_none():
             return True
         node = node[part]
-    return last in list(node)  # `in` of OmegaConf leaves out keys whose value is `???`
+    return last in list(node)  # OmegaConf's own `in` is False for keys with the value `???`
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
@@ -100,7 +152,7 @@ def test_verl_accepts_a_training_recipe(path):
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
-def test_a_training_recipe_passes_our_own_checks(path):
+def test_a_training_recipe_passes_the_checks_before_a_run(path):
     config = resolved(path)
     parts = run_envs(OmegaConf.to_container(config))
     check_algorithm(OmegaConf.to_container(config), parts)
@@ -112,15 +164,15 @@ def test_a_training_recipe_passes_our_own_checks(path):
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
-def test_nothing_but_the_model_is_missing(path):
-    """The model may come with the command, all else is the recipe's own."""
+def test_only_the_model_may_be_missing(path):
+    """The command may set the model. The recipe sets everything else."""
     missing = {key for key in OmegaConf.missing_keys(resolved(path)) if not key.startswith("reward.")}
     assert missing <= {"actor_rollout_ref.model.path", "critic.model.path"}
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
-def test_the_wiring_of_the_base_is_left_alone(path):
-    """A recipe that drops one of these trains a single turn, on no environment, or on failed episodes."""
+def test_a_recipe_keeps_the_classes_of_the_base(path):
+    """Without one of these, a run trains on single turns, without an environment, or on failed episodes."""
     config = resolved(path)
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "verl_agent"
     assert config.data.custom_cls.name == "TaskDataset"
@@ -154,8 +206,8 @@ def test_a_preference_recipe_fits_its_environment(path):
         assert select_tasks(config.env.name, config.env.eval_tasks)
 
 
-def test_pairs_of_another_environment_are_refused(tmp_path):
-    """Records of a run are named by a path, and a path is soon mistaken."""
+def test_dpo_rejects_records_of_another_environment(tmp_path):
+    """Records are given as a path, which is easy to mistake."""
     with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
         for reply, reward in (("right", 1.0), ("wrong", 0.0)):
             writer.write(talk(reply, reward, purpose="collection"))
@@ -175,8 +227,8 @@ def test_an_evaluation_recipe_fits_its_environment(path):
         assert select_tasks(env.name, settings.evaluation.tasks, env.options)
 
 
-def test_a_recipe_is_named_once():
-    """Runs and their folders are named after it."""
+def test_recipes_have_different_experiment_names():
+    """Folders of runs have these names."""
     trained = [path for path in RECIPES if kind(path) not in ("agent_eval", "agent_evolve")]
     names = [resolved(path).trainer.experiment_name for path in trained]
     assert len(set(names)) == len(names)
