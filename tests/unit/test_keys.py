@@ -1,4 +1,4 @@
-"""A key that nothing reads is refused, with what was meant."""
+"""Test that unknown keys and values of a wrong type raise an error that names the key."""
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -23,6 +23,27 @@ def test_known_keys_pass():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("+episode.cut_turn=play", "episode.cut_turn is now called on_truncated_turn: use episode.on_truncated_turn."),
+        ("+env.max_fault_share=1", "env.max_fault_share is now called max_env_error_rate: use env.max_env_error_rate."),
+        (
+            "horizon.adaptive={cut_above: 0.3}",
+            "horizon.adaptive.cut_above is now called turn_limit_above: use horizon.adaptive.turn_limit_above.",
+        ),
+        (
+            "env.mixture=[{name: a, episode: {cut_turn: play}}]",
+            "env.mixture[0].episode.cut_turn is now called on_truncated_turn: use episode.on_truncated_turn.",
+        ),
+    ],
+)
+def test_a_renamed_key_raises_config_error_with_its_new_name(override, message):
+    with pytest.raises(ConfigError) as refused:
+        check_keys(composed(override), "agent_base")
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
         (
             "+data.train_batch_sise=8",
             "data has no 'train_batch_sise'. Did you mean 'train_batch_size'?",
@@ -31,7 +52,7 @@ def test_known_keys_pass():
         ("+actor_rollout_ref.rollout.agent.num_worker=1", "Did you mean 'num_workers'?"),
     ],
 )
-def test_a_misspelt_key_is_named_with_a_hint(override, message):
+def test_a_misspelt_key_raises_config_error_with_the_closest_key(override, message):
     with pytest.raises(ConfigError) as refused:
         check_keys(composed(override), "agent_base")
     assert message in str(refused.value)
@@ -53,7 +74,7 @@ def test_a_misspelt_key_is_named_with_a_hint(override, message):
         ("trainer.test_freq=often", "agent_dpo", "trainer.test_freq='often' is not allowed. Allowed: a number"),
     ],
 )
-def test_a_value_of_another_kind_is_refused(override, base, message):
+def test_a_value_of_another_type_raises_config_error(override, base, message):
     with pytest.raises(ConfigError) as refused:
         check_keys(composed(override, name="agent_grpo" if base == "agent_base" else base), base)
     assert message in str(refused.value)
@@ -69,17 +90,17 @@ def test_a_value_of_another_kind_is_refused(override, base, message):
         (("+env.options.a=[1]", "trainer.max_actor_ckpt_to_keep=null"), "agent_base"),
     ],
 )
-def test_values_of_the_same_kind_pass(overrides, base):
+def test_values_of_the_same_type_pass(overrides, base):
     check_keys(composed(*overrides, name="agent_grpo" if base == "agent_base" else base), base)
 
 
-def test_a_value_that_is_missing_is_named():
+def test_a_missing_value_is_named():
     check_complete(DictConfig({"reward": {"path": "???"}, "model": {"path": "m"}}))
     with pytest.raises(ConfigError, match=r"lacks a value for data.n, model.path. model.path=DIR names a run"):
         check_complete(DictConfig({"model": {"path": "???"}, "data": {"n": "???"}}))
 
 
-def test_loggers_are_known_installed_and_hold_the_file():
+def test_loggers_must_be_known_installed_and_include_file():
     check_loggers(["file", "tensorboard"])
     for names, message in (
         (["file", "tensorbord"], "trainer.logger='tensorbord' is not known. Did you mean 'tensorboard'?"),
@@ -93,7 +114,7 @@ def test_loggers_are_known_installed_and_hold_the_file():
 
 def test_a_recipe_for_another_command_names_that_command():
     check_kind(composed(), "agent_base")
-    with pytest.raises(ConfigError, match=r"no recipe for `verl-agent sft`.* It is one for `verl-agent train`"):
+    with pytest.raises(ConfigError, match=r"not a recipe for `verl-agent sft`.* Run it with `verl-agent train`"):
         check_kind(composed(), "agent_sft")
     with pytest.raises(ConfigError, match=r"A recipe begins with `defaults: \[agent_eval\]`"):
         check_kind(DictConfig({"model": "m"}), "agent_eval")

@@ -1,40 +1,138 @@
-"""A command line that does not compose is answered with the setting that was meant."""
+"""Test that a recipe or command line that does not compose is explained in one message, without a traceback."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+
+from verl_agent.commands.hydra_main import check_overlays, explain_failure
+from verl_agent.config.keys import check_kind
+from verl_agent.config.search_path import register_config
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "guess_number"
+HINT = "Check indentation, brackets and the space after each colon."
+
+
+def launched(command: str, folder: Path, name: str, *overrides: str, cwd: Path) -> str:
+    """Start a command that must fail before anything runs; return its message."""
+    module = f"verl_agent.commands.{command}"
+    arguments = [sys.executable, "-m", module, "--config-dir", str(folder), "--config-name", name, *overrides]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=cwd, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [path for path in cwd.rglob("*") if path.is_file()], "a command that fails early leaves files behind"
+    return done.stderr.removeprefix("error: ")
+
+
+def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_base") -> str | None:
+    """Compose a recipe that does not compose, in this process; return the message of `launch`."""
+    register_config()
+    arguments = ["train", "--config-dir", str(folder), "--config-name", name, *overrides]
+    try:
+        check_overlays(arguments)
+        with initialize_config_dir(str(folder), version_base=None):
+            config = compose(name, list(overrides))
+        check_kind(config, base)
+    except Exception as error:  # of any library: `explain_failure` tells them apart
+        return explain_failure(error, arguments, base)
+    raise AssertionError(f"{name} composes")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (
             ["grpo_cpu", "trainer.total_training_step=3"],
             "trainer.total_training_step is not a setting of this recipe. Did you mean 'total_training_steps'?",
         ),
-        (
-            ["grpo_cpu", "env.options.tolerat=true"],
-            "env.options.tolerat is not a setting of this recipe. Did you mean 'tolerant'? To set it all the same: "
-            "+env.options.tolerat=true",
-        ),
+        (["grpo_cpu", "episode.cut_turn=play"], "episode.cut_turn is now called on_truncated_turn: use episode.on_tr"),
         (["grpo_cpuu"], f"Cannot find primary config 'grpo_cpuu' in {RECIPES}. Did you mean 'grpo_cpu'?"),
         (["grpo_cpu", "trainer.total_training_steps"], "Error parsing override 'trainer.total_training_steps'"),
-        (
-            ["grpo_cpu", "+overlay/algo=rloo", "--cfg", "job"],
-            "+overlay/algo=rloo: 'overlay/algo' is no group of overlays. Groups: overlay/algorithm, ",
-        ),
+        (["grpo_cpu", "+overlay/algo=rloo"], "+overlay/algo=rloo: there is no group 'overlay/algo'. Groups: overlay/"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_what_hydra_refuses_is_explained(arguments, says, tmp_path):
-    name, *overrides = arguments
-    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(RECIPES), "--config-name", name]
-    done = subprocess.run([*command, *overrides], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {says}"), done.stderr
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
+def test_an_invalid_command_line_is_explained(arguments, message):
+    assert explanation(RECIPES, *arguments).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("base", "recipe", "overrides", "command"),
+    [
+        ("agent_eval", "grpo_cpu", ["model.path=oracle"], "train"),
+        ("agent_eval", "grpo_cpu", [], "train"),
+        ("agent_base", "eval_cpu", ["trainer.save_freq=3"], "eval"),
+        ("agent_base", "eval_cpu", [], "eval"),
+    ],
+)
+def test_a_recipe_for_another_command_names_that_command(base, recipe, overrides, command):
+    message = explanation(RECIPES, recipe, *overrides, base=base)
+    assert message.startswith("this is not a recipe for `verl-agent ")
+    assert message.endswith(f"Run it with `verl-agent {command}`.")
+
+
+@pytest.mark.parametrize(
+    ("command", "recipe", "override", "message"),
+    [
+        (
+            "train",
+            "grpo_cpu",
+            "env.options.tolerat=true",
+            "env.options.tolerat is not an option of 'guess_number'. Did you mean 'tolerant'?",
+        ),
+        (
+            "train",
+            "grpo_cpu",
+            "agent.options.instrctions=a",
+            "agent.options.instrctions is not an option of 'raw'. Did you mean 'instructions'?",
+        ),
+        (
+            "evaluate",
+            "grpo_cpu",
+            "model.path=oracle",
+            "this is not a recipe for `verl-agent eval`: it has no section 'evaluation'. Run it with",
+        ),
+    ],
+)
+def test_a_command_that_cannot_start_prints_one_message(command, recipe, override, message, tmp_path):
+    assert launched(command, RECIPES, recipe, override, cwd=tmp_path).startswith(message)
+
+
+BASE = "defaults: [agent_grpo, cpu, _self_]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            f"{BASE}env:\n  name: a\n   train_tasks: b\n",
+            f"{{file}}, line 4, column 15 is not valid YAML: mapping values are not allowed here. {HINT}\n"
+            "     train_tasks: b\n                ^",
+        ),
+        (
+            f"{BASE}env: {{name: a\nepisode: {{}}\n",
+            f"{{file}}, line 3, column 8 is not valid YAML: expected ',' or '}}', but got ':', while parsing a flow "
+            f"mapping. {HINT}\n  episode: {{}}\n         ^",
+        ),
+        (f"{BASE}env:\n\tname: a\n", "{file}, line 3, column 1 is not valid YAML: found character '\\t' that cannot "),
+        (f"{BASE}env: {{}}\nenv: {{}}\n", "{file}, line 3, column 1 is not valid YAML: found duplicate key env, while"),
+        (f"{BASE}env: {{name: '${{a'}}\n", "env.name: no viable alternative at input '${a'"),
+        ("defaults: [agent_grpoo]\n", "In 'mine': Could not load 'agent_grpoo'. Did you mean 'agent_grpo'?"),
+        ("defaults: agent_grpo\n", "Invalid defaults list in 'mine', defaults must be a list (got str)"),
+        (
+            "env: {name: guess_number}\n",
+            "this is not a recipe for `verl-agent train`: it has no section 'actor_rollout_ref'. A recipe begins with "
+            "`defaults: [agent_base]`.",
+        ),
+    ],
+)
+def test_an_invalid_recipe_is_explained(text, message, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    assert explanation(tmp_path, "mine").startswith(message.replace("{file}", str(file)))
+
+
+def test_an_error_of_another_origin_is_not_explained():
+    assert explain_failure(ValueError("a bug"), [], "agent_base") is None

@@ -124,7 +124,7 @@ def test_a_round_that_keeps_nothing_says_so(folder):
     ("name", "old", "new", "message"),
     [
         ("evolve", "learn: learn.yaml", "learn: gone.yaml", "evolve.learn='gone.yaml' does not exist"),
-        ("evolve", "learn: learn.yaml", "learn: play.yaml", "evolve.learn='play.yaml': this is no recipe for"),
+        ("evolve", "learn: learn.yaml", "learn: play.yaml", "evolve.learn='play.yaml': this is not a recipe for"),
         ("evolve", "samples: 2", "sample: 2", "evolve.explore.sample is not a setting. Did you mean 'samples'"),
         (
             "evolve",

@@ -139,4 +139,4 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    launch(main)
+    launch(main, "agent_eval")

@@ -1,4 +1,4 @@
-"""Start an entry point through Hydra, and answer a command line that does not compose in our own words."""
+"""Start of a command through Hydra; a recipe or command line that does not compose is explained in one message."""
 
 import os
 import re
@@ -6,67 +6,129 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
+from yaml import MarkedYAMLError
 
 import verl_agent.config
-from verl_agent.config.keys import FREE
+from verl_agent.config.keys import FREE, check_kind, renamed
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError, did_you_mean
 
+SHARED = Path(verl_agent.config.__file__).parent
+"""Folder of the base YAML files and overlays."""
+INVALID_DEFAULTS = "Invalid defaults list"
+"""Beginning of the ValueError that Hydra raises for `defaults` that are not a list."""
 
-def launch(main: Callable[[], None]) -> None:
-    """Run what `@hydra.main` made; ends the process with 2 if the recipe and its overrides do not compose."""
-    register_config()
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises what it would print
+
+def launch(main: Callable[[], None], base: str) -> None:
+    """Run a function decorated with `@hydra.main`; exit with code 2 if the recipe and its overrides do not compose.
+
+    Args:
+        main: the decorated function.
+        base: base YAML of the command's recipes, a key of `verl_agent.config.keys.KINDS`.
+    """
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of printing them
     try:
+        register_config()
         check_overlays(sys.argv)
+        sys.argv[1:] = [add_free_keys(argument) for argument in sys.argv[1:]]
         main()
-    except (HydraException, ConfigError) as error:
-        said = explain(error, sys.argv) if isinstance(error, HydraException) else str(error)
-        Console(stderr=True).print(f"[red]error:[/] {escape(said)}", highlight=False, soft_wrap=True)
+    except (HydraException, MarkedYAMLError, ConfigError, ValueError) as error:
+        message = explain_failure(error, sys.argv, base)
+        if message is None:
+            raise
+        Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 
+def add_free_keys(argument: str) -> str:
+    """Let an override set keyword arguments that its recipe does not list; their receiver checks them.
+
+    Example:
+        >>> add_free_keys("env.options.prompt=short")
+        '++env.options.prompt=short'
+    """
+    return f"++{argument}" if argument.startswith(FREE) and "=" in argument else argument
+
+
 def check_overlays(arguments: Sequence[str]) -> None:
-    """Every group of overlays on a command line exists: Hydra takes one that does not for a new key.
+    """Check that every group of overlays on a command line exists; Hydra takes an unknown group for a new key.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: a group does not exist.
     """
-    places = [Path(verl_agent.config.__file__).parent]
-    for place, argument in enumerate(arguments):
+    folders = [SHARED]
+    for index, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
         if name in ("--config-dir", "-cd"):
-            places += map(Path, [value] if value else arguments[place + 1 : place + 2])
-    groups = {f"overlay/{folder.name}" for place in places for folder in place.glob("overlay/*") if folder.is_dir()}
+            folders += map(Path, [value] if value else arguments[index + 1 : index + 2])
+    groups = {f"overlay/{path.name}" for folder in folders for path in folder.glob("overlay/*") if path.is_dir()}
     for argument in arguments:
         group = argument.removeprefix("+").partition("=")[0].partition("@")[0]
         if argument.startswith("+overlay") and group not in groups:
-            raise ConfigError(f"{argument}: {group!r} is no group of overlays. Groups: {', '.join(sorted(groups))}.")
+            raise ConfigError(f"{argument}: there is no group {group!r}. Groups: {', '.join(sorted(groups))}.")
 
 
-def explain(error: HydraException, arguments: Sequence[str] = ()) -> str:
-    """What is wrong with the command line, with a hint where a name was meant.
+def explain_failure(error: Exception, arguments: Sequence[str], base: str) -> str | None:
+    """Return the message for a recipe or a command line that does not compose; None for an error of another origin.
 
     Args:
-        error: what Hydra raised.
-        arguments: the command line, for the folder of its recipe.
+        error: error of Hydra, of the YAML parser or of this package.
+        arguments: the command line, which holds the folder and the name of the recipe.
+        base: see `launch`.
     """
+    if isinstance(error, HydraException):
+        return _explain_override(error, arguments, base)
+    if isinstance(error, MarkedYAMLError):
+        return _explain_yaml(error)
+    return str(error) if isinstance(error, ConfigError) or str(error).startswith(INVALID_DEFAULTS) else None
+
+
+def _explain_yaml(error: MarkedYAMLError) -> str:
+    """Return file, line, column and the expected syntax of a YAML file that cannot be parsed."""
+    mark = error.problem_mark or error.context_mark
+    problem = ", ".join(text for text in (error.problem, error.context) if text)
+    if mark is None:
+        return f"the recipe is not valid YAML: {problem}."
+    lines = Path(mark.name).read_text(encoding="utf-8").splitlines() if Path(mark.name).is_file() else []
+    shown = f"\n  {lines[mark.line]}\n  {' ' * mark.column}^" if mark.line < len(lines) else ""
+    remedy = "" if "duplicate" in problem else " Check indentation, brackets and the space after each colon."
+    return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} is not valid YAML: {problem}.{remedy}{shown}"
+
+
+def _explain_override(error: HydraException, arguments: Sequence[str], base: str) -> str:
+    """Return the message for an error of Hydra, with the name that was probably meant."""
     text = re.sub(r"\s*Config search path:.*", "", str(error), flags=re.DOTALL).strip()
-    cause = error.__cause__
-    if isinstance(error, MissingConfigException) and "primary config" in text and "--config-dir" in arguments[:-1]:
-        folder = Path(arguments[arguments.index("--config-dir") + 1])
-        return f"{text.partition('. ')[0]} in {folder}. " + did_you_mean(
-            str(error.missing_cfg_file), (path.stem for path in folder.glob("*.yaml"))
+    folder, name = _option(arguments, "--config-dir"), _option(arguments, "--config-name")
+    if isinstance(error, MissingConfigException) and folder:
+        folders = [Path(folder)] if "primary config" in text else [Path(folder), SHARED]
+        hint = did_you_mean(
+            str(error.missing_cfg_file), (path.stem for each in folders for path in each.glob("*.yaml"))
         )
+        return f"{text.partition('. ')[0]} in {folder}. {hint}" if len(folders) == 1 else f"{text} {hint}"
+    cause = error.__cause__
+    if isinstance(cause, GrammarParseError):
+        return f"{cause.full_key}: {str(cause).splitlines()[0]}"
     if not isinstance(cause, OmegaConfBaseException) or not isinstance(cause.parent_node, DictConfig):
         return text
+    if folder and name:
+        try:
+            with initialize_config_dir(str(Path(folder).resolve()), version_base=None):
+                check_kind(compose(name), base)
+        except ConfigError as wrong_kind:
+            return str(wrong_kind)
     key, section, last = str(cause.full_key), cause.parent_node, str(cause.key)
+    if (new := renamed(key)) is not None:
+        return new
     hint = did_you_mean(last, map(str, section)) if len(section) else f"{key.removesuffix('.' + last)} has no keys."
-    add = text.rpartition("use ")[2]  # Hydra ends with the override that would add the key
-    free = f" To set it all the same: {add}" if key.startswith(FREE) and add.startswith("+") else ""
-    return f"{key} is not a setting of this recipe. {hint}{free}"
+    return f"{key} is not a setting of this recipe. {hint}"
+
+
+def _option(arguments: Sequence[str], name: str) -> str | None:
+    """Return the value that follows an option on the command line, or None."""
+    return arguments[arguments.index(name) + 1] if name in arguments[:-1] else None

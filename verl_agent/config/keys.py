@@ -1,5 +1,6 @@
-"""Refuse settings that nothing reads, and words for numbers: Hydra takes any key of a YAML file, and any value."""
+"""Validation of config keys: Hydra accepts any key of a YAML file and any value."""
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -21,7 +22,7 @@ FREE = (
     "actor_rollout_ref.rollout.engine_kwargs.",
     "ray_kwargs.ray_init.",
 )
-"""Keyword arguments that others define and check themselves."""
+"""Sections of keyword arguments whose receiver checks the keys."""
 FIELDS = (
     ".enable_sleep_mode",
     ".mixed_precision.param_dtype",
@@ -29,13 +30,20 @@ FIELDS = (
     ".mixed_precision.buffer_dtype",
 )
 """Fields of verl's dataclasses that its YAML does not list."""
+RENAMED = {
+    "episode.cut_turn": "episode.on_truncated_turn",
+    "horizon.adaptive.cut_above": "horizon.adaptive.turn_limit_above",
+    "env.max_fault_share": "env.max_env_error_rate",
+    "trainer.v1.sampler.sampler_kwargs.max_fault_share": "trainer.v1.sampler.sampler_kwargs.max_env_error_rate",
+}
+"""Present name of each key that had another name in an earlier version."""
 UNUSED = "reward."
-"""verl's section for reward models, which take no part."""
+"""Section of verl for reward models, which this package does not use."""
 MODEL_HINT = "model.path=DIR names a run, a checkpoint or a model's folder; or give a hub id, smollm2-135m, or oracle."
 EACH_EPOCH = "after_each_epoch"
-"""What verl's SFT trainer takes for `FREQUENCIES`, beside numbers."""
-SEVERAL_KINDS = ("horizon.steps_per_stage", "algorithm.rollout_correction.rollout_is_threshold")
-"""Settings that take other kinds of values than their default is of, and are checked by who reads them."""
+"""Value of verl's SFT trainer for `FREQUENCIES`, besides numbers."""
+SEVERAL_TYPES = ("horizon.steps_per_stage", "algorithm.rollout_correction.rollout_is_threshold")
+"""Keys that accept values of another type than their default's; their reader checks them."""
 FREQUENCIES = ("trainer.save_freq", "trainer.test_freq")
 OFFLINE = ("agent_sft", "agent_dpo")
 
@@ -47,35 +55,35 @@ KINDS = {
     "agent_eval": ("evaluation", "eval"),
     "agent_evolve": ("evolve", "evolve"),
 }
-"""The section that only one kind of recipe has at its top, and the command for it, by base."""
+"""Section that only recipes of one kind have, and the command that runs them, by base YAML."""
 
 
 def check_kind(config: DictConfig, base: str) -> None:
-    """The recipe is one for this command.
+    """Check that the recipe is one for this command.
 
     Args:
-        config: as Hydra composed it.
-        base: see `check_keys`.
+        config: config as Hydra composed it.
+        base: base YAML of the command, a key of `KINDS`.
 
     Raises:
-        ConfigError: it is for another command.
+        ConfigError: the recipe is for another command, or is built on no base.
     """
     section, command = KINDS[base]
     if section in config:
         return
     fitting = [other for key, other in KINDS.values() if key in config]
-    hint = f"It is one for `verl-agent {fitting[0]}`." if fitting else f"A recipe begins with `defaults: [{base}]`."
-    raise ConfigError(f"this is no recipe for `verl-agent {command}`: it has no section {section!r}. {hint}")
+    hint = f"Run it with `verl-agent {fitting[0]}`." if fitting else f"A recipe begins with `defaults: [{base}]`."
+    raise ConfigError(f"this is not a recipe for `verl-agent {command}`: it has no section {section!r}. {hint}")
 
 
 def check_complete(config: DictConfig) -> None:
-    """Every setting has a value.
+    """Check that every key has a value.
 
     Args:
-        config: as Hydra composed it; interpolations need not be resolved.
+        config: config as Hydra composed it; interpolations need not be resolved.
 
     Raises:
-        ConfigError: some have none.
+        ConfigError: keys without a value (`???`).
     """
     missing = sorted(key for key in OmegaConf.missing_keys(config) if not key.startswith(UNUSED))
     if missing:
@@ -84,28 +92,38 @@ def check_complete(config: DictConfig) -> None:
 
 
 def check_keys(config: DictConfig, base: str) -> None:
-    """Compare the keys of a config, and the kinds of their values, with the base that its recipe is built on.
+    """Compare the keys of a config and the types of their values with the base YAML of its recipe.
 
     Args:
-        config: as Hydra composed it.
-        base: one of `KINDS`.
+        config: config as Hydra composed it.
+        base: base YAML of the recipe, a key of `KINDS`.
 
     Raises:
-        ConfigError: a key that neither verl nor this package reads, or a value of another kind than the base's.
+        ConfigError: a key that neither verl nor this package reads, or a value of another type than the base's.
     """
+    plain = OmegaConf.to_container(config)
+    _check_renamed(plain)
     strategy = OmegaConf.select(config, "actor_rollout_ref.actor.strategy")
     known = reference(base, *(["model_engine=megatron"] if strategy == "megatron" else []))
-    for key, value in leaves(OmegaConf.to_container(config)):
-        if not key.startswith(FREE) and not key.endswith(FIELDS):
+    for key, value in leaves(plain):
+        free = next((prefix for prefix in FREE if key.startswith(prefix)), None)
+        if free is not None:
+            _find(known, free.rstrip("."))
+        elif not key.endswith(FIELDS):
             default = _find(known, key)
-            if key in SEVERAL_KINDS or (base in OFFLINE and key in FREQUENCIES and value == EACH_EPOCH):
+            if key in SEVERAL_TYPES or (base in OFFLINE and key in FREQUENCIES and value == EACH_EPOCH):
                 continue
-            _check_kind_of(key, value, -1 if key in FREQUENCIES else default)
+            _check_type(key, value, -1 if key in FREQUENCIES else default)
 
 
 @cache
 def reference(base: str, *choices: str) -> dict[str, Any]:
-    """All keys of a base with other choices of config groups, its values unresolved; not to be changed."""
+    """Return all keys of a base YAML with their unresolved values; callers must not change them.
+
+    Args:
+        base: name of the base YAML.
+        choices: overrides that choose options of config groups.
+    """
     register_config()
     if GlobalHydra.instance().is_initialized():
         config = compose(base, list(choices))
@@ -116,7 +134,7 @@ def reference(base: str, *choices: str) -> dict[str, Any]:
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names of all values of nested mappings, and the values; an empty mapping is a value."""
+    """Yield the dotted key and the value of every leaf of nested mappings; an empty mapping is a leaf."""
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
@@ -124,23 +142,39 @@ def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, node
 
 
+def renamed(key: str) -> str | None:
+    """Return the message for a key that has another name in this version, or None for other keys."""
+    new = RENAMED.get(re.sub(r"^env\.mixture\[\d+\]\.", "", key))
+    return f"{key} is now called {new.rpartition('.')[2]}: use {new}." if new else None
+
+
+def _check_renamed(plain: Any) -> None:
+    """Check that no key has its name of an earlier version, sections of a mixture included."""
+    env = plain.get("env")
+    mixture = env.get("mixture") if isinstance(env, dict) else None
+    entries = enumerate(mixture) if isinstance(mixture, list) else ()
+    keys = [*leaves(plain), *(leaf for index, entry in entries for leaf in leaves(entry, f"env.mixture[{index}]"))]
+    if messages := [message for key, _ in keys if (message := renamed(key))]:
+        raise ConfigError("\n".join(messages))
+
+
 def _find(known: dict[str, Any], key: str) -> Any:
-    """What the base has at a key; None where it leaves free what stands there."""
+    """Return the base's value of a key; None below a plain value or null, where all names are free."""
     node: Any = known
     walked: list[str] = []
     for part in key.split("."):
         if not isinstance(node, dict):
-            return None  # the base has a plain value or null there, below which all names are free
+            return None
         if part not in node:
-            where = ".".join(walked) or "the top level"
-            raise ConfigError(f"{key} is not a setting: {where} has no {part!r}. {did_you_mean(part, map(str, node))}")
+            parent = ".".join(walked) or "the top level"
+            raise ConfigError(f"{key} is not a setting: {parent} has no {part!r}. {did_you_mean(part, map(str, node))}")
         node = node[part]
         walked.append(part)
     return node
 
 
-def _check_kind_of(key: str, value: Any, default: Any) -> None:
-    """A value is of its default's kind, as far as that tells: null and what is interpolated may be anything."""
+def _check_type(key: str, value: Any, default: Any) -> None:
+    """Check that a value has its default's type; null and interpolations pass."""
     if value is None or (isinstance(value, str) and "${" in value):
         return
     if isinstance(default, bool):
@@ -148,7 +182,8 @@ def _check_kind_of(key: str, value: Any, default: Any) -> None:
     elif isinstance(default, int | float):
         fits, allowed = isinstance(value, int | float) and not isinstance(value, bool), f"a number, such as {default}"
     elif isinstance(default, dict):
-        fits, allowed = isinstance(value, dict), f"a section with the keys {', '.join(map(str, default)) or 'you need'}"
+        keys = ", ".join(map(str, default))
+        fits, allowed = isinstance(value, dict), f"a section with the keys {keys}" if keys else "a section such as {}"
     else:
         return
     if not fits:
