@@ -121,6 +121,11 @@ class Turn:
     generate_s: float
     env_s: float
 
+    @property
+    def rewritten(self) -> bool:
+        """True if the reply does not contain the action verbatim: parsing changed it, or rendered a function call."""
+        return self.action is not None and self.action not in self.reply.text
+
 
 @dataclass(slots=True)
 class Episode:
