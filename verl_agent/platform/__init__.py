@@ -1,1 +1,4 @@
-"""The CPU as one more device for verl: nothing in here is active where an accelerator is found."""
+"""The CPU as a device of verl, and a weight transfer that is separate for every run.
+
+Only the weight transfer is active on a machine with an accelerator.
+"""

@@ -1,22 +1,22 @@
-"""Whether this process shall use the CPU as its device."""
+"""Decision between the CPU device and an accelerator."""
 
 import os
 from pathlib import Path
 
 ACCELERATOR_NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/davinci0", "/dev/dxg")
-"""Device files of NVIDIA, AMD, Ascend and WSL accelerators; visible to processes that Ray gave no accelerator too."""
+"""Device files of NVIDIA, AMD, Ascend and WSL accelerators. A process sees them even if Ray assigned it no device."""
 
 
 def accelerator_present(nodes: tuple[str, ...] = ACCELERATOR_NODES) -> bool:
-    """Whether the machine has an accelerator that verl knows."""
+    """Return True if the machine has an accelerator that verl supports."""
     return any(Path(node).exists() for node in nodes)
 
 
 def use_cpu_device() -> bool:
-    """Whether verl runs on the CPU device here.
+    """Return True if verl uses the CPU device in this process.
 
-    `VERL_PLATFORM`, verl's own variable, decides if it is set: `cpu` forces the CPU device, any other
-    name leaves verl alone. Otherwise the CPU device is used where no accelerator is present.
+    verl's own variable `VERL_PLATFORM` decides if it is set: `cpu` selects the CPU device, any other value leaves the
+    choice to verl. Otherwise the CPU device is used if the machine has no accelerator.
     """
-    chosen = os.environ.get("VERL_PLATFORM", "").strip().lower()
-    return chosen == "cpu" if chosen else not accelerator_present()
+    platform = os.environ.get("VERL_PLATFORM", "").strip().lower()
+    return platform == "cpu" if platform else not accelerator_present()

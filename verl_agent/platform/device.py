@@ -14,7 +14,7 @@ from verl_agent.platform.detect import use_cpu_device
 
 
 class CpuDevice(ModuleType):
-    """What verl asks of `torch.cuda`, answered for the CPU. Anything else comes from `torch.cpu`."""
+    """Replacement of `torch.cuda` for the CPU; all other attributes are those of `torch.cpu`."""
 
     def __init__(self) -> None:
         super().__init__("cpu_device", "torch.cpu with the memory and random-state calls of torch.cuda")
@@ -24,34 +24,34 @@ class CpuDevice(ModuleType):
 
     @staticmethod
     def is_available() -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     @staticmethod
     def device_count() -> int:
-        """One: the processor with all its cores."""
+        """Return 1: the processor with all its cores."""
         return 1
 
     @staticmethod
     def current_device() -> torch.device:
-        """A device, not an index: `tensor.to(0)` would ask for an accelerator."""
+        """Return a device rather than an index, since `tensor.to(0)` selects an accelerator."""
         return torch.device("cpu")
 
     @staticmethod
     def set_device(device: object) -> None:
-        """There is no other device to choose."""
+        """Do nothing: the CPU is the only device."""
 
     @staticmethod
     def empty_cache() -> None:
-        """Nothing is cached."""
+        """Do nothing: the CPU has no cache of freed memory."""
 
     @staticmethod
     def ipc_collect() -> None:
-        """Nothing is shared between devices."""
+        """Do nothing: the CPU shares no device memory."""
 
     @staticmethod
     def memory_allocated(device: object = None) -> int:
-        """Bytes that this process holds (resident set)."""
+        """Return the resident memory of this process, in bytes."""
         return int(psutil.Process().memory_info().rss)
 
     memory_reserved = memory_allocated
@@ -60,17 +60,17 @@ class CpuDevice(ModuleType):
 
     @staticmethod
     def reset_peak_memory_stats(device: object = None) -> None:
-        """No peak is kept."""
+        """Do nothing: no peak is measured."""
 
     @staticmethod
     def mem_get_info(device: object = None) -> tuple[int, int]:
-        """Free and total bytes of the machine."""
+        """Return free and total memory of the machine, in bytes."""
         memory = psutil.virtual_memory()
         return int(memory.available), int(memory.total)
 
     @staticmethod
     def get_device_name(device: object = None) -> str:
-        """The word `cpu`."""
+        """Return `cpu`."""
         return "cpu"
 
     get_rng_state = staticmethod(torch.get_rng_state)
@@ -79,7 +79,7 @@ class CpuDevice(ModuleType):
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
-    """The CPU, one rank a process, gloo between ranks, weights handed over in shared memory."""
+    """CPU platform: one rank a process, gloo between ranks, weight transfer through shared memory."""
 
     _device = CpuDevice()
 
@@ -90,16 +90,16 @@ class PlatformCPU(PlatformBase):
 
     @property
     def vendor_name(self) -> str:
-        """No vendor-specific engine exists."""
+        """Vendor of the device; no engine is specific to it."""
         return "cpu"
 
     @property
     def device_module(self) -> ModuleType:
-        """The `torch.cuda` of this platform."""
+        """Replacement of `torch.cuda`."""
         return self._device
 
     def is_available(self) -> bool:
-        """Whether this process shall use it."""
+        """Return True if this process uses the CPU device."""
         return use_cpu_device()
 
     def current_device(self) -> torch.device:
@@ -107,61 +107,61 @@ class PlatformCPU(PlatformBase):
         return self._device.current_device()
 
     def device_count(self) -> int:
-        """One."""
+        """Return 1."""
         return self._device.device_count()
 
     def set_device(self, device_index: int) -> None:
-        """There is no other."""
+        """Do nothing: the CPU is the only device."""
 
     def synchronize(self, device_index: int | None = None) -> None:
-        """Work on the CPU is done when a call returns."""
+        """Do nothing: calls on the CPU are synchronous."""
 
     def manual_seed(self, seed: int) -> None:
-        """Seed torch."""
+        """Seed the random generator of torch."""
         torch.manual_seed(seed)
 
     manual_seed_all = manual_seed
 
     def set_allocator_settings(self, settings: str) -> None:
-        """The system's allocator has none."""
+        """Do nothing: the allocator of the CPU has no settings."""
 
     def empty_cache(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: the CPU has no cache of freed memory."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
-        """Unknown."""
+        """Return None twice: a CPU has no compute capability."""
         return None, None
 
     def communication_backend_name(self) -> str:
-        """Collectives run over gloo."""
+        """Return the backend of collectives."""
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Ray hands out the logical resource `GPU`, and so sets this variable."""
+        """Return the variable that Ray sets for the logical resource `GPU`."""
         return "CUDA_VISIBLE_DEVICES"
 
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
-        """No profiler."""
+        """Do nothing: the CPU device has no profiler."""
         yield
 
     def profiler_start(self) -> None:
-        """No profiler."""
+        """Do nothing: the CPU device has no profiler."""
 
     def profiler_stop(self) -> None:
-        """No profiler."""
+        """Do nothing: the CPU device has no profiler."""
 
     def ray_resource_name(self) -> str:
-        """A logical resource that `ray.init(num_gpus=...)` declares; Ray has no accelerator kind for the CPU."""
+        """Return the logical resource that `ray.init(num_gpus=...)` declares; Ray has no resource for CPU devices."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
-        """Ray shall leave the variable alone in rollout servers."""
+        """Return the variable that keeps Ray from changing the visible devices of rollout servers."""
         return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
 
     def is_ipc_supported(self) -> bool:
-        """No device memory to share: verl then uses shared memory."""
+        """Return False, so that verl uses shared memory."""
         return False
 
     def cudart(self) -> None:
-        """No CUDA runtime."""
+        """Do nothing: the CPU has no CUDA runtime."""

@@ -1,7 +1,7 @@
-"""The changes to upstream code that no hook allows, each with the line that it works around.
+"""Patches of upstream code for which upstream has no hook, each with the line that it works around.
 
-All three are active on the CPU device only; `verl_agent.platform.versions` refuses unknown versions,
-and tests/verl/test_patches.py fails when upstream no longer has the line.
+All three are active on the CPU device only. `verl_agent.platform.versions` rejects untested versions, and
+tests/verl/test_patches.py fails when an upstream line changes.
 """
 
 from functools import partial
@@ -11,10 +11,10 @@ GLOO = "cpu:gloo"
 
 
 def one_backend_per_device() -> None:
-    """Let verl's process groups name the CPU once.
+    """Name the CPU once in the backends of verl's process groups.
 
-    verl 0.9.1, utils/distributed.py:63 and :89 build `cpu:gloo,{device}:{backend}`; on the CPU device that is
-    `cpu:gloo,cpu:gloo`, which torch.distributed refuses as a duplicate.
+    verl 0.9.1, utils/distributed.py:63 and :89 build `cpu:gloo,{device}:{backend}`. On the CPU device that is
+    `cpu:gloo,cpu:gloo`, which torch.distributed rejects as a duplicate.
     """
     import torch.distributed
     from verl.utils import distributed
@@ -33,7 +33,7 @@ def one_backend_per_device() -> None:
 def value_model_without_flash_attention() -> None:
     """Load the critic's model with SDPA.
 
-    verl 0.9.1, utils/model.py:649 writes `attn_implementation="flash_attention_2"` into the call.
+    verl 0.9.1, utils/model.py:649 has `attn_implementation="flash_attention_2"` as a literal.
     """
     import verl.utils.model
     from transformers import AutoModelForTokenClassification
@@ -51,7 +51,7 @@ def value_model_without_flash_attention() -> None:
 
 
 def keep_unpacked_weights() -> None:
-    """Keep the weights that vLLM packs, so that a later weight update finds them.
+    """Keep the original of the weights that vLLM packs, because weight updates write to it.
 
     vLLM 0.28.0, model_executor/layers/linear.py:202 calls `dispatch_cpu_unquantized_gemm(layer,
     remove_weight=True)`, which replaces `layer.weight` by an empty tensor.

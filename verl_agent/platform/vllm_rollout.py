@@ -1,4 +1,4 @@
-"""verl's vLLM rollout with weights handed over by the run's own socket, on every device."""
+"""verl's vLLM rollout with a weight transfer that is separate for every run, on every device."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from verl_agent.platform.weight_transfer import run_scoped_socket
 
 
 class RunScopedServerAdapter(ServerAdapter):
-    """The trainer's side, which sends the weights."""
+    """Trainer's side of the transfer: sends the weights to the run's own socket."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -19,16 +19,15 @@ class RunScopedServerAdapter(ServerAdapter):
 
 
 class RunScopedHttpServer(vLLMHttpServer):
-    """vLLM's server, whose workers receive them by our extension."""
+    """vLLM's server, whose workers receive the weights through this package's worker extension."""
 
     def _get_worker_extension_cls(self) -> str:
-        if use_cpu_device():
-            return "verl_agent.platform.worker_extension.CpuWorkerExtension"
-        return "verl_agent.platform.run_scoped_worker.RunScopedWorkerExtension"
+        name = "CpuWorkerExtension" if use_cpu_device() else "RunScopedWorkerExtension"
+        return f"verl_agent.platform.worker_extension.{name}"
 
 
 class RunScopedReplica(vLLMReplica):
-    """A replica that starts `RunScopedHttpServer`."""
+    """Replica that starts `RunScopedHttpServer`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
