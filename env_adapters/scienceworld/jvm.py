@@ -1,6 +1,6 @@
-"""Java virtual machines shared by the sessions of a process: started when needed, entered by one thread at a time.
+"""Java virtual machines shared by the sessions of a process: started on demand, used by one thread at a time.
 
-Knows py4j, not ScienceWorld. A JVM that dies fails its own sessions only; the next session gets a new one.
+This module knows py4j, not ScienceWorld. A crash fails only the sessions of that JVM; the next session gets a new one.
 """
 
 import atexit
@@ -26,17 +26,17 @@ from verl_agent.errors import EnvError
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 120.0
-"""Seconds that a JVM may take to answer for the first time."""
+"""Time limit of a JVM's first answer in seconds."""
 DIED = "the JVM of this session has died, and the next session gets a new one"
 
 T = TypeVar("T")
 
 
 class OnceClient(GatewayClient):
-    """Sends each command once. py4j repeats one whose answer got lost, and a step would be taken twice."""
+    """Client that sends each command once. py4j repeats a command without an answer, which would repeat a step."""
 
     def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
-        """Send a command of py4j's protocol; a connection that failed is not used again."""
+        """Send a command of py4j's protocol; a failed connection is not reused."""
         connection = self._get_connection()
         try:
             answer = connection.send_command(command)
@@ -48,20 +48,20 @@ class OnceClient(GatewayClient):
 
 
 class Jvm:
-    """One JVM.
+    """Process of one JVM.
 
     Attributes:
-        view: py4j's view of its classes; to be used inside `run()` only.
-        sessions: those that play in it.
+        view: py4j's view of the Java classes; use it only inside `run()`.
+        sessions: sessions that use this JVM.
 
     Args:
-        jars: class path, besides py4j's own.
-        options: of the command `java`.
-        folder: where it runs; None for the current one.
-        timeout_s: seconds that one call may take; a JVM that takes longer is ended.
+        jars: class path without py4j's own jar.
+        options: options of the command `java`.
+        folder: working directory; None for the current one.
+        timeout_s: time limit of one call in seconds; a JVM that exceeds it is killed.
 
     Raises:
-        ConfigError: no Java that will do.
+        ConfigError: no suitable Java is installed.
         EnvError: the JVM does not start.
     """
 
@@ -72,10 +72,10 @@ class Jvm:
         self.sessions: WeakSet[object] = WeakSet()
         self._dropped: deque[str] = deque()
         self._lock = threading.Lock()
-        self._errors = TemporaryFile()  # noqa: SIM115 - it lives as long as the process that writes to it
+        self._errors = TemporaryFile()  # noqa: SIM115 - closed together with the process that writes to it
         class_path = os.pathsep.join([os.path.abspath(find_jar_path()), *map(str, jars)])
         command = [find_java(), *options, "-cp", class_path, "py4j.GatewayServer"]
-        command += ["--die-on-broken-pipe", "--enable-auth", "0"]  # it ends when this process does, however that is
+        command += ["--die-on-broken-pipe", "--enable-auth", "0"]  # the JVM exits with this process, however that ends
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True, cwd=folder)
         port, token = self._greeting()
@@ -89,7 +89,7 @@ class Jvm:
         logger.info("JVM %d started", self.pid)
 
     def _greeting(self) -> tuple[int, str]:
-        """The port and the token, which py4j's server prints first."""
+        """Return the port and the token that py4j's server prints first."""
         timer = threading.Timer(START_TIMEOUT_S, self._process.kill)
         timer.daemon = True
         timer.start()
@@ -97,32 +97,32 @@ class Jvm:
         with self._process.stdout as lines:
             port, token = lines.readline().strip(), lines.readline().strip()
             timer.cancel()
-            if not port.isdigit():  # Java complains on the same stream, and then ends
-                complaint = " ".join(f"{port} {token} {lines.read(1_000)}".split())
-                words = f"{self._last_words()} {complaint}"
+            if not port.isdigit():  # Java printed an error on the same stream and exited
+                message = " ".join(f"{port} {token} {lines.read(1_000)}".split())
+                reason = f"{self._last_output()} {message}"
                 self.end()
-                raise EnvError(f"a JVM did not start: {words}")
+                raise EnvError(f"a JVM did not start: {reason}")
         return int(port), token
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Process id of the JVM."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it can be called."""
+        """True while the process runs."""
         return self._process.poll() is None
 
     def run(self, work: Callable[[], T]) -> T:
-        """Call into the JVM while no other thread does.
+        """Call `work` while no other thread uses the JVM.
 
         Raises:
-            EnvError: Java threw an exception, or the JVM is dead, or it did not answer and was ended.
+            EnvError: Java threw an exception, the JVM has exited, or it did not answer and was killed.
         """
         with self._lock:
             if not self.alive:
-                raise EnvError(f"{DIED}: {self._last_words()}")
+                raise EnvError(f"{DIED}: {self._last_output()}")
             try:
                 while self._dropped:
                     self._client.garbage_collect_object(self._dropped.popleft())
@@ -131,27 +131,27 @@ class Jvm:
                 raise EnvError(f"Java: {self._explain(error)}") from None
             except Py4JNetworkError as error:
                 silent = isinstance(error.cause, TimeoutError)
-                words = f"no answer within {self.timeout_s:g} s" if silent else self._last_words()
+                reason = f"no answer within {self.timeout_s:g} s" if silent else self._last_output()
                 self.end()
-                raise EnvError(f"{DIED}: {words}") from None
+                raise EnvError(f"{DIED}: {reason}") from None
             except Exception:
                 raise
-            except BaseException:  # interrupted half way: nobody knows what the JVM is doing now
+            except BaseException:  # interrupted during a call: the state of the JVM is unknown
                 self.end()
                 raise
 
     def drop(self, key: str) -> None:
-        """Give up the Java object with py4j's id `key`.
+        """Release the Java object with py4j's id `key`.
 
-        Never waits, so that a garbage collector may call it; the JVM is told at the next `run()`.
+        Never blocks, so that a garbage collector may call it; the JVM is notified at the next `run()`.
         """
         self._dropped.append(key)
 
     def end(self) -> None:
-        """End the process and close what belongs to it. May be called more than once."""
+        """Kill the process and close its streams. May be called more than once."""
         self._process.kill()
         self._process.wait()
-        self._words = self._last_words()
+        self._output = self._last_output()
         for stream in (self._process.stdin, self._errors):
             if stream is not None:
                 stream.close()
@@ -159,15 +159,15 @@ class Jvm:
             self._client.close()
 
     def _explain(self, error: Py4JJavaError) -> str:
-        """What Java threw, in a line."""
+        """Return the Java exception in one line."""
         text = str(error.java_exception.toString())
         self.drop(error.java_exception._get_object_id())
         return shorten(text, 300)
 
-    def _last_words(self) -> str:
-        """How the process ended and what it complained about."""
+    def _last_output(self) -> str:
+        """Return the exit code and the error output of the process."""
         if self._errors.closed:
-            return self._words
+            return self._output
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         self._errors.seek(0)
@@ -178,48 +178,48 @@ class Jvm:
 J = TypeVar("J", bound=Jvm)
 
 
-class Pool(Generic[J]):
-    """The JVMs of a process, ended with it.
+class JvmPool(Generic[J]):
+    """Pool of the JVMs of a process; they end with it.
 
     Args:
-        start: makes a JVM.
-        seats: sessions that one has memory for.
+        start: function that starts a JVM.
+        sessions_per_jvm: maximum number of sessions in one JVM, limited by its memory.
     """
 
-    def __init__(self, start: Callable[[], J], seats: int) -> None:
-        self._start, self._seats = start, seats
+    def __init__(self, start: Callable[[], J], sessions_per_jvm: int) -> None:
+        self._start, self._limit = start, sessions_per_jvm
         self._running: list[J] = []
         self._lock = threading.Lock()
         atexit.register(self.end)
         os.register_at_fork(after_in_child=self._forget)
 
-    def take(self, spread: int, session: object) -> J:
-        """Place a session in the JVM that has the fewest.
+    def acquire(self, min_jvms: int, session: object) -> J:
+        """Assign a session to the JVM with the fewest sessions.
 
-        A new one is started while fewer than `spread` run and none of them is idle, and when all are full.
+        A new JVM is started when all are full, and while fewer than `min_jvms` run and every one has a session.
 
         Raises:
-            ConfigError: no Java that will do.
+            ConfigError: no suitable Java is installed.
             EnvError: a JVM does not start.
         """
         with self._lock:
             for jvm in [jvm for jvm in self._running if not jvm.alive]:
                 jvm.end()
                 self._running.remove(jvm)
-            fewest = min((len(jvm.sessions) for jvm in self._running), default=self._seats)
-            if fewest >= self._seats or (fewest > 0 and len(self._running) < spread):
+            fewest = min((len(jvm.sessions) for jvm in self._running), default=self._limit)
+            if fewest >= self._limit or (fewest > 0 and len(self._running) < min_jvms):
                 self._running.append(self._start())
             chosen = min(self._running, key=lambda jvm: len(jvm.sessions))
             chosen.sessions.add(session)
             return chosen
 
     def end(self) -> None:
-        """End all of them; sessions that still play fail."""
+        """Kill all JVMs; their open sessions fail."""
         for jvm in self._running:
             jvm.end()
         self._running = []
 
     def _forget(self) -> None:
-        """After a fork the JVMs are the parent's. They stay referenced: collecting them would shut its sockets."""
+        """Leave the JVMs to the parent after a fork. They stay referenced: collecting them would close its sockets."""
         self._inherited, self._running = self._running, []
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What a policy would say that solves a task the way the simulator itself does."""
+"""Demonstrations from the simulator's gold paths, with a thought for each action."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -27,14 +27,14 @@ THOUGHTS = {
     "wait": "This needs time, so I wait.",
     "wait1": "This needs a moment, so I wait.",
 }
-"""Why one does what an action begins with."""
+"""Thought for each action, by its first word."""
 
 
 @lru_cache(maxsize=4096)
 def solution(task: str, variation: int) -> tuple[str, ...]:
-    """Commands that solve a task: the simulator's own, and a look around each place that something is done in.
+    """Return commands that solve a task: the gold path with a `look around` at each place where it acts.
 
-    The simulator's own path acts on what it has not seen, which would teach a policy to guess. Looking takes no time.
+    The gold path acts on objects that it has not observed, which would teach a policy to guess. Looking takes no time.
     """
     world = SimulatorSession(task, variation, gold=True)
     try:
@@ -44,7 +44,7 @@ def solution(task: str, variation: int) -> tuple[str, ...]:
 
 
 def with_looks(path: Iterable[str]) -> Iterator[str]:
-    """`path` with `look around` between an arrival and what is done there."""
+    """Yield `path` with `look around` between an arrival and the next action."""
     arrived = False
     for command in path:
         if arrived and not command.startswith((*MOVES, "look around")):
@@ -54,5 +54,5 @@ def with_looks(path: Iterable[str]) -> Iterator[str]:
 
 
 def thought(command: str) -> str:
-    """Why one would give `command`."""
+    """Return the thought for `command`."""
     return THOUGHTS.get(command.split()[0], "This is the next step of the task.")

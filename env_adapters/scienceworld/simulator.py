@@ -1,8 +1,7 @@
-"""Worlds of the ScienceWorld simulator, several in one JVM, none of which can change another.
+"""Sessions of the ScienceWorld simulator, several in one JVM, isolated from each other.
 
-The simulator draws from one random generator and numbers its objects by one counter for all worlds of its JVM.
-A world saves both after each of its calls and puts them back before the next, so what it answers follows from its
-task and its actions alone.
+All sessions of a JVM share one random generator and one counter for object numbers. A session saves both after each
+of its calls and restores them before the next. Its answers therefore depend only on its task and its actions.
 """
 
 import weakref
@@ -14,38 +13,38 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from env_adapters.scienceworld.jvm import Jvm, Pool
+from env_adapters.scienceworld.jvm import Jvm, JvmPool
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError
 
 VERSION = "1.2.3"
-"""Release of the package `scienceworld` that the table of tasks belongs to."""
+"""Release of the package `scienceworld` that `variations.json` was generated from."""
 
-WORLDS = 50
-"""Most worlds in one JVM. Each takes 11 MB of its heap."""
+MAX_SESSIONS = 50
+"""Maximum number of sessions in one JVM. Each takes 11 MB of its heap."""
 
 OPTIONS = (
     "-Xmx768m",
     "-XX:+UseSerialGC",
-    "-XX:+ExitOnOutOfMemoryError",  # so that the JVM is replaced, rather than limping on
-    # The simulator lists objects in the order of their identity hashes, which depend on all that ran before.
-    # With one hash for all, the order is that of insertion.
+    "-XX:+ExitOnOutOfMemoryError",  # exit, so that the pool replaces the JVM
+    # The simulator lists objects in the order of their identity hashes, which depend on everything that ran before.
+    # With the same hash for all objects, the order is that of insertion.
     "-XX:+UnlockExperimentalVMOptions",
     "-XX:hashCode=2",
     "--add-opens=java.base/java.util=ALL-UNNAMED",  # to read the state of the random generator
 )
 SCRAMBLE = 0x5DEECE66D
-"""What `java.util.Random.setSeed` mixes into its argument by exclusive or."""
+"""Constant that `java.util.Random.setSeed` combines with its argument by exclusive or."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the simulator makes of one command.
+    """Result of one command in the simulator.
 
     Attributes:
-        text: what is seen.
-        score: part of the task that is done, 0 to 1; -1 when it has failed.
-        completed: the task is done.
+        text: observation.
+        score: completed share of the task, 0 to 1; -1 for a failed task.
+        completed: True if the task is completed.
     """
 
     text: str
@@ -54,11 +53,11 @@ class Answer:
 
 
 class Simulator(Jvm):
-    """A JVM with the simulator in it."""
+    """JVM that runs the simulator."""
 
     def __init__(self) -> None:
         jar = simulator_jar()
-        # Beside the jar lies a table of types, which the simulator would write anew in any other folder.
+        # The simulator needs a table of types beside the jar; in any other folder it would write a new one.
         super().__init__([jar], OPTIONS, folder=jar.parent)
         try:
             self.run(self._prepare)
@@ -68,7 +67,7 @@ class Simulator(Jvm):
 
     def _prepare(self) -> None:
         lang, identifiers = self.view.java.lang, self.view.util.UniqueIdentifier
-        # Each step prints pages of traces. Scala keeps the stream that it finds when it prints first.
+        # Each step prints pages of traces. Scala keeps the stream of its first output.
         lang.System.setOut(self.view.java.io.PrintStream(self.view.java.io.OutputStream.nullOutputStream()))
         seed = lang.Class.forName("java.util.Random").getDeclaredField("seed")
         seed.setAccessible(True)
@@ -79,7 +78,7 @@ class Simulator(Jvm):
 
     @property
     def globals(self) -> tuple[int, int]:
-        """State of the random generator, and how many objects were numbered; inside `run()` only."""
+        """State of the random generator and the object counter; use it only inside `run()`."""
         return int(self._read_seed(self._random)), int(self._read_count())
 
     @globals.setter
@@ -89,16 +88,16 @@ class Simulator(Jvm):
 
 
 class SimulatorSession:
-    """One task being played.
+    """Session that plays one task.
 
     Attributes:
-        simulator: the JVM that it is in.
+        simulator: JVM of the session.
 
     Args:
-        task: the simulator's name of it.
-        variation: which one, from 0.
-        jvms: JVMs over which the worlds of this process are spread; more are started when those are full.
-        gold: have the simulator solve the task first, for `gold_path()`.
+        task: name of the task in the simulator.
+        variation: index of the variation, from 0.
+        jvms: number of JVMs for the sessions of this process; more are started when they are full.
+        gold: True to let the simulator solve the task first, for `gold_path()`.
 
     Raises:
         ConfigError: the package or Java is missing.
@@ -106,7 +105,7 @@ class SimulatorSession:
     """
 
     def __init__(self, task: str, variation: int, jvms: int = 1, gold: bool = False) -> None:
-        self.simulator = simulators().take(jvms, self)
+        self.simulator = simulators().acquire(jvms, self)
         self._interface: Any = None
         try:
             self.simulator.run(lambda: self._load(task, variation, gold))
@@ -123,22 +122,23 @@ class SimulatorSession:
             raise EnvError(f"ScienceWorld cannot load {task!r}, variation {variation}: {shorten(problem, 300)}")
         self._globals = self.simulator.globals
 
-    def look(self) -> tuple[str, str]:
-        """What the task is, and what is seen around; takes no time."""
+    def describe(self) -> tuple[str, str]:
+        """Return the task description and the surroundings; this takes no simulated time."""
 
-        def look() -> tuple[str, str]:
+        def describe() -> tuple[str, str]:
             self.simulator.globals = self._globals
             return str(self._interface.getTaskDescription()), str(self._interface.freeActionLook())
 
-        return self.simulator.run(look)
+        return self.simulator.run(describe)
 
     def step(self, command: str) -> Answer:
-        """Carry out one command.
+        """Execute one command.
 
         Raises:
-            EnvError: the simulator failed, or its JVM did.
+            EnvError: the simulator or its JVM failed.
         """
-        plain = command.encode("ascii", "replace").decode()  # py4j does not carry every character, and none is needed
+        # Py4j cannot transfer every character, and commands are ASCII.
+        plain = command.encode("ascii", "replace").decode()
 
         def step() -> Answer:
             self.simulator.globals = self._globals
@@ -152,7 +152,7 @@ class SimulatorSession:
         return self.simulator.run(step)
 
     def _check_for_errors(self, text: str) -> None:
-        """Tell a failed simulator from a failed task; both have a score of -1."""
+        """Raise EnvError if the simulator failed; a failed task has the same score of -1."""
         option = self._interface.agentInterface()
         agent = option.get()
         broken = bool(agent.isInErrorState())
@@ -162,7 +162,7 @@ class SimulatorSession:
             raise EnvError(f"the simulator failed: {shorten(text, 300)}")
 
     def gold_path(self) -> list[str]:
-        """The commands with which the simulator solved the task, if it was asked to."""
+        """Return the gold path, for a session with `gold=True`."""
 
         def read() -> str:
             actions = self._interface.getGoldActionSequence()
@@ -172,7 +172,7 @@ class SimulatorSession:
         return self.simulator.run(read).split("\n")
 
     def variations(self) -> dict[str, list[int]]:
-        """The official training, development and test variations of the task."""
+        """Return the official training, development and test variations of the task."""
 
         def read(ask: Callable[[], Any]) -> list[int]:
             numbers = ask()
@@ -184,23 +184,23 @@ class SimulatorSession:
         return {part: self.simulator.run(partial(read, question)) for part, question in questions.items()}
 
     def close(self) -> None:
-        """Give the world up; never waits. May be called more than once."""
+        """Release the session without blocking. May be called more than once."""
         self.simulator.sessions.discard(self)
         if self._interface is not None:
             self._drop()
 
 
 @cache
-def simulators() -> Pool[Simulator]:
-    """The simulators of this process; none is started before a world needs it."""
-    return Pool(Simulator, WORLDS)
+def simulators() -> JvmPool[Simulator]:
+    """Return the pool of this process; it starts a simulator when the first session needs one."""
+    return JvmPool(Simulator, MAX_SESSIONS)
 
 
 def simulator_jar() -> Path:
-    """The simulator in the installed package `scienceworld`.
+    """Return the path of the simulator in the installed package `scienceworld`.
 
     Raises:
-        ConfigError: it is not installed, or not the release that the table of tasks belongs to.
+        ConfigError: the package is not installed, or is another release than `VERSION`.
     """
     spec = find_spec("scienceworld")
     if spec is None or spec.origin is None:

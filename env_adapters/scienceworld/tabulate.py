@@ -1,6 +1,6 @@
-"""Make the table of tasks from the simulator: `python -m env_adapters.scienceworld.tabulate`, some minutes.
+"""Generator of `variations.json`: `python -m env_adapters.scienceworld.tabulate`, which takes some minutes.
 
-Only a new release of the simulator, or a demonstration that is made differently, changes the table.
+The table changes only with a new release of the simulator or with other demonstrations.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def tabulate() -> dict[str, dict[str, Any]]:
-    """Number, official variations and, where they are wanted, lengths of demonstrations, by task."""
+    """Return number, official variations and (for the counted tasks) lengths of demonstrations, by task."""
     spec = find_spec("scienceworld")
     assert spec is not None and spec.origin is not None
     listed = json.loads(Path(spec.origin).with_name("tasks.json").read_text(encoding="utf-8"))
@@ -27,7 +27,7 @@ def tabulate() -> dict[str, dict[str, Any]]:
 
 
 def row(number: str, name: str) -> dict[str, Any]:
-    """What the table holds of one task."""
+    """Return the row of one task."""
     world = SimulatorSession(name, 0)
     parts = {part: [min(found), max(found) + 1] for part, found in world.variations().items()}
     world.close()
@@ -38,7 +38,7 @@ def row(number: str, name: str) -> dict[str, Any]:
 
 
 def turns_of(name: str, variation: int) -> int:
-    """Turns of the demonstration until it has solved the task."""
+    """Return the number of turns that the demonstration needs to solve the task."""
     item = TaskItem("scienceworld", f"{name}:{variation}", {"task": name, "variation": variation})
     return asyncio.run(_play(item))
 

@@ -1,6 +1,6 @@
-"""The tasks of ScienceWorld and their official splits, read from a table, so that listing them needs no Java.
+"""Tasks of ScienceWorld and their official splits, read from a table, so that listing them needs no Java.
 
-`python -m env_adapters.scienceworld.tabulate` makes the table from the simulator.
+`python -m env_adapters.scienceworld.tabulate` generates the table from the simulator.
 """
 
 import hashlib
@@ -14,8 +14,8 @@ from verl_agent.types import TaskItem
 
 TABLE = Path(__file__).with_name("variations.json")
 
-LEFT_OUT = ("5-1", "5-2", "9-1", "9-2", "9-3", "10-1", "10-2")
-"""Numbers of the tasks that AgentGym leaves out: growing plants, inclined planes, genetics."""
+EXCLUDED = ("5-1", "5-2", "9-1", "9-2", "9-3", "10-1", "10-2")
+"""Numbers of the tasks that AgentGym excludes: growing plants, inclined planes, genetics."""
 
 CATEGORIES = {
     "1-1": "Change-State",
@@ -45,13 +45,13 @@ CATEGORIES = {
 """Group of each task by its number; the paper reports Measure, Test-Cond, Find, Chem-Mix and Lifespan."""
 
 PAPER_TEST = {"Measure": 53, "Test-Cond": 83, "Find": 44, "Chem-Mix": 5, "Lifespan": 15}
-"""Items of the paper's test set, by category."""
+"""Number of items in the paper's test set, by category."""
 
 COUNTED = ("4-2", "7-1", "7-2", "7-3")
-"""Numbers of the tasks whose demonstrations are counted for the easy splits: those with the shortest."""
+"""Numbers of the tasks with the shortest demonstrations, whose lengths are in the table for the easy splits."""
 
 EASY_TURNS = 7
-"""Most turns of a demonstration in the easy splits."""
+"""Maximum number of turns of a demonstration in the easy splits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Task:
     """One task of the simulator.
 
     Attributes:
-        number: such as `2-1`.
-        name: such as `use-thermometer`.
+        number: official number, such as `2-1`.
+        name: name in the simulator, such as `use-thermometer`.
         parts: first and past-the-end variation of `train`, `dev` and `test`.
-        turns: turns of the demonstration of each variation, where they were counted.
+        turns: number of turns of each variation's demonstration; empty if not counted.
     """
 
     number: str
@@ -71,36 +71,36 @@ class Task:
     turns: list[int]
 
     def item(self, variation: int) -> TaskItem:
-        """The item of one variation."""
+        """Return the item of one variation."""
         data = {"task": self.name, "variation": variation}
         if self.turns:
             data["turns"] = self.turns[variation]
         return TaskItem("scienceworld", f"{self.name}:{variation}", data, CATEGORIES[self.number])
 
     def items(self, part: str) -> list[TaskItem]:
-        """The items of `train`, `dev` or `test`."""
+        """Return the items of `train`, `dev` or `test`."""
         return [self.item(variation) for variation in range(*self.parts[part])]
 
 
 @cache
 def all_tasks() -> Mapping[str, Task]:
-    """The tasks that are played, by name, in the order of their numbers."""
+    """Return the tasks without the excluded ones, by name, in the order of their numbers."""
     table = json.loads(TABLE.read_text(encoding="utf-8"))
-    return {name: Task(name=name, **entry) for name, entry in table.items() if entry["number"] not in LEFT_OUT}
+    return {name: Task(name=name, **entry) for name, entry in table.items() if entry["number"] not in EXCLUDED}
 
 
 def official(part: str) -> list[TaskItem]:
-    """The items of `train`, `dev` or `test` of all tasks."""
+    """Return the items of `train`, `dev` or `test` of all tasks."""
     return [item for task in all_tasks().values() for item in task.items(part)]
 
 
 def easy(part: str) -> list[TaskItem]:
-    """The items of `train` or `test` whose demonstration is known to be short."""
+    """Return the items of `train` or `test` with a short demonstration."""
     return [item for item in official(part) if item.data.get("turns", EASY_TURNS + 1) <= EASY_TURNS]
 
 
 def paper_test() -> list[TaskItem]:
-    """As many test items of each category as the paper has, drawn by a hash of their ids."""
+    """Return as many test items of each category as the paper uses, chosen by a hash of their ids."""
     chosen: set[str] = set()
     for category, count in PAPER_TEST.items():
         ids = [item.id for item in official("test") if item.category == category]
@@ -116,4 +116,4 @@ SPLITS: Mapping[str, Callable[[], list[TaskItem]]] = {
     "easy_train": lambda: easy("train"),
     "easy_test": lambda: easy("test"),
 }
-"""What lists the items of each split."""
+"""Function that lists the items of each split."""

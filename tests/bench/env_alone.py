@@ -111,7 +111,7 @@ def scienceworld_in_process(scripts: Sequence[Script], split: str) -> InProcess:
         data = items[script.item].data
         started = time.perf_counter()
         world = SimulatorSession(data["task"], data["variation"])
-        world.look()
+        world.describe()
         begun = time.perf_counter()
         for command in script.actions:
             world.step(command)

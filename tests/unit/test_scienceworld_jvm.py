@@ -14,7 +14,7 @@ import pytest
 
 from env_adapters.scienceworld.adapter import ScienceWorld
 from env_adapters.scienceworld.java import find_java, java_version
-from env_adapters.scienceworld.jvm import Jvm, Pool
+from env_adapters.scienceworld.jvm import Jvm, JvmPool
 from env_adapters.scienceworld.simulator import simulators
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import StepResult, TaskItem
@@ -119,19 +119,19 @@ class Seats:
 
 
 def test_sessions_are_spread_and_full_jvms_get_company():
-    pool = Pool(Seats, seats=3)
-    first = [pool.take(1, session) for session in range(3)]
+    pool = JvmPool(Seats, sessions_per_jvm=3)
+    first = [pool.acquire(1, session) for session in range(3)]
     assert len(set(first)) == 1
-    second = pool.take(1, 4)
+    second = pool.acquire(1, 4)
     assert second not in first
     pool.end()
-    one, two, three = (pool.take(2, session) for session in range(3))
+    one, two, three = (pool.acquire(2, session) for session in range(3))
     assert one is not two and three in (one, two)
     two.sessions.clear()
-    assert pool.take(3, 4) is two  # an idle one is better than a new one
+    assert pool.acquire(3, 4) is two  # an idle one is better than a new one
     assert not first[0].alive and one.alive
     one.alive = False
-    assert pool.take(1, 5) is two
+    assert pool.acquire(1, 5) is two
 
 
 def test_a_dead_jvm_fails_its_sessions_only():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from env_adapters.scienceworld.adapter import ScienceWorld
 from env_adapters.scienceworld.simulator import SimulatorSession
-from env_adapters.scienceworld.tasks import EASY_TURNS, LEFT_OUT, PAPER_TEST, TABLE, all_tasks
+from env_adapters.scienceworld.tasks import EASY_TURNS, EXCLUDED, PAPER_TEST, TABLE, all_tasks
 from verl_agent.envs.testing.task_checks import check_ids, check_json, list_all
 
 LISTED = list_all(ScienceWorld())
@@ -40,8 +40,8 @@ def test_ids_are_names_and_what_agentgym_leaves_out_is_left_out():
     check_ids(LISTED)
     check_json(LISTED)
     assert all(item.id == f"{item.data['task']}:{item.data['variation']}" for item in ITEMS.values())
-    assert not {task.number for task in all_tasks().values()} & set(LEFT_OUT)
-    assert len(all_tasks()) == 30 - len(LEFT_OUT)
+    assert not {task.number for task in all_tasks().values()} & set(EXCLUDED)
+    assert len(all_tasks()) == 30 - len(EXCLUDED)
 
 
 def test_the_table_is_that_of_the_simulator():
