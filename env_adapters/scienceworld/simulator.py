@@ -137,7 +137,7 @@ class SimulatorSession:
         Raises:
             EnvError: the simulator or its JVM failed.
         """
-        # Py4j cannot transfer every character, and commands are ASCII.
+        # The client py4j cannot transfer every character, and commands are ASCII.
         plain = command.encode("ascii", "replace").decode()
 
         def step() -> Answer:
