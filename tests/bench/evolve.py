@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.support.models import write_byte_model
 from verl_agent.evaluation.job import RECORDS
-from verl_agent.evaluation.results import compare, results
+from verl_agent.evaluation.results import compare, summarize
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
@@ -106,8 +106,8 @@ def played(folder: Path, name: str, policy: Path) -> list[EpisodeRecord]:
 def found(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> dict[str, str]:
     """Success of both, and the difference by item."""
     return {
-        "before": str(results(before)[-1].success),
-        "after": str(results(after)[-1].success),
+        "before": str(summarize(before)[-1].success),
+        "after": str(summarize(after)[-1].success),
         "difference": str(compare(before, after)[-1].difference),
     }
 
@@ -126,7 +126,7 @@ def main(arguments: list[str]) -> None:
     margins = [values["train/margin"] for values in read_metrics(sorted(tuned.glob("metrics/*.jsonl"))).values()]
     report = {
         "SFT on the base set": found(untrained, success[0]),
-        "AgentEvol": [str(results(records)[-1].success) for records in success],
+        "AgentEvol": [str(summarize(records)[-1].success) for records in success],
         "AgentEvol, last round and first": found(success[0], success[-1]),
         "DPO": found(success[0], played(folder, "played/dpo", tuned)) | {"margin_nats": [margins[0], margins[-1]]},
     }

@@ -42,7 +42,7 @@ def test_reinforcement_raises_success_on_held_out_goals():
     model = f"actor_rollout_ref.model.path={warm}"
     run("verl_agent.commands.train", "textcraft/scaling_inter_cpu", model, f"trainer.default_local_dir={folder}")
     difference = gain(folder)
-    assert difference.items >= 100
+    assert difference.tasks >= 100
     assert difference.low > 0
     assert difference.mean >= 0.15
 

@@ -1,4 +1,4 @@
-"""The log of verl's file logger is read as it is written, and drawn with the panels it has data for."""
+"""Test reading of the metrics log, and learning curves with the panels that have data."""
 
 import json
 import struct
@@ -39,29 +39,29 @@ def size_of(png) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("steps", [1, 12, 60])
-def test_a_short_and_a_long_run_are_drawn_1200_pixels_wide(tmp_path, steps):
+def test_curves_are_1200_pixels_wide_for_short_and_long_runs(tmp_path, steps):
     log = write(tmp_path / "m.jsonl", *((step, full_step(step)) for step in range(1, steps + 1)))
     png = plot_curves(log, tmp_path / "plots" / "curves.png", "guess_number")
     assert size_of(png)[0] == 1200
 
 
-def test_a_missing_series_leaves_its_panel_out(tmp_path):
+def test_a_panel_without_data_is_left_out(tmp_path):
     few = plot_curves(write(tmp_path / "a.jsonl", (1, {"actor/entropy": 1.0})), tmp_path / "a.png")
     all_panels = plot_curves(write(tmp_path / "b.jsonl", (1, full_step(1))), tmp_path / "b.png")
     assert size_of(few)[1] < size_of(all_panels)[1] / 2
 
 
-def test_a_run_with_only_validation_shows_reward_alone():
+def test_a_run_with_only_validation_has_one_panel():
     log = Log({0: {"val-core/guess/reward/mean@4": 0.5}})
     assert [panel.title.split()[0] for panel in PANELS if panel.has_data(log)] == ["Reward"]
 
 
-def test_a_log_with_nothing_to_show_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="Nothing to draw"):
+def test_a_log_without_known_metrics_raises_config_error(tmp_path):
+    with pytest.raises(ConfigError, match="Nothing to plot"):
         plot_curves(write(tmp_path / "m.jsonl", (1, {"perf/throughput": 3.0})), tmp_path / "m.png")
 
 
-def test_a_restart_replaces_its_steps_but_its_first_validation_does_not(tmp_path):
+def test_a_restart_replaces_the_steps_that_it_logs_again(tmp_path):
     first = write(
         tmp_path / "1.jsonl", (1, {"actor/entropy": 0.1}), (2, {"actor/entropy": 0.2}), (3, {"actor/entropy": 0.3})
     )
@@ -73,25 +73,25 @@ def test_a_restart_replaces_its_steps_but_its_first_validation_does_not(tmp_path
     }
 
 
-def test_a_torn_line_is_left_out(tmp_path, caplog):
+def test_an_unfinished_line_is_skipped(tmp_path, caplog):
     path = write(tmp_path / "m.jsonl", (1, {"actor/entropy": 0.1}), (2, {"actor/entropy": 0.2}))
     path.write_text(path.read_text()[:-9])
     assert list(read_metrics(path)) == [1]
     assert "m.jsonl:2" in caplog.text
 
 
-def test_values_that_are_no_finite_numbers_are_left_out():
+def test_values_that_are_not_finite_numbers_are_left_out():
     logged = parse_line('{"step": 3, "data": {"a": null, "b": NaN, "c": "text", "d": 2}}')
     assert logged is not None
     assert (logged.step, logged.values) == (3, {"d": 2.0})
 
 
 @pytest.mark.parametrize("line", ["", "{", "[]", '{"step": 1}', '{"data": {}}', '{"step": "1", "data": {}}', b"\xff"])
-def test_other_lines_are_no_steps(line):
+def test_a_line_that_logs_no_step_is_not_parsed(line):
     assert parse_line(line) is None
 
 
-def test_validation_results_are_found_among_verls_names():
+def test_validation_scores_are_read_from_the_metric_names_of_verl():
     values = {
         "val-core/textcraft/success/mean@1": 0.1,
         "val-core/textcraft/success/mean@8": 0.8,
@@ -105,5 +105,5 @@ def test_validation_results_are_found_among_verls_names():
     ]
 
 
-def test_a_running_mean_looks_back_only():
+def test_a_running_mean_uses_earlier_values_only():
     assert running_mean([1.0, 3.0, 5.0, 7.0], window=2) == [1.0, 2.0, 4.0, 6.0]

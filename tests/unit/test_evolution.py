@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.results import compare, results
+from verl_agent.evaluation.results import compare, summarize
 from verl_agent.offline.evolve.report import RoundResult, rounds_table
 from verl_agent.offline.evolve.rounds import EvolveFolder, EvolveSettings, Exploration, Phase, folder_names, phases
 from verl_agent.offline.evolve.subprocesses import literal
@@ -137,7 +137,7 @@ def test_the_table_shows_each_round_and_what_it_gained():
     later = [talk("a", float(task < "4"), task) for task in "1234"]
     gain = compare(first, later)[-1]
     table = rounds_table(
-        [RoundResult(0, "talk", results(first)[-1], None), RoundResult(1, "talk", results(later)[-1], gain)]
+        [RoundResult(0, "talk", summarize(first)[-1], None), RoundResult(1, "talk", summarize(later)[-1], gain)]
     )
     console = Console(width=100, file=io.StringIO())
     console.print(table)

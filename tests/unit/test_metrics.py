@@ -1,11 +1,11 @@
-"""Metrics are defined once, and a failed environment never looks like a failed policy."""
+"""Test the table of metrics, and that environment errors never count against the policy."""
 
 import pickle
 import re
 
 import pytest
 
-from verl_agent.trace.metrics import METRICS, EpisodeSummary, episode_metrics, summarize
+from verl_agent.trace.metrics import METRICS, EpisodeSummary, episode_metrics, summarize_episode
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
 
@@ -15,46 +15,46 @@ def summary(reward: float = 1.0, stop: StopReason = StopReason.TERMINATED, **oth
     )
 
 
-FAULT = summary(0.0, StopReason.ENV_ERROR, turns=9, attempts=3, info={"invalid_action": 9.0}, category="hard")
+ENV_ERROR = summary(0.0, StopReason.ENV_ERROR, turns=9, attempts=3, info={"invalid_action": 9.0}, category="hard")
 
 
-def test_names_are_unique_and_have_an_area():
+def test_metric_names_are_unique_and_have_an_area():
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z]+/(\w+|<\w+>(/<\w+>)?)", name) for name in names)
 
 
-def test_every_metric_produced_is_in_the_table():
-    batch = [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a"), FAULT]
+def test_every_computed_metric_is_in_the_table():
+    batch = [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a"), ENV_ERROR]
     patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS]
     assert [name for name in episode_metrics(batch) if not any(re.fullmatch(one, name) for one in patterns)] == []
 
 
-def test_every_metric_in_the_table_is_produced():
-    produced = episode_metrics([summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a"), FAULT])
+def test_every_metric_in_the_table_is_computed():
+    produced = episode_metrics([summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a"), ENV_ERROR])
     patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS]
     assert [one for one in patterns if not any(re.fullmatch(one, name) for name in produced)] == []
 
 
-def test_a_failed_environment_counts_as_a_fault_and_nowhere_else():
+def test_an_env_error_changes_only_the_env_metrics():
     alone = episode_metrics([summary(1.0), summary(0.0)])
-    with_fault = episode_metrics([summary(1.0), summary(0.0), FAULT])
+    with_error = episode_metrics([summary(1.0), summary(0.0), ENV_ERROR])
     for name in ("episode/reward_mean", "episode/success_rate", "episode/turns_mean", "episode/turns_max"):
-        assert with_fault[name] == alone[name]
-    assert "action/invalid_action" not in with_fault
-    assert "success/hard" not in with_fault
-    assert with_fault["env/errors"] == 1
-    assert with_fault["env/error_rate"] == pytest.approx(1 / 3)
-    assert with_fault["env/retries"] == 2
+        assert with_error[name] == alone[name]
+    assert "action/invalid_action" not in with_error
+    assert "success/hard" not in with_error
+    assert with_error["env/errors"] == 1
+    assert with_error["env/error_rate"] == pytest.approx(1 / 3)
+    assert with_error["env/retries"] == 2
 
 
 def test_stop_reasons_are_shares_of_all_episodes():
-    metrics = episode_metrics([summary(), summary(0.0, StopReason.TURN_LIMIT), FAULT, summary()])
+    metrics = episode_metrics([summary(), summary(0.0, StopReason.TURN_LIMIT), ENV_ERROR, summary()])
     assert metrics["stop/terminated"] == 0.5
     assert sum(metrics[f"stop/{reason}"] for reason in StopReason) == pytest.approx(1)
 
 
-def test_measurements_are_averaged_over_turns_not_episodes():
+def test_measurements_are_averaged_over_turns():
     metrics = episode_metrics([summary(turns=1, info={"invalid_action": 1.0}), summary(turns=9)])
     assert metrics["action/invalid_action"] == pytest.approx(0.1)
 
@@ -67,14 +67,14 @@ def test_success_is_reported_by_category():
     }
 
 
-def test_solving_the_task_in_the_last_turn_hits_the_horizon_too():
+def test_an_episode_solved_in_its_last_turn_hits_the_horizon():
     metrics = episode_metrics([summary(turns=10), summary(0.0, StopReason.TURN_LIMIT, turns=10), summary(), summary()])
     assert metrics["episode/hit_horizon"] == 0.5
     assert metrics["episode/horizon"] == 10
 
 
-def test_a_batch_without_a_sound_episode_has_no_reward():
-    metrics = episode_metrics([FAULT], groups_dropped=1)
+def test_a_batch_without_valid_episodes_has_no_reward():
+    metrics = episode_metrics([ENV_ERROR], groups_dropped=1)
     assert "episode/reward_mean" not in metrics
     assert metrics["env/groups_dropped"] == 1
     assert episode_metrics([], groups_dropped=2) == {"env/groups_dropped": 2}
@@ -87,7 +87,7 @@ def test_a_summary_holds_sums_over_turns():
         Turn(Reply("c", tokens=1), None, None, generate_s=1.0, env_s=0.0),
     ]
     played = Episode(TaskItem("env", "1", category="low"), 5, turns=turns, stop=StopReason.TERMINATED)
-    assert summarize(played, attempts=2) == EpisodeSummary(
+    assert summarize_episode(played, attempts=2) == EpisodeSummary(
         reward=1.0,
         success=True,
         turns=3,
@@ -102,11 +102,11 @@ def test_a_summary_holds_sums_over_turns():
     )
 
 
-def test_a_summary_travels_as_plain_values_and_by_pickle():
-    fields = FAULT.to_fields()
+def test_a_summary_survives_plain_fields_and_pickle():
+    fields = ENV_ERROR.to_fields()
     assert {type(value) for value in fields.values()} <= {float, int, str, bool}
-    assert EpisodeSummary.from_fields(fields | {"other": 1}) == FAULT
-    assert pickle.loads(pickle.dumps(FAULT)) == FAULT
+    assert EpisodeSummary.from_fields(fields | {"other": 1}) == ENV_ERROR
+    assert pickle.loads(pickle.dumps(ENV_ERROR)) == ENV_ERROR
 
 
 def test_each_environment_of_a_mixture_has_its_own_metrics():

@@ -1,4 +1,4 @@
-"""The view follows a log that is being written, as lines in a file and as a table in a terminal."""
+"""Test the progress view of a growing metrics log, as plain lines and as a table in a terminal."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def append(path, text: str) -> None:
         file.write(text)
 
 
-def test_each_step_is_one_line_aligned_under_the_header(tmp_path):
+def test_each_step_is_one_line_aligned_with_the_header(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text(line(1) + line(2))
     view, output = plain(path)
@@ -45,7 +45,7 @@ def test_each_step_is_one_line_aligned_under_the_header(tmp_path):
     assert len(header) == len(first) == len(second)
 
 
-def test_only_what_is_new_is_shown(tmp_path):
+def test_each_step_is_shown_once(tmp_path):
     path = tmp_path / "m.jsonl"
     view, output = plain(path)
     view.update()
@@ -56,7 +56,7 @@ def test_only_what_is_new_is_shown(tmp_path):
     assert output.getvalue().count("1/10") == 1
 
 
-def test_a_line_is_shown_when_it_is_complete(tmp_path):
+def test_an_unfinished_line_is_shown_once_complete(tmp_path):
     path = tmp_path / "m.jsonl"
     view, output = plain(path)
     append(path, line(1)[:40])
@@ -67,7 +67,7 @@ def test_a_line_is_shown_when_it_is_complete(tmp_path):
     assert "1/10" in output.getvalue()
 
 
-def test_a_restart_that_empties_the_log_is_followed(tmp_path):
+def test_a_log_emptied_by_a_restart_is_read_from_its_start(tmp_path):
     path = tmp_path / "m.jsonl"
     view, output = plain(path)
     append(path, line(1) + line(2))
@@ -77,7 +77,7 @@ def test_a_restart_that_empties_the_log_is_followed(tmp_path):
     assert "3/10" in output.getvalue()
 
 
-def test_a_value_that_was_not_logged_is_a_dash(tmp_path):
+def test_a_missing_value_is_shown_as_a_dash(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text('{"step": 4, "data": {"actor/entropy": 0.5}}\n')
     view, output = plain(path)
@@ -85,7 +85,7 @@ def test_a_value_that_was_not_logged_is_a_dash(tmp_path):
     assert output.getvalue().splitlines()[1].split() == ["4/10", *"-----", "0.500", *"---"]
 
 
-def test_validation_has_a_line_of_its_own(tmp_path):
+def test_validation_results_are_printed_on_a_separate_line(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text('{"step": 0, "data": {"val-core/guess/success/mean@1": 0.5, "val-aux/guess/reward/mean@1": 12}}\n')
     view, output = plain(path)
@@ -110,7 +110,7 @@ def test_start_up_phases_are_printed_once(tmp_path):
     assert output.getvalue() == "starting Ray ...\nloading model ...\n"
 
 
-def test_a_terminal_shows_the_phase_then_the_table(tmp_path):
+def test_a_terminal_shows_the_phase_before_the_table(tmp_path):
     path = tmp_path / "m.jsonl"
     output = StringIO()
     console = Console(file=output, force_terminal=True, width=120)
@@ -131,8 +131,8 @@ def test_the_last_step_is_shown_even_without_another_update(tmp_path):
     assert output.getvalue().split()[-1] == "0:00:00"
 
 
-def test_what_libraries_print_stays_out_of_the_live_table(tmp_path, capsys):
-    """Rich redirects stdout to the terminal by default, past the log that `terminal.redirect_output` sends it to."""
+def test_output_of_libraries_stays_out_of_the_live_table(tmp_path, capsys):
+    """Rich redirects stdout to the terminal by default, bypassing the log of `runs.console.redirect_output`."""
     terminal = StringIO()
     with ProgressView(tmp_path / "none.jsonl", 5, Console(file=terminal, force_terminal=True)):
         sys.stdout.write("a library's chatter")

@@ -19,7 +19,7 @@ from verl_agent.commands.hydra_main import launch
 from verl_agent.config.keys import check_kind
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import RECORDS
-from verl_agent.evaluation.results import CategoryResult, Comparison, compare, results
+from verl_agent.evaluation.results import CategoryResult, Comparison, compare, summarize
 from verl_agent.offline.evolve.prepare import Evolution, prepare
 from verl_agent.offline.evolve.report import RoundResult, rounds_table
 from verl_agent.offline.evolve.rounds import REPORT, Phase, phases
@@ -140,7 +140,7 @@ def report(evolution: Evolution, console: Console) -> None:
 
 def measured(phase: Phase, evolution: Evolution) -> RoundResult:
     """What a round's policy gave on the held-out tasks of one environment, and what it gained on round 0."""
-    overall: CategoryResult = results(validated(phase, evolution))[-1]
+    overall: CategoryResult = summarize(validated(phase, evolution))[-1]
     first = Phase(0, "validate", phase.place)
     gain: Comparison | None = None
     if phase.round and str(first) in evolution.folder.done:

@@ -214,7 +214,7 @@ def show_gain(folder: RunFolder, console: Console) -> None:
     if gain:
         first, last, both = gain
         console.print(
-            f"success on {both.difference.items} held-out tasks: step {first} {both.before:.1%}, "
+            f"success on {both.difference.tasks} held-out tasks: step {first} {both.before:.1%}, "
             f"step {last} {both.after:.1%}; difference {both.difference}",
             soft_wrap=True,
         )

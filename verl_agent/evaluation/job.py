@@ -19,7 +19,7 @@ from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import PlannedEpisode, pending
 from verl_agent.evaluation.report import comparison_table, results_table, write_report
-from verl_agent.evaluation.results import Comparison, compare, results
+from verl_agent.evaluation.results import Comparison, compare, summarize
 from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
@@ -198,11 +198,11 @@ def claim_folder(folder: Path, settings: Mapping[str, Any]) -> None:
 def report(job: Evaluation, console: Console) -> None:
     """Show and write what is on disk, if anything is."""
     records = job.records()
-    found = results(records)
+    found = summarize(records)
     if not found:
         return
     overall = found[-1]
-    played = overall.episodes + overall.faults
+    played = overall.episodes + overall.env_errors
     name = f"{job.config.agent.env.name}, {job.config.evaluation.tasks}: {model_name(job.model)}"
     console.print(
         results_table(found, name if played == job.planned else f"{name} ({played} of {job.planned} episodes)")

@@ -1,7 +1,7 @@
-"""Show the results of an evaluation as tables, and keep them as JSON."""
+"""Tables and JSON report of an evaluation."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,83 +11,93 @@ from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.evaluation.results import ALL, CategoryResult, Comparison
+from verl_agent.evaluation.statistics import MIN_TASKS
 
-REPORT_VERSION = 1
-"""Raised when a field of the JSON changes its meaning or goes."""
+REPORT_VERSION = 2
+"""Version of the JSON. It increases when a field changes its meaning or disappears."""
 
 
 def results_table(results: Sequence[CategoryResult], title: str) -> Table:
-    """One row a category; the interval of each success rate is the 95 % one."""
+    """Return a table with one row per category; success rates have their 95 % intervals."""
     most = max((k for result in results for k in result.pass_at), default=1)
     columns: dict[str, Callable[[CategoryResult], str]] = {
-        "items": lambda result: str(result.items),
-        "played": lambda result: str(result.episodes),
+        "tasks": lambda result: _tasks(result.tasks),
+        "episodes": lambda result: str(result.episodes),
         "success [95 %]": lambda result: str(result.success or "-"),
         f"pass@{most}": lambda result: _number(result.pass_at.get(most), "{:.3f}"),
         "turns": lambda result: _number(result.turns_mean, "{:.1f}"),
-        "invalid": lambda result: _number(result.invalid_share, "{:.1%}"),
-        "faults": lambda result: str(result.faults),
+        "invalid": lambda result: _number(result.invalid_rate, "{:.1%}"),
+        "errors": lambda result: str(result.env_errors),
     }
     columns.pop("pass@1", None)
-    if not any(result.faults for result in results):
-        del columns["faults"]
-    table = _table(title, "tasks", *columns)
-    table.caption = _endings(results)
-    for place, result in enumerate(results, start=1):
+    if not any(result.env_errors for result in results):
+        del columns["errors"]
+    table = _table(title, *columns)
+    table.caption = "\n".join([*_stop_counts(results), *_too_few(result.tasks for result in results)])
+    for number, result in enumerate(results, start=1):
         cells = (escape(read(result)) for read in columns.values())
-        table.add_row(escape(result.category), *cells, end_section=place == len(results) - 1)
+        table.add_row(escape(result.category), *cells, end_section=number == len(results) - 1)
     return table
 
 
 def comparison_table(comparisons: Sequence[Comparison], before: str) -> Table:
-    """One row a category."""
-    table = _table(f"compared with {before}, task by task", "tasks", "items", "before", "after", "difference [95 %]")
+    """Return a table with one row per category that compares success with that of the evaluation `before`."""
+    table = _table(f"compared with {before}, by task", "tasks", "before", "after", "difference [95 %]")
     unpaired = comparisons[-1].unpaired
-    table.caption = f"{unpaired} tasks that only one of the two played are left out" if unpaired else None
+    notes = [f"{unpaired} tasks played in only one of the two are left out"] if unpaired else []
+    table.caption = "\n".join([*notes, *_too_few(one.difference.tasks for one in comparisons)])
     for one in comparisons:
-        cells = (str(one.difference.items), f"{one.before:.3f}", f"{one.after:.3f}", str(one.difference))
+        cells = (_tasks(one.difference.tasks), f"{one.before:.3f}", f"{one.after:.3f}", str(one.difference))
         table.add_row(escape(one.category), *map(escape, cells))
     return table
 
 
 def write_report(
-    path: Path, facts: Mapping[str, Any], results: Sequence[CategoryResult], compared: Sequence[Comparison]
+    path: Path, facts: Mapping[str, Any], results: Sequence[CategoryResult], comparisons: Sequence[Comparison]
 ) -> None:
-    """Write the JSON, whole or not at all.
+    """Write the JSON report atomically.
 
     Args:
-        path: the file.
-        facts: what is to be said besides the numbers: provenance, model, config.
-        results: see `verl_agent.evaluation.results.results`.
-        compared: see `verl_agent.evaluation.results.compare`; may be empty.
+        path: path of the file.
+        facts: further top-level fields: provenance, model, config.
+        results: output of `verl_agent.evaluation.results.summarize`.
+        comparisons: output of `verl_agent.evaluation.results.compare`; may be empty.
     """
     report = {
         "version": REPORT_VERSION,
         **facts,
         "results": [asdict(result) for result in results],
-        "comparison": [asdict(one) for one in compared],
+        "comparison": [asdict(one) for one in comparisons],
     }
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     draft.replace(path)
 
 
-def _endings(results: Sequence[CategoryResult]) -> str | None:
-    overall = next((result for result in results if result.category == ALL), None)
-    if overall is None:
-        return None
-    return "ended by: " + ", ".join(f"{reason} {count}" for reason, count in overall.stops.items())
+def _tasks(count: int) -> str:
+    """Return a number of tasks, marked if it is too small for a reliable interval."""
+    return f"{count}*" if count < MIN_TASKS else str(count)
 
 
-def _table(title: str, first: str, *headings: str) -> Table:
-    """An empty table that fits 80 columns."""
-    table = Table(title=escape(title), box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+def _too_few(counts: Iterable[int]) -> list[str]:
+    """Return the caption that explains the mark of `_tasks`, if a count has it."""
+    return [f"* too few tasks for a reliable interval (below {MIN_TASKS})"] if min(counts) < MIN_TASKS else []
+
+
+def _stop_counts(results: Sequence[CategoryResult]) -> list[str]:
+    overall = [result for result in results if result.category == ALL]
+    return ["ended by: " + ", ".join(f"{reason} {count}" for reason, count in one.stops.items()) for one in overall]
+
+
+def _table(title: str, *headings: str) -> Table:
+    """Return an empty table that fits 80 columns; its first column is the category."""
+    table = Table(title=escape(title), box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.title_justify = table.caption_justify = "left"
-    table.add_column(first, no_wrap=True)
+    table.add_column("category", no_wrap=True)
     for heading in headings:
         table.add_column(escape(heading), justify="right", no_wrap=True)
     return table
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
+def _number(value: float | None, template: str) -> str:
+    return "-" if value is None else template.format(value)

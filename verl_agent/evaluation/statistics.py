@@ -1,44 +1,51 @@
-"""How sure a measured rate or mean is: intervals, pass@k and paired comparisons, as pure functions.
+"""Intervals of rates and means, pass@k and paired comparisons, as pure functions.
 
-Several samples of one task are not independent. Everything that takes them by item averages inside
-the item first and treats items as the independent draws, the clustered error of Miller, "Adding
-Error Bars to Evals" (arXiv 2411.00640), with each item weighing the same.
+Samples of the same task are not independent. Functions that take values by task first average within a task and then
+treat tasks as independent draws of equal weight. This is the clustered standard error of Miller, "Adding Error Bars to
+Evals" (arXiv 2411.00640).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, stdev
+
+MIN_TASKS = 5
+"""Tasks below which an estimate is marked as based on too few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean and its confidence interval.
+    """Mean with its confidence interval.
 
     Attributes:
-        mean: the point estimate.
-        low: lower end. Where `mean_over_items` sees no spread, as in a single item, both ends are the mean.
-        high: upper end.
-        items: number of independent draws behind it.
+        mean: point estimate.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        tasks: number of tasks, the independent draws.
+        too_few: True if there are fewer than `MIN_TASKS` tasks; the interval then says little.
     """
 
     mean: float
     low: float
     high: float
-    items: int
+    tasks: int
+    too_few: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "too_few", self.tasks < MIN_TASKS)
 
     def __str__(self) -> str:
-        """Mean and interval in three digits, such as `0.625 [0.491, 0.742]`."""
+        """Return mean and interval with three digits, for example `0.625 [0.491, 0.742]`."""
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
-    """Share of successes in independent trials, with the score interval of Wilson (1927).
+    """Return the share of successes in independent trials with the score interval of Wilson (1927).
 
     With p = successes / trials and the normal quantile z, the interval is
-    `(p + z²/2n ± z · sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)`. Unlike p ± z·sqrt(p(1-p)/n) it stays in
-    0 to 1 and keeps its coverage for few trials and for shares near 0 and 1 (Brown, Cai and
-    DasGupta 2001).
+    `(p + z²/2n ± z · sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)`. Unlike p ± z·sqrt(p(1-p)/n) it stays in 0 to 1 and
+    keeps its coverage for few trials and for shares near 0 and 1 (Brown, Cai and DasGupta 2001).
 
     Raises:
         ValueError: `trials` < 1, or `successes` outside 0 to `trials`.
@@ -54,7 +61,7 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Es
 
 
 def pass_at_k(samples: int, successes: int, k: int) -> float:
-    """Probability that at least one of `k` samples of an item succeeds, estimated without bias.
+    """Return an unbiased estimate of the probability that at least one of `k` samples of a task succeeds.
 
     `1 - C(n-c, k) / C(n, k)` for c successes in n samples: Chen et al. 2021 (arXiv 2107.03374), equation 1.
 
@@ -66,72 +73,80 @@ def pass_at_k(samples: int, successes: int, k: int) -> float:
     return 1.0 - math.comb(samples - successes, k) / math.comb(samples, k)
 
 
-def mean_over_items(values_by_item: Mapping[str, Sequence[float]], confidence: float = 0.95) -> Estimate:
-    """Mean over items of the mean of each item's samples, with a t interval over items.
+def mean_over_tasks(
+    values_by_task: Mapping[str, Sequence[float]],
+    confidence: float = 0.95,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> Estimate:
+    """Return the mean over tasks of the mean of each task's samples, with a t interval over tasks.
 
-    For n items with means m_i: `mean ± t(n-1) · s / sqrt(n)`, s being the standard deviation of the m_i.
-    For one sample of 0 or 1 per item prefer `wilson_interval`, which has a width even if all are equal.
+    For n tasks with means m_i: `mean ± t(n-1) · s / sqrt(n)`, where s is the standard deviation of the m_i. One task
+    has no spread: its interval is the whole range of values, or its mean where the range is not bounded. For one
+    sample of 0 or 1 per task prefer `wilson_interval`, which has a width even if all are equal.
 
     Args:
-        values_by_item: samples of each item, at least one item and one sample each.
+        values_by_task: samples of each task, at least one task and one sample each.
         confidence: coverage of the interval, in 0 to 1.
+        least: smallest possible value; the interval is clipped to it.
+        most: largest possible value; the interval is clipped to it.
 
     Raises:
-        ValueError: there is no item, or an item has no sample.
+        ValueError: there is no task, or a task has no sample.
     """
-    empty = [item for item, values in values_by_item.items() if not values]
-    if not values_by_item or empty:
-        raise ValueError(f"Every item needs a sample; {len(values_by_item)} items, without samples: {empty[:3]}.")
-    return _t_interval([fmean(values) for values in values_by_item.values()], confidence)
+    empty = [task for task, values in values_by_task.items() if not values]
+    if not values_by_task or empty:
+        raise ValueError(f"Every task needs a sample; {len(values_by_task)} tasks, without samples: {empty[:3]}.")
+    return _t_interval([fmean(values) for values in values_by_task.values()], confidence, least, most)
 
 
 def paired_difference(
-    values_by_item: Mapping[str, Sequence[float]],
-    baseline_by_item: Mapping[str, Sequence[float]],
+    values_by_task: Mapping[str, Sequence[float]],
+    baseline_by_task: Mapping[str, Sequence[float]],
     confidence: float = 0.95,
 ) -> Estimate:
-    """How much better than a baseline in a share of 0 to 1, item by item, with an interval over items' differences.
+    """Return the difference to a baseline of values in 0 to 1, paired by task, with an interval over tasks.
 
-    The interval is Student's; where all items differ alike, which tells nothing of their spread, it is that of
-    `unanimous_interval`. Pairing takes out how hard each item is, so that smaller differences show than by comparing
-    two intervals (Miller, arXiv 2411.00640, section 4). The two need not have equally many samples.
+    Pairing removes the difficulty of each task, so that smaller differences show than by comparing two intervals
+    (Miller, arXiv 2411.00640, section 4). The interval is a t interval, clipped to -1 to 1. If the differences of all
+    tasks are equal, it is that of `unanimous_interval`. The two sides may have different numbers of samples.
 
     Raises:
-        ValueError: the two do not have the same items, or one has no sample.
+        ValueError: the sides have different tasks, or a task has no sample.
     """
-    if values_by_item.keys() != baseline_by_item.keys():
-        unpaired = sorted(values_by_item.keys() ^ baseline_by_item.keys())
-        raise ValueError(f"Both sides must have the same items; only one has {len(unpaired)}, such as {unpaired[:3]}.")
-    if not values_by_item or not all([*values_by_item.values(), *baseline_by_item.values()]):
-        raise ValueError("Every item needs a sample on both sides.")
-    differences = [fmean(values) - fmean(baseline_by_item[item]) for item, values in values_by_item.items()]
+    if values_by_task.keys() != baseline_by_task.keys():
+        unpaired = sorted(values_by_task.keys() ^ baseline_by_task.keys())
+        raise ValueError(f"Both sides must have the same tasks; only one has {len(unpaired)}, such as {unpaired[:3]}.")
+    if not values_by_task or not all([*values_by_task.values(), *baseline_by_task.values()]):
+        raise ValueError("Every task needs a sample on both sides.")
+    differences = [fmean(values) - fmean(baseline_by_task[task]) for task, values in values_by_task.items()]
     if max(differences) - min(differences) < 1e-9:
         return unanimous_interval(differences[0], len(differences), -1.0, 1.0, confidence)
-    return _t_interval(differences, confidence)
+    return _t_interval(differences, confidence, -1.0, 1.0)
 
 
-def unanimous_interval(value: float, items: int, least: float, most: float, confidence: float = 0.95) -> Estimate:
-    """The interval of a mean all of whose draws were equal, where a t interval would have no width.
+def unanimous_interval(value: float, tasks: int, least: float, most: float, confidence: float = 0.95) -> Estimate:
+    """Return the interval of a mean whose draws were all equal, where a t interval would have no width.
 
-    With the given confidence at most a share `p = 1 - (1 - confidence) ** (1 / items)` of further draws is another
-    one (Clopper and Pearson 1934, for no event in `items` trials), and such a draw lies in `least` to `most`.
+    With the given confidence at most a share `p = 1 - (1 - confidence) ** (1 / tasks)` of further draws differs
+    (Clopper and Pearson 1934, for no event in `tasks` trials), and such a draw lies in `least` to `most`.
 
     Args:
-        value: of every draw.
-        items: number of draws, >= 1.
-        least: smallest value that a draw can have.
-        most: largest one.
+        value: value of every draw.
+        tasks: number of draws, >= 1.
+        least: smallest possible value of a draw.
+        most: largest possible value of a draw.
         confidence: coverage of the interval, in 0 to 1.
     """
-    other = 1 - (1 - confidence) ** (1 / items)
-    return Estimate(value, value - other * (value - least), value + other * (most - value), items)
+    other = 1 - (1 - confidence) ** (1 / tasks)
+    return Estimate(value, value - other * (value - least), value + other * (most - value), tasks)
 
 
 def t_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t distribution, within 0.2 % between 0.025 and 0.975 and 0.8 % between 0.005 and 0.995.
+    """Return a quantile of Student's t distribution.
 
-    Closed form for 1 and 2 degrees of freedom, beyond them the expansion of Abramowitz and Stegun
-    26.7.5 in powers of 1 / degrees.
+    Closed form for 1 and 2 degrees of freedom; for more, the expansion of Abramowitz and Stegun 26.7.5 in powers of
+    1 / degrees. The error is at most 0.2 % between 0.025 and 0.975, and 0.8 % between 0.005 and 0.995.
     """
     if degrees == 1:
         return math.tan(math.pi * (probability - 0.5))
@@ -147,9 +162,10 @@ def t_quantile(probability: float, degrees: int) -> float:
     return x + math.fsum(term / math.pow(degrees, power) for power, term in enumerate(terms, start=1))
 
 
-def _t_interval(draws: Sequence[float], confidence: float) -> Estimate:
+def _t_interval(draws: Sequence[float], confidence: float, least: float, most: float) -> Estimate:
     mean = fmean(draws)
     if len(draws) == 1:
-        return Estimate(mean, mean, mean, 1)
+        bounded = math.isfinite(least) and math.isfinite(most)
+        return Estimate(mean, least, most, 1) if bounded else Estimate(mean, mean, mean, 1)
     half = t_quantile((1 + confidence) / 2, len(draws) - 1) * stdev(draws) / math.sqrt(len(draws))
-    return Estimate(mean, mean - half, mean + half, len(draws))
+    return Estimate(mean, max(least, mean - half), min(most, mean + half), len(draws))

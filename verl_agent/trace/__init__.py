@@ -1,1 +1,1 @@
-"""Records, metrics, statistics and pictures of what a run did; knows neither tokens nor verl."""
+"""Records, metrics, progress, plots and provenance of runs; independent of tokens and of verl."""

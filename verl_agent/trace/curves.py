@@ -1,4 +1,4 @@
-"""Draw the metrics of a run as one picture of learning curves."""
+"""Learning curves of a run, as one PNG file."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from verl_agent.trace.metrics_log import ENTROPY, GAP, read_metrics, validation_
 from verl_agent.types import StopReason
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#9a9a9a"
-"""Colours that colour-blind readers can tell apart (Okabe and Ito)."""
+"""Palette for colour-blind readers (Okabe and Ito)."""
 
 STOP_COLOURS = {
     StopReason.TERMINATED: GREEN,
@@ -26,23 +26,23 @@ STOP_COLOURS = {
     StopReason.CANCELLED: GREY,
 }
 PHASE_COLOURS = {"gen": BLUE, "old_log_prob": ORANGE, "update_actor": GREEN, "update_weights": PURPLE}
-"""Phases of a step that are drawn apart, as verl names them in `timing_s/<phase>`."""
+"""Phases of a step with a colour of their own, as verl names them in `timing_s/<phase>`."""
 
 SMOOTH_FROM = 40
-"""Steps from which noisy curves get a running mean."""
+"""Number of steps from which noisy curves get a running mean."""
 
 Series = tuple[list[int], list[float]]
-"""Steps and the values logged there."""
+"""Steps and the values logged at them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The metrics of a run, as series over steps."""
+    """Metrics of a run, as series over steps."""
 
     by_step: Mapping[int, Mapping[str, float]]
 
     def series(self, *names: str) -> Series:
-        """The first of `names` that was logged; empty if none was."""
+        """Return the series of the first of `names` that was logged, or an empty one."""
         for name in names:
             steps = [step for step, values in self.by_step.items() if name in values]
             if steps:
@@ -50,7 +50,7 @@ class Log:
         return [], []
 
     def validation(self, measure: str) -> dict[str, Series]:
-        """Validation results of one measure, by data source."""
+        """Return the validation results of one measure by data source."""
         by_source: dict[str, Series] = {}
         for step, values in self.by_step.items():
             for score in validation_scores(dict(values)):
@@ -62,32 +62,32 @@ class Log:
 
 
 def plot_curves(metrics: Path | str | Iterable[Path | str], png: Path | str, title: str = "") -> Path:
-    """Draw the learning curves of a run, 1200 pixels wide. Panels without data are left out.
+    """Plot the learning curves of a run, 1200 pixels wide, without panels that have no data.
 
     Args:
-        metrics: the log of verl's `file` logger, or those of a run and its restarts, oldest first.
-        png: the picture to write; its folder is created.
-        title: heading of the picture.
+        metrics: path of the log of verl's `file` logger, or paths of the logs of all starts, oldest first.
+        png: path of the PNG file; its folder is created.
+        title: title above the panels.
 
     Returns:
-        The path of the picture.
+        Path of the PNG file.
 
     Raises:
-        ConfigError: the log holds nothing that can be drawn.
+        ConfigError: the log has no metric that a panel shows.
     """
     log = Log(read_metrics(metrics))
     panels = [panel for panel in PANELS if panel.has_data(log)]
     if not panels:
-        raise ConfigError(f"Nothing to draw in {metrics}: none of the metrics that the curves show was logged.")
+        raise ConfigError(f"Nothing to plot in {metrics}: none of the metrics of the learning curves was logged.")
     rows = (len(panels) + 1) // 2
     figure = Figure(figsize=(12, 0.6 + 3.0 * rows), dpi=100, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr,call-arg]
     if title:
         figure.suptitle(title, fontsize=15, fontweight="bold")
     grid = figure.add_gridspec(rows, 2)
-    for place, panel in enumerate(panels):
-        alone = place % 2 == 0 and panel is panels[-1]
-        axes = figure.add_subplot(grid[place // 2, :] if alone else grid[place // 2, place % 2])
+    for index, panel in enumerate(panels):
+        alone = index % 2 == 0 and panel is panels[-1]
+        axes = figure.add_subplot(grid[index // 2, :] if alone else grid[index // 2, index % 2])
         panel.draw(axes, log)
         _style(axes, panel.title, log)
     path = Path(png)
@@ -97,18 +97,19 @@ def plot_curves(metrics: Path | str | Iterable[Path | str], png: Path | str, tit
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Mean of the `window` values that end at each position; of fewer at the start."""
+    """Return the mean of the last `window` values at each position, of fewer at the start."""
     return [fmean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
 
 
 def _style(axes: Axes, title: str, log: Log) -> None:
-    """Same look and same steps for every panel; the legend lies between title and plot, hiding nothing."""
+    """Apply the same style and step range to a panel, with the legend between title and plot."""
     labels = axes.get_legend_handles_labels()[1]
     axes.set_title(title, fontsize=12, loc="left", fontweight="bold", pad=24 if labels else 8)
     if labels:
         size = 9.5 if len(labels) < 5 else 8.5
-        look: dict[str, float] = {"fontsize": size, "handlelength": 1.2, "columnspacing": 1.0, "handletextpad": 0.4}
-        legend = axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.985), ncols=len(labels), frameon=False, **look)
+        spacing: dict[str, float] = {"fontsize": size, "handlelength": 1.2, "columnspacing": 1.0, "handletextpad": 0.4}
+        anchor = (-0.01, 0.985)
+        legend = axes.legend(loc="lower left", bbox_to_anchor=anchor, ncols=len(labels), frameon=False, **spacing)
         legend.set_in_layout(False)
     first, last = min(log.by_step), max(log.by_step)
     margin = max(0.6, 0.01 * (last - first))
@@ -135,8 +136,8 @@ def _line(axes: Axes, series: Series, colour: str, label: str = "") -> None:
 
 
 def _validation_points(axes: Axes, log: Log, measure: str) -> None:
-    looks = zip(cycle("osD^"), cycle((ORANGE, GREEN, RED, PURPLE)), strict=False)
-    for (source, (steps, values)), (marker, colour) in zip(log.validation(measure).items(), looks, strict=False):
+    styles = zip(cycle("osD^"), cycle((ORANGE, GREEN, RED, PURPLE)), strict=False)
+    for (source, (steps, values)), (marker, colour) in zip(log.validation(measure).items(), styles, strict=False):
         (points,) = axes.plot(steps, values, color=colour, linestyle="--", linewidth=1.2, zorder=3)
         points.set(marker=marker, markersize=6, markeredgecolor="white", label=f"validation: {source}")
 
@@ -164,8 +165,10 @@ def _draw_turns(axes: Axes, log: Log) -> None:
 def _draw_stops(axes: Axes, log: Log) -> None:
     steps = [step for step, values in log.by_step.items() if any(f"stop/{reason}" in values for reason in StopReason)]
     shares = {reason: [log.by_step[step].get(f"stop/{reason}", 0.0) for step in steps] for reason in StopReason}
-    seen = [reason for reason in StopReason if any(shares[reason])]
-    _stack(axes, steps, [shares[reason] for reason in seen], [STOP_COLOURS[reason] for reason in seen], list(seen))
+    present = [reason for reason in StopReason if any(shares[reason])]
+    _stack(
+        axes, steps, [shares[reason] for reason in present], [STOP_COLOURS[reason] for reason in present], list(present)
+    )
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
 
@@ -182,18 +185,18 @@ def _draw_gap(axes: Axes, log: Log) -> None:
 def _draw_seconds(axes: Axes, log: Log) -> None:
     steps, totals = log.series("timing_s/step")
     phases = {phase: [log.by_step[step].get(f"timing_s/{phase}", 0.0) for step in steps] for phase in PHASE_COLOURS}
-    seen = [phase for phase in phases if any(phases[phase])]
-    known = [sum(phases[phase][i] for phase in seen) for i in range(len(steps))]
+    present = [phase for phase in phases if any(phases[phase])]
+    known = [sum(phases[phase][i] for phase in present) for i in range(len(steps))]
     rest = [max(0.0, total - part) for total, part in zip(totals, known, strict=True)]
-    colours = [PHASE_COLOURS[phase] for phase in seen]
-    _stack(axes, steps, [*(phases[phase] for phase in seen), rest], [*colours, GREY], [*seen, "rest"])
+    colours = [PHASE_COLOURS[phase] for phase in present]
+    _stack(axes, steps, [*(phases[phase] for phase in present), rest], [*colours, GREY], [*present, "rest"])
     axes.set_ylim(bottom=0)
 
 
 def _stack(
     axes: Axes, steps: Sequence[int], layers: Sequence[Sequence[float]], colours: Sequence[str], labels: Sequence[str]
 ) -> None:
-    """Stacked bars for few steps, where an area would hide that steps are apart; else areas."""
+    """Draw stacked bars for few steps, where areas would hide that steps are discrete, and areas for many."""
     if len(steps) >= SMOOTH_FROM:
         axes.stackplot(steps, *layers, colors=colours, labels=labels, alpha=0.9, linewidth=0)
         return
@@ -205,7 +208,15 @@ def _stack(
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot: shown if any of the metrics that start with `needs` was logged, and `instead_of` was not."""
+    """One plot.
+
+    Attributes:
+        title: heading of the plot.
+        needs: prefixes of metric names; the panel has data if one of them was logged.
+        draw: function that draws the plot.
+        measure: validation measure that the panel shows too, or "".
+        instead_of: metric name that hides the panel if it was logged, or "".
+    """
 
     title: str
     needs: tuple[str, ...]
@@ -214,7 +225,7 @@ class Panel:
     instead_of: str = ""
 
     def has_data(self, log: Log) -> bool:
-        """Whether there is anything to show."""
+        """Return True if the log has data for the panel."""
         logged = {name for values in log.by_step.values() for name in values}
         if self.instead_of in logged:
             return False
@@ -231,4 +242,4 @@ PANELS = (
     Panel("Engine against trainer (mean Δ log-prob)", GAP[1:], _draw_gap, instead_of=GAP[0]),
     Panel("Time of a step (seconds)", ("timing_s/step",), _draw_seconds),
 )
-"""The panels, in reading order."""
+"""All panels, in reading order."""

@@ -1,4 +1,4 @@
-"""Every metric of ours, defined in one table, and how a batch of episodes becomes them."""
+"""Table of the metrics that this package logs, and their computation from a batch of episodes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,18 +9,18 @@ from typing import Self
 from verl_agent.types import Episode, StopReason
 
 INFO_PREFIX = "info/"
-"""Marks the measurements of an environment in `EpisodeSummary.to_fields()`."""
+"""Prefix of the environment's measurements in `EpisodeSummary.to_fields()`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a number in the log is.
+    """Definition of a logged number.
 
     Attributes:
-        name: `area/name`; a name that ends with `<...>` stands for a family.
+        name: name as `area/name`; `<...>` stands for a family of names.
         unit: unit of the value; a share lies in 0 to 1.
-        meaning: what is counted, and over what. Episodes are *sound* if their environment did its
-            part to the end; only these say something about the policy.
+        meaning: definition of the value. An episode is *valid* if its environment worked to the end and the run did
+            not cancel it; other episodes do not measure the policy.
     """
 
     name: str
@@ -29,46 +29,50 @@ class Metric:
 
 
 METRICS = (
-    Metric("episode/reward_mean", "environment's own", "return of a sound episode, on average"),
-    Metric("episode/shaped_return_mean", "credit's", "what a sound episode teaches, on average: scaled, with costs"),
-    Metric("episode/success_rate", "share", "sound episodes that solved their task"),
-    Metric("episode/turns_mean", "turns", "replies in a sound episode, on average"),
-    Metric("episode/turns_max", "turns", "replies in the longest sound episode"),
-    Metric("episode/tokens_mean", "tokens", "tokens that the model wrote in a sound episode, on average"),
-    Metric("episode/horizon", "turns", "turn limit of the step; the largest if episodes of several steps are mixed"),
-    Metric("episode/hit_horizon", "share", "sound episodes that used every turn allowed, solved or not"),
+    Metric("episode/reward_mean", "environment's own", "mean return of valid episodes"),
+    Metric("episode/shaped_return_mean", "as set by credit", "mean return of valid episodes after reward shaping"),
+    Metric("episode/success_rate", "share", "valid episodes that solved their task"),
+    Metric("episode/turns_mean", "turns", "mean number of replies in valid episodes"),
+    Metric("episode/turns_max", "turns", "number of replies in the longest valid episode"),
+    Metric("episode/tokens_mean", "tokens", "mean number of generated tokens in valid episodes"),
+    Metric("episode/horizon", "turns", "turn limit of the step; the largest one if steps are mixed"),
+    Metric("episode/hit_horizon", "share", "valid episodes that used all allowed turns, solved or not"),
     *(Metric(f"stop/{reason}", "share", f"episodes that ended with {reason.name}") for reason in StopReason),
-    Metric("action/<key>", "per turn", "a measurement that the environment reports, summed and divided by turns"),
-    Metric("success/<category>", "share", "sound episodes of one category of tasks that solved their task"),
-    Metric("env/<label>/<name>", "as <name>", "a metric of one environment of a mixture, over its valid episodes"),
-    Metric("env/retries", "count", "replays after a failed environment"),
-    Metric("env/errors", "count", "episodes whose environment failed at the last attempt too"),
+    Metric("action/<key>", "per turn", "measurement reported by the environment, divided by the number of turns"),
+    Metric("success/<category>", "share", "valid episodes of one task category that solved their task"),
+    Metric("env/<label>/<name>", "as <name>", "metric of one environment of a mixture, over its valid episodes"),
+    Metric("env/retries", "count", "retries after environment errors"),
+    Metric("env/errors", "count", "episodes whose environment failed at the last attempt"),
     Metric("env/error_rate", "share", "env/errors over all episodes"),
-    Metric("episode/uniform_groups", "count", "groups whose episodes all earned the same, so that none is better"),
-    Metric("env/groups_dropped", "count", "groups left out because too few sound episodes remained"),
-    Metric("time/generate_s_mean", "s", "time that a sound episode waited for the model, on average"),
-    Metric("time/env_s_mean", "s", "time that a sound episode waited for its environment, on average"),
+    Metric(
+        "episode/uniform_groups",
+        "count",
+        "groups whose episodes all have the same return, and no advantage",
+    ),
+    Metric("env/groups_dropped", "count", "groups left out because too few valid episodes remained"),
+    Metric("time/generate_s_mean", "s", "mean time that valid episodes waited for the model"),
+    Metric("time/env_s_mean", "s", "mean time that valid episodes waited for their environment"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSummary:
-    """What the metrics need of an episode, without its text.
+    """Numbers of an episode that the metrics need, without its text.
 
     Attributes:
-        reward: its return, in the environment's own units.
-        success: whether the task was solved.
+        reward: return, in the environment's own units.
+        success: True if the task was solved.
         turns: number of replies.
-        max_turns: the horizon that it was played under.
-        stop: why it ended.
-        tokens: number of tokens that the model wrote.
-        attempts: how often it was played, >= 1.
+        max_turns: turn limit of the episode.
+        stop: reason for its end.
+        tokens: number of generated tokens.
+        attempts: number of attempts, >= 1.
         generate_s: seconds spent waiting for the model.
         env_s: seconds spent waiting for the environment.
-        category: group of tasks that is reported separately, or "".
+        category: category of the task, or "".
         info: measurements of the environment, summed over turns.
         env_label: label of its environment in a mixture; "" for a run with one environment.
-        shaped_return: what it teaches; None where that is its reward.
+        shaped_return: return after reward shaping; None where it is `reward`.
     """
 
     reward: float
@@ -87,16 +91,16 @@ class EpisodeSummary:
 
     @property
     def effective_return(self) -> float:
-        """The return that the update sees."""
+        """Return that the policy update uses."""
         return self.reward if self.shaped_return is None else self.shaped_return
 
     @property
     def valid(self) -> bool:
-        """Whether the episode says something about the policy, as `Episode.valid`."""
+        """True if the episode measures the policy; see `Episode.valid`."""
         return self.stop not in (StopReason.ENV_ERROR, StopReason.CANCELLED)
 
     def to_fields(self) -> dict[str, float | int | str | bool]:
-        """A flat dict of plain values, the form in which a summary travels between processes."""
+        """Return a flat dict of plain values, for transport between processes."""
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "info"}
         plain["stop"] = str(self.stop)
         if self.shaped_return is None:
@@ -105,7 +109,7 @@ class EpisodeSummary:
 
     @classmethod
     def from_fields(cls, values: Mapping[str, float | int | str | bool]) -> Self:
-        """The inverse of `to_fields`; keys that are not its own are left out."""
+        """Build a summary from the output of `to_fields`; other keys are ignored."""
         return cls(
             reward=float(values["reward"]),
             success=bool(values["success"]),
@@ -127,10 +131,10 @@ class EpisodeSummary:
         )
 
 
-def summarize(
+def summarize_episode(
     episode: Episode, attempts: int = 1, env_label: str = "", shaped_return: float | None = None
 ) -> EpisodeSummary:
-    """The summary of an episode that was played `attempts` times, the last of them recorded here."""
+    """Summarize the last of `attempts` attempts at an episode."""
     info_totals: dict[str, float] = defaultdict(float)
     for turn in episode.turns:
         for key, value in turn.step.info.items() if turn.step else ():
@@ -155,26 +159,25 @@ def summarize(
 def episode_metrics(
     summaries: Iterable[EpisodeSummary], groups_dropped: int = 0, uniform_groups: int = 0
 ) -> dict[str, float]:
-    """The metrics of one batch of episodes.
+    """Return the metrics of one batch of episodes.
 
-    What has no value is left out rather than reported as 0: a batch without a sound episode has
-    no `episode/reward_mean`.
+    A metric without a value is left out, not reported as 0: without valid episodes there is no `episode/reward_mean`.
 
     Args:
-        summaries: every episode of the batch, failed ones included.
-        groups_dropped: groups that the batch lost to failed episodes.
-        uniform_groups: groups whose episodes all earned the same.
+        summaries: summaries of all episodes of the batch, failed ones included.
+        groups_dropped: number of groups left out because of failed episodes.
+        uniform_groups: number of groups whose episodes all have the same return.
     """
     every = list(summaries)
     if not every:
         return {"env/groups_dropped": float(groups_dropped)}
     valid = [summary for summary in every if summary.valid]
-    faults = sum(summary.stop is StopReason.ENV_ERROR for summary in every)
+    errors = sum(summary.stop is StopReason.ENV_ERROR for summary in every)
     metrics = {
         "episode/horizon": float(max(summary.max_turns for summary in every)),
         "env/retries": float(sum(summary.attempts - 1 for summary in every)),
-        "env/errors": float(faults),
-        "env/error_rate": faults / len(every),
+        "env/errors": float(errors),
+        "env/error_rate": errors / len(every),
         "env/groups_dropped": float(groups_dropped),
         "episode/uniform_groups": float(uniform_groups),
     }

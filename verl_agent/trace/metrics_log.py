@@ -1,7 +1,7 @@
-"""Read the metrics JSONL that verl's `file` logger writes, whole or while it grows.
+"""Reader of the metrics log that verl's `file` logger writes, for complete and for growing files.
 
-Each line is `{"step": int, "data": {name: value}}`. What is not a finite number is left out: verl
-writes NaN as null.
+Each line is `{"step": int, "data": {name: value}}`. Values that are not finite numbers are left out; verl writes NaN as
+null.
 """
 
 import json
@@ -19,10 +19,10 @@ _MEASURE = {"reward": "reward", "score": "reward", "acc": "success", "success": 
 
 
 ENTROPY = ("actor/entropy", "actor/entropy_loss")
-"""The policy's entropy in nats a token, measured before the update, or in it where verl makes no other pass."""
+"""Names of the policy's entropy in nats per token: measured before the update, or during it if verl makes one pass."""
 GAP = ("training/rollout_probs_diff_mean", "actor/ppo_kl")
-"""Engine against trainer on the sampled tokens: mean absolute difference of probabilities; or, where verl takes the
-engine's log-probs for the old ones (`bypass_mode`) and updates once a step, the mean difference of log-probs."""
+"""Names of the difference between engine and trainer on sampled tokens: the mean absolute difference of probabilities.
+If verl uses the engine's log-probs as old ones (`bypass_mode`), it is the mean difference of log-probs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class LoggedStep:
 
 @dataclass(frozen=True, slots=True)
 class ValidationScore:
-    """A result on the validation set of one data source, averaged over its items.
+    """Validation result of one data source, averaged over its tasks.
 
     Attributes:
-        source: data source, usually the name of the environment.
+        source: name of the data source, usually that of the environment.
         measure: `reward` or `success`.
-        value: the mean over items and samples.
+        value: mean over tasks and samples.
     """
 
     source: str
@@ -54,7 +54,7 @@ class ValidationScore:
 
 
 def parse_line(line: str | bytes) -> LoggedStep | None:
-    """The step that `line` logs, or None if it is no complete line of the log."""
+    """Return the step that `line` logs, or None if it is not a complete line of the log."""
     try:
         entry = json.loads(line)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -66,46 +66,45 @@ def parse_line(line: str | bytes) -> LoggedStep | None:
 
 
 def read_metrics(paths: Path | str | Iterable[Path | str]) -> dict[int, dict[str, float]]:
-    """Metrics by step, in order of steps.
+    """Return metrics by step, in order of steps.
 
-    A restarted run logs steps again, and its first line may hold only validation results of the
-    step that it resumed from. So lines of one step are merged and the last value of each metric is
-    kept.
+    A resumed run logs some steps again, and its first line may hold only validation results of the step from which it
+    resumed. Therefore the lines of one step are merged, and the last value of each metric is kept.
 
     Args:
-        paths: the log, or the logs of a run and its restarts from oldest to newest.
+        paths: path of the log, or paths of the logs of all starts of a run, oldest first.
     """
     by_step: dict[int, dict[str, float]] = {}
     for path in [paths] if isinstance(paths, Path | str) else paths:
         for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
             logged = parse_line(line)
             if logged is None:
-                logger.warning("%s:%d: left out, not a line of metrics", path, number)
+                logger.warning("%s:%d: skipped, not a line of metrics", path, number)
                 continue
             by_step.setdefault(logged.step, {}).update(logged.values)
     return dict(sorted(by_step.items()))
 
 
 def validation_scores(values: dict[str, float]) -> list[ValidationScore]:
-    """Validation results among the metrics of a step, in order of their source.
+    """Return the validation results among the metrics of a step, in order of their source.
 
-    Of several sample counts logged for the same measure, the largest counts.
+    If a measure is logged for several sample counts, the largest count is used.
     """
     best: dict[tuple[str, str], tuple[int, float]] = {}
     for name, value in values.items():
-        if found := _VALIDATION.fullmatch(name):
-            key, samples = (found["source"], _MEASURE[found["name"]]), int(found["samples"])
+        if match := _VALIDATION.fullmatch(name):
+            key, samples = (match["source"], _MEASURE[match["name"]]), int(match["samples"])
             best[key] = max(best.get(key, (0, value)), (samples, value))
     return [ValidationScore(source, measure, value) for (source, measure), (_, value) in sorted(best.items())]
 
 
 class MetricsTail:
-    """Reads what was appended to a log since the last call.
+    """Reader of the lines appended to a log since the last call.
 
     The file may not exist yet, may end in the middle of a line, and may be emptied by a restart.
 
     Args:
-        path: the log.
+        path: path of the log.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -113,7 +112,7 @@ class MetricsTail:
         self._offset = 0
 
     def read(self) -> list[LoggedStep]:
-        """The complete lines that are new."""
+        """Return the steps of new complete lines."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -121,7 +120,7 @@ class MetricsTail:
                 self._offset = 0
             file.seek(self._offset)
             content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        parsed = [parse_line(line) for line in whole.splitlines()]
+        complete = content[: content.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        parsed = [parse_line(line) for line in complete.splitlines()]
         return [logged for logged in parsed if logged is not None]

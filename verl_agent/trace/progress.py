@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: one row a step, live in a terminal, plain lines in a log."""
+"""Progress of a training run: one row per step, as a live table in a terminal and as plain lines elsewhere."""
 
 import time
 from collections import deque
@@ -18,24 +18,24 @@ from rich.text import Text
 from verl_agent.trace.metrics_log import ENTROPY, GAP, LoggedStep, MetricsTail, validation_scores
 
 ROWS_SHOWN = 15
-"""Steps that stay visible in a terminal."""
+"""Number of latest steps shown in a terminal."""
 
 ROWS_PER_HEADER = 30
-"""Lines after which a log repeats its header."""
+"""Number of plain lines after which the header is repeated."""
 
 STEPS_FOR_ETA = 20
-"""Latest steps whose mean time predicts the remaining time."""
+"""Number of latest steps whose mean time predicts the remaining time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One number of a step.
+    """One column of the progress table.
 
     Attributes:
-        title: heading.
-        names: metric names; the first one that was logged is shown.
-        text: how a value reads.
-        width: characters in a log.
+        title: heading of the column.
+        names: metric names; the first logged one is shown.
+        text: function that formats a value.
+        width: number of characters in plain lines.
     """
 
     title: str
@@ -54,19 +54,19 @@ COLUMNS = (
     Column("gap", GAP, "{:.4f}".format),
     Column("seconds", ("timing_s/step",), "{:.1f}".format, 9),
 )
-"""What is shown of a step, between its number and the remaining time."""
+"""Columns between the step number and the remaining time."""
 
 
 class ProgressView:
-    """Follows the metrics log of a run and shows it.
+    """View that follows the metrics log of a run.
 
-    In a terminal a table is redrawn in place; elsewhere each step is one line. Use it as a context
-    manager, and call `update` every second or so.
+    In a terminal a table is redrawn in place; elsewhere each step is one line. Use it as a context manager and call
+    `update` about once a second.
 
     Args:
-        metrics_path: log of verl's `file` logger; it may not exist yet.
-        total_steps: training steps of the whole run.
-        console: where to show it.
+        metrics_path: path of the log of verl's `file` logger; it may not exist yet.
+        total_steps: number of training steps of the whole run.
+        console: output console.
     """
 
     def __init__(self, metrics_path: Path | str, total_steps: int, console: Console) -> None:
@@ -82,7 +82,7 @@ class ProgressView:
         self._ended = False
         self._since_s = time.monotonic()
         self._spinner = Spinner("dots")
-        # Rich would send what libraries print to the terminal; it belongs into the log (see `terminal.redirect_output`).
+        # Rich would print the output of libraries in the terminal; `redirect_output` sends it to the log.
         self._live = Live(
             console=console,
             get_renderable=self._render,
@@ -92,19 +92,19 @@ class ProgressView:
         )
 
     def __enter__(self) -> Self:
-        """Start to draw, if there is a terminal."""
+        """Start the live table if the console is a terminal."""
         if self._redraws:
             self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Show what is still unread and leave the last state on the screen."""
+        """Show unread steps and leave the last state on the screen."""
         self.update()
         self._ended = True
         self._live.stop()
 
     def phase(self, text: str) -> None:
-        """Say what the run is doing now, such as `starting Ray`; an empty text ends it."""
+        """Show the current phase, for example `starting Ray`; an empty text ends the phase."""
         if text == self._phase:
             return
         self._phase, self._since_s = text, time.monotonic()
@@ -114,7 +114,7 @@ class ProgressView:
             self._print(f"{text} ...")
 
     def update(self) -> None:
-        """Show what was logged since the last call."""
+        """Show the steps logged since the last call."""
         for logged in self._tail.read():
             self._show(logged)
 
@@ -146,8 +146,8 @@ class ProgressView:
     def _row(self, logged: LoggedStep) -> list[str]:
         cells = [f"{logged.step}/{self.total_steps}"]
         for column in COLUMNS:
-            found = [logged.values[name] for name in column.names if name in logged.values]
-            cells.append(column.text(found[0]) if found else "-")
+            values = [logged.values[name] for name in column.names if name in logged.values]
+            cells.append(column.text(values[0]) if values else "-")
         return [*cells, self._time_left(logged.step)]
 
     def _time_left(self, step: int) -> str:

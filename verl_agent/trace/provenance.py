@@ -1,4 +1,4 @@
-"""Where numbers come from: command, commit, versions, machine and time."""
+"""Provenance of results: command, commit, versions, machine and time."""
 
 import os
 import platform
@@ -22,20 +22,20 @@ PACKAGES = {
     "torch": ("torch",),
     "transformers": ("transformers",),
 }
-"""What decides numbers, and the distributions that carry it."""
+"""Packages that affect results, with the distributions that may provide each."""
 GIT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What a result must say of itself to be repeated.
+    """Facts needed to reproduce a result.
 
     Attributes:
-        time: when it was written, UTC, ISO 8601.
-        command: the command line of this process.
-        commit: git commit of this package's source, with `-dirty` if it was changed; `unknown` outside git.
-        versions: by package; `unknown` if it is not installed.
-        machine: processor, cores, memory and accelerators, in words.
+        time: time of writing, UTC, ISO 8601.
+        command: command line of the process.
+        commit: git commit of this package, with `-dirty` if files were changed; `unknown` outside git.
+        versions: version of each package; `unknown` if it is not installed.
+        machine: description of processor, cores, memory and accelerators.
     """
 
     time: str
@@ -46,7 +46,7 @@ class Provenance:
 
     @classmethod
     def collect(cls) -> Self:
-        """That of this process, now."""
+        """Return the provenance of this process."""
         return cls(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             command=shlex.join(sys.orig_argv),
@@ -57,7 +57,7 @@ class Provenance:
 
 
 def git_commit(folder: Path) -> str:
-    """The commit that `folder` is checked out at; `unknown` outside git and for an installed copy."""
+    """Return the checked-out commit of `folder`; `unknown` outside git and for an installed copy."""
     if "site-packages" in folder.parts:
         return UNKNOWN
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -69,7 +69,7 @@ def git_commit(folder: Path) -> str:
 
 
 def installed_version(distributions: tuple[str, ...]) -> str:
-    """Version of the first of these distributions that is installed."""
+    """Return the version of the first installed distribution."""
     for name in distributions:
         try:
             return version(name)
@@ -79,7 +79,7 @@ def installed_version(distributions: tuple[str, ...]) -> str:
 
 
 def machine() -> dict[str, str | int | list[str]]:
-    """This machine, without its name."""
+    """Return a description of this machine without its name."""
     return {
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -95,7 +95,7 @@ def machine() -> dict[str, str | int | list[str]]:
 
 def _first_match(path: Path, pattern: str) -> str:
     try:
-        found = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"))
+        match = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
-    return found[1].strip() if found else ""
+    return match[1].strip() if match else ""

@@ -24,7 +24,7 @@ from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens
-from verl_agent.trace.metrics import summarize
+from verl_agent.trace.metrics import summarize_episode
 from verl_agent.trace.record import EpisodeMeta, Purpose, to_record
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, TaskItem
@@ -196,7 +196,7 @@ class EpisodeLoop(AgentLoopBase):
         episode, segments = tries[-1], policy.tokens.segments()
         credit = turn_rewards(episode, self._credit(row))
         learnt = sum(credit.rewards)
-        summary = summarize(episode, len(tries), env_label=self._label(row), shaped_return=learnt)
+        summary = summarize_episode(episode, len(tries), env_label=self._label(row), shaped_return=learnt)
         credits_ = credit.split([replies(segment.response_mask) for segment in segments])
         return [
             AgentLoopOutput(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verl_agent.evaluation.statistics import mean_over_items
+from verl_agent.evaluation.statistics import mean_over_tasks
 
 COLLAPSE = 0.2
 """Share of success that a run may lose from its best validation to its last before it counts as collapsed."""
@@ -32,7 +32,7 @@ def over_seeds(values: Sequence[float]) -> str:
     """Mean over seeds with a t interval of 95 %; one seed has no interval."""
     if len(values) == 1:
         return f"{values[0]:.3f}"
-    return str(mean_over_items({str(seed): [value] for seed, value in enumerate(values)}))
+    return str(mean_over_tasks({str(seed): [value] for seed, value in enumerate(values)}))
 
 
 def at_budget(run: Sequence[Point], env_steps: int) -> float:

@@ -38,7 +38,7 @@ def rounds_table(found: Sequence[RoundResult]) -> Table:
     for one in sorted(found, key=lambda one: (one.env, one.round)):
         result = one.result
         turns = "-" if result.turns_mean is None else f"{result.turns_mean:.1f}"
-        cells = (str(result.items), str(result.episodes), escape(str(result.success or "-")))
+        cells = (str(result.tasks), str(result.episodes), escape(str(result.success or "-")))
         gain = escape(str(one.gain.difference)) if one.gain else ""
         table.add_row(str(one.round), escape(one.env), *cells, gain, turns)
     return table
