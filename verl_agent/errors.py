@@ -13,6 +13,7 @@ Anything else that escapes is a bug of ours and propagates.
 """
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -53,3 +54,24 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names) or 'none'}."
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return type, message and source line of an exception that someone else's code raised.
+
+    The line is the innermost one of the package that this package called, such as that of an adapter.
+
+    Example:
+        `KeyError: 'observation' (/home/me/my_env/adapter.py:42)`
+    """
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{text} ({error.filename}:{error.lineno})"
+    frames = [
+        (str(frame.f_globals.get("__name__", "")).partition(".")[0], f"{frame.f_code.co_filename}:{line}")
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    own = __name__.partition(".")[0]
+    package = next((name for name, _ in frames if name not in (own, "importlib")), own)
+    lines = [line for name, line in frames if name == package]
+    return f"{text} ({lines[-1]})" if lines else text

@@ -80,7 +80,9 @@ def test_policy_reads_the_whole_conversation():
     ],
 )
 def test_environment_error_names_the_call_and_the_cause(talk, error):
-    assert run(["a"], **talk)[0].error == error
+    cause, _, line = run(["a"], **talk)[0].error.partition(" (")
+    assert cause == error
+    assert ("fakes.py:" in line) == (talk["fault"] == "raise")
 
 
 @pytest.mark.parametrize("fault", ["raise", "hang"])

@@ -187,6 +187,20 @@ def test_an_error_of_the_adapter_leaves_its_session_to_be_closed():
     assert (stats["faults"], stats["sessions"]) == (1, 1)
 
 
+def test_a_failure_names_the_adapters_line_and_is_logged_once(caplog):
+    async def fail(pool):
+        session, errors = await begun(pool), []
+        for _ in range(3):
+            with pytest.raises(EnvError) as error:
+                await pool.step(session, "raise")
+            errors.append(str(error.value))
+        return errors
+
+    assert all("tests/support/hosted.py:" in error for error in with_pool(fail))
+    (record,) = [record for record in caplog.records if "KeyError" in record.getMessage()]
+    assert record.exc_info is not None
+
+
 class Refused(EnvError):
     """An error that only one adapter knows, with a constructor of its own."""
 

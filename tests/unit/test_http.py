@@ -279,10 +279,8 @@ def test_a_closed_session_is_unknown_and_the_others_play_on(guess):
 def test_an_environment_that_raises_is_a_502_with_its_words():
     with talking(fault="raise") as running:
         session = begin(running)
-        assert (
-            refused(post(running, "/step", {"id": session, "action": "x"}), 502)
-            == "step failed: KeyError: 'observation'"
-        )
+        message = refused(post(running, "/step", {"id": session, "action": "x"}), 502)
+        assert message.startswith("step failed: KeyError: 'observation' (")
         assert post(running, "/close", {"id": session}).status_code == 200
 
 

@@ -1,4 +1,4 @@
-"""Environments are found by name, and a wrong name is answered with what to write instead."""
+"""The registry: loading environments by name, their options, and the errors of wrong names and broken packages."""
 
 import asyncio
 import pickle
@@ -17,6 +17,10 @@ from verl_agent.errors import ConfigError
 OTHER_ENVIRONMENTS = """
 [verl_agent.envs]
 other_absent = a_module_that_is_not_installed:Env
+other_misspelt = other_envs:Emty
+other_broken = broken_envs:Broken
+other_unparsable = unparsable_envs:Env
+other_careless = other_envs:Careless
 other_wrong_kind = collections:OrderedDict
 other_empty = other_envs:Empty
 other_twice = other_envs:Twice
@@ -39,17 +43,33 @@ class Empty(EnvAdapter):
 class Twice(Empty):
     def tasks(self, split):
         return [TaskItem("other_twice", "1"), TaskItem("other_twice", "1")]
+
+
+class Careless(Empty):
+    def __init__(self, size=1):
+        self.size = 10 / size
+
+    def tasks(self, split):
+        return [][0]
+"""
+
+BROKEN_MODULE = """
+from verl_agent.envs.base import EnvAdapter
+
+import a_package_that_is_not_installed
 """
 
 
 @pytest.fixture
 def other_package(tmp_path: Path):
-    """Another installed package that registers environments, some of them broken."""
+    """Another installed package that registers environments; some are broken."""
     metadata = tmp_path / "other_envs-1.0.dist-info"
     metadata.mkdir()
     metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: other-envs\nVersion: 1.0\n")
     metadata.joinpath("entry_points.txt").write_text(OTHER_ENVIRONMENTS)
     tmp_path.joinpath("other_envs.py").write_text(OTHER_MODULE)
+    tmp_path.joinpath("broken_envs.py").write_text(BROKEN_MODULE)
+    tmp_path.joinpath("unparsable_envs.py").write_text("def step(:\n")
     sys.path.insert(0, str(tmp_path))
     yield
     sys.path.remove(str(tmp_path))
@@ -57,7 +77,7 @@ def other_package(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("name", "adapter"), [("textcraft", TextCraft), ("guess_number", GuessNumber)])
-def test_our_environments_are_registered(name, adapter):
+def test_the_environments_of_this_package_are_registered(name, adapter):
     assert load_adapter(name) is adapter
 
 
@@ -65,26 +85,55 @@ def test_another_package_registers_environments(other_package):
     assert issubclass(load_adapter("other_empty"), EnvAdapter)
 
 
-def test_a_misspelt_name_is_answered_with_the_right_one():
+def test_a_misspelt_name_suggests_the_right_one():
     with pytest.raises(ConfigError, match=r"env\.name='textcrat' is not registered\. Did you mean 'textcraft'\?"):
         load_adapter("textcrat")
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"Known: .*guess_number.*textcraft"):
+def test_an_unknown_name_lists_the_known_ones_and_how_to_install_another():
+    with pytest.raises(ConfigError, match=r"Known: .*guess_number.*textcraft.*`pip install -e \.` in its folder"):
         load_adapter("???")
 
 
-def test_an_environment_that_does_not_import_says_what_to_install(other_package):
-    with pytest.raises(
-        ConfigError, match=r"does not import: No module named .*pip install 'verl-agent\[other_absent\]'"
-    ):
-        load_adapter("other_absent")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("other_absent", "the module a_module_that_is_not_installed does not exist. Correct the entry point"),
+        ("other_misspelt", "other_envs.py has no 'Emty'. Did you mean 'Empty'? Correct the entry point"),
+        ("other_wrong_kind", "collections:OrderedDict, which is not a subclass of EnvAdapter. Correct the entry point"),
+        ("other_broken", "ModuleNotFoundError: No module named 'a_package_that_is_not_installed'"),
+        ("other_broken", "/broken_envs.py:4)"),
+        ("other_unparsable", "/unparsable_envs.py:1)"),
+    ],
+)
+def test_an_entry_point_that_names_no_adapter_raises_config_error(other_package, name, message):
+    with pytest.raises(ConfigError) as error:
+        load_adapter(name)
+    assert message in str(error.value)
+    assert "verl-agent[" not in str(error.value)
 
 
-def test_what_is_no_adapter_is_refused(other_package):
-    with pytest.raises(ConfigError, match="collections:OrderedDict, which is not a subclass of EnvAdapter"):
-        load_adapter("other_wrong_kind")
+def test_a_missing_package_of_this_projects_own_environment_names_the_extra(tmp_path: Path):
+    """In a process of its own, where the package does not exist."""
+    code = (
+        "import sys; sys.modules['aiohttp'] = None\n"
+        "from verl_agent.envs.registry import load_adapter\n"
+        "try: load_adapter('http')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert printed.startswith("ConfigError env.name='http'")
+    assert "the package aiohttp is not installed. Install what it needs: pip install 'verl-agent[http]'." in printed
+
+
+def test_an_exception_of_the_constructor_names_file_and_line(other_package):
+    with pytest.raises(ConfigError, match=r"env\.options of 'other_careless': ZeroDivisionError: .*_envs\.py:22\)"):
+        make_env("other_careless", {"size": 0})
+
+
+def test_an_exception_of_tasks_names_file_and_line(other_package):
+    with pytest.raises(ConfigError, match=r"does not list the tasks of 'train': IndexError: .*other_envs\.py:25\)"):
+        list_tasks("other_careless", "train")
 
 
 def test_options_configure_an_instance():
@@ -92,7 +141,7 @@ def test_options_configure_an_instance():
     assert isinstance(env, GuessNumber) and env.tolerant
 
 
-def test_an_unknown_option_is_answered_with_the_right_one():
+def test_an_unknown_option_suggests_the_right_one():
     with pytest.raises(ConfigError, match=r"env\.options\.tolerent is not an option .* Did you mean 'tolerant'\?"):
         make_env("guess_number", {"tolerent": True})
 
@@ -111,30 +160,30 @@ def test_new_sessions_and_pickles_keep_the_options_and_nothing_else(copy):
     assert not hasattr(again, "target")
 
 
-def test_tasks_are_listed_by_id():
+def test_list_tasks_returns_items_by_id():
     items = list_tasks("guess_number", "train")
     assert (len(items), items["100:1"].data["target"]) == (390, 1)
 
 
-def test_a_misspelt_split_is_answered_with_the_right_one():
+def test_a_misspelt_split_suggests_the_right_one():
     with pytest.raises(ConfigError, match=r"no split 'trian'\. Did you mean 'train'\?"):
         list_tasks("guess_number", "trian")
 
 
-def test_a_split_without_tasks_is_refused(other_package):
+def test_a_split_without_tasks_raises_config_error(other_package):
     with pytest.raises(ConfigError, match="lists no tasks for split 'train'"):
         list_tasks("other_empty", "train")
 
 
-def test_ids_that_occur_twice_are_refused(other_package):
-    with pytest.raises(ConfigError, match="lists 1 task ids twice in split 'train'"):
+def test_duplicate_ids_raise_config_error(other_package):
+    with pytest.raises(ConfigError, match="lists 1 task ids more than once in split 'train'"):
         list_tasks("other_twice", "train")
 
 
-def test_the_command_lists_what_is_installed():
-    said = subprocess.check_output(
+def test_the_command_envs_lists_the_installed_environments():
+    printed = subprocess.check_output(
         [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "envs"],
         text=True,
         env={"COLUMNS": "200"},
     )
-    assert "small_train, small_test" in next(line for line in said.splitlines() if "guess_number" in line)
+    assert "small_train, small_test" in next(line for line in printed.splitlines() if "guess_number" in line)

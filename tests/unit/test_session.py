@@ -109,7 +109,9 @@ def test_a_hang_is_timed_out_and_its_adapter_is_closed():
 def test_an_adapter_that_does_not_start_is_an_error_of_the_episode(options, error):
     before = session_threads()
     episode = asyncio.run(one(talk_class(), **options))
-    assert (episode.stop, episode.error) == (StopReason.ENV_ERROR, error)
+    cause, _, line = episode.error.partition(" (")
+    assert (episode.stop, cause) == (StopReason.ENV_ERROR, error)
+    assert "fakes.py:" in line
     assert gone(before)
 
 

@@ -1,4 +1,4 @@
-"""Find environments by name, in this package and in every other one that registers them.
+"""Registry of environments: those of this package and of every other package that registers some.
 
 A package registers an adapter with an entry point:
 
@@ -8,18 +8,22 @@ A package registers an adapter with an entry point:
 import inspect
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
-from typing import Any
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any, cast
 
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import AgentError, ConfigError, describe_exception, did_you_mean
 from verl_agent.types import TaskItem
 
 ENTRY_POINT_GROUP = "verl_agent.envs"
+PACKAGE = "verl-agent"
+CORRECT_ENTRY_POINT = "Correct the entry point in its package, then run `pip install -e .` in the package's folder."
 
 
 def registered() -> dict[str, str]:
-    """The package that registers each environment, by the environment's name."""
+    """Return the package that registers each environment, by the environment's name."""
     return {entry.name: entry.dist.name if entry.dist else "?" for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
@@ -28,21 +32,55 @@ def load_adapter(name: str) -> type[EnvAdapter]:
     """Return the adapter class registered as `name`.
 
     Raises:
-        ConfigError: the name is not registered, its package does not import, or it is not an adapter.
+        ConfigError: the name is not registered, its module does not import, or the entry point names no adapter.
     """
     known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in known:
-        raise ConfigError(f"env.name={name!r} is not registered. {did_you_mean(name, known)}")
-    try:
-        adapter = known[name].load()
-    except ImportError as error:
         raise ConfigError(
-            f"env.name={name!r} ({known[name].value}) does not import: {error}. "
-            f"Install what it needs: pip install 'verl-agent[{name}]', or see its README."
-        ) from error
-    if not (isinstance(adapter, type) and issubclass(adapter, EnvAdapter)):
-        raise ConfigError(f"env.name={name!r} points to {known[name].value}, which is not a subclass of EnvAdapter.")
-    return adapter
+            f"env.name={name!r} is not registered. {did_you_mean(name, known)} "
+            "If it is your own environment, install its package: run `pip install -e .` in its folder."
+        )
+    entry = known[name]
+    module = _import_module(entry)
+    adapter: Any = module
+    for attribute in entry.attr.split("."):
+        if not hasattr(adapter, attribute):
+            classes = [one for one, value in vars(module).items() if _is_adapter(value) and value is not EnvAdapter]
+            raise ConfigError(
+                f"env.name={name!r} points to {entry.value}, but {module.__file__} has no {entry.attr!r}. "
+                f"{did_you_mean(entry.attr, classes)} {CORRECT_ENTRY_POINT}"
+            )
+        adapter = getattr(adapter, attribute)
+    if not _is_adapter(adapter):
+        raise ConfigError(
+            f"env.name={name!r} points to {entry.value}, which is not a subclass of EnvAdapter. {CORRECT_ENTRY_POINT}"
+        )
+    return cast(type[EnvAdapter], adapter)
+
+
+def _import_module(entry: EntryPoint) -> ModuleType:
+    """Import the module that an entry point names.
+
+    Raises:
+        ConfigError: it does not exist, or an exception escapes from it.
+    """
+    try:
+        return import_module(entry.module)
+    except Exception as error:  # boundary: the module is the author's code
+        start = f"env.name={entry.name!r} ({entry.value}) does not import"
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{entry.module}.".startswith(f"{missing}."):
+            raise ConfigError(f"{start}: the module {missing} does not exist. {CORRECT_ENTRY_POINT}") from error
+        extras = (entry.dist.metadata.get_all("Provides-Extra") or []) if entry.dist else []
+        foreign = missing is not None and missing.partition(".")[0] != entry.module.partition(".")[0]
+        if foreign and entry.dist is not None and entry.dist.name == PACKAGE and entry.name in extras:
+            install = f"Install what it needs: pip install '{PACKAGE}[{entry.name}]'."
+            raise ConfigError(f"{start}: the package {missing} is not installed. {install}") from error
+        raise ConfigError(f"{start}: {describe_exception(error)}") from error
+
+
+def _is_adapter(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, EnvAdapter)
 
 
 def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:
@@ -66,8 +104,10 @@ def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:
         raise ConfigError(f"env {name!r} needs {' and '.join(f'env.options.{key}' for key in missing)}.")
     try:
         return adapter(**chosen)
-    except TypeError as error:
-        raise ConfigError(f"env.options of {name!r}: {error}") from error
+    except ConfigError:
+        raise
+    except Exception as error:  # boundary: the constructor is the author's code
+        raise ConfigError(f"env.options of {name!r}: {describe_exception(error)}") from error
 
 
 def list_tasks(name: str, split: str, options: Mapping[str, Any] | None = None) -> dict[str, TaskItem]:
@@ -84,10 +124,15 @@ def list_tasks(name: str, split: str, options: Mapping[str, Any] | None = None) 
     env = make_env(name, options)
     if split not in env.splits:
         raise ConfigError(f"env {name!r} has no split {split!r}. {did_you_mean(split, env.splits)}")
-    items = env.tasks(split)
+    try:
+        items = env.tasks(split)
+    except AgentError:
+        raise
+    except Exception as error:  # boundary: tasks() is the author's code
+        raise ConfigError(f"env {name!r} does not list the tasks of {split!r}: {describe_exception(error)}") from error
     by_id = {item.id: item for item in items}
     if not by_id:
         raise ConfigError(f"env {name!r} lists no tasks for split {split!r}.")
     if len(by_id) != len(items):
-        raise ConfigError(f"env {name!r} lists {len(items) - len(by_id)} task ids twice in split {split!r}.")
+        raise ConfigError(f"env {name!r} lists {len(items) - len(by_id)} task ids more than once in split {split!r}.")
     return by_id

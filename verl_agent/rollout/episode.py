@@ -13,7 +13,7 @@ from typing import Protocol
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
-from verl_agent.errors import AgentError, EnvError, EnvTimeoutError
+from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, describe_exception
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
 CLOSE_TIMEOUT_S = 5.0
@@ -133,7 +133,7 @@ async def _env_call(name: str, timeout_s: float | None) -> AsyncIterator[None]:
     except Exception as error:  # boundary: adapters may raise anything
         if limit.expired():
             raise EnvTimeoutError(f"{name} took more than {timeout_s:g} s") from error
-        raise EnvError(f"{name} failed: {type(error).__name__}: {error}") from error
+        raise EnvError(f"{name} failed: {describe_exception(error)}") from error
 
 
 async def play_until_valid(

@@ -12,13 +12,15 @@ from typing import Any, TypeVar
 
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.loops import Call, EventLoopThread, InlineLoop
-from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError
+from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError, describe_exception
 from verl_agent.types import Message, StepResult, TaskItem
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 60.0
 """Seconds that an adapter's close may take in its thread, whether or not somebody still waits for it."""
 TICK_S = 0.25
+MAX_LOGGED = 100
+"""Most different failures that a host logs; each is also in the record of its episode."""
 log = logging.getLogger(__name__)
 
 
@@ -89,6 +91,7 @@ class Host:
         self._shared: list[EventLoopThread] = []
         self._calls: set[Call[Any]] = set()
         self._episodes = self._reaped = 0
+        self._logged: set[str] = set()
         self._watcher: asyncio.Task[None] | None = None
 
     async def open(self, number: int) -> None:
@@ -152,7 +155,7 @@ class Host:
         call: Call[T] = Call(session.lane, what, self._limits.timeout_s)
         session.calls.add(call)
         self._calls.add(call)
-        call.start(lambda: _in_lane(call, session.turn, work))
+        call.start(lambda: self._guard(call, session.turn, work))
         try:
             return await call.answer
         except asyncio.CancelledError:
@@ -194,9 +197,9 @@ class Host:
                 await session.env.close()
 
         try:
-            await _in_lane(closing, session.turn, end)
-        except AgentError as error:
-            log.warning("%s: %s", type(self._env).__name__, error)
+            await self._guard(closing, session.turn, end)
+        except AgentError as error:  # the caller has left
+            self._log_once(error)
         finally:
             if session.lane not in self._shared:
                 session.lane.end()
@@ -225,20 +228,27 @@ class Host:
     def _stuck(self, now: float) -> set[EventLoopThread]:
         return {call.lane for call in self._calls if call.holds_thread(now, self._limits.grace_s)}
 
+    async def _guard(self, call: Call[Any], turn: asyncio.Lock, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` when the session's last call has ended, and raise an `AgentError` for any other exception."""
+        async with turn:
+            call.began_at = time.monotonic()
+            try:
+                return await work()
+            except AgentError as error:
+                raise _own(error) from error
+            except BaseException as error:  # boundary: adapters may raise anything; SystemExit would end the thread
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                failure = EnvError(f"{call.what} failed: {describe_exception(error)}")
+                self._log_once(failure, error)
+                raise failure from error
 
-async def _in_lane(call: Call[Any], turn: asyncio.Lock, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """The boundary around an adapter: wait for the session's turn, and turn whatever escapes into one of our errors."""
-    async with turn:
-        call.began_at = time.monotonic()
-        try:
-            return await work()
-        except AgentError as error:
-            raise _own(error) from error
-        except BaseException as error:  # SystemExit too: it would end the thread
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise EnvError(f"{call.what} failed: {type(error).__name__}: {error}") from error
+    def _log_once(self, failure: AgentError, cause: BaseException | None = None) -> None:
+        """Log a failure, and the traceback of its cause, unless this host logged the same before."""
+        if str(failure) not in self._logged and len(self._logged) < MAX_LOGGED:
+            self._logged.add(str(failure))
+            log.warning("%s: %s", type(self._env).__name__, failure, exc_info=cause)
 
 
 def _own(error: AgentError) -> AgentError:
