@@ -292,6 +292,7 @@ def test_demonstrations_reflect_when_they_are_asked_to():
         ('<tool_call>{"name": "get", "arguments": {"number": 1}}</tool_call>', None),
         ('<tool_call>{"name": "fly", "arguments": {}}</tool_call>', None),
         ('<tool_call>["get"]</tool_call>', None),
+        ('<tool_call>{"name": "get", "arguments": {"number": 1, "item": "\\ud800"}}</tool_call>', None),
         ("<tool_call>{</tool_call>", None),
         ("<tool_call>" + "[" * 100_000, None),
         ('<tool_call>{"name": "get", "arguments": {"number": ' + "9" * 5_000 + ', "item": "x"}}</tool_call>', None),

@@ -586,4 +586,4 @@ def test_without_minigrid_the_message_says_what_to_install(tmp_path):
 @pytest.mark.parametrize("prompt", STYLES)
 def test_it_keeps_the_contract(prompt, strict):
     report = check_adapter(BabyAI, {"prompt": prompt, "strict": strict}, items=2)
-    assert not report.findings, str(report)
+    assert not report.violations, str(report)

@@ -1,27 +1,33 @@
-"""`check_adapter` finds each way of breaking the contract, and says so in words."""
+"""Test that `check_adapter` reports each kind of violation with the call, the result and the advice."""
 
 import asyncio
 import itertools
+import json
+import os
 import re
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, TextIO
 
 import pytest
 
+from verl_agent.envs.action_format import ActionFormat, FenceFormat, LineFormat
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.testing.check import Report, check_adapter
-from verl_agent.envs.testing.contract import BAD_ACTIONS, CROWDED, SOLVED, fuzz
+from verl_agent.envs.testing.check import ACTIONS_KEPT, Report, check_adapter
+from verl_agent.envs.testing.contract import BAD_ACTIONS, CONCURRENT, SOLVED, fuzz
 from verl_agent.envs.testing.violation import MAX_MESSAGE
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 
-class Sound(EnvAdapter):
-    """Keeps the contract: say the word of the item."""
+class Valid(EnvAdapter):
+    """Environment that keeps the contract. Its task is to say the word of the item."""
+
+    action_format: ActionFormat = FenceFormat()
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        return [TaskItem("sound", f"{split}-{n}", {"word": f"{split} {n}"}) for n in range(3)]
+        return [TaskItem("valid", f"{split}-{n}", {"word": f"{split} {n}"}) for n in range(3)]
 
     async def reset(self, item: TaskItem) -> list[Message]:
         self.word, self.ended = item.data["word"], False
@@ -38,39 +44,44 @@ class Sound(EnvAdapter):
         return [DemoAction("hello"), DemoAction(item.data["word"])]
 
 
-def finding(report: Report, check: str) -> str:
-    """What the named check found, in words."""
-    found = {finding.check: str(finding) for finding in report.findings}
-    assert check in found, str(report)
-    return found[check]
+def shown(path: str) -> str:
+    """Return a path as reports show it."""
+    return os.path.relpath(path)
 
 
-def test_a_sound_adapter_passes_every_check():
-    said: list[str] = []
-    report = check_adapter(Sound, name="sound", say=said.append)
-    assert (report.findings, report.notes, len(report.passed)) == ([], [], 16)
-    assert said == str(report).splitlines(), "each line is told when it is known"
+def violation(report: Report, check: str) -> str:
+    """Return the violation that a check reported, as text."""
+    violations = {violation.check: str(violation) for violation in report.violations}
+    assert check in violations, str(report)
+    return violations[check]
+
+
+def test_a_valid_adapter_passes_every_check():
+    lines: list[str] = []
+    report = check_adapter(Valid, name="valid", on_line=lines.append)
+    assert (report.violations, report.notes, len(report.passed)) == ([], [], 17)
+    assert lines == str(report).splitlines()
     assert re.search(
-        r"^ok    a full host fits .*: \d+ MiB, and about [\d.]+ for each of at most 64 sessions$", said[-1]
+        r"^ok    a full host fits .*: \d+ MiB, and about [\d.]+ for each of at most 64 sessions$", lines[-1]
     )
 
 
-def test_a_split_without_items():
-    class Empty(Sound):
+def test_a_split_without_items_is_a_violation():
+    class Empty(Valid):
         splits = ("train", "test", "extra")
 
         def tasks(self, split):
             return [] if split == "extra" else super().tasks(split)
 
-    assert "tasks('extra') returned no items" in finding(check_adapter(Empty), "tasks are listed")
+    assert "tasks('extra') returned no items" in violation(check_adapter(Empty), "tasks are listed")
 
 
-def test_a_split_that_raises():
-    class Missing(Sound):
+def test_a_split_that_raises_is_a_violation():
+    class Missing(Valid):
         def tasks(self, split):
             raise FileNotFoundError("tasks.json")
 
-    assert "raised FileNotFoundError: tasks.json" in finding(check_adapter(Missing), "tasks are listed")
+    assert "raised FileNotFoundError: tasks.json" in violation(check_adapter(Missing), "tasks are listed")
 
 
 LISTED = [
@@ -83,44 +94,44 @@ LISTED = [
 ]
 
 
-def test_items_of_another_name():
-    found = finding(check_adapter(Sound, name="noise"), "items carry their environment's name")
-    assert "lists 'train-0' as one of env 'sound'. TaskItem.env is the registered name, 'noise'." in found
+def test_items_of_another_environment_are_a_violation():
+    found = violation(check_adapter(Valid, name="noise"), "items carry their environment's name")
+    assert "lists 'train-0' as one of env 'valid'. TaskItem.env is the registered name, 'noise'." in found
 
 
 @pytest.mark.parametrize(("items", "check", "words"), LISTED)
-def test_items_that_break_the_contract(items, check, words):
-    class Listing(Sound):
+def test_invalid_items_are_a_violation(items, check, words):
+    class Listing(Valid):
         def tasks(self, split):
             return items
 
-    assert words in finding(check_adapter(Listing), check)
+    assert words in violation(check_adapter(Listing), check)
 
 
-def test_an_id_that_means_two_items():
-    class Vague(Sound):
+def test_an_id_of_two_items_is_a_violation():
+    class Vague(Valid):
         splits = ("train", "other")
 
         def tasks(self, split):
             return [TaskItem("vague", "0", {"word": split})]
 
-    assert "reuses the id '0'" in finding(check_adapter(Vague), "ids are unique and splits apart")
+    assert "reuses the id '0'" in violation(check_adapter(Vague), "ids are unique and splits apart")
 
 
-def test_tasks_that_come_in_another_order():
+def test_tasks_in_another_order_are_a_violation():
     calls = itertools.count()
 
-    class Unsorted(Sound):
+    class Unsorted(Valid):
         def tasks(self, split):
             items = super().tasks(split)
             return items[::-1] if next(calls) % 4 > 1 else items
 
-    assert "other items the second time" in finding(check_adapter(Unsorted), "tasks are the same twice")
+    assert "other items the second time" in violation(check_adapter(Unsorted), "tasks are the same twice")
 
 
-def test_options_that_the_constructor_refuses():
-    found = finding(check_adapter(Sound, {"colour": "red"}), "tasks are listed")
-    assert "Sound(**{'colour': 'red'}) raised TypeError" in found
+def test_options_that_the_constructor_rejects_are_a_violation():
+    found = violation(check_adapter(Valid, {"colour": "red"}), "tasks are listed")
+    assert "Valid(**{'colour': 'red'}) raised TypeError" in found
 
 
 @pytest.mark.parametrize(
@@ -135,48 +146,48 @@ def test_options_that_the_constructor_refuses():
         ([{"role": "user", "content": "x" * (MAX_MESSAGE + 1)}], "gave 20,001 characters"),
     ],
 )
-def test_prompts_that_break_the_contract(prompt, words):
-    class Prompting(Sound):
+def test_invalid_prompts_are_a_violation(prompt, words):
+    class Prompting(Valid):
         async def reset(self, item):
             return prompt
 
-    assert words in finding(check_adapter(Prompting), "sessions begin and close")
+    assert words in violation(check_adapter(Prompting), "sessions begin and close")
 
 
-def test_close_without_a_reset():
-    class Careless(Sound):
+def test_close_that_fails_before_reset_is_a_violation():
+    class Careless(Valid):
         async def close(self):
             del self.word
 
-    assert "close() raised AttributeError" in finding(check_adapter(Careless), "sessions begin and close")
+    assert "close() raised AttributeError" in violation(check_adapter(Careless), "sessions begin and close")
 
 
-def test_a_reset_that_hangs():
-    class Stuck(Sound):
+def test_a_reset_over_the_time_limit_is_a_violation():
+    class Stuck(Valid):
         async def reset(self, item):
             time.sleep(1.0)
             return await super().reset(item)
 
-    assert "took over 0.1 s" in finding(check_adapter(Stuck, timeout_s=0.1), "sessions begin and close")
+    assert "took over 0.1 s" in violation(check_adapter(Stuck, timeout_s=0.1), "sessions begin and close")
 
 
-def test_a_bad_action_that_raises():
-    class Brittle(Sound):
+def test_a_bad_action_that_raises_is_a_violation():
+    class Brittle(Valid):
         async def step(self, action):
             action.split()[0]
             return await super().step(action)
 
-    assert "step('') raised IndexError" in finding(check_adapter(Brittle), "bad actions are answered")
+    assert "step('') raised IndexError" in violation(check_adapter(Brittle), "bad actions are answered")
 
 
-def test_an_answer_that_grows_with_the_action():
-    class Echo(Sound):
+def test_an_observation_that_grows_with_the_action_is_a_violation():
+    class Echo(Valid):
         async def step(self, action):
             answer = await super().step(action)
             return StepResult(f"{answer.observation} You said: {action}", answer.reward, answer.terminated)
 
     assert max(map(len, BAD_ACTIONS)) > MAX_MESSAGE
-    assert "Cut texts to at most 20,000 characters" in finding(check_adapter(Echo), "bad actions are answered")
+    assert "Truncate texts to at most 20,000 characters" in violation(check_adapter(Echo), "bad actions are answered")
 
 
 @pytest.mark.parametrize(
@@ -187,31 +198,31 @@ def test_an_answer_that_grows_with_the_action():
         (StepResult("No.", float("nan")), "gave reward=nan"),
         (StepResult("No.", info={"why": "wrong"}), "gave why='wrong'"),
         (StepResult("No.", terminated=0), "gave terminated=0"),
-        (StepResult("Yes.", 1.0), "earned 1.0. Reward only what solves the task."),
+        (StepResult("Yes.", 1.0), "earned 1.0. Reward only actions that solve the task."),
     ],
 )
-def test_answers_that_break_the_contract(answer, words):
-    class Answering(Sound):
+def test_invalid_step_results_are_a_violation(answer, words):
+    class Answering(Valid):
         async def step(self, action):
             return answer
 
-    assert words in finding(check_adapter(Answering), "bad actions are answered")
+    assert words in violation(check_adapter(Answering), "bad actions are answered")
 
 
-def test_answers_that_differ_from_play_to_play():
+def test_texts_that_differ_between_replays_are_a_violation_unless_only_rewards_are_compared():
     numbers = itertools.count()
 
-    class Random(Sound):
+    class Random(Valid):
         async def step(self, action):
             answer = await super().step(action)
             return StepResult(f"{answer.observation} {next(numbers)}", answer.reward, answer.terminated)
 
-    assert "when played again" in finding(check_adapter(Random), "episodes replay")
-    assert not check_adapter(Random, replay_exact=False).findings
+    assert "when played again" in violation(check_adapter(Random), "episodes replay")
+    assert not check_adapter(Random, replay_exact=False).violations
 
 
-def test_sessions_that_share_their_state():
-    class Shared(Sound):
+def test_sessions_that_share_their_state_are_a_violation():
+    class Shared(Valid):
         state: ClassVar[dict[str, str]] = {}
 
         async def reset(self, item):
@@ -222,13 +233,13 @@ def test_sessions_that_share_their_state():
             self.word = self.state["word"]
             return await super().step(action)
 
-    assert "beside another session" in finding(check_adapter(Shared), "sessions do not mix")
+    assert "beside another session" in violation(check_adapter(Shared), "sessions do not mix")
 
 
-def test_sessions_that_disturb_each_other_in_threads():
+def test_sessions_that_disturb_each_other_in_threads_are_a_violation():
     playing: set[object] = set()
 
-    class Racing(Sound):
+    class Racing(Valid):
         async def step(self, action):
             playing.add(self)
             time.sleep(0.01)
@@ -237,11 +248,11 @@ def test_sessions_that_disturb_each_other_in_threads():
             answer = await super().step(action)
             return StepResult(f"{answer.observation} {crowd}", answer.reward, answer.terminated)
 
-    assert "beside other sessions" in finding(check_adapter(Racing), CROWDED)
+    assert "beside other sessions" in violation(check_adapter(Racing), CONCURRENT)
 
 
-def test_a_loop_that_is_kept_from_another_thread():
-    class OneLoop(Sound):
+def test_an_event_loop_kept_for_other_threads_is_a_violation():
+    class OneLoop(Valid):
         loops: ClassVar[list[asyncio.AbstractEventLoop]] = []
 
         async def reset(self, item):
@@ -250,80 +261,133 @@ def test_a_loop_that_is_kept_from_another_thread():
                 raise RuntimeError("attached to a different loop")
             return await super().reset(item)
 
-    assert "different loop" in finding(check_adapter(OneLoop), "sessions begin and close")
+    assert "different loop" in violation(check_adapter(OneLoop), "sessions begin and close")
 
 
-def test_an_oracle_that_fails():
-    class Wrong(Sound):
+def test_a_demonstration_that_does_not_solve_is_a_violation():
+    class Wrong(Valid):
         def demonstration(self, item):
             return [DemoAction("hello")]
 
-    assert "earned 0.0 of 1.0" in finding(check_adapter(Wrong), SOLVED)
+    assert "earned 0.0 of 1.0" in violation(check_adapter(Wrong), SOLVED)
 
 
-def test_an_oracle_that_says_nothing():
-    class Speechless(Sound):
+def test_an_empty_demonstration_is_a_violation():
+    class Speechless(Valid):
         def demonstration(self, item):
             return []
 
-    assert "returned no moves" in finding(check_adapter(Speechless), "an oracle answers")
+    assert "returned no actions" in violation(check_adapter(Speechless), "demonstrations are lists of actions")
 
 
-def test_no_oracle_is_noted_and_allowed():
-    class Hard(Sound):
+def test_items_without_demonstration_are_noted():
+    class Hard(Valid):
         def demonstration(self, item):
             raise NotImplementedError
 
     report = check_adapter(Hard)
-    assert (report.findings, report.notes[0]) == ([], "6 of 6 items have no oracle to be solved with.")
-    assert report.notes[1].startswith("not tried in other processes, where a training plays: Can't pickle local object")
+    assert (report.violations, report.notes[0]) == ([], "6 of 6 items have no demonstration.")
+    assert report.notes[1].startswith("not checked in other processes, where training plays: Can't pickle local object")
 
 
-def test_rewards_after_the_end():
-    class Generous(Sound):
+def test_rewards_after_the_end_are_a_violation():
+    class Generous(Valid):
         async def step(self, action):
             won = action == self.word
             return StepResult("Yes." if won else "No.", float(won), won)
 
-    found = finding(check_adapter(Generous), SOLVED)
+    found = violation(check_adapter(Generous), SOLVED)
     assert "step('train 0') after the end of 'train-0' earned 1.0" in found
 
 
-def test_the_report_is_readable():
-    class Empty(Sound):
+def test_the_report_has_one_line_for_each_check():
+    class Empty(Valid):
         splits = ()
 
     text = "FAIL  tasks are listed: splits is empty. Name at least one split."
     assert str(check_adapter(Empty)) == text
-    assert str(check_adapter(Sound)).startswith("ok    tasks are listed\nok    items carry their environment's name\n")
-
-
-# What else a host does
+    assert str(check_adapter(Valid)).startswith("ok    tasks are listed\nok    items carry their environment's name\n")
 
 
 @pytest.mark.parametrize("call", ["reset", "step", "close"])
-def test_a_plain_function_should_be_a_coroutine(call):
-    class Plain(Sound):
+def test_a_method_that_is_not_a_coroutine_is_a_violation(call):
+    class Plain(Valid):
         pass
 
     setattr(Plain, call, lambda self, *arguments: None)
-    (found, *_) = check_adapter(Plain).findings
+    (found, *_) = check_adapter(Plain).violations
     assert "returned None, which cannot be awaited. Make it a coroutine: `async def " + call in str(found)
 
 
-def test_a_message_that_ends_with_a_full_stop_gets_no_second_one():
-    class Broken(Sound):
-        async def reset(self, item):
-            raise ValueError("The world is flat.")
+class Broken(Valid):
+    """Environment that fails in a helper function."""
 
-    found = finding(check_adapter(Broken), "sessions begin and close")
-    assert found.endswith(
-        "raised ValueError: The world is flat. A session must be able to begin every item that tasks() lists."
+    async def step(self, action: str) -> StepResult:
+        return fail()
+
+
+def fail() -> StepResult:
+    raise ValueError("The world is flat.")
+
+
+def test_an_exception_is_reported_with_its_position_and_one_full_stop():
+    line = fail.__code__.co_firstlineno + 1
+    assert violation(check_adapter(Broken), "bad actions are answered").startswith(
+        f"bad actions are answered: step('') raised ValueError: The world is flat ({shown(__file__)}:{line}). Answer an"
     )
 
 
-class OneThread(Sound):
-    """Bears only the thread and the event loop in which it was first played, and says so."""
+def test_an_exception_inside_a_library_is_reported_with_the_line_of_the_adapter():
+    class Parsing(Valid):
+        async def step(self, action):
+            json.loads("{")
+
+    line = Parsing.step.__code__.co_firstlineno + 1
+    assert f"({shown(__file__)}:{line})" in violation(check_adapter(Parsing), "bad actions are answered")
+
+
+def test_violations_with_the_same_cause_are_reported_once():
+    lines: list[str] = []
+    (found,) = check_adapter(Broken, on_line=lines.append).violations
+    assert found.also == ["episodes replay", SOLVED, "sessions leave nothing behind"]
+    assert "FAIL  episodes replay: same cause as in 'bad actions are answered'." in lines
+    assert sum("flat" in line for line in lines) == 1
+
+
+# Action formats
+
+
+def test_an_action_format_of_single_lines_is_noted():
+    class Lines(Valid):
+        action_format = LineFormat()
+
+    report = check_adapter(Lines)
+    assert not report.violations
+    assert report.notes[0].startswith("LineFormat holds actions of one line: step() receives only the first line")
+
+
+@dataclass(frozen=True)
+class Unquoting(FenceFormat):
+    """Format that removes quotes from actions."""
+
+    def parse(self, reply: str) -> str | None:
+        return (super().parse(reply) or "").strip("'\"")
+
+
+def test_an_action_format_that_changes_actions_is_a_violation():
+    class Quoted(Valid):
+        action_format = Unquoting()
+
+    assert "; it loses quotes, outer quotes. parse(format(action)) must" in violation(
+        check_adapter(Quoted), ACTIONS_KEPT
+    )
+
+
+# Hosts
+
+
+class OneThread(Valid):
+    """Environment that works in one thread and one event loop only, and declares it."""
 
     hosting = Hosting(threads=1, sessions=8)
     home: ClassVar[set[tuple[int, asyncio.AbstractEventLoop]]] = set()
@@ -335,49 +399,49 @@ class OneThread(Sound):
         return await super().reset(item)
 
 
-def test_sessions_that_share_a_thread_are_played_in_one():
+def test_sessions_that_share_a_thread_run_in_one_thread():
     OneThread.home.clear()
-    assert not check_adapter(OneThread).findings
+    assert not check_adapter(OneThread).violations
 
 
-def test_a_call_that_blocks_the_shared_thread():
+def test_a_call_that_blocks_the_shared_thread_is_a_violation():
     class Blocking(OneThread):
         async def reset(self, item):
             time.sleep(1.0)
-            return await Sound.reset(self, item)
+            return await Valid.reset(self, item)
 
-    assert "a call took over 0.1 s" in finding(check_adapter(Blocking, timeout_s=0.1), "sessions begin and close")
+    assert "a call took over 0.1 s" in violation(check_adapter(Blocking, timeout_s=0.1), "sessions begin and close")
 
 
-def test_sessions_that_leave_files_open(tmp_path):
-    class Leaky(Sound):
+def test_sessions_that_leave_files_open_are_a_violation(tmp_path):
+    class Leaky(Valid):
         left: ClassVar[list[TextIO]] = []
 
         async def reset(self, item):
             self.left.append((tmp_path / "log").open("w"))
             return await super().reset(item)
 
-    found = finding(check_adapter(Leaky), "sessions leave nothing behind")
+    found = violation(check_adapter(Leaky), "sessions leave nothing behind")
     assert re.search(r"12 sessions left \d+ files open\. Release in close\(\) what reset\(\) took\.", found)
     for file in Leaky.left:
         file.close()
 
 
-def test_sessions_that_leave_threads_running():
+def test_sessions_that_leave_threads_running_are_a_violation():
     over = threading.Event()
 
-    class Busy(Sound):
+    class Busy(Valid):
         async def reset(self, item):
             threading.Thread(target=over.wait, daemon=True).start()
             return await super().reset(item)
 
-    found = finding(check_adapter(Busy), "sessions leave nothing behind")
+    found = violation(check_adapter(Busy), "sessions leave nothing behind")
     over.set()
     assert re.search(r"12 sessions left \d+ threads open", found)
 
 
-class Heavy(Sound):
-    """Takes 10 MiB a session, and hosts that shall hold no more than 200."""
+class Heavy(Valid):
+    """Environment with 10 MiB a session, and 200 MiB a host."""
 
     hosting = Hosting(sessions=64, memory_mb=200)
 
@@ -386,26 +450,26 @@ class Heavy(Sound):
         return await super().reset(item)
 
 
-def test_sessions_that_a_host_has_no_memory_for():
-    found = finding(check_adapter(Heavy), "a full host fits into its memory")
+def test_sessions_that_exceed_the_memory_of_a_host_are_a_violation():
+    found = violation(check_adapter(Heavy), "a full host fits into its memory")
     assert re.search(r"64 sessions would take about 6\d\d MiB in a host, more than hosting.memory_mb=200", found)
     assert re.search(r"`hosting = Hosting\(sessions=1\d\)`\.$", found)
 
 
-class Unsorted(Sound):
-    """Lists its tasks as they come out of a set, which every process has in another order."""
+class Unsorted(Valid):
+    """Environment that lists its tasks in the order of a set, which differs between processes."""
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        return [TaskItem("sound", f"{split}-{word}", {"word": word}) for word in set("abcdefghijklmnop")]
+        return [TaskItem("valid", f"{split}-{word}", {"word": word}) for word in set("abcdefghijklmnop")]
 
 
-def test_tasks_that_are_others_in_another_process():
-    found = finding(check_adapter(Unsorted), "tasks are the same in another process")
-    assert "tasks() listed other items in another process. Sort what comes out of a set" in found
+def test_tasks_that_differ_in_another_process_are_a_violation():
+    found = violation(check_adapter(Unsorted), "tasks are the same in another process")
+    assert "tasks() listed other items in another process. Sort the elements of sets" in found
 
 
-class Local(Sound):
-    """Says what only this process knows."""
+class Local(Valid):
+    """Environment whose prompt depends on the process."""
 
     started = time.monotonic_ns()
 
@@ -414,23 +478,23 @@ class Local(Sound):
         return [{"role": "user", "content": f"Say {self.word} before {self.started}."}]
 
 
-def test_texts_that_are_others_in_a_host_process():
-    found = finding(check_adapter(Local), "a host process plays the same")
-    assert "in a host process. Sort what comes out of a set" in found
+def test_texts_that_differ_in_a_host_process_are_a_violation():
+    found = violation(check_adapter(Local), "a host process plays the same")
+    assert "in a host process. Sort the elements of sets" in found
 
 
-def test_a_slow_environment_is_checked_in_bounded_time():
-    class Slow(Sound):
+def test_checks_of_a_slow_environment_skip_items_after_their_time_budget():
+    class Slow(Valid):
         async def reset(self, item):
             time.sleep(0.1)
             return await super().reset(item)
 
     report = check_adapter(Slow, budget_s=0.05)
-    assert not report.findings
-    assert "sessions begin and close: 5 more were left out after 0.05 s." in report.notes
+    assert not report.violations
+    assert "sessions begin and close: 5 more were skipped after 0.05 s." in report.notes
 
 
-def test_fuzzed_actions_are_the_same_for_a_seed_and_mostly_different():
+def test_fuzzed_actions_depend_on_the_seed_and_differ():
     made = fuzz(["get 1 oak log"])
     assert made == fuzz(["get 1 oak log"]) != fuzz(["get 1 oak log"], seed=1)
     assert len(set(made)) > 150

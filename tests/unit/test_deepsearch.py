@@ -302,4 +302,4 @@ def test_without_the_factbook_the_message_says_what_to_install(tmp_path):
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_it_keeps_the_contract(prompt):
     report = check_adapter(DeepSearch, {"prompt": prompt})
-    assert not report.findings, str(report)
+    assert not report.violations, str(report)

@@ -91,4 +91,4 @@ def test_an_option_of_the_wrong_type_is_refused_by_name():
 @pytest.mark.parametrize("tolerant", [False, True])
 def test_it_keeps_the_contract(tolerant):
     report = check_adapter(GuessNumber, {"tolerant": tolerant})
-    assert not report.findings, str(report)
+    assert not report.violations, str(report)

@@ -101,7 +101,7 @@ def test_it_keeps_the_contract():
     with serving("guess_number", pool_of(GuessNumber)) as running:
         chosen = options("guess_number", running.url)
         report = check_adapter(HttpEnv, chosen, items=2, timeout_s=250)
-        assert not report.findings, str(report)
+        assert not report.violations, str(report)
         until(lambda: len(running.server.book) == 0)
 
 

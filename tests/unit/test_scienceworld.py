@@ -72,7 +72,7 @@ class Easy(ScienceWorld):
 
 def test_it_keeps_the_contract_word_for_word():
     report = check_adapter(Easy, items=1)
-    assert not report.findings, str(report)
+    assert not report.violations, str(report)
     assert not report.notes, str(report)
 
 

@@ -261,4 +261,4 @@ def test_without_the_recipes_the_message_says_what_to_install(tmp_path):
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_it_keeps_the_contract(prompt):
     report = check_adapter(TextCraft, {"prompt": prompt})
-    assert not report.findings, str(report)
+    assert not report.violations, str(report)

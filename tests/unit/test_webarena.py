@@ -373,7 +373,7 @@ def test_the_contract_is_kept(shop, tmp_path):
     file.write_text(json.dumps(items))
     options = {"tasks": str(file), "sites": {"shopping": shop}}
     report = check_adapter(WebArena, options, items=1, timeout_s=120)
-    assert not report.findings, str(report)
+    assert not report.violations, str(report)
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,14 @@ class FunctionCalls(Agent):
         return f"{actions[turn].thought}\n{self._call(actions[turn].action)}".lstrip("\n")
 
     def _action(self, text: str) -> str | None:
-        """Return the action of a call, or None if the call is not valid."""
+        """Return the action of a call, or None if the call is not valid JSON, not a known function or not Unicode."""
         try:
             call, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
             arguments = call.get("arguments", call.get("parameters")) or {}
             tool = self._tools[str(call["name"]).lower()]
-            return tool.render(json.loads(arguments) if isinstance(arguments, str) else arguments)
+            action = tool.render(json.loads(arguments) if isinstance(arguments, str) else arguments)
+            (action or "").encode()  # JSON can escape half a character, which no tokenizer encodes
+            return action
         except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
             return None
 

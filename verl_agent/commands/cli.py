@@ -111,29 +111,29 @@ def envs() -> None:
 def check_env(
     name: Annotated[str, typer.Argument(help="Registered name of the environment.")],
     options: Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")] = "{}",
-    items: Annotated[int, typer.Option(help="Tasks of each split that are played.", min=1)] = 4,
-    seconds: Annotated[float, typer.Option(help="After so long a check leaves further tasks out.", min=0)] = 10.0,
+    items: Annotated[int, typer.Option(help="Number of tasks of each split to play.", min=1)] = 4,
+    seconds: Annotated[float, typer.Option(help="Seconds after which a check skips further tasks.", min=0)] = 10.0,
     replay: Annotated[
-        bool, typer.Option("--replay/--moves-by-itself", help="Whether the same actions give the same texts.")
+        bool, typer.Option("--replay/--moves-by-itself", help="Compare texts of replayed episodes, or only rewards.")
     ] = True,
 ) -> None:
-    """Play an environment against its contract, and say what to change."""
+    """Check an environment against the contract, and print what to change."""
     console = Console()
 
-    def say(line: str) -> None:
+    def show(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     try:
         keywords = _json(options)
-        env = make_env(name, keywords)
-        report = check_adapter(type(env), keywords, items, replay_exact=replay, name=name, budget_s=seconds, say=say)
+        adapter = type(make_env(name, keywords))
+        report = check_adapter(adapter, keywords, items, replay_exact=replay, name=name, budget_s=seconds, on_line=show)
     except ConfigError as error:
         _fail(str(error))
-    if report.findings:
-        say(f"{len(report.findings)} to change.")
+    if report.violations:
+        show(f"{len(report.violations)} to change.")
     else:
-        say(f"{name} keeps the contract.")
-    raise typer.Exit(code=int(bool(report.findings)))
+        show(f"{name} keeps the contract.")
+    raise typer.Exit(code=int(bool(report.violations)))
 
 
 @app.command("new-env")

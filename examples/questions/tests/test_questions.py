@@ -30,7 +30,7 @@ def test_both_are_registered():
 
 def test_it_keeps_the_contract():
     report = check_adapter(Questions, name="questions")
-    assert not report.findings, str(report)
+    assert not report.violations, str(report)
 
 
 def test_the_oracle_finds_every_thing_by_halving():

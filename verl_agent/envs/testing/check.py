@@ -1,4 +1,4 @@
-"""The contract of an environment as a tool for its author: try an adapter out and say what to change."""
+"""The public check of an environment: play an adapter as training does, and report violations of its contract."""
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -9,71 +9,62 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.testing import contract, task_checks
 from verl_agent.envs.testing.harness import Harness, configure
 from verl_agent.envs.testing.resources import check_leftovers, check_memory
-from verl_agent.envs.testing.violation import ContractViolation
+from verl_agent.envs.testing.violation import ContractViolation, Violation
 from verl_agent.types import TaskItem
 
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One way in which an adapter breaks the contract.
-
-    Attributes:
-        check: what was looked at.
-        call: what was called.
-        got: what came back.
-        advice: what to change.
-    """
-
-    check: str
-    call: str
-    got: str
-    advice: str
-
-    def __str__(self) -> str:
-        """One line."""
-        return f"{self.check}: {self.call} {self.got}. {self.advice}"
+ACTIONS_KEPT = "actions survive their format"
 
 
 @dataclass(slots=True)
 class Report:
-    """What `check_adapter` saw.
+    """Result of `check_adapter`.
 
     Attributes:
-        passed: checks that found nothing, with what they measured.
-        notes: what could not be checked, and why.
-        findings: what to change, at most one from each check; empty if the adapter keeps the contract.
-        say: told each line when it is known.
+        passed: checks without a violation, with their measurements.
+        notes: limits of the environment, and checks that did not run, with the reason.
+        violations: violations, one for each cause; empty if the adapter keeps the contract.
+        on_line: receives each line of the report as soon as it is known.
     """
 
     passed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    findings: list[Violation] = field(default_factory=list)
-    say: Callable[[str], None] = lambda line: None
+    violations: list[Violation] = field(default_factory=list)
+    on_line: Callable[[str], None] = lambda line: None
 
     def __str__(self) -> str:
-        """One line for each check."""
+        """Return one line for each check, note and violation."""
         lines = [f"ok    {check}" for check in self.passed]
         lines += [f"note  {note}" for note in self.notes]
-        return "\n".join(lines + [f"FAIL  {finding}" for finding in self.findings])
+        return "\n".join(lines + [f"FAIL  {violation}" for violation in self.violations])
 
-    def run(self, check: str, what: Callable[[], str | None]) -> None:
-        """Run one check and record how it went, with what it says of itself."""
+    def run(self, check: str, function: Callable[[], str | None]) -> bool:
+        """Run one check and record its result, with the measurement that it returns.
+
+        Returns:
+            True if it passed.
+        """
         try:
-            measured = what()
-        except ContractViolation as breach:
-            self.findings.append(Violation(check, breach.call, breach.got, breach.advice))
-            self.say(f"FAIL  {self.findings[-1]}")
-        else:
-            self.passed.append(f"{check}: {measured}" if measured else check)
-            self.say(f"ok    {self.passed[-1]}")
+            measured = function()
+        except ContractViolation as error:
+            known = next((violation for violation in self.violations if violation.cause == error.cause), None)
+            if known is not None:
+                known.also.append(check)
+                self.on_line(f"FAIL  {check}: same cause as in {known.check!r}.")
+            else:
+                self.violations.append(Violation(check, error.call, error.got, error.advice, error.cause))
+                self.on_line(f"FAIL  {self.violations[-1]}")
+            return False
+        self.passed.append(f"{check}: {measured}" if measured else check)
+        self.on_line(f"ok    {self.passed[-1]}")
+        return True
 
     def note(self, text: str) -> None:
-        """Record what could not be checked."""
+        """Record a limit, or a check that did not run."""
         self.notes.append(text)
-        self.say(f"note  {text}")
+        self.on_line(f"note  {text}")
 
 
-def check_adapter(  # noqa: PLR0913 - one for each thing that differs between environments
+def check_adapter(  # noqa: PLR0913 - one parameter for each way in which environments differ
     adapter: type[EnvAdapter],
     options: Mapping[str, Any] | None = None,
     items: int = 4,
@@ -81,109 +72,118 @@ def check_adapter(  # noqa: PLR0913 - one for each thing that differs between en
     replay_exact: bool = True,
     name: str | None = None,
     budget_s: float = 10.0,
-    say: Callable[[str], None] = lambda line: None,
+    on_line: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Hold an adapter against the contract of `EnvAdapter`.
+    """Check an adapter against the contract of `EnvAdapter`.
 
     Args:
-        adapter: the class.
-        options: keyword arguments of each session, as in `env.options`.
-        items: tasks of each split to play, >= 1.
-        timeout_s: seconds that one call may take.
-        replay_exact: whether the same actions must give the same texts; False compares only rewards, for
-            a world that also moves by itself.
-        name: the name under which it is registered; None if it is not yet.
-        budget_s: seconds after which a check leaves further items out; at least one is played.
-        say: told each line of the report when it is known.
+        adapter: class of the environment.
+        options: keyword arguments of its constructor, as in `env.options`.
+        items: number of tasks of each split to play, >= 1.
+        timeout_s: most seconds of one call.
+        replay_exact: the same actions must give the same texts. False compares only rewards, for a world that also
+            changes by itself.
+        name: registered name of the environment; None if it is not registered yet.
+        budget_s: seconds after which a check skips further items; at least one item is played.
+        on_line: receives each line of the report as soon as it is known.
+
+    Raises:
+        ConfigError: the adapter rejects the options or the machine.
     """
-    report, keywords = Report(say=say), options or {}
+    report = Report(on_line=on_line)
     envs: list[EnvAdapter] = []
     listed: dict[str, list[TaskItem]] = {}
 
     def list_tasks() -> None:
-        envs.append(configure(adapter, keywords))
+        envs.append(configure(adapter, options or {}))
         listed.update(task_checks.list_all(envs[0]))
 
-    report.run("tasks are listed", list_tasks)
-    if report.findings:
+    if not report.run("tasks are listed", list_tasks):
         return report
     env = envs[0]
     report.run("items carry their environment's name", lambda: task_checks.check_names(listed, name))
     report.run("ids are unique and splits apart", lambda: task_checks.check_ids(listed))
-    report.run("items are JSON", lambda: task_checks.check_json(listed))
+    report.run("items are JSON", lambda: task_checks.check_json(listed, adapter))
     report.run("tasks are the same twice", lambda: task_checks.check_repeat(env, listed))
     chosen = {item.id: item for split in listed.values() for item in spread(split, items)}
-    trial = Harness(env, list(chosen.values()), timeout_s, budget_s, replay_exact)
+    harness = Harness(env, list(chosen.values()), timeout_s, budget_s, replay_exact)
     try:
-        check_sessions(report, trial)
-        if not report.findings:
-            check_processes(report, trial, listed)
+        report.run(ACTIONS_KEPT, lambda: check_format(report, env))
+        check_sessions(report, harness)
+        if not report.violations:
+            check_processes(report, harness, listed)
     finally:
-        trial.finish()
-    for check, count in trial.left_out.items():
-        report.note(f"{check}: {count} more were left out after {budget_s:g} s.")
+        harness.finish()
+    for check, count in harness.skipped.items():
+        report.note(f"{check}: {count} more were skipped after {budget_s:g} s.")
     return report
 
 
-def check_sessions(report: Report, trial: Harness) -> None:
-    """What can be seen in this process."""
-    report.run("sessions begin and close", lambda: contract.check_life(trial))
-    if report.findings:
+def check_format(report: Report, env: EnvAdapter) -> None:
+    """Check the action format, and note that it cannot hold line breaks."""
+    if not contract.check_action_format(env):
+        report.note(
+            f"{type(env.action_format).__name__} holds actions of one line: step() receives only the first line of an "
+            "action. For code, SQL or scripts choose FenceFormat or TagFormat."
+        )
+
+
+def check_sessions(report: Report, harness: Harness) -> None:
+    """Run the checks in this process."""
+    if not report.run("sessions begin and close", lambda: contract.check_lifecycle(harness)):
         return
     solvable: list[TaskItem] = []
-    report.run("an oracle answers", lambda: check_oracle(report, trial, solvable))
-    if report.findings:
+    if not report.run("demonstrations are lists of actions", lambda: find_solvable(report, harness, solvable)):
         return
     counted: list[int] = []
-    report.run("bad actions are answered", lambda: counted.append(contract.check_bad_actions(trial)))
+    report.run("bad actions are answered", lambda: counted.append(contract.check_bad_actions(harness)))
     if counted == [0]:
-        report.note('no bad action was counted: answer what cannot be done with info={"invalid_action": 1.0}.')
-    report.run("episodes replay", lambda: contract.check_replay(trial))
-    report.run("sessions do not mix", lambda: contract.check_isolation(trial))
-    report.run(contract.CROWDED, lambda: contract.check_crowd(trial))
+        report.note('no bad action was counted: answer what is not possible with info={"invalid_action": 1.0}.')
+    if report.run("episodes replay", lambda: contract.check_replay(harness)):
+        report.run("sessions do not mix", lambda: contract.check_isolation(harness))
+        report.run(contract.CONCURRENT, lambda: contract.check_concurrency(harness))
+    else:
+        report.note("sessions are not compared with each other until episodes replay.")
     if solvable:
-        report.run(contract.SOLVED, lambda: contract.check_demonstrations(trial, solvable))
-    report.run("sessions leave nothing behind", lambda: check_leftovers(trial))
+        report.run(contract.SOLVED, lambda: contract.check_demonstrations(harness, solvable))
+    report.run("sessions leave nothing behind", lambda: check_leftovers(harness))
 
 
-def check_oracle(report: Report, trial: Harness, solvable: list[TaskItem]) -> None:
-    """The oracle gives moves, or there is none; notes what has none, and adds what has one to `solvable`."""
+def find_solvable(report: Report, harness: Harness, solvable: list[TaskItem]) -> None:
+    """Add the items with a demonstration to `solvable`, and note how many have none."""
     without = 0
-    for item in trial.within_budget("an oracle answers", trial.items):
-        if trial.oracle(item) is None:
+    for item in harness.within_budget("demonstrations are lists of actions", harness.items):
+        if harness.demonstration(item) is None:
             without += 1
         else:
             solvable.append(item)
     if without:
-        report.note(f"{without} of {without + len(solvable)} items have no oracle to be solved with.")
+        report.note(f"{without} of {without + len(solvable)} items have no demonstration.")
 
 
-def check_processes(report: Report, trial: Harness, listed: task_checks.Listed) -> None:
-    """What other processes see."""
-    if why := unsendable(trial):
-        report.note(f"not tried in other processes, where a training plays: {why}.")
+def check_processes(report: Report, harness: Harness, listed: task_checks.Listed) -> None:
+    """Run the checks in other processes."""
+    if reason := unpicklable(harness.env):
+        report.note(f"not checked in other processes, where training plays: {reason}.")
         return
-    report.run(
-        "tasks are the same in another process",
-        lambda: task_checks.check_elsewhere(trial.env, listed),
-    )
-    report.run("a host process plays the same", lambda: contract.check_host(trial))
-    if not report.findings:
-        report.run("a full host fits into its memory", lambda: check_memory(trial))
+    report.run("tasks are the same in another process", lambda: task_checks.check_elsewhere(harness.env, listed))
+    report.run("a host process plays the same", lambda: contract.check_host(harness))
+    if not report.violations:
+        report.run("a full host fits into its memory", lambda: check_memory(harness))
 
 
-def unsendable(trial: Harness) -> str:
-    """Why other processes cannot have the class and its options, or "" if they can."""
-    if type(trial.env).__module__ == "__main__":
-        return "the class is defined in the script that runs, move it to a module"
+def unpicklable(env: EnvAdapter) -> str:
+    """Return the reason why the environment cannot travel to another process, or ""."""
+    if type(env).__module__ == "__main__":
+        return "the class is defined in the script that runs; move it to a module"
     try:
-        pickle.dumps(trial.env)
-    except Exception as error:  # whatever a class that is not at the top level of a module, or an option, raises
+        pickle.dumps(env)
+    except Exception as error:  # boundary to the adapter: its class and its options may raise anything
         return str(error).rstrip(".")
     return ""
 
 
 def spread(items: Sequence[TaskItem], count: int) -> Sequence[TaskItem]:
-    """At most `count` items, evenly from the whole list."""
+    """Return at most `count` items at even distances."""
     count = min(count, len(items))
-    return [items[place * len(items) // count] for place in range(count)]
+    return [items[index * len(items) // count] for index in range(count)]

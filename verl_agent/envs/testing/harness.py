@@ -1,4 +1,4 @@
-"""Play an adapter as a host would: in threads with an event loop each, or in those that its sessions share."""
+"""Harness that plays an adapter as a host process does: each session in its own thread, or several in one thread."""
 
 import asyncio
 import time
@@ -18,40 +18,36 @@ from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
 
-SMALL_TALK = ("1", "no such action", "look", "2")
-"""What is said to an environment that has no oracle."""
+UNGUIDED = ("1", "no such action", "look", "2")
+"""Actions for an item without a demonstration."""
 SCRIPT_TURNS = 24
-"""Actions of a play that is compared with another one; an oracle may know hundreds."""
+"""Most actions of an episode that is compared with another one; a demonstration may have hundreds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What one session answered."""
+    """Texts and rewards of one episode."""
 
     prompt: Sequence[Message]
     steps: Sequence[StepResult]
 
-    @property
-    def reward(self) -> float:
-        """The return."""
-        return sum(step.reward for step in self.steps)
-
 
 def configure(adapter: type[EnvAdapter], options: Mapping[str, Any]) -> EnvAdapter:
     """Return the environment with `options`."""
-    with boundary(f"{adapter.__name__}(**{dict(options)})", "Check the options and the constructor.", settings=True):
+    call = f"{adapter.__name__}(**{dict(options)})"
+    with boundary(call, "Check the options and the constructor.", adapter, settings=True):
         return adapter(**options)
 
 
 class Harness:
-    """An adapter and how to try it out.
+    """An environment under test, with the items, limits and threads of its checks.
 
     Args:
         env: the environment with its options.
         items: tasks to play, at least one.
-        timeout_s: seconds that one call may take.
-        budget_s: seconds after which a check leaves further items out.
-        replay_exact: whether the same actions must give the same texts, or only the same rewards.
+        timeout_s: most seconds of one call.
+        budget_s: seconds after which a check skips further items.
+        replay_exact: compare texts and rewards of two episodes; False compares only rewards.
     """
 
     def __init__(
@@ -64,67 +60,68 @@ class Harness:
     ) -> None:
         self.env, self.items = env, items
         self.timeout_s, self.budget_s, self.replay_exact = timeout_s, budget_s, replay_exact
-        self.left_out: dict[str, int] = {}
+        self.skipped: dict[str, int] = {}
         self._shared: list[EventLoopThread] = []
-        self._oracles: dict[str, list[str] | None] = {}
-        self._alone: dict[str, Transcript] = {}
+        self._demonstrations: dict[str, list[str] | None] = {}
+        self._references: dict[str, Transcript] = {}
         self._answered_at = 0.0
 
-    def session(self) -> EnvAdapter:
-        """A fresh session."""
-        with boundary("new_session()", "The constructor must work every time it is called.", settings=True):
+    def new_session(self) -> EnvAdapter:
+        """Return a fresh session."""
+        advice = "The constructor must work every time it is called."
+        with boundary("new_session()", advice, type(self.env), settings=True):
             return self.env.new_session()
 
-    def within_budget(self, what: str, items: Sequence[T]) -> Iterator[T]:
-        """The items as long as time allows, at least the first; the others are counted under `what`."""
+    def within_budget(self, check: str, items: Sequence[T]) -> Iterator[T]:
+        """Yield the items while the time budget lasts, at least the first; count the others as skipped by `check`."""
         until = time.monotonic() + self.budget_s
-        for place, item in enumerate(items):
-            if place and time.monotonic() > until:
-                self.left_out[what] = len(items) - place
+        for index, item in enumerate(items):
+            if index and time.monotonic() > until:
+                self.skipped[check] = len(items) - index
                 return
             yield item
 
-    def oracle(self, item: TaskItem) -> list[str] | None:
-        """Actions that solve `item`, or None where no oracle exists."""
-        if item.id not in self._oracles:
-            self._oracles[item.id] = self._ask_oracle(item)
-        return self._oracles[item.id]
+    def demonstration(self, item: TaskItem) -> list[str] | None:
+        """Return the actions of the demonstration of `item`, or None if it has none."""
+        if item.id not in self._demonstrations:
+            self._demonstrations[item.id] = self._demonstrate(item)
+        return self._demonstrations[item.id]
 
-    def _ask_oracle(self, item: TaskItem) -> list[str] | None:
-        session, call = self.session(), f"demonstration({item.id!r})"
-        with boundary(call, "Without an oracle raise NotImplementedError, else return moves."):
+    def _demonstrate(self, item: TaskItem) -> list[str] | None:
+        session, call = self.new_session(), f"demonstration({item.id!r})"
+        action_format = self.env.action_format
+        with boundary(call, "Without an oracle raise NotImplementedError, else return actions.", type(session)):
             try:
-                moves = list(session.demonstration(item))
+                demos = list(session.demonstration(item))
             except NotImplementedError:
                 return None
-            if not moves or not all(isinstance(move, DemoAction) for move in moves):
-                raise ContractViolation(call, "returned no moves", "Return a list of Move.")
-            for move in moves:
-                found = self.env.action_format.parse(self.env.action_format.format(move.action))
-                if found != move.action:
-                    got = f"has the action {shorten(repr(move.action))}, which `form` reads as {found!r}"
-                    raise ContractViolation(
-                        call, got, "Return bare actions, as step() takes them, or choose another form."
-                    )
-            return [move.action for move in moves]
+            if not demos or not all(isinstance(demo, DemoAction) for demo in demos):
+                raise ContractViolation(call, "returned no actions", "Return a list of DemoAction.")
+            for demo in demos:
+                parsed = action_format.parse(action_format.format(demo.action))
+                if parsed != demo.action:
+                    got = f"has the action {shorten(repr(demo.action))}, which `action_format` parses as {parsed!r}"
+                    advice = "Return bare actions, as step() takes them, or choose another action format."
+                    raise ContractViolation(call, got, advice)
+            return [demo.action for demo in demos]
 
     def script(self, item: TaskItem) -> list[str]:
-        """Actions that show what a session remembers."""
-        return ["no such action", *(self.oracle(item) or SMALL_TALK)][:SCRIPT_TURNS]
+        """Return actions for episodes that are compared: an invalid one, then those of the demonstration."""
+        return ["no such action", *(self.demonstration(item) or UNGUIDED)][:SCRIPT_TURNS]
 
     def play(self, item: TaskItem, actions: Sequence[str]) -> Transcript:
-        """Play `item` until the actions or the episode end."""
+        """Play `item` in a fresh session until the actions or the episode end."""
         return self.play_all([partial(self.converse, item, actions)])[0]
 
-    def alone(self, item: TaskItem) -> Transcript:
-        """The script of `item`, played with nothing beside it; played once, then remembered."""
-        if item.id not in self._alone:
-            self._alone[item.id] = self.play(item, self.script(item))
-        return self._alone[item.id]
+    def reference(self, item: TaskItem) -> Transcript:
+        """Return the transcript of the script of `item`, played while no other session is open."""
+        if item.id not in self._references:
+            self._references[item.id] = self.play(item, self.script(item))
+        return self._references[item.id]
 
     async def converse(self, item: TaskItem, actions: Sequence[str]) -> Transcript:
-        """Play `item` in a fresh session until the actions or the episode end."""
-        session = self.session()
+        """Play `item` in a fresh session of the current thread until the actions or the episode end."""
+        session = self.new_session()
         prompt = await self.reset(session, item)
         steps: list[StepResult] = []
         for action in actions:
@@ -152,56 +149,66 @@ class Harness:
         self._answered_at = time.monotonic()
 
     def play_all(self, works: Sequence[Work[T]]) -> list[T]:
-        """Run the coroutines at once, each in the thread in which a host would call its session."""
-        lanes = self.lanes(len(works))
+        """Run the coroutines concurrently, each in the thread in which a host would call its session."""
+        threads = self.threads(len(works))
         try:
-            return self.run(works, lanes)
+            return self.run(works, threads)
         finally:
-            self.end(lanes)
+            self.end(threads)
 
-    def lanes(self, count: int) -> list[EventLoopThread]:
-        """Threads for so many sessions: one each, or those that `hosting` lets them share; the host's loop is one."""
-        threads = self.env.hosting.threads
-        if threads is None:
+    def threads(self, count: int) -> list[EventLoopThread]:
+        """Return a thread for each of `count` sessions: its own, or one that `hosting.threads` lets it share."""
+        limit = self.env.hosting.threads
+        if limit is None:
             return [EventLoopThread() for _ in range(count)]
-        threads = max(threads, 1)
-        self._shared += [EventLoopThread() for _ in range(min(threads, count) - len(self._shared))]
-        return [self._shared[place % threads] for place in range(count)]
+        limit = max(limit, 1)  # 0 means the host's own loop, which is one thread too
+        self._shared += [EventLoopThread() for _ in range(min(limit, count) - len(self._shared))]
+        return [self._shared[number % limit] for number in range(count)]
 
-    def run(self, works: Sequence[Work[T]], lanes: Sequence[EventLoopThread]) -> list[T]:
-        """Run each coroutine in its lane; the time limit is for the wait between two answers."""
+    def run(self, works: Sequence[Work[T]], threads: Sequence[EventLoopThread]) -> list[T]:
+        """Run each coroutine in its thread; the time limit applies to the wait between two answers."""
         self._answered_at = time.monotonic()
-        asked = [asyncio.run_coroutine_threadsafe(work(), lane.loop) for work, lane in zip(works, lanes, strict=True)]
-        waiting = set(asked)
+        futures = [
+            asyncio.run_coroutine_threadsafe(work(), thread.loop) for work, thread in zip(works, threads, strict=True)
+        ]
+        waiting = set(futures)
         while waiting:
             left = self._answered_at + self.timeout_s - time.monotonic()
             if left <= 0:
                 self._shared, stuck = [], self._shared
-                self.end([*lanes, *stuck])
+                self.end([*threads, *stuck])
                 raise ContractViolation(
-                    "a call", f"took over {self.timeout_s:g} s", "Bound what it waits for and computes."
+                    "a call", f"took over {self.timeout_s:g} s", "Limit the time that it waits and computes."
                 )
             waiting = wait(waiting, timeout=left).not_done
-        with boundary("playing an item", "A session must not disturb the event loop or its thread."):
-            return [future.result() for future in asked]
+        with boundary("playing an item", "A session must not disturb the event loop or its thread.", type(self.env)):
+            return [future.result() for future in futures]
 
-    def end(self, lanes: Sequence[EventLoopThread]) -> None:
-        """Let the threads end that no other session shares."""
-        for lane in lanes:
-            if lane not in self._shared:
-                lane.end()
+    def end(self, threads: Sequence[EventLoopThread]) -> None:
+        """End the threads that no other session shares."""
+        for thread in threads:
+            if thread not in self._shared:
+                thread.end()
 
     def finish(self) -> None:
-        """Let all threads end."""
+        """End all threads."""
         self._shared, shared = [], self._shared
         self.end(shared)
 
     def compare(self, item: TaskItem, first: Transcript, second: Transcript, when: str, advice: str) -> None:
-        """Raise unless two plays of `item` agree, as far as the environment can be replayed."""
-        rewards = [[step.reward for step in one.steps] for one in (first, second)]
+        """Check that two episodes of `item` agree.
+
+        Args:
+            item: the item.
+            first: its reference.
+            second: the episode to compare with it.
+            when: circumstances of the second episode, for the message.
+            advice: change that makes them agree.
+        """
+        rewards = [[step.reward for step in transcript.steps] for transcript in (first, second)]
         if first == second if self.replay_exact else rewards[0] == rewards[1]:
             return
         pairs = zip(first.steps, second.steps, strict=False)
-        found = next(((a, b) for a, b in pairs if a != b), (first.prompt, second.prompt))
-        got = f"gave {shorten(repr(found[0]), 150)} alone and {shorten(repr(found[1]), 150)} {when}"
+        differing = next(((a, b) for a, b in pairs if a != b), (first.prompt, second.prompt))
+        got = f"gave {shorten(repr(differing[0]), 150)} alone and {shorten(repr(differing[1]), 150)} {when}"
         raise ContractViolation(f"playing {item.id!r}", got, advice)

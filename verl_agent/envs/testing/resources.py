@@ -1,4 +1,4 @@
-"""What sessions take and leave behind: memory while they are open, and files, threads and processes afterwards."""
+"""Checks of resources: memory of open sessions; files, threads and processes that closed sessions leave behind."""
 
 import asyncio
 import gc
@@ -19,23 +19,24 @@ from verl_agent.envs.testing.violation import ContractViolation
 from verl_agent.errors import AgentError
 from verl_agent.types import TaskItem
 
-OPEN = 12
-"""Sessions that are open at once when they are measured."""
+SESSIONS = 12
+"""Most sessions that are open at once while their resources are measured."""
 TURNS = 6
+"""Most actions of each of these sessions."""
 SETTLE_S = 5.0
-"""Seconds that threads, files and processes of closed sessions have to go."""
+"""Seconds within which threads, files and processes of closed sessions must end."""
 QUIET_S = 0.5
-"""Seconds without a change after which nothing is expected to go any more."""
+"""Seconds without a change after which the resources count as settled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
-    """What this process holds.
+class Resources:
+    """Resources of this process.
 
     Attributes:
-        files: open file handles.
-        threads: running.
-        processes: that it started, and those that they started.
+        files: number of open file handles.
+        threads: number of running threads.
+        processes: number of its child processes, at every depth.
     """
 
     files: int
@@ -43,58 +44,58 @@ class Holdings:
     processes: int
 
     @classmethod
-    def now(cls) -> "Holdings":
-        """What is held now."""
+    def now(cls) -> "Resources":
+        """Return the current resources."""
         gc.collect()
-        mine = psutil.Process()
-        return cls(mine.num_fds(), threading.active_count(), len(mine.children(recursive=True)))
+        process = psutil.Process()
+        return cls(process.num_fds(), threading.active_count(), len(process.children(recursive=True)))
 
-    def within(self, other: "Holdings") -> bool:
-        """Whether it is no more than another one, kind by kind."""
+    def within(self, other: "Resources") -> bool:
+        """Return True if no number exceeds that of `other`."""
         return self.files <= other.files and self.threads <= other.threads and self.processes <= other.processes
 
 
-def check_leftovers(trial: Harness) -> None:
-    """Closed sessions leave nothing open."""
-    count = min(OPEN, trial.env.hosting.sessions)
-    items = [trial.items[place % len(trial.items)] for place in range(count)]
-    scripts = [trial.script(item)[:TURNS] for item in items]
-    trial.play(items[0], scripts[0])
+def check_leftovers(harness: Harness) -> None:
+    """Check that closed sessions leave no files, threads or processes behind."""
+    count = min(SESSIONS, harness.env.hosting.sessions)
+    items = [harness.items[number % len(harness.items)] for number in range(count)]
+    scripts = [harness.script(item)[:TURNS] for item in items]
+    harness.play(items[0], scripts[0])
     before = settled(None)
     sessions: dict[int, EnvAdapter] = {}
 
-    async def begin(place: int, item: TaskItem) -> None:
-        sessions[place] = trial.session()
-        await trial.reset(sessions[place], item)
-        for action in scripts[place]:
-            if (await trial.step(sessions[place], action)).terminated:
+    async def begin(number: int, item: TaskItem) -> None:
+        sessions[number] = harness.new_session()
+        await harness.reset(sessions[number], item)
+        for action in scripts[number]:
+            if (await harness.step(sessions[number], action)).terminated:
                 return
 
-    async def end(place: int) -> None:
-        await trial.close(sessions.pop(place))
+    async def end(number: int) -> None:
+        await harness.close(sessions.pop(number))
 
-    lanes = trial.lanes(count)
-    trial.run([partial(begin, place, item) for place, item in enumerate(items)], lanes)
-    trial.run([partial(end, place) for place in range(count)], lanes)
-    trial.end(lanes)
+    threads = harness.threads(count)
+    harness.run([partial(begin, number, item) for number, item in enumerate(items)], threads)
+    harness.run([partial(end, number) for number in range(count)], threads)
+    harness.end(threads)
     after = settled(before)
-    for what in ("files", "threads", "processes"):
-        left = getattr(after, what) - getattr(before, what)
+    for kind in ("files", "threads", "processes"):
+        left = getattr(after, kind) - getattr(before, kind)
         if left >= max(2, count // 2):
             raise ContractViolation(
-                f"{count} sessions", f"left {left} {what} open", "Release in close() what reset() took."
+                f"{count} sessions", f"left {left} {kind} open", "Release in close() what reset() took."
             )
 
 
-def check_memory(trial: Harness) -> str:
-    """A full host stays within its memory.
+def check_memory(harness: Harness) -> str:
+    """Check that a full host stays within `hosting.memory_mb`.
 
     Returns:
-        What a host and a session take, in words.
+        Memory of a host and of a session, as text.
     """
-    hosting = trial.env.hosting
+    hosting = harness.env.hosting
     try:
-        base, each = asyncio.run(measure(trial))
+        base, each = asyncio.run(measure(harness))
     except AgentError as error:
         raise ContractViolation("a host process", f"does not play: {error}", "See the check before.") from error
     full = base + each * hosting.sessions
@@ -103,25 +104,25 @@ def check_memory(trial: Harness) -> str:
         raise ContractViolation(
             f"{hosting.sessions} sessions",
             f"would take about {full:,.0f} MiB in a host, more than hosting.memory_mb={hosting.memory_mb}",
-            f"A session takes about {each:.1f} MiB, a host without any {base:.0f}: share what can be shared, or state "
-            f"what a host may hold, such as `hosting = Hosting(sessions={fitting})`.",
+            f"A session takes about {each:.1f} MiB, an empty host {base:.0f} MiB. Share data between sessions, or "
+            f"limit the sessions of a host, for example `hosting = Hosting(sessions={fitting})`.",
         )
     return f"{base:.0f} MiB, and about {each:.2f} for each of at most {hosting.sessions} sessions"
 
 
-async def measure(trial: Harness) -> tuple[float, float]:
-    """MiB of a host process that has played an episode, and of each further session that is open in it."""
-    env, count = trial.env, min(OPEN, trial.env.hosting.sessions)
-    limits = CallLimits(trial.timeout_s)
+async def measure(harness: Harness) -> tuple[float, float]:
+    """Return MiB of a host process after one episode, and MiB of each further open session."""
+    env, count = harness.env, min(SESSIONS, harness.env.hosting.sessions)
+    limits = CallLimits(harness.timeout_s)
     link = await start_process(env, env.hosting, limits, PoolLimits().frozen_s)
     try:
         gauge = MemoryGauge(every_s=0.0, pid=link.pid)
 
         async def begin(number: int) -> None:
-            item = trial.items[number % len(trial.items)]
+            item = harness.items[number % len(harness.items)]
             await link.call("open", number)
             await link.call("reset", number, item)
-            for action in trial.script(item)[:TURNS]:
+            for action in harness.script(item)[:TURNS]:
                 if (await link.call("step", number, action)).terminated:
                     return
 
@@ -130,12 +131,12 @@ async def measure(trial: Harness) -> tuple[float, float]:
         await asyncio.gather(*(begin(number) for number in range(1, count + 1)))
         return base, max(0.0, gauge() - base) / count
     finally:
-        await link.end("it was measured.")
+        await link.end("its memory was measured.")
 
 
-def settled(goal: Holdings | None) -> Holdings:
-    """What is held once it changes no more, or is back at `goal`; after a while in any case."""
-    now, since = Holdings.now(), time.monotonic()
+def settled(goal: Resources | None) -> Resources:
+    """Return the resources once they stop changing or are within `goal`, at the latest after `SETTLE_S` seconds."""
+    now, since = Resources.now(), time.monotonic()
     until = since + SETTLE_S
     while time.monotonic() < until:
         if goal is not None and now.within(goal):
@@ -143,6 +144,6 @@ def settled(goal: Holdings | None) -> Holdings:
         if goal is None and time.monotonic() - since > QUIET_S:
             return now
         time.sleep(0.05)
-        last, now = now, Holdings.now()
+        last, now = now, Resources.now()
         since = since if now == last else time.monotonic()
     return now

@@ -1,9 +1,12 @@
-"""One call into an adapter, held against the contract: what comes back is checked, what escapes becomes a breach."""
+"""Calls into an adapter whose results are checked; an exception in the adapter becomes a `ContractViolation`."""
 
 import inspect
 import math
+import traceback
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from verl_agent.envs.base import EnvAdapter
@@ -12,50 +15,86 @@ from verl_agent.errors import ConfigError
 from verl_agent.types import Message, StepResult, TaskItem
 
 MAX_MESSAGE = 20_000
-"""Characters that one message of an environment may have."""
+"""Most characters in one message of an environment."""
+
+
+@dataclass(slots=True)
+class Violation:
+    """Violation of the contract by an adapter.
+
+    Attributes:
+        check: name of the check that failed.
+        call: the call, as source code.
+        got: its result, as the rest of a sentence that begins with the call.
+        advice: change that keeps the contract.
+        cause: error and position in the code, or the kind of result; equal for violations with the same cause.
+        also: names of further checks that failed with the same cause.
+    """
+
+    check: str
+    call: str
+    got: str
+    advice: str
+    cause: str
+    also: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Return one line."""
+        also = f" Also fails: {', '.join(self.also)}." if self.also else ""
+        return f"{self.check}: {self.call} {self.got}. {self.advice}{also}"
 
 
 class ContractViolation(Exception):
-    """An adapter did not keep the contract.
+    """An adapter did not keep the contract; the attributes are those of `Violation`."""
 
-    Attributes:
-        call: what was called.
-        got: what came back, as the rest of a sentence that begins with the call.
-        advice: what to change.
-    """
-
-    def __init__(self, call: str, got: str, advice: str) -> None:
-        """State the three parts."""
+    def __init__(self, call: str, got: str, advice: str, cause: str = "") -> None:
         self.call, self.got, self.advice = call, got.rstrip(". \n"), advice
+        self.cause = cause or f"{call.partition('(')[0]} {self.got} {advice}"
         super().__init__(f"{call} {self.got}. {advice}")
 
 
 @contextmanager
-def boundary(call: str, advice: str, settings: bool = False) -> Iterator[None]:
-    """Turn whatever a call into the adapter raises into a breach.
+def boundary(call: str, advice: str, adapter: type[EnvAdapter], settings: bool = False) -> Iterator[None]:
+    """Turn an exception of a call into the adapter into a `ContractViolation` with its position in the code.
 
     Args:
-        call: what is called.
-        advice: what to change.
-        settings: whether the call may say that an option or the machine is wrong (`ConfigError`), which is no breach.
+        call: the call, as source code.
+        advice: change that keeps the contract.
+        adapter: class of the environment.
+        settings: let `ConfigError` pass: the call may report an option or a machine that is not suitable.
     """
     try:
         yield
     except ContractViolation:
         raise
-    except ConfigError as error:
-        if settings:
+    except (Exception, SystemExit) as error:  # boundary to the adapter, which may raise anything
+        if settings and isinstance(error, ConfigError):
             raise
-        raise ContractViolation(call, f"raised ConfigError: {shorten(str(error), 300)}", advice) from error
-    except (Exception, SystemExit) as error:
-        text = shorten(str(error), 300)
-        raise ContractViolation(call, f"raised {type(error).__name__}{f': {text}' if text else ''}", advice) from error
+        name, text = type(error).__name__, shorten(str(error).rstrip(". \n"), 300)
+        where = position(error, adapter)
+        got = f"raised {name}{f': {text}' if text else ''}{f' ({where})' if where else ''}"
+        raise ContractViolation(call, got, advice, f"{name} {where or text}") from error
+
+
+def position(error: BaseException, adapter: type[EnvAdapter]) -> str:
+    """Return file and line of the last call in the adapter's folder that led to `error`, or ""."""
+    try:
+        folder = Path(inspect.getfile(adapter)).resolve().parent
+    except (OSError, TypeError):  # a class without a source file
+        return ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_absolute()]
+    own = [frame for frame in frames if folder in Path(frame.filename).resolve().parents]
+    if not own:
+        return ""
+    path = Path(own[-1].filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{own[-1].lineno}"
 
 
 async def reset(session: EnvAdapter, item: TaskItem) -> list[Message]:
-    """Begin `item`; the messages are checked."""
+    """Begin `item` and check the messages."""
     call = f"reset({item.id!r})"
-    with boundary(call, "A session must be able to begin every item that tasks() lists.", settings=True):
+    with boundary(call, "A session must be able to begin every item that tasks() lists.", type(session), settings=True):
         messages = await _awaited(call, "reset", session.reset(item))
         if not isinstance(messages, list) or not messages:
             raise ContractViolation(
@@ -73,9 +112,10 @@ async def reset(session: EnvAdapter, item: TaskItem) -> list[Message]:
 
 
 async def step(session: EnvAdapter, action: str) -> StepResult:
-    """Take one action; the answer is checked."""
+    """Take one action and check the result."""
     call = f"step({shorten(repr(action), 60)})"
-    with boundary(call, "Answer an action that cannot be done with an observation that says so."):
+    advice = "Answer an action that is not possible with an observation that explains it."
+    with boundary(call, advice, type(session)):
         result = await _awaited(call, "step", session.step(action))
         if not isinstance(result, StepResult):
             raise ContractViolation(call, f"returned {shorten(repr(result))}", "Return a StepResult.")
@@ -90,17 +130,18 @@ async def step(session: EnvAdapter, action: str) -> StepResult:
 
 async def close(session: EnvAdapter) -> None:
     """Close the session."""
-    with boundary("close()", "It may be called at any time and more than once; guard what reset() creates."):
+    advice = "close() may be called at any time and more than once; guard what reset() creates."
+    with boundary("close()", advice, type(session)):
         await _awaited("close()", "close", session.close())
 
 
 def check_text(call: str, text: object) -> None:
-    """Check what a model is going to read."""
+    """Check a text for the model: not empty, not too long."""
     if not isinstance(text, str) or not text.strip():
         raise ContractViolation(call, f"gave the text {shorten(repr(text))}", "The model must have something to read.")
     if len(text) > MAX_MESSAGE:
         raise ContractViolation(
-            call, f"gave {len(text):,} characters", f"Cut texts to at most {MAX_MESSAGE:,} characters."
+            call, f"gave {len(text):,} characters", f"Truncate texts to at most {MAX_MESSAGE:,} characters."
         )
 
 
