@@ -1,14 +1,18 @@
-"""Begin tasks as episodes begin, and see whether the model can be asked so: before anything else starts."""
+"""Check of prompts: tasks begin as episodes do, and their prompts must fit the model and its chat template."""
 
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, zip_longest
+from statistics import quantiles
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import make_agent
+from verl_agent.agents.settings import AgentSettings
 from verl_agent.config.settings import RunSettings
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
@@ -16,52 +20,132 @@ from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
+from verl_agent.models.resolve import resolve_model
 from verl_agent.types import Message, TaskItem
 
 PROMPTS_CHECKED = 64
-"""Tasks that begin side by side; the first so many are always looked at."""
+"""Number of tasks that begin side by side; the first group is always checked."""
 PROMPTS_S = 5.0
-"""Seconds in which further prompts are looked at: all of them where an environment begins quickly."""
+"""Seconds after which no further group of tasks begins."""
+ROUNDED_TO = 64
+"""Tokens to whose multiple a suggested `data.max_prompt_length` is rounded up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLengths:
+    """Lengths of the prompts of a split, in tokens of one model.
+
+    Attributes:
+        lengths: tokens of each prompt, by task id; at least one.
+        tasks: number of tasks in the split, measured or not.
+    """
+
+    lengths: dict[str, int]
+    tasks: int
+
+    @property
+    def longest(self) -> str:
+        """Id of the task with the longest prompt."""
+        return max(self.lengths, key=lambda task: self.lengths[task])
+
+    @property
+    def suggested(self) -> int:
+        """Value for `data.max_prompt_length`; a tenth larger if tasks were left out."""
+        most = self.lengths[self.longest] * (1.0 if len(self.lengths) == self.tasks else 1.1)
+        return -int(-most // ROUNDED_TO) * ROUNDED_TO
+
+    def __str__(self) -> str:
+        lengths = sorted(self.lengths.values())
+        cuts = quantiles(lengths, n=100, method="inclusive") if len(lengths) > 1 else lengths * 99
+        return (
+            f"{len(lengths)} of {self.tasks} prompts, in tokens: min {lengths[0]}, median {cuts[49]:.0f}, "
+            f"95 % {cuts[94]:.0f}, max {lengths[-1]} (task {self.longest!r})"
+        )
+
+
+def measure_prompts(
+    env: EnvSettings, agent: AgentSettings, model: str, limit: int, limit_s: float = PROMPTS_S
+) -> PromptLengths:
+    """Measure the prompts of `env.train_tasks`.
+
+    Args:
+        env: section `env`.
+        agent: section `agent`.
+        model: model folder, hub id or `smollm2-135m`.
+        limit: most tasks that begin, a sample that is the same on every machine.
+        limit_s: seconds after which no further group of tasks begins.
+
+    Raises:
+        ConfigError: the environment, the agent or the model is unknown or does not start.
+    """
+    player = make_agent(agent, make_env(env.name, env.options).action_format)
+    tasks = select_tasks(env.name, env.train_tasks, env.options)
+    path = resolve_model(model, key="--tokens")
+    count = PromptTokens(load_tokenizer(path, "--tokens"), load_config(path, "--tokens").model_type, player, {})
+    items = sample_tasks(tasks, limit)
+    prompts = asyncio.run(first_messages(env, items, limit_s))
+    lengths = {item.id: count(prompt) for item, prompt in zip(items, prompts, strict=False)}
+    return PromptLengths(lengths, len(tasks))
+
+
+class PromptTokens:
+    """Token counter of an agent's prompts.
+
+    Args:
+        tokenizer: tokenizer of transformers.
+        model_type: type of the model in its config.
+        agent: agent that builds the prompts.
+        template_options: keyword arguments of the chat template.
+
+    Raises:
+        ConfigError: no token builder agrees with the chat template, or the template cannot show the agent's tools.
+    """
+
+    def __init__(self, tokenizer: Any, model_type: str | None, agent: Agent, template_options: Any) -> None:
+        from verl_agent.rollout.chat_template import check_tools, choose_builder
+
+        self._agent, self._builder = agent, choose_builder(tokenizer, model_type, template_options)
+        if agent.tools:
+            check_tools(tokenizer, self._builder, agent.tools, template_options)
+
+    def __call__(self, prompt: Sequence[Message]) -> int:
+        """Return the tokens of the prompt that the agent builds from an environment's first messages."""
+        messages = self._agent.build_prompt(list(prompt))
+        return len(self._builder.build_initial_tokens(messages, tools=self._agent.tools))
 
 
 def agent_for_checks(settings: RunSettings) -> Agent:
-    """An agent as episodes have it.
+    """Return an agent as episodes use it.
 
     Raises:
-        ConfigError: there is no such one, or it refuses its options or its context.
+        ConfigError: the agent is unknown, or rejects its options or its context.
     """
     env = make_env(settings.env.name, settings.env.options)
     return make_agent(settings.agent, env.action_format)
 
 
 def check_prompts(config: DictConfig, settings: RunSettings) -> None:
-    """The model can be asked as the environment asks: it reads so much, knows chat templates, prompts fit the budget.
+    """Check that the model's context, its chat template and `data.max_prompt_length` suit the prompts of all tasks.
 
-    Looks at all tasks, or at as many as begin in `PROMPTS_S`; a longer prompt of another task stops the run when
-    it is met.
+    Checks as many tasks as begin in `PROMPTS_S`. A longer prompt of another task stops the run when it is played.
 
     Raises:
-        ConfigError: the model cannot be fetched or reads too little, no token builder agrees with its template, or a
-            prompt is too long.
+        ConfigError: the model cannot be fetched, its context is too short, no token builder agrees with its chat
+            template, or a prompt is too long.
     """
-    from verl_agent.rollout.chat_template import check_tools, choose_builder
-
     model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
     key, other = "actor_rollout_ref.model.path", model.tokenizer_path
-    read = load_config(model.path, key)
-    check_context(positions(read), budget, int(config.data.max_response_length), f"{key}={model.path!r}")
+    model_config = load_config(model.path, key)
+    check_context(positions(model_config), budget, int(config.data.max_response_length), f"{key}={model.path!r}")
     tokenizer = load_tokenizer(other or model.path, "actor_rollout_ref.model.tokenizer_path" if other else key)
     template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    builder = choose_builder(tokenizer, read.model_type, template_options)
-    agent = agent_for_checks(settings)
-    if agent.tools:
-        check_tools(tokenizer, builder, agent.tools, template_options)
-    selections = (settings.env.train_tasks, settings.env.eval_tasks)
-    listed = [select_tasks(settings.env.name, tasks, settings.env.options) for tasks in selections]
-    pairs = zip_longest(*(sample_tasks(tasks, len(tasks)) for tasks in listed))
+    count = PromptTokens(tokenizer, model_config.model_type, agent_for_checks(settings), template_options)
+    sources = (settings.env.train_tasks, settings.env.eval_tasks)
+    selections = [select_tasks(settings.env.name, source, settings.env.options) for source in sources]
+    pairs = zip_longest(*(sample_tasks(tasks, len(tasks)) for tasks in selections))
     items = [item for pair in pairs for item in pair if item is not None]
     for item, prompt in zip(items, asyncio.run(first_messages(settings.env, items)), strict=False):
-        length = len(builder.build_initial_tokens(agent.build_prompt(prompt), tools=agent.tools))
+        length = count(prompt)
         if length > budget:
             raise ConfigError(
                 f"the prompt of task {item.id!r} has {length} tokens, more than data.max_prompt_length={budget}. "
@@ -70,17 +154,24 @@ def check_prompts(config: DictConfig, settings: RunSettings) -> None:
 
 
 def batched(items: Sequence[TaskItem], size: int) -> Iterator[list[TaskItem]]:
-    """The items in lists of `size`; the last one may be shorter."""
+    """Yield the items in lists of `size`; the last list may be shorter."""
     rest = iter(items)
     while chunk := list(islice(rest, size)):
         yield chunk
 
 
-async def first_messages(env: EnvSettings, items: Sequence[TaskItem]) -> list[list[Message]]:
-    """The prompts of the tasks, of as many as begin in time, from a host that ends with all that it started.
+async def first_messages(
+    env: EnvSettings, items: Sequence[TaskItem], limit_s: float = PROMPTS_S
+) -> list[list[Message]]:
+    """Return the first messages of the tasks, in order, of as many as begin in time.
+
+    Args:
+        env: section `env`.
+        items: tasks to begin; they are not played.
+        limit_s: seconds after which no further group of tasks begins.
 
     Raises:
-        ConfigError: the environment does not start.
+        ConfigError: the environment does not begin a task.
     """
     pool = local_pool(make_env(env.name, env.options), env, count=1)
 
@@ -95,7 +186,7 @@ async def first_messages(env: EnvSettings, items: Sequence[TaskItem]) -> list[li
             raise ConfigError(f"env {env.name!r} does not begin task {item.id!r}: {error}") from error
 
     prompts: list[list[Message]] = []
-    until = time.monotonic() + PROMPTS_S
+    until = time.monotonic() + limit_s
     try:
         for chunk in batched(items, PROMPTS_CHECKED):
             prompts += await asyncio.gather(*map(begin, chunk))

@@ -1,0 +1,84 @@
+"""Commands `verl-agent envs` and `verl-agent check-env`."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from verl_agent.agents.settings import AgentSettings
+from verl_agent.commands.terminal import fail, print_line, read_json
+from verl_agent.envs.registry import make_env, registered
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.envs.testing.check import check_adapter
+from verl_agent.errors import ConfigError
+
+Options = Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")]
+
+
+def envs(
+    name: Annotated[str | None, typer.Argument(help="Registered name of one environment; all if omitted.")] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Measure the prompts of a split in tokens of this model: a folder, a hub id or smollm2-135m.",
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split to measure, or a file of task ids.")] = "train",
+    agent: Annotated[str, typer.Option(help="Registered name of the agent that builds the prompts.")] = "react",
+    options: Options = "{}",
+    tasks: Annotated[int, typer.Option(help="Most tasks to measure.", min=1)] = 1000,
+    seconds: Annotated[float, typer.Option(help="Start no further tasks after this time.", min=0)] = 60.0,
+) -> None:
+    """List the environments that are installed; with NAME and --tokens, measure the prompts of a split."""
+    if tokens is None:
+        Console().print(_table([name] if name else sorted(registered())))
+        return
+    if name is None:
+        fail("--tokens needs the name of an environment: verl-agent envs NAME --tokens MODEL.")
+    from verl_agent.preflight.prompts import measure_prompts
+
+    try:
+        env = EnvSettings(name, train_tasks=split, options=read_json(options))
+        measured = measure_prompts(env, AgentSettings(agent), tokens, tasks, seconds)
+    except ConfigError as error:
+        fail(str(error))
+    print_line(f"{name}, split {split}, agent {agent}, model {tokens}")
+    print_line(str(measured))
+    print_line(f"Suggested: data.max_prompt_length={measured.suggested}")
+
+
+def check_env(
+    name: Annotated[str, typer.Argument(help="Registered name of the environment.")],
+    options: Options = "{}",
+    items: Annotated[int, typer.Option(help="Number of tasks of each split to play.", min=1)] = 4,
+    seconds: Annotated[float, typer.Option(help="Seconds after which a check skips further tasks.", min=0)] = 10.0,
+    replay: Annotated[
+        bool, typer.Option("--replay/--moves-by-itself", help="Compare texts of replayed episodes, or only rewards.")
+    ] = True,
+) -> None:
+    """Check an environment against the contract, and print what to change."""
+    try:
+        keywords = read_json(options)
+        adapter = type(make_env(name, keywords))
+        report = check_adapter(
+            adapter, keywords, items, replay_exact=replay, name=name, budget_s=seconds, on_line=print_line
+        )
+    except ConfigError as error:
+        fail(str(error))
+    print_line(f"{len(report.violations)} to change." if report.violations else f"{name} keeps the contract.")
+    raise typer.Exit(code=int(bool(report.violations)))
+
+
+def _table(names: list[str]) -> Table:
+    """Return a table of environments, with the reason for each one that cannot be made without options."""
+    packages, table = registered(), Table("environment", "splits", "package")
+    for name in names:
+        try:
+            splits = ", ".join(make_env(name).splits)
+        except ConfigError as error:
+            splits = str(error)
+        table.add_row(name, escape(splits), packages.get(name, "?"))
+    return table
