@@ -104,7 +104,7 @@ def prepared(folder: Path, *changes: str):
             ],
             "env.train_tasks='small_train' and env.eval_tasks='small_train' share 51 tasks",
         ),
-        (["env.timeout_s=0"], "env.timeout_s must be > 0 seconds, got 0."),
+        (["env.timeout_s=0"], "env.timeout_s=0 is not allowed. Allowed: a number > 0."),
         (["horizon.max_turns=[8,4]"], "horizon.max_turns must not shrink, got [8, 4]."),
         (
             ["horizon.max_turns=[]"],

@@ -1,70 +1,61 @@
-"""Sections `env` and `env.hosts` of a recipe."""
+"""Settings classes of sections `env` and `env.hosts`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
+from typing import Annotated, Any, Literal
 
-from verl_agent.errors import ConfigError, did_you_mean
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
-WHERE = ("auto", "local", "ray", "inline")
+from verl_agent.sections import STRICT
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class HostSettings:
-    """Section `env.hosts`: where sessions live. What a host may hold is the adapter's to say (`EnvAdapter.hosting`).
+    """Section `env.hosts`: the host processes that run the sessions of an environment.
 
     Attributes:
-        where: `local`: child processes of each agent-loop worker or evaluation; `ray`: actors that all workers of
-            a training run share, spread over the cluster; `inline`: threads of the worker itself; `auto`: ray where
-            the run spans several machines, else local.
-        count: most hosts, in each process that has its own; null for 8, under ray for as many as the cluster has
-            CPUs for. They are started when they are needed.
-        sessions: most sessions of a host; null for what the adapter says.
-        memory_mb: MiB above which a host is replaced; null for what the adapter says.
-        wait_s: seconds that an episode waits for a place when all hosts are full.
+        where: `local`: child processes of each agent-loop worker or evaluation; `ray`: actors on the machines of a
+            cluster, shared by all workers of a training run; `inline`: threads of the worker itself; `auto`: `ray` if
+            the run spans several machines, else `local`.
+        count: most hosts of a pool, started on demand; null for 8, or with `ray` for as many as the cluster has CPUs.
+        sessions: most sessions of a host; null for the adapter's `hosting.sessions`.
+        memory_mb: memory in MiB above which a host is replaced; null for the adapter's `hosting.memory_mb`.
+        wait_s: seconds that a new session waits for a free slot when all hosts are full.
         idle_s: seconds without a call after which a session is closed.
-        num_cpus: CPUs that Ray reserves for a host, a fraction as a rule.
-        resource: name of a Ray resource that marks the machines on which hosts may run; null for all of them.
+        num_cpus: CPUs that Ray reserves for a host, usually a fraction.
+        resource: Ray resource that a machine must have to run hosts; null for every machine.
     """
 
-    where: str = "auto"
-    count: int | None = None
-    sessions: int | None = None
-    memory_mb: int | None = None
-    wait_s: float = 600.0
-    idle_s: float = 3600.0
-    num_cpus: float = 0.25
+    where: Literal["auto", "local", "ray", "inline"] = "auto"
+    count: Count | None = None
+    sessions: Count | None = None
+    memory_mb: Count | None = None
+    wait_s: Seconds = 600.0
+    idle_s: Seconds = 3600.0
+    num_cpus: Annotated[float, Field(ge=0)] = 0.25
     resource: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.where not in WHERE:
-            raise ConfigError(f"env.hosts.where={self.where!r} is not known. {did_you_mean(self.where, WHERE)}")
-        for name in ("count", "sessions", "memory_mb"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"env.hosts.{name} must be >= 1 or null, got {value}.")
-        for name in ("wait_s", "idle_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"env.hosts.{name} must be > 0 seconds, got {getattr(self, name)}.")
-        if self.num_cpus < 0:
-            raise ConfigError(f"env.hosts.num_cpus must be >= 0, got {self.num_cpus}.")
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class EnvSettings:
     """Section `env`.
 
     Attributes:
         name: registered name of the environment.
         train_tasks: tasks to train on: a split of the environment, or a file with one task id a line.
-        eval_tasks: tasks to validate and evaluate on, likewise.
-        overlap: whether a reinforcement learning run may validate on tasks that it trains on.
-        options: keyword arguments of its adapter.
-        timeout_s: seconds that one reset or step may take.
-        retries: further tries of an episode whose environment failed.
-        max_env_error_rate: share of a batch's episodes, 0 to 1, that may still fail before the run stops.
-        hosts: where its sessions live.
-        mixture: several environments in one run, see `verl_agent.config.mixture`; None for one.
+        eval_tasks: tasks to validate and evaluate on: a split or a file.
+        overlap: true if a reinforcement learning run may validate on tasks that it trains on.
+        options: keyword arguments of the adapter.
+        timeout_s: most seconds of one reset or step.
+        retries: further attempts at an episode after an environment error.
+        max_env_error_rate: share of a batch's episodes, 0 to 1, that may end with an environment error. A larger
+            share stops the run.
+        hosts: host processes of the sessions.
+        mixture: several environments in one run, see `verl_agent.config.mixture`; null for one.
     """
 
     name: str
@@ -72,16 +63,8 @@ class EnvSettings:
     eval_tasks: str = "test"
     overlap: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
-    timeout_s: float = 60.0
-    retries: int = 2
-    max_env_error_rate: float = 0.5
+    timeout_s: Seconds = 60.0
+    retries: Annotated[int, Field(ge=0)] = 2
+    max_env_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.5
     hosts: HostSettings = field(default_factory=HostSettings)
     mixture: Sequence[Mapping[str, Any]] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.timeout_s > 0:
-            raise ConfigError(f"env.timeout_s must be > 0 seconds, got {self.timeout_s}.")
-        if self.retries < 0:
-            raise ConfigError(f"env.retries must be >= 0, got {self.retries}.")
-        if not 0 <= self.max_env_error_rate <= 1:
-            raise ConfigError(f"env.max_env_error_rate must be between 0 and 1, got {self.max_env_error_rate}.")
