@@ -49,6 +49,11 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
         ),
         (["grpo_cpu", "episode.cut_turn=play"], "episode.cut_turn is now called on_truncated_turn: use episode.on_tr"),
         (["grpo_cpuu"], f"Cannot find primary config 'grpo_cpuu' in {RECIPES}. Did you mean 'grpo_cpu'?"),
+        (
+            ["ppo"],
+            f"there is no recipe 'ppo' in {RECIPES}. 'ppo' is an overlay for any recipe: run grpo, for example, with "
+            "+overlay/algorithm=ppo trainer.experiment_name=NAME",
+        ),
         (["grpo_cpu", "trainer.total_training_steps"], "Error parsing override 'trainer.total_training_steps'"),
         (["grpo_cpu", "+overlay/algo=rloo"], "+overlay/algo=rloo: there is no group 'overlay/algo'. Groups: overlay/"),
     ],

@@ -55,7 +55,10 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
     def command(context: typer.Context, recipe: Annotated[Path, metavar]) -> None:
         if not recipe.is_file():
             known = sorted(str(path) for path in Path("recipes").rglob("*.yaml"))
-            fail(f"recipe {str(recipe)!r} does not exist. {did_you_mean(str(recipe), known)[:300]}")
+            from verl_agent.commands.hydra_main import find_overlay
+
+            hint = find_overlay(recipe.stem) or did_you_mean(str(recipe), known)[:300]
+            fail(f"recipe {str(recipe)!r} does not exist. {hint}")
         location = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
         sys.stdout.flush()
         program = [sys.executable, "-m", f"verl_agent.commands.{module}"]

@@ -106,6 +106,8 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
     text = re.sub(r"\s*Config search path:.*", "", str(error), flags=re.DOTALL).strip()
     folder, name = _option(arguments, "--config-dir"), _option(arguments, "--config-name")
     if isinstance(error, MissingConfigException) and folder:
+        if "primary config" in text and (overlay := find_overlay(str(error.missing_cfg_file))):
+            return f"there is no recipe {error.missing_cfg_file!r} in {folder}. {overlay}"
         folders = [Path(folder)] if "primary config" in text else [Path(folder), SHARED]
         hint = did_you_mean(
             str(error.missing_cfg_file), (path.stem for each in folders for path in each.glob("*.yaml"))
@@ -127,6 +129,15 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
         return new
     hint = did_you_mean(last, map(str, section)) if len(section) else f"{key.removesuffix('.' + last)} has no keys."
     return f"{key} is not a setting of this recipe. {hint}"
+
+
+def find_overlay(name: str) -> str:
+    """Return a sentence that names the overlay for a recipe that does not exist; empty if there is no such overlay."""
+    groups = [path.parent.name for path in SHARED.glob("overlay/*/*.yaml") if path.stem == name]
+    if not groups:
+        return ""
+    override = f"+overlay/{groups[0]}={name} trainer.experiment_name=NAME"
+    return f"{name!r} is an overlay for any recipe: run grpo, for example, with {override}"
 
 
 def _option(arguments: Sequence[str], name: str) -> str | None:
