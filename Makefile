@@ -87,7 +87,7 @@ check: setup ## Check style, types, import directions, shell scripts
 	done; echo "recipe scripts are the same in every folder"
 
 .PHONY: format
-format: setup ## Format the code and mend what ruff can
+format: setup ## Format the code and fix what ruff can fix
 	ruff check --fix $(CODE)
 	ruff format $(CODE)
 
