@@ -1,4 +1,4 @@
-# The commands of this repository, the same for people and CI. `make` lists them.
+# Commands of this repository, for people and for CI. `make` lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -15,38 +15,38 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-$(DEVICE)
 OTHER_STAMP := $(VENV)/.setup-$(if $(filter gpu,$(DEVICE)),cpu,gpu)
 CODE := verl_agent env_adapters tests setup.py $(wildcard examples)
-# Scripts that call `python` find the environment's own.
+# Scripts that call `python` use the one of the virtual environment.
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help
-help: ## List the targets
+help: ## List the commands
 	@echo "usage: make TARGET [DEVICE=cpu|gpu] [ENGINE=vllm|sglang] [VENV=.venv]"; echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
-setup: $(STAMP) ## Create the virtual environment and install everything (first time: some minutes)
+setup: $(STAMP) ## Create the virtual environment and install everything (takes minutes the first time)
 	@:
 
 $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
-	@[[ ! -e $(OTHER_STAMP) ]] || { echo "$(VENV) holds the other family of packages, and the two cannot share one environment." \
-	    "Use another: make $(MAKECMDGOALS) DEVICE=$(DEVICE) VENV=.venv-$(DEVICE)" >&2; exit 1; }
+	@[[ ! -e $(OTHER_STAMP) ]] || { echo "$(VENV) holds the packages of the other device. CPU and GPU packages cannot share an environment." \
+	    "Use another one: make $(MAKECMDGOALS) DEVICE=$(DEVICE) VENV=.venv-$(DEVICE)" >&2; exit 1; }
 	@if [[ $(DEVICE) == cpu ]] && command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then \
-	    echo "This machine has an NVIDIA GPU. What follows installs the CPU family; to train on the GPU:"; \
+	    echo "This machine has an NVIDIA GPU, but this command installs the CPU packages. To train on the GPU:"; \
 	    echo "  make setup DEVICE=gpu VENV=.venv-gpu"; \
 	fi
 	@if [[ ! -x $(BIN)/python ]]; then \
-	    [[ -n "$(PYTHON)" ]] || { echo "Python 3.11 was not found. Install it, or name one: make setup PYTHON=/path/to/python" >&2; exit 1; }; \
+	    [[ -n "$(PYTHON)" ]] || { echo "Python 3.11 was not found. Install it, or give its path: make setup PYTHON=/path/to/python" >&2; exit 1; }; \
 	    $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' \
-	        || { echo "$(PYTHON) is $$($(PYTHON) --version 2>&1). Needed: 3.11 or 3.12; 3.11 is tested. Name one: make setup PYTHON=/path/to/python" >&2; exit 1; }; \
-	    echo "[  0 s] new virtual environment $(VENV) with $$($(PYTHON) --version)"; \
+	        || { echo "$(PYTHON) is $$($(PYTHON) --version 2>&1). Allowed: 3.11 (tested) or 3.12. Give its path: make setup PYTHON=/path/to/python" >&2; exit 1; }; \
+	    echo "[  0 s] create the virtual environment $(VENV) with $$($(PYTHON) --version)"; \
 	    $(PYTHON) -m venv $(VENV); \
 	fi
 	@requirements/install.sh $(DEVICE) $(VENV)
 	@touch $@
-	@echo "Ready. Activate it with: source $(BIN)/activate"
+	@echo "Ready. Activate the environment: source $(BIN)/activate"
 
 .PHONY: chromium
-chromium: ## Install Chromium for the web environments (needs root and apt)
+chromium: ## Install Chromium for web environments (needs root and apt)
 	requirements/chromium.sh
 
 .PHONY: test
@@ -58,15 +58,15 @@ test-unit: setup ## Run the unit tests (seconds)
 	pytest tests/unit
 
 .PHONY: test-sites
-test-sites: setup ## Run the tests of the embedded web sites, and solve a task of each (four minutes, one more at first)
+test-sites: setup ## Test the embedded web sites and solve a task on each (four minutes, five the first time)
 	WEB_TASKS=sites pytest --timeout 900 tests/sites/test_sites.py tests/sites/test_oracles.py -k "test_sites or solves or at_once"
 
 .PHONY: test-web
-test-web: setup ## Solve a web task of each template in a browser; all with WEB_TASKS=all
+test-web: setup ## Solve a web task of each template in a browser; all tasks with WEB_TASKS=all
 	pytest --timeout 900 tests/sites
 
 .PHONY: test-long
-test-long: setup ## Run the slow tests: whole training runs on CPU
+test-long: setup ## Run the slow tests: whole training runs on the CPU
 	pytest -s -m "slow and not gpu" tests/long --ignore tests/long/test_environments.py
 
 .PHONY: test-gpu
@@ -74,7 +74,7 @@ test-gpu: setup ## Run the tests that need a GPU (DEVICE=gpu VENV=.venv-gpu)
 	pytest -m gpu tests
 
 .PHONY: check
-check: setup ## Check style, types, import directions, shell scripts
+check: setup ## Check style, types, import directions and shell scripts
 	ruff check $(CODE)
 	ruff format --check $(CODE)
 	mypy
@@ -83,43 +83,43 @@ check: setup ## Check style, types, import directions, shell scripts
 	@for name in train eval; do \
 	    [[ $$(cat recipes/*/$$name.sh | wc -c) -gt 0 ]] || { echo "no recipes/*/$$name.sh" >&2; exit 1; }; \
 	    [[ $$(sha256sum recipes/*/$$name.sh | cut -d' ' -f1 | sort -u | wc -l) == 1 ]] \
-	        || { echo "recipes/*/$$name.sh differ; they must be the same bytes" >&2; sha256sum recipes/*/$$name.sh >&2; exit 1; }; \
-	done; echo "recipe scripts are the same in every folder"
+	        || { echo "recipes/*/$$name.sh differ, but must be identical" >&2; sha256sum recipes/*/$$name.sh >&2; exit 1; }; \
+	done; echo "recipe scripts are identical in all folders"
 
 .PHONY: format
-format: setup ## Format the code and fix what ruff can fix
+format: setup ## Format the code and apply ruff's fixes
 	ruff check --fix $(CODE)
 	ruff format $(CODE)
 
 .PHONY: doctor
-doctor: setup ## Say what this machine can run and what is missing
+doctor: setup ## Show what this machine can run and the command that installs what is missing
 	verl-agent doctor
 
 .PHONY: quickstart
-quickstart: setup ## Train a small model on this machine, and see what it learnt
+quickstart: setup ## Train a small model on this machine and compare it before and after
 	bash examples/quickstart.sh
 
 .PHONY: bench
-bench: setup ## Measure the rollout
+bench: setup ## Measure the throughput of the rollout
 	python -m tests.bench.rollout
 
 .PHONY: bench-evolve
-bench-evolve: setup ## Three rounds of AgentEvol and a DPO with a tiny model; goes on where they stopped
+bench-evolve: setup ## Measure three rounds of AgentEvol and DPO with a tiny model; resumes if interrupted
 	python -m tests.bench.evolve
 
 .PHONY: bench-envs
-bench-envs: setup ## Measure the environments over HTTP beside a server of the reference's way
+bench-envs: setup ## Measure environments over HTTP, compared with a server built like AgentGym's
 	python -m tests.bench.envs
 
 .PHONY: soak
-soak: setup ## Play thousands of episodes of each environment and see what is left of them (an hour)
+soak: setup ## Play thousands of episodes of each environment and check for leaks (an hour)
 	pytest -s -m slow tests/long/test_environments.py
 
 .PHONY: bench-learning
-bench-learning: setup ## Measure what each algorithm and each horizon learns: hours, in pieces
+bench-learning: setup ## Compare algorithms and horizons (hours; resumes if interrupted)
 	python -m tests.bench.learning
 
 .PHONY: clean
-clean: ## Remove caches and build files; keeps the environment and what runs wrote
+clean: ## Remove caches and build files; keep the environment and runs/
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find verl_agent env_adapters tests -name __pycache__ -type d -prune -exec rm -rf {} +

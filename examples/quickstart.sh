@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Train a language-model agent on this machine, without a GPU, and see what it learnt. `make quickstart` installs
-# what it needs first. Interrupt it whenever you like: run again, it goes on from where it was.
+# Train a small language-model agent on this machine without a GPU, and compare it before and after.
+# `make quickstart` installs everything first. An interrupted run resumes when you run the same command again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export VERL_PLATFORM=${VERL_PLATFORM:-cpu} # also on a machine with a GPU: the packages are those for the CPU
+export VERL_PLATFORM=${VERL_PLATFORM:-cpu} # also on a machine with a GPU, because the installed packages are for the CPU
 python=${VIRTUAL_ENV:-.venv}/bin/python
-"$python" -c 'import hydra' 2>/dev/null || python=.venv/bin/python # some other environment is active
+"$python" -c 'import hydra' 2>/dev/null || python=.venv/bin/python # another virtual environment is active
 [[ -x $python ]] || python=python
 "$python" -c 'import hydra' 2>/dev/null || { echo "verl-agent is not installed here. Run: make quickstart" >&2; exit 1; }
 
-echo "1/2  SmolLM2-135M-Instruct sees 32 solved crafting goals, for a first idea of the format (about a minute; the first time the model is unpacked too)"
+echo "1/2  Supervised training: SmolLM2-135M-Instruct sees 32 solved crafting goals (about a minute, plus unpacking the model the first time)"
 "$python" -m verl_agent.commands.sft --config-dir "$PWD/recipes/textcraft" --config-name sft_cpu
 echo
-echo "2/2  Reinforcement learning: verl, Ray, FSDP2 and vLLM; the horizon grows from 4 to 6 turns (about twelve minutes, of which two to start)"
+echo "2/2  Reinforcement learning with verl, Ray, FSDP2 and vLLM: the turn limit grows from 4 to 6 (about twelve minutes, two of them for the start)"
 "$python" -m verl_agent.commands.train --config-dir "$PWD/recipes/textcraft" --config-name quickstart
 cat <<'TEXT'
 
-Where to look next:
-  runs/textcraft_quickstart/curves.png     the curves; episodes/ beside it holds every conversation
-  recipes/README.md                        the longer run of this kind, and what was measured
-  recipes/textcraft/train.sh --config-name scaling_inter_cpu        that run (40 minutes)
-  recipes/textcraft/eval.sh --config-name eval_cpu model.path=runs/textcraft_quickstart
-  CONTRIBUTING.md                          an environment of your own
+Next:
+  runs/textcraft_quickstart/curves.png       learning curves; every conversation is in episodes/ beside it
+  recipes/RESULTS.md                         measured results
+  bash recipes/textcraft/train.sh --config-name scaling_inter_cpu      the longer run of this kind (40 minutes)
+  bash recipes/textcraft/eval.sh --config-name eval_cpu model.path=runs/textcraft_quickstart
+  CONTRIBUTING.md                            how to add an environment
 TEXT

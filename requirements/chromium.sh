@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install a Chromium for the web environments, where that is possible without asking: as root with apt. Elsewhere say how.
-# Read by `make chromium` and by CI; one that is there already is left alone.
+# Install Chromium for the web environments if this can be done without a password: as root, with apt.
+# Otherwise print the command. `make chromium` and CI call this script. An installed browser is not changed.
 set -euo pipefail
 
 for name in chromium-headless-shell chromium chromium-browser google-chrome-stable google-chrome; do
@@ -13,6 +13,6 @@ if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
         || apt-get -qq install -y --no-install-recommends chromium >/dev/null
     command -v chromium-headless-shell || command -v chromium
 else
-    echo "Install Chromium: sudo apt-get install chromium-headless-shell; or without root: playwright install chromium-headless-shell" >&2
+    echo "Install Chromium: sudo apt-get install chromium-headless-shell, or without root: playwright install chromium-headless-shell" >&2
     exit 1
 fi

