@@ -168,7 +168,7 @@ def _describe_arm(arm: Any, bounds: Sequence[Any], plural: bool) -> str:
     if is_typeddict(arm):
         return "objects" if plural else "an object"
     if is_dataclass(arm):
-        return f"a section with the keys {', '.join(field.name for field in fields(arm))}"
+        return f"{'sections' if plural else 'a section'} with the keys {', '.join(field.name for field in fields(arm))}"
     if _is_list(arm):
         return f"{'lists' if plural else 'a list'} of {_length(bounds)}{_describe(get_args(arm)[0], plural=True)}"
     if get_origin(arm) in (dict, Mapping):

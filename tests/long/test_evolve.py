@@ -21,7 +21,7 @@ from tests.verl.test_training import MARK, REPOSITORY, wait_for_end
 from verl_agent.evaluation.job import RECORDS
 from verl_agent.models.lora import has_adapters
 from verl_agent.models.resolve import resolve_checkpoint
-from verl_agent.runs.folder import read_identity
+from verl_agent.runs.identity import read_settings
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 
@@ -114,7 +114,7 @@ def test_the_round_learns_from_both_environments_and_from_the_base_set(rounds):
     assert done(rounds.parent) == sorted(["0/learn/0", "1/explore/0", "1/explore/1", "1/learn/0"])
     said = " ".join((rounds.parent / "said.txt").read_text().split())
     assert re.search(r"4 episodes of the oracle, \d+ recorded of guess_number, \d+ recorded of textcraft", said)
-    base, both = (read_identity(rounds / f"round_{number}/learn")["recorded episodes"] for number in (0, 1))
+    base, both = (read_settings(rounds / f"round_{number}/learn")["recorded episodes"] for number in (0, 1))
     assert base != both
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint that validated best stays, whatever the trainer removes."""
+"""Best checkpoint of a run: it stays when the trainer removes older checkpoints."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ SUCCESS = "val-core/toy/success/mean@2"
 
 
 def save(run: Path, step: int, inside: str = "actor/", weights: str = "weights", **metrics: float) -> None:
-    """What a trainer leaves after a step: a checkpoint, its tracker, and a line of metrics."""
+    """Write the files of a saved step: a checkpoint, its tracker, and a line of metrics."""
     folder = run / f"global_step_{step}" / inside
     (folder / "huggingface").mkdir(parents=True)
     (folder / "huggingface/config.json").write_text("{}")
@@ -28,7 +28,7 @@ def save(run: Path, step: int, inside: str = "actor/", weights: str = "weights",
         log.write(json.dumps({"step": step, "data": metrics}) + "\n")
 
 
-def test_the_best_stays_when_it_is_pruned(tmp_path):
+def test_the_best_checkpoint_stays_after_pruning(tmp_path):
     for step, success in enumerate([0.1, 0.4, 0.3, 0.4], start=1):
         save(tmp_path, step, **{SUCCESS: success})
         keep_best(tmp_path)
@@ -46,7 +46,7 @@ def test_a_lower_loss_is_better(tmp_path):
     assert (resolve_checkpoint(tmp_path / "best") / "model.safetensors").read_text() == "weights 2"
 
 
-def test_only_weights_are_kept_and_they_take_no_room(tmp_path):
+def test_only_weights_are_kept_as_hard_links(tmp_path):
     save(tmp_path, 1, **{SUCCESS: 0.1})
     keep_best(tmp_path)
     files = sorted(path.relative_to(tmp_path / "best").as_posix() for path in (tmp_path / "best").rglob("*.*"))
@@ -54,7 +54,7 @@ def test_only_weights_are_kept_and_they_take_no_room(tmp_path):
     assert (tmp_path / "best/huggingface/model.safetensors").stat().st_nlink == 2
 
 
-def test_shards_are_kept_where_the_trainer_saved_nothing_else(tmp_path):
+def test_shards_are_kept_if_the_trainer_saved_no_merged_weights(tmp_path):
     save(tmp_path, 1, weights="", **{SUCCESS: 0.1})
     keep_best(tmp_path)
     files = sorted(path.relative_to(tmp_path / "best").as_posix() for path in (tmp_path / "best").rglob("*.*"))
@@ -68,27 +68,27 @@ def test_without_a_validation_nothing_is_kept(tmp_path, validated):
     assert not (tmp_path / "best").exists()
 
 
-def test_a_checkpoint_that_is_not_complete_is_not_kept(tmp_path):
+def test_an_incomplete_checkpoint_is_not_kept(tmp_path):
     save(tmp_path, 1, **{SUCCESS: 0.1})
     save(tmp_path, 2, **{SUCCESS: 0.9})
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
     assert keep_best(tmp_path) == Best(1, "success", 0.1)
 
 
-def test_several_environments_count_the_same():
+def test_validation_result_is_the_mean_over_environments():
     values = {SUCCESS: 0.2, "val-core/other/success/mean@2": 0.6, "val-core/toy/reward/mean@2": 5.0}
     assert validation_result(3, values) == Best(3, "success", pytest.approx(0.4))
 
 
-def test_a_running_trainer_is_followed(tmp_path):
+def test_the_keeper_follows_a_running_trainer(tmp_path):
     folder = RunFolder.at(tmp_path)
     keeper = BestKeeper(folder)
-    keeper.look()
+    keeper.poll()
     assert read_best(tmp_path) is None
     for step, success in ((1, 0.2), (2, 0.7), (3, 0.5)):
         save(tmp_path, step)
-        keeper.look()  # verl has saved the step, and not yet logged it
+        keeper.poll()  # verl has saved the step, and not yet logged it
         with folder.metrics.open("a") as log:
             log.write(json.dumps({"step": step, "data": {SUCCESS: success}}) + "\n")
-        keeper.look()
+        keeper.poll()
     assert read_best(tmp_path) == Best(2, "success", 0.7)

@@ -192,7 +192,7 @@ def test_an_evaluation_may_grow_in_its_folder(tmp_path):
 
 def test_a_folder_keeps_to_one_evaluation(tmp_path):
     prepare_evaluation(composed(tmp_path, temperature=1.0))
-    with pytest.raises(ConfigError, match=r"evaluation\.temperature was 1\.0, is now 0\.5"):
+    with pytest.raises(ConfigError, match=r"holds another evaluation: evaluation\.temperature was 1\.0, is now 0\.5"):
         prepare_evaluation(composed(tmp_path, temperature=0.5))
 
 

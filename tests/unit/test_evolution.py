@@ -1,6 +1,7 @@
-"""The rounds come in order, go on where they stopped, and are refused where they are others."""
+"""Rounds of exploration and training: order, resuming, folders and settings."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,20 @@ from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.results import compare, summarize
 from verl_agent.offline.evolve.report import RoundResult, rounds_table
-from verl_agent.offline.evolve.rounds import EvolveFolder, EvolveSettings, Exploration, Phase, folder_names, phases
+from verl_agent.offline.evolve.rounds import (
+    MAY_CHANGE,
+    EvolveFolder,
+    EvolveSettings,
+    Exploration,
+    Phase,
+    evolve_settings,
+    folder_names,
+    phases,
+)
 from verl_agent.offline.evolve.subprocesses import literal
 
 TWO = [Exploration("a.yaml", "train"), Exploration("b.yaml", "train")]
-IDENTITY = {"start": "base", "a.yaml": "0123"}
+SETTINGS = {"evolve": {"start": "base", "rounds": 2}, "learn": {"optim": {"lr": 0.1}}}
 
 
 def settings(**changes) -> EvolveSettings:
@@ -26,7 +36,7 @@ def folder(root: Path) -> EvolveFolder:
 
 
 def save(learn: Path) -> None:
-    """What supervised training leaves in a round."""
+    """Write the checkpoint that supervised training leaves in a round."""
     checkpoint = learn / "global_step_4"
     (checkpoint / "huggingface").mkdir(parents=True)
     (checkpoint / "huggingface/config.json").write_text("{}")
@@ -34,7 +44,7 @@ def save(learn: Path) -> None:
     (checkpoint / "optim_world_size_1_rank_0.pt").write_text("")
 
 
-def test_the_base_set_is_learnt_first_then_each_round_explores_and_learns():
+def test_phases_train_on_the_base_set_then_explore_and_train_in_each_round():
     order = [str(phase) for phase in phases(settings())]
     assert order[:3] == ["0/learn/0", "0/validate/0", "0/validate/1"]
     assert order[3:8] == ["1/explore/0", "1/explore/1", "1/learn/0", "1/validate/0", "1/validate/1"]
@@ -46,43 +56,51 @@ def test_rejection_sampling_needs_no_validation():
     assert order == ["0/learn/0", "1/explore/0", "1/explore/1", "1/learn/0"]
 
 
-def test_what_is_done_is_known_after_a_restart(tmp_path):
+def test_finished_phases_are_known_after_a_restart(tmp_path):
     first = folder(tmp_path)
-    first.claim(IDENTITY)
+    first.claim(SETTINGS, MAY_CHANGE)
     save(first.of(Phase(0, "learn")))
-    first.finish(Phase(0, "learn"), IDENTITY)
+    first.finish(Phase(0, "learn"))
     again = folder(tmp_path)
-    again.claim(IDENTITY)
+    again.claim(SETTINGS, MAY_CHANGE)
     assert again.done == {"0/learn/0"}
     assert again.policy(0) == tmp_path / "round_0/learn/global_step_4/huggingface"
 
 
-def test_a_round_that_is_learnt_keeps_its_weights_and_no_shards(tmp_path):
+def test_a_finished_training_keeps_its_weights_and_no_shards(tmp_path):
     rounds = folder(tmp_path)
-    rounds.claim(IDENTITY)
+    rounds.claim(SETTINGS, MAY_CHANGE)
     save(rounds.of(Phase(1, "learn")))
-    rounds.finish(Phase(1, "learn"), IDENTITY)
+    rounds.finish(Phase(1, "learn"))
     assert not list(tmp_path.rglob("*.pt"))
     assert (rounds.policy(1) / "model.safetensors").is_file()
 
 
-def test_rounds_of_another_recipe_are_refused(tmp_path):
-    folder(tmp_path).claim(IDENTITY)
-    with pytest.raises(ConfigError, match=r"rounds of another recipe: a.yaml changed \(a.yaml was '0123', is '4567'\)"):
-        folder(tmp_path).claim({**IDENTITY, "a.yaml": "4567"})
+def test_rounds_of_another_recipe_raise_config_error(tmp_path):
+    folder(tmp_path).claim(SETTINGS, MAY_CHANGE)
+    with pytest.raises(ConfigError, match=r"rounds of another recipe: learn.optim.lr was 0.1, is now 0.2"):
+        folder(tmp_path).claim({**SETTINGS, "learn": {"optim": {"lr": 0.2}}}, MAY_CHANGE)
 
 
-def test_more_rounds_may_follow(tmp_path):
-    """The number of rounds is no part of what they are."""
+def test_folders_of_older_versions_are_resumed(tmp_path):
+    identity = {"start": "base", "a.yaml": "0123"}
+    (tmp_path / "state.json").write_text(json.dumps({"identity": identity, "done": ["0/learn/0"]}))
+    with pytest.raises(ConfigError, match=r"evolve.start was"):
+        folder(tmp_path).claim({"evolve": {"start": "previous"}}, MAY_CHANGE)
     rounds = folder(tmp_path)
-    rounds.claim(IDENTITY)
-    rounds.finish(Phase(0, "validate"), IDENTITY)
+    rounds.claim(SETTINGS, MAY_CHANGE)
+    assert rounds.done == {"0/learn/0"}
+
+
+def test_the_number_of_rounds_may_change(tmp_path):
+    folder(tmp_path).claim(SETTINGS, MAY_CHANGE)
+    folder(tmp_path).claim({**SETTINGS, "evolve": {"start": "base", "rounds": 3}}, MAY_CHANGE)
     assert [str(one) for one in phases(settings(rounds=3))][: len(list(phases(settings())))] == [
         str(one) for one in phases(settings())
     ]
 
 
-def test_a_round_learns_from_its_own_episodes_or_from_all(tmp_path):
+def test_the_pool_is_the_round_or_all_rounds(tmp_path):
     rounds = folder(tmp_path)
 
     def names(number: int, pool: str) -> list[str]:
@@ -93,7 +111,7 @@ def test_a_round_learns_from_its_own_episodes_or_from_all(tmp_path):
     assert names(2, "all") == [f"round_{number}/explore/{env}" for number in (1, 2) for env in ("toy", "maze")]
 
 
-def test_environments_that_are_explored_twice_have_folders_of_their_own():
+def test_environments_that_are_explored_twice_have_numbered_folders():
     assert folder_names(["toy", "maze", "toy"]) == ["toy_1", "maze", "toy_2"]
 
 
@@ -109,7 +127,7 @@ def test_environments_that_are_explored_twice_have_folders_of_their_own():
         ([], "[]"),
     ],
 )
-def test_a_value_is_written_as_hydra_reads_it(value, text):
+def test_literal_formats_values_for_hydra(value, text):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     assert literal(value) == text
@@ -119,20 +137,24 @@ def test_a_value_is_written_as_hydra_reads_it(value, text):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rounds": 0}, "evolve.rounds must be >= 1, got 0"),
-        ({"explore": []}, "evolve.explore is empty"),
-        ({"start": "bas"}, "evolve.start='bas' is not known. Did you mean 'base'"),
-        ({"pool": "rounds"}, "evolve.pool='rounds' is not known. Did you mean 'round'"),
-        ({"weight": "rewards"}, "evolve.weight='rewards' is not known. Did you mean 'reward'"),
-        ({"per_task": 0}, "evolve.per_task must be >= 1 or null"),
+        ({"rounds": 0}, "evolve.rounds=0 is not allowed. Allowed: a whole number >= 1."),
+        ({"explore": []}, "evolve.explore=[] is not allowed. Allowed: a list of 1 or more sections"),
+        ({"start": "bas"}, "evolve.start='bas' is not allowed. Allowed: base, previous. Did you mean 'base'?"),
+        ({"pool": "rounds"}, "evolve.pool='rounds' is not allowed. Allowed: round, all. Did you mean 'round'?"),
+        ({"weight": "rewards"}, "evolve.weight='rewards' is not allowed. Allowed: none, reward, task."),
+        ({"per_task": 0}, "evolve.per_task=0 is not allowed. Allowed: a whole number >= 1 or null."),
+        ({"explore": [{"recipe": "a.yaml", "tasks": "train", "samples": 0}]}, "evolve.explore[0].samples=0"),
+        ({"explore": [{"recipe": "a.yaml", "tasks": "train", "sample": 2}]}, "evolve.explore[0].sample is not a"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        settings(**changes)
+def test_invalid_settings_raise_config_error_naming_the_key(changes, message):
+    explore = [{"recipe": "a.yaml", "tasks": "train"}]
+    with pytest.raises(ConfigError) as error:
+        evolve_settings({"explore": explore, "learn": "b.yaml", "output_dir": "runs/x", **changes})
+    assert str(error.value).startswith(message)
 
 
-def test_the_table_shows_each_round_and_what_it_gained():
+def test_the_table_shows_each_round_and_its_gain():
     first = [talk("a", 0.0, task) for task in "1234"]
     later = [talk("a", float(task < "4"), task) for task in "1234"]
     gain = compare(first, later)[-1]
@@ -147,8 +169,3 @@ def test_the_table_shows_each_round_and_what_it_gained():
         ["1", "talk", "4", "4", "0.750"],
     ]
     assert str(gain.difference) in lines[-1]
-
-
-def test_an_exploration_without_episodes_is_refused():
-    with pytest.raises(ConfigError, match=r"evolve.explore: samples must be >= 1, got 0"):
-        Exploration("a.yaml", "train", samples=0)

@@ -1,4 +1,4 @@
-"""Which episodes are paired, and which pairs are refused."""
+"""Pairs of recorded episodes for preference learning."""
 
 import random
 
@@ -7,6 +7,7 @@ import pytest
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.offline.preferences import Pair, PreferenceSettings, make_pairs, split_pairs
+from verl_agent.sections import section
 
 
 def settings(**changes) -> PreferenceSettings:
@@ -23,7 +24,7 @@ def test_a_pair_is_a_better_and_a_worse_episode_of_one_task():
     assert [words(pair) for pair in make_pairs(records, settings())] == [("a", "b"), ("c", "d")]
 
 
-def test_the_best_goes_with_the_worst():
+def test_the_best_is_paired_with_the_worst():
     records = [talk("a", 1.0), talk("b", 0.8), talk("c", 0.3), talk("d", 0.0)]
     assert [words(pair) for pair in make_pairs(records, settings(min_gap=0.4))] == [("a", "d"), ("b", "c")]
 
@@ -35,12 +36,12 @@ def test_no_episode_is_in_two_pairs_and_none_is_paired_with_itself():
     assert len({worse for _, worse in pairs}) == 3
 
 
-def test_too_small_a_difference_makes_no_pair():
+def test_a_difference_below_min_gap_makes_no_pair():
     with pytest.raises(ConfigError, match=r"give no pair: none of 1 tasks .* differ by preference.min_gap=0.5"):
         make_pairs([talk("a", 0.6), talk("b", 0.3)], settings())
 
 
-def test_a_task_gives_at_most_so_many_pairs_the_widest_first():
+def test_per_task_keeps_the_widest_pairs():
     records = [talk("a", 1.0), talk("b", 0.9), talk("c", 0.2), talk("d", 0.0)]
     assert [words(pair) for pair in make_pairs(records, settings(per_task=1))] == [("a", "d")]
 
@@ -51,7 +52,7 @@ def test_the_order_of_the_records_does_not_matter():
     assert make_pairs(records, settings()) == make_pairs(shuffled, settings())
 
 
-def test_pairs_of_different_prompts_are_refused():
+def test_different_prompts_of_one_task_raise_config_error():
     records = [talk("a", prompt="Begin."), talk("b", 0.0, prompt="Begin, please.")]
     with pytest.raises(ConfigError, match=r"preference.records hold episodes of task '1' .* 2 different prompts"):
         make_pairs(records, settings())
@@ -62,7 +63,7 @@ def test_tasks_of_the_same_name_in_two_environments_are_not_paired():
         make_pairs([talk("a"), talk("b", 0.0, env="walk")], settings())
 
 
-def test_what_validates_shares_no_task_with_what_trains():
+def test_validation_pairs_share_no_task_with_training_pairs():
     records = [talk(f"{word}{n}", float(word == "a"), str(n)) for word in "ab" for n in range(20)]
     pairs = make_pairs(records, settings())
     train, held_out = split_pairs(pairs, 0.25)
@@ -71,7 +72,7 @@ def test_what_validates_shares_no_task_with_what_trains():
     assert split_pairs(pairs, 0.0) == (pairs, [])
 
 
-def test_a_pair_is_known_by_what_was_said():
+def test_the_fingerprint_of_a_pair_depends_on_its_conversations():
     (one,) = make_pairs([talk("a"), talk("b", 0.0)], settings())
     (same,) = make_pairs([talk("b", 0.0), talk("a", 2.0)], settings())
     (other,) = make_pairs([talk("a"), talk("c", 0.0)], settings())
@@ -81,13 +82,13 @@ def test_a_pair_is_known_by_what_was_said():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"beta": 0.0}, "preference.beta must be > 0, got 0.0"),
-        ({"min_gap": 0.0}, "preference.min_gap must be > 0"),
-        ({"per_task": 0}, "preference.per_task must be >= 1 or null"),
-        ({"val_share": 1.0}, "preference.val_share must be at least 0 and below 1"),
-        ({"nll_coef": -0.1}, "preference.nll_coef must be >= 0"),
+        ({"beta": 0.0}, "preference.beta=0.0 is not allowed. Allowed: a number > 0."),
+        ({"min_gap": 0.0}, "preference.min_gap=0.0 is not allowed. Allowed: a number > 0."),
+        ({"per_task": 0}, "preference.per_task=0 is not allowed. Allowed: a whole number >= 1 or null."),
+        ({"val_share": 1.0}, "preference.val_share=1.0 is not allowed. Allowed: a number from 0 to below 1"),
+        ({"nll_coef": -0.1}, "preference.nll_coef=-0.1 is not allowed. Allowed: a number >= 0"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(changes, message):
+def test_invalid_settings_raise_config_error_naming_the_key(changes, message):
     with pytest.raises(ConfigError, match=message):
-        settings(**changes)
+        section("preference", PreferenceSettings, {"records": ["anywhere"], **changes})

@@ -1,4 +1,4 @@
-"""Which recorded episodes are learnt from, and how much each counts."""
+"""Selection of recorded episodes to train on, and their weights."""
 
 import json
 import random
@@ -14,6 +14,7 @@ from verl_agent.offline.selection import (
     select_episodes,
     usable_records,
 )
+from verl_agent.sections import section
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import StopReason
@@ -27,7 +28,7 @@ def write(path, records) -> str:
 
 
 def chosen(records: list[EpisodeRecord], **settings) -> list[tuple[str, str, float]]:
-    """Task, replies and weight of what is kept."""
+    """Return task, replies and weight of the kept episodes."""
     source = EpisodeSource(records=["anywhere"], **settings)
     return [
         (one.record["task"], " ".join(turn["reply"] for turn in one.record["turns"]), one.weight)
@@ -35,11 +36,11 @@ def chosen(records: list[EpisodeRecord], **settings) -> list[tuple[str, str, flo
     ]
 
 
-def test_what_solved_its_task_is_kept():
+def test_episodes_that_solved_their_task_are_kept():
     assert chosen([talk("a"), talk("b", reward=0.9), talk("c", reward=0.0)]) == [("1", "a", 1.0)]
 
 
-def test_a_least_return_keeps_partial_success():
+def test_min_reward_keeps_partial_success():
     records = [talk("a"), talk("b", reward=0.5), talk("c", reward=0.4)]
     assert [words for _, words, _ in chosen(records, min_reward=0.5)] == ["a", "b"]
 
@@ -48,7 +49,7 @@ def test_a_conversation_counts_once():
     assert chosen([talk("a b"), talk("a b"), talk("a b", task="2")]) == [("1", "a b", 1.0), ("2", "a b", 1.0)]
 
 
-def test_the_best_and_then_the_shortest_of_a_task_come_first():
+def test_per_task_keeps_the_best_and_then_the_shortest():
     records = [talk("a b c"), talk("x y"), talk("p q", reward=2.0), talk("z", task="2")]
     assert [words for _, words, _ in chosen(records, per_task=2)] == ["p q", "x y", "z"]
 
@@ -59,12 +60,12 @@ def test_the_order_of_the_records_does_not_matter():
     assert chosen(records, per_task=2) == chosen(shuffled, per_task=2)
 
 
-def test_the_reward_is_the_weight_in_units_of_a_solved_task():
+def test_weight_reward_is_the_return_in_units_of_a_solved_task():
     records = [talk("a", reward=50.0) | {"success_reward": 100.0}, talk("b", reward=0.0), talk("c", reward=-1.0)]
     assert chosen(records, weight="reward", min_reward=-5.0) == [("1", "a", 0.5)]
 
 
-def test_an_easy_task_weighs_as_much_as_a_hard_one():
+def test_weight_task_sums_to_one_for_each_task():
     records = [talk("a"), talk("b"), talk("c"), talk("d"), talk("e", task="2")]
     weights = chosen(records, weight="task")
     assert [sum(weight for task, _, weight in weights if task == name) for name in "12"] == [1.0, 1.0]
@@ -75,12 +76,12 @@ def test_episodes_are_counted_by_environment():
     assert count_by_environment(episodes) == {"talk": 2, "walk": 1}
 
 
-def test_nothing_is_learnt_of_an_observation_that_nobody_answered():
+def test_a_conversation_ends_with_the_last_reply():
     assert conversation(talk("a b"))[-1] == {"role": "assistant", "content": "b"}
     assert conversation(talk("a b", stop=StopReason.TURN_TOKENS))[-1]["content"] == "b"
 
 
-def test_validations_failed_environments_and_empty_episodes_are_no_material(tmp_path):
+def test_validations_failed_environments_and_empty_episodes_are_not_usable(tmp_path):
     records = [
         talk("a"),
         talk("b", purpose="validation"),
@@ -90,11 +91,11 @@ def test_validations_failed_environments_and_empty_episodes_are_no_material(tmp_
     ]
     path = write(tmp_path / "episodes.jsonl", records)
     assert [record["turns"][0]["reply"] for record in usable_records([path], "key")] == ["a", "d"]
-    with pytest.raises(ConfigError, match=r"key=\['.*b.jsonl'\] holds no episode to learn from, of 3 on record"):
+    with pytest.raises(ConfigError, match=r"key=\['.*b.jsonl'\] holds no episode to learn from, of 3 recorded"):
         usable_records([write(tmp_path / "b.jsonl", records[1:4])], "key")
 
 
-def test_an_episode_of_a_held_out_task_is_refused(tmp_path):
+def test_an_episode_of_a_held_out_task_raises_config_error(tmp_path):
     path = write(
         tmp_path / "episodes.jsonl", [talk(task="1"), talk(task="2"), talk(task="2", env="walk", purpose="train")]
     )
@@ -102,24 +103,24 @@ def test_an_episode_of_a_held_out_task_is_refused(tmp_path):
         usable_records([path], "episodes.records", frozenset({("talk", "2"), ("talk", "3")}))
 
 
-def test_an_evaluation_of_another_environment_is_refused(tmp_path):
-    """Nobody checked that its tasks are not those which that environment is measured on."""
+def test_an_evaluation_of_another_environment_raises_config_error(tmp_path):
+    """Its tasks may be the held-out tasks of that environment."""
     path = write(tmp_path / "episodes.jsonl", [talk(task="1"), talk(task="2", env="walk")])
     with pytest.raises(ConfigError, match=r"key holds an evaluation of env 'walk', whose held-out tasks"):
         usable_records([path], "key", frozenset({("talk", "9")}))
-    played_to_learn = write(tmp_path / "c.jsonl", [talk(task="1"), talk(task="2", env="walk", purpose="collection")])
-    assert len(usable_records([played_to_learn], "key", frozenset({("talk", "9")}))) == 2
+    collection = write(tmp_path / "c.jsonl", [talk(task="1"), talk(task="2", env="walk", purpose="collection")])
+    assert len(usable_records([collection], "key", frozenset({("talk", "9")}))) == 2
 
 
 @pytest.mark.parametrize("version", [0, 99])
-def test_a_record_of_another_version_is_refused(tmp_path, version):
+def test_a_record_of_an_unknown_version_raises_config_error(tmp_path, version):
     path = tmp_path / "episodes.jsonl"
     path.write_text(json.dumps({**talk(), "version": version}) + "\n")
     with pytest.raises(ConfigError, match=rf"^preference.records.*version {version}"):
         usable_records([str(path)], "preference.records")
 
 
-def test_a_path_that_is_not_there_is_refused_by_its_key(tmp_path):
+def test_a_missing_path_raises_config_error_naming_the_key(tmp_path):
     with pytest.raises(ConfigError, match=r"^episodes.records: No episode records at"):
         usable_records([str(tmp_path / "nothing")], "episodes.records")
 
@@ -127,15 +128,19 @@ def test_a_path_that_is_not_there_is_refused_by_its_key(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"weight": "rewards"}, "episodes.weight='rewards' is not known. Did you mean 'reward'"),
-        ({"per_task": 0}, "episodes.per_task must be >= 1 or null, got 0"),
-        ({"oracle": False}, r"episodes.oracle=false and episodes.records=\[\] leave nothing to learn from"),
+        (
+            {"weight": "rewards"},
+            "episodes.weight='rewards' is not allowed. Allowed: none, reward, task.",
+        ),
+        ({"per_task": 0}, "episodes.per_task=0 is not allowed. Allowed: a whole number >= 1 or null."),
+        ({"records": 3}, "episodes.records=3 is not allowed. Allowed: a list of texts."),
+        ({"oracle": False}, r"episodes.oracle=false and episodes.records=\[\] leave nothing to train on"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(settings, message):
+def test_invalid_settings_raise_config_error_naming_the_key(settings, message):
     with pytest.raises(ConfigError, match=message):
-        EpisodeSource(**settings)
+        section("episodes", EpisodeSource, settings)
 
 
 def test_one_path_may_be_given_without_a_list():
-    assert EpisodeSource(records="runs/explore").records == ["runs/explore"]
+    assert section("episodes", EpisodeSource, {"records": "runs/explore"}).records == ["runs/explore"]

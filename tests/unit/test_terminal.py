@@ -1,4 +1,4 @@
-"""What is looked at while a run goes on: one bad look ends nothing."""
+"""Background polling: one failed poll ends neither the run nor the polling."""
 
 import time
 
@@ -7,24 +7,24 @@ import pytest
 from verl_agent.runs.console import poll_in_background
 
 
-def test_a_look_that_fails_is_followed_by_others():
-    """Such as at a file that is just being written."""
-    looks = []
+def test_polling_continues_after_a_failed_poll():
+    """For example, while a file is being written."""
+    polls = []
 
-    def look():
-        looks.append(len(looks))
-        if len(looks) == 1:
+    def poll():
+        polls.append(len(polls))
+        if len(polls) == 1:
             raise ValueError("half a line")
 
-    with poll_in_background(look, every_s=0.01):
-        while len(looks) < 3:
+    with poll_in_background(poll, every_s=0.01):
+        while len(polls) < 3:
             time.sleep(0.01)
-    assert len(looks) >= 4, "and once more at the end"
+    assert len(polls) >= 4, "no poll at the end of the block"
 
 
-def test_a_look_that_fails_at_the_end_hides_no_error():
-    def look():
+def test_a_failed_last_poll_hides_no_error_of_the_block():
+    def poll():
         raise OSError("gone")
 
-    with pytest.raises(KeyError, match="of the run"), poll_in_background(look, every_s=10):
+    with pytest.raises(KeyError, match="of the run"), poll_in_background(poll, every_s=10):
         raise KeyError("of the run")

@@ -1,4 +1,4 @@
-"""What a training run keeps in order while it goes on, seen from its folder."""
+"""Following a run of reinforcement learning by the files in its folder."""
 
 import io
 import json
@@ -6,18 +6,18 @@ import json
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from verl_agent.commands.train import follow_run
 from verl_agent.runs.folder import RunFolder
+from verl_agent.training.follow import follow_run
 
 
 def saved(root, step: int) -> None:
-    """As verl leaves a checkpoint: its folder, then the file that declares it whole."""
+    """Write a checkpoint as verl does: its folder, then the tracker that marks it as complete."""
     (root / f"global_step_{step}" / "actor").mkdir(parents=True)
     (root / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 
-def test_at_each_checkpoint_older_ones_go_and_the_curves_are_drawn(tmp_path):
-    """Two of an earlier start are there; verl itself would keep them beside its own."""
+def test_each_checkpoint_prunes_older_ones_and_plots_the_curves(tmp_path):
+    """Two checkpoints are of an earlier start; verl itself would keep them."""
     for step in (1, 2):
         saved(tmp_path, step)
     folder = RunFolder.at(tmp_path)

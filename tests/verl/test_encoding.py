@@ -1,4 +1,4 @@
-"""What is learnt from a record is what the model wrote: every turn of it, nothing else, as much as it weighs."""
+"""The loss mask covers the tokens that the model wrote, scaled by the weight of the episode."""
 
 from typing import Any
 
@@ -12,9 +12,8 @@ from verl.workers.utils.losses import sft_loss
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
-from verl_agent.offline.datasets import EpisodeDataset
+from verl_agent.offline.datasets import EpisodeDataset, PairDataset, collate_pairs
 from verl_agent.offline.encoding import EpisodeEncoder, Row
-from verl_agent.offline.pairs import PairDataset, collate_pairs
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import StopReason
@@ -26,7 +25,7 @@ def tokenizer() -> Any:
 
 
 def data(**changes: Any) -> Any:
-    """Section `data` as it reaches a data set."""
+    """Return section `data` as a dataset gets it."""
     settings = {
         "env_name": "guess_number",
         "env_options": {},
@@ -46,8 +45,8 @@ def encoded(tokenizer: Any, record: EpisodeRecord, **changes: Any) -> list[Row]:
     return EpisodeEncoder(tokenizer, data(**changes)).encode(record)
 
 
-def learnt(tokenizer: Any, row: Row) -> str:
-    """The text under the mask."""
+def masked_text(tokenizer: Any, row: Row) -> str:
+    """Return the text under the loss mask."""
     return tokenizer.decode(row["input_ids"][row["loss_mask"].bool()])
 
 
@@ -68,37 +67,37 @@ def test_a_row_is_the_conversation_as_the_template_renders_it(tokenizer):
     assert row["position_ids"].tolist() == list(range(len(row["input_ids"])))
 
 
-def test_every_reply_is_learnt_with_its_end_and_nothing_else(tokenizer):
+def test_the_mask_covers_every_reply_and_its_end_token(tokenizer):
     (row,) = encoded(tokenizer, episode("one two three"))
-    assert learnt(tokenizer, row) == "one<|im_end|>two<|im_end|>three<|im_end|>"
+    assert masked_text(tokenizer, row) == "one<|im_end|>two<|im_end|>three<|im_end|>"
 
 
 @pytest.mark.parametrize("budget", [StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS])
-def test_an_end_that_the_model_did_not_write_is_not_learnt(tokenizer, budget):
+def test_the_mask_excludes_the_end_token_of_a_truncated_reply(tokenizer, budget):
     (row,) = encoded(tokenizer, episode(stop=budget))
-    assert learnt(tokenizer, row) == "one<|im_end|>two"
+    assert masked_text(tokenizer, row) == "one<|im_end|>two"
     assert tokenizer.decode(row["input_ids"]).endswith("two")
 
 
-def test_an_end_that_was_written_for_the_model_is_read_and_not_learnt(tokenizer):
-    """`episode.on_truncated_turn=play`: the model did not stop by itself, and shall not learn that it did."""
+def test_the_mask_excludes_an_end_token_that_the_loop_appended(tokenizer):
+    """With `episode.on_truncated_turn=play` the model did not write the end token of a truncated reply."""
     record = episode("one two three")
     record["turns"][1]["force_closed"] = True
     (row,) = encoded(tokenizer, record)
-    assert learnt(tokenizer, row) == "one<|im_end|>twothree<|im_end|>"
+    assert masked_text(tokenizer, row) == "one<|im_end|>twothree<|im_end|>"
     assert "two<|im_end|>" in tokenizer.decode(row["input_ids"])
 
 
-def test_what_the_agent_left_out_was_not_read(tokenizer):
+def test_rows_leave_out_messages_that_the_agent_hid(tokenizer):
     agent = {"name": "raw", "context": {"keep": "last", "turns": 1}}
     rows = encoded(tokenizer, episode("one two three"), agent=agent)
-    assert [learnt(tokenizer, row) for row in rows] == ["one<|im_end|>two<|im_end|>", "three<|im_end|>"]
+    assert [masked_text(tokenizer, row) for row in rows] == ["one<|im_end|>two<|im_end|>", "three<|im_end|>"]
     assert "heard one" in tokenizer.decode(rows[0]["input_ids"])
     assert "heard one" not in tokenizer.decode(rows[1]["input_ids"])
 
 
-def test_an_episode_that_is_too_long_is_refused(tokenizer):
-    with pytest.raises(ConfigError, match=r"a recorded episode of '1' has \d+ tokens, data.max_length allows 20"):
+def test_an_episode_longer_than_max_length_raises_config_error(tokenizer):
+    with pytest.raises(ConfigError, match=r"an episode of task '1' has \d+ tokens, data.max_length allows 20"):
         encoded(tokenizer, episode(), max_length=20)
 
 
@@ -108,7 +107,7 @@ def rows_of(tokenizer: Any, records: str, **settings: Any) -> list[Row]:
     return EpisodeDataset("train:small_train", tokenizer, config).rows
 
 
-def test_verls_loss_of_a_batch_is_the_weighted_mean_of_its_episodes(tokenizer, tmp_path):
+def test_verl_loss_is_the_weighted_mean_over_episodes(tokenizer, tmp_path):
     path = write(tmp_path / "a.jsonl", episode("one two"), episode("three", reward=0.5))
     rows = rows_of(tokenizer, path, weight="reward", min_reward=0.1)
     batch = {
@@ -119,13 +118,13 @@ def test_verls_loss_of_a_batch_is_the_weighted_mean_of_its_episodes(tokenizer, t
     output = {"log_probs": torch.nested.nested_tensor_from_jagged(log_probs, batch["input_ids"].offsets())}
     weights = sum(row["loss_mask"].sum().item() for row in rows)
     loss, _ = sft_loss(None, output, tu.get_tensordict(batch, {"dp_size": 1, "batch_num_tokens": weights}))
-    parts = log_probs.split([len(row["input_ids"]) for row in rows])
-    sums = [part[:-1][row["loss_mask"][1:] > 0] for part, row in zip(parts, rows, strict=True)]
+    by_row = log_probs.split([len(row["input_ids"]) for row in rows])
+    sums = [values[:-1][row["loss_mask"][1:] > 0] for values, row in zip(by_row, rows, strict=True)]
     expected = -(sums[0].sum() + 0.5 * sums[1].sum()) / (len(sums[0]) + 0.5 * len(sums[1]))
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_the_oracle_and_records_are_learnt_together(tokenizer, tmp_path):
+def test_the_dataset_joins_oracle_and_recorded_episodes(tokenizer, tmp_path):
     path = write(tmp_path / "a.jsonl", episode("one"), episode("two", task="2"))
     config = data(episodes={"oracle": True, "records": [path]})
     both = EpisodeDataset("train:small_train", tokenizer, config, max_samples=3)
@@ -134,7 +133,7 @@ def test_the_oracle_and_records_are_learnt_together(tokenizer, tmp_path):
     assert len(EpisodeDataset("validation:small_test", tokenizer, config, max_samples=3)) == 3
 
 
-def test_a_batch_lays_the_sides_of_each_pair_next_to_each_other(tokenizer, tmp_path):
+def test_a_batch_alternates_better_and_worse_episodes(tokenizer, tmp_path):
     records = [
         episode(f"{word}{task}", reward=reward, task=task)
         for task in "12"
@@ -145,7 +144,7 @@ def test_a_batch_lays_the_sides_of_each_pair_next_to_each_other(tokenizer, tmp_p
     pairs.set_reference(torch.tensor([[-1.0, -2.0], [-3.0, -4.0]]))
     batch = collate_pairs([pairs[0], pairs[1]])
     sides = zip(batch["input_ids"].unbind(), batch["loss_mask"].unbind(), strict=True)
-    said = [learnt(tokenizer, {"input_ids": ids, "loss_mask": mask}) for ids, mask in sides]
-    assert said == [f"{word}<|im_end|>" for word in ("good1", "bad1", "good2", "bad2")]
+    texts = [masked_text(tokenizer, {"input_ids": ids, "loss_mask": mask}) for ids, mask in sides]
+    assert texts == [f"{word}<|im_end|>" for word in ("good1", "bad1", "good2", "bad2")]
     assert batch["reference"].tolist() == [-1, -2, -3, -4]
     assert len(PairDataset("validation", tokenizer, config)) == 0

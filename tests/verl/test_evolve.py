@@ -9,10 +9,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from tests.support.composing import ROOT, recipe
 from tests.support.episodes import talk
-from verl_agent.commands.evolve import check_kept
 from verl_agent.errors import ConfigError
 from verl_agent.offline.evolve.prepare import Evolution, prepare
 from verl_agent.offline.evolve.rounds import Phase
+from verl_agent.offline.evolve.run import check_kept
 from verl_agent.offline.evolve.subprocesses import arguments
 from verl_agent.trace.record_files import EpisodeWriter
 
@@ -125,7 +125,7 @@ def test_a_round_that_keeps_nothing_says_so(folder):
     [
         ("evolve", "learn: learn.yaml", "learn: gone.yaml", "evolve.learn='gone.yaml' does not exist"),
         ("evolve", "learn: learn.yaml", "learn: play.yaml", "evolve.learn='play.yaml': this is not a recipe for"),
-        ("evolve", "samples: 2", "sample: 2", "evolve.explore.sample is not a setting. Did you mean 'samples'"),
+        ("evolve", "samples: 2", "sample: 2", r"evolve.explore\[0\].sample is not a setting. Did you mean 'samples'"),
         (
             "evolve",
             "tasks: small_train",
@@ -139,9 +139,9 @@ def test_a_round_that_keeps_nothing_says_so(folder):
             "play",
             "agent: {name: raw}",
             "agent: {name: raw, context: {keep: last}}",
-            "put different words around an episode",
+            "prompt the model differently",
         ),
-        ("learn", "options: {tolerant: true}", "options: {}", "one policy would meet two wordings"),
+        ("learn", "options: {tolerant: true}", "options: {}", "Use the same in both"),
         ("learn", "path: model}", "path: nowhere}", "model.path='nowhere' does not exist"),
         (
             "learn",
@@ -160,7 +160,7 @@ def test_what_would_stop_a_later_round_is_refused(folder, name, old, new, messag
 def test_a_recipe_that_changed_between_two_starts_is_refused(folder):
     prepared(folder)
     change(folder, "play", "eval_max_turns: 4", "eval_max_turns: 5")
-    with pytest.raises(ConfigError, match=r"rounds of another recipe: play.yaml changed"):
+    with pytest.raises(ConfigError, match=r"another recipe: explore.guess_number.horizon.eval_max_turns was 4"):
         prepared(folder)
 
 

@@ -25,13 +25,13 @@ from tests.support.composing import (
     written_in,
 )
 from tests.support.episodes import talk
-from verl_agent.commands.dpo import plan as preference_plan
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.mixture import run_envs
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import evaluation_config
+from verl_agent.offline.dpo import plan as preference_plan
 from verl_agent.offline.preferences import PreferenceSettings
 from verl_agent.offline.selection import EpisodeSource
 from verl_agent.preflight.algorithms import check_algorithm

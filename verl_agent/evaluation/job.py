@@ -1,6 +1,5 @@
 """One evaluation as a folder: what was asked for, what is on record, what is still to be played, and the results."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,14 +24,26 @@ from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.oracle import ORACLE
+from verl_agent.runs.identity import claim
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import TaskItem
 
 RECORDS, REPORT, SETTINGS, LOG = "episodes.jsonl", "evaluation.json", "settings.json", "evaluation.log"
-MAY_DIFFER = ("samples", "tasks", "max_tasks", "concurrency", "output_dir", "compare_with", "purpose")
-"""Keys of `evaluation` that may change when an evaluation goes on; no episode depends on them."""
+MACHINE = (
+    "engine",
+    "env.hosts",
+    "env.max_env_error_rate",
+    "env.retries",
+    "env.timeout_s",
+    "evaluation.compare_with",
+    "evaluation.concurrency",
+    "evaluation.output_dir",
+)
+"""Settings of the machine, on which no result depends."""
+MAY_CHANGE = (*MACHINE, "evaluation.max_tasks", "evaluation.purpose", "evaluation.samples", "evaluation.tasks")
+"""Settings that may differ when an evaluation resumes, as patterns of `verl_agent.runs.identity.claim`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +108,14 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     model = ORACLE if config.model.path == ORACLE else served_model(str(config.model.path), sections)
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
     folder = Path(evaluation.output_dir or f"runs/eval/{env.name}_{model_name(model)}_{time}").resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    claim_folder(folder, comparable(sections, model))
+    claim(
+        folder,
+        {**plain, "model": model, "horizon": {"eval_max_turns": sections.agent.horizon.turns_for_evaluation()}},
+        MAY_CHANGE,
+        contents="another evaluation",
+        advice="Choose another evaluation.output_dir, or the same settings.",
+        file=SETTINGS,
+    )
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
     return Evaluation(sections, plain, items, model, folder, earlier, baseline)
 
@@ -154,45 +171,6 @@ def model_name(model: str) -> str:
     """A short name for folders: `<run>_step<n>` for a checkpoint, else the last part of the path or hub id."""
     checkpoint = re.search(r"([^/]+)/global_step_(\d+)(?:/|$)", model)
     return f"{checkpoint[1]}_step{checkpoint[2]}" if checkpoint else Path(model).name
-
-
-def comparable(config: EvaluationConfig, model: str) -> dict[str, Any]:
-    """The settings that an episode depends on, flat."""
-    agent = config.agent
-    settings: dict[str, Any] = {
-        "model": model,
-        "env.name": agent.env.name,
-        "env.options": dict(agent.env.options),
-        "agent.name": agent.agent.name,
-        "agent.options": dict(agent.agent.options),
-        "agent.context": dict(agent.agent.context),
-        "horizon.eval_max_turns": agent.horizon.turns_for_evaluation(),
-        "episode.max_tokens_per_turn": agent.episode.max_tokens_per_turn,
-        "episode.on_truncated_turn": agent.episode.on_truncated_turn,
-    }
-    settings |= {f"data.{key}": value for key, value in asdict(config.data).items()}
-    sampling = {key: value for key, value in asdict(config.evaluation).items() if key not in MAY_DIFFER}
-    return settings | {f"evaluation.{key}": value for key, value in sampling.items()}
-
-
-def claim_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Note the settings in a new folder, and refuse one that holds another evaluation.
-
-    Raises:
-        ConfigError: it was made with other settings.
-    """
-    path = folder / SETTINGS
-    if not path.is_file():
-        path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        return
-    before = json.loads(path.read_text(encoding="utf-8"))
-    changed = [key for key in sorted(before.keys() | settings.keys()) if before.get(key) != settings.get(key)]
-    if changed:
-        was = "; ".join(f"{key} was {before.get(key)!r}, is now {settings.get(key)!r}" for key in changed)
-        raise ConfigError(
-            f"evaluation.output_dir={str(folder)!r} holds another evaluation: {was}. Choose another folder, or the "
-            "same settings."
-        )
 
 
 def report(job: Evaluation, console: Console) -> None:

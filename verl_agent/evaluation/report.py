@@ -1,6 +1,5 @@
 """Tables and JSON report of an evaluation."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from verl_agent.evaluation.results import ALL, CategoryResult, Comparison
 from verl_agent.evaluation.statistics import MIN_TASKS
+from verl_agent.runs.identity import write_json_atomically
 
 REPORT_VERSION = 2
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -69,9 +69,7 @@ def write_report(
         "results": [asdict(result) for result in results],
         "comparison": [asdict(one) for one in comparisons],
     }
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    draft.replace(path)
+    write_json_atomically(path, report)
 
 
 def _tasks(count: int) -> str:

@@ -1,8 +1,8 @@
-"""Direct preference optimisation over whole episodes: the loss, on log-probs that a model gave.
+"""Loss of direct preference optimization (DPO) over whole episodes.
 
-DPO, arXiv 2305.18290, equation 7: for a better episode w and a worse one l of the same prompt,
-`-log sigmoid(β · (log π(w)/π_ref(w) - log π(l)/π_ref(l)))`, where log π sums over the tokens that the model wrote: over
-every turn, never over prompt and observations. Optionally the mean negative log-probability of a token of w is added
+arXiv 2305.18290, equation 7: for a better episode w and a worse one l of the same prompt,
+`-log sigmoid(β · (log π(w)/π_ref(w) - log π(l)/π_ref(l)))`. log π sums over the tokens that the model wrote in every
+turn, without prompt and observations. Optionally the mean negative log-probability of a token of w is added
 (arXiv 2404.19733, equation 2).
 
 Shape suffixes: B pairs, 2B rows in the order better, worse, better, worse, ...
@@ -14,16 +14,16 @@ from torch.nn.functional import logsigmoid
 
 
 def reply_log_probs(log_probs: Tensor, loss_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-probability of all replies of each row.
+    """Sum the log-probs of all replies of each row.
 
     Args:
         log_probs: jagged `(2B, T)` of any type; entry t is the log-probability of token t + 1. The last entry of a row
-            stands for no token of it and is left out.
+            belongs to no token of the row and is ignored.
         loss_mask: jagged `(2B, T)`, 1 on the tokens that the model wrote, 0 on the first token of each row.
 
     Returns:
-        Sums in nats and numbers of tokens, at least float32 `(2B,)` each: bfloat16, which has two or three digits,
-        loses whole nats in sums over an episode.
+        Sums in nats and numbers of tokens, float32 or wider, `(2B,)` each. In bfloat16, with its two or three digits,
+        a sum over an episode would lose whole nats.
     """
     exact = torch.promote_types(log_probs.dtype, torch.float32)
     written = torch.roll(loss_mask.values(), shifts=-1, dims=0).to(exact)
@@ -35,11 +35,11 @@ def reply_log_probs(log_probs: Tensor, loss_mask: Tensor) -> tuple[Tensor, Tenso
 
 
 def dpo_losses(policy_2B: Tensor, reference_2B: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """The loss of each pair, and by how much the policy prefers its better episode more than the reference does.
+    """Return the loss of each pair, and its margin: the policy's preference for w less the reference's.
 
     Args:
         policy_2B: float `(2B,)`, log-probability of the replies of each row, in nats.
-        reference_2B: the same under the reference model; carries no gradient.
+        reference_2B: float `(2B,)`, the same under the reference model, without gradient.
         beta: see `PreferenceSettings.beta`.
 
     Returns:

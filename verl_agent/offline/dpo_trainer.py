@@ -1,4 +1,4 @@
-"""verl's SFT trainer on pairs of episodes: its engines, its checkpoints and its loop, with the loss of DPO."""
+"""verl's SFT trainer with the loss of DPO, on pairs of episodes."""
 
 import json
 from functools import partial
@@ -12,22 +12,22 @@ from verl.utils.device import get_device_name
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from verl_agent.models.resolve import weights_on_disk
+from verl_agent.offline.datasets import PairDataset, collate_pairs
 from verl_agent.offline.dpo_loss import dpo_losses, reply_log_probs
-from verl_agent.offline.pairs import PairDataset, collate_pairs
 from verl_agent.offline.selection import fingerprint
 from verl_agent.offline.sft_trainer import SupervisedTrainer
-from verl_agent.runs.folder import read_identity
+from verl_agent.runs.identity import read_settings, write_json_atomically
 
 PAIR = 2
-"""Rows that verl must keep in one micro-batch (`force_group_size`)."""
+"""Number of rows that verl must keep in one micro-batch (`force_group_size`)."""
 REFERENCE = "reference.json"
-"""File in a run's folder with the log-probs of the reference model, and of what they are."""
+"""File in a run's folder with the log-probs of the reference model, and a hash of the pairs, settings and weights."""
 
 
 def preference_loss(
     beta: float, nll_coef: float, model_output: dict[str, torch.Tensor], data: Any, dp_group: Any = None
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """DPO on one micro-batch of verl, as its part of the mean over all pairs of the batch.
+    """Compute the share of one micro-batch in the mean loss over all pairs of the batch.
 
     Args:
         beta: see `PreferenceSettings.beta`.
@@ -37,8 +37,8 @@ def preference_loss(
         dp_group: not used.
 
     Returns:
-        The loss, to be summed over micro-batches and averaged over data-parallel ranks, and metrics likewise: the
-        mean margin and its two parts in nats, and the share of pairs whose margin is positive.
+        The loss and its metrics, which verl sums over micro-batches and averages over data-parallel ranks. Metrics are
+        the mean margin and its two terms in nats, and the fraction of pairs with a positive margin.
     """
     sums_2B, tokens_2B = reply_log_probs(model_output["log_probs"], data["loss_mask"])
     reference_2B = data["reference"].to(sums_2B.dtype)
@@ -57,7 +57,7 @@ def preference_loss(
 
 
 class PairWorker(TrainingWorker):
-    """verl's training worker that never tears a pair apart, and reports numbers instead of lists."""
+    """Training worker of verl that keeps pairs in one micro-batch and reduces metrics to numbers."""
 
     def train_batch(self, data: Any) -> Any:
         """See `TrainingWorker.train_batch`."""
@@ -75,17 +75,17 @@ class PairWorker(TrainingWorker):
 
 
 def mean_of_sums(by_rank: list[Any]) -> float:
-    """The mean over ranks of the sum over micro-batches; without ranks, the sum."""
-    sums = [float(sum(part)) if isinstance(part, list) else None for part in by_rank]
+    """Return the mean over ranks of the sum over micro-batches; without ranks, the sum."""
+    sums = [float(sum(values)) if isinstance(values, list) else None for values in by_rank]
     known = [value for value in sums if value is not None]
     return sum(known) / len(known) if known else float(sum(by_rank))
 
 
 class PreferenceTrainer(SupervisedTrainer):
-    """DPO in verl's SFT loop. The reference model is the model that training starts from.
+    """Trainer of DPO in verl's SFT loop. The reference model is the model that training starts from.
 
-    It scores every pair once, before the first step and before a checkpoint is loaded; the scores stay in the folder
-    of the run, so that a run that goes on uses the very same ones.
+    The reference model scores every pair once, before the first step and before a checkpoint is loaded. The scores are
+    saved in the folder of the run, so that a resumed run uses the same ones.
     """
 
     def _build_engine(self) -> None:
@@ -115,32 +115,30 @@ class PreferenceTrainer(SupervisedTrainer):
         cache = Path(self.config.trainer.default_local_dir) / REFERENCE
         data = [dataset for dataset in (self.train_dataset, self.val_dataset) if dataset is not None]
         names = [name for dataset in data for name in dataset.fingerprints]
-        of = fingerprint([names, read_identity(cache.parent), weights_on_disk(self.config.model.path)])
-        scores_N2 = self._read_reference(cache, of)
+        source = fingerprint([names, read_settings(cache.parent), weights_on_disk(self.config.model.path)])
+        scores_N2 = self._read_reference(cache, source)
         if scores_N2 is None:
             scores_N2 = torch.cat([self._score(dataset) for dataset in data])
             if self.rank == 0:
-                draft = cache.with_suffix(".tmp")
-                draft.write_text(json.dumps({"of": of, "log_probs": scores_N2.tolist()}))
-                draft.replace(cache)
+                write_json_atomically(cache, {"of": source, "log_probs": scores_N2.tolist()})
             barrier()
-        for dataset, part_N2 in zip(data, scores_N2.split([len(dataset) for dataset in data]), strict=True):
-            dataset.set_reference(part_N2)
+        for dataset, log_probs_N2 in zip(data, scores_N2.split([len(dataset) for dataset in data]), strict=True):
+            dataset.set_reference(log_probs_N2)
 
-    def _read_reference(self, cache: Path, of: str) -> torch.Tensor | None:
-        """Earlier scores of the same pairs by the same model, if every rank can read them."""
-        found = json.loads(cache.read_text()) if cache.is_file() else {}
-        known = torch.tensor(int(found.get("of") == of), device=get_device_name())
+    def _read_reference(self, cache: Path, source: str) -> torch.Tensor | None:
+        """Return earlier scores of the same pairs by the same model; None unless every rank can read them."""
+        saved = json.loads(cache.read_text()) if cache.is_file() else {}
+        known = torch.tensor(int(saved.get("of") == source), device=get_device_name())
         all_reduce(known, op=ReduceOp.MIN)
-        return torch.tensor(found["log_probs"]) if known.item() else None
+        return torch.tensor(saved["log_probs"]) if known.item() else None
 
     def _score(self, dataset: PairDataset) -> torch.Tensor:
-        """Log-probs of the replies under the present weights, float `(N, 2)`; ranks share the work."""
+        """Return log-probs of the replies under the current weights, float `(N, 2)`; ranks share the work."""
         rank, size = self.engine.get_data_parallel_rank(), self.engine.get_data_parallel_size()
         data = self.config.data
         pairs_a_pass = int(data.micro_batch_size_per_gpu)
-        share = -(-len(dataset) // size)  # every rank makes as many passes, which FSDP needs
-        mine = [min(rank * share + place, len(dataset) - 1) for place in range(share)]
+        share = -(-len(dataset) // size)  # FSDP needs the same number of passes on every rank
+        mine = [min(rank * share + offset, len(dataset) - 1) for offset in range(share)]
         scores: list[torch.Tensor] = []
         for start in range(0, share, pairs_a_pass):
             chunk = [dataset[index] for index in mine[start : start + pairs_a_pass]]

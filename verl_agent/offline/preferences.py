@@ -1,59 +1,48 @@
-"""Pair recorded episodes of one task, a better with a worse one, for preference learning.
-
-Knows records and text, neither tokens nor tensors.
-"""
+"""Pairs of recorded episodes of one task, a better and a worse one, from records and text alone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
-from verl_agent.offline.selection import TaskKey, conversation, fingerprint, prompt
+from verl_agent.offline.selection import Paths, TaskKey, conversation, fingerprint, prompt
+from verl_agent.sections import STRICT
 from verl_agent.trace.record import EpisodeRecord
 
 
-@dataclass(frozen=True, slots=True)
+@settings_class(frozen=True, config=STRICT)
 class PreferenceSettings:
     """Section `preference`.
 
     Attributes:
         records: recorded episodes to pair: files and folders of them.
-        min_gap: least difference between the returns of a pair, > 0, in the environment's own units.
-        per_task: most pairs of a task; null for as many as can be made without using an episode twice.
-        val_share: share of the tasks, 0 to below 1, whose pairs are held out to validate.
-        beta: strength of the pull towards the reference model, β of equation 7 of DPO (arXiv 2305.18290), > 0.
-        nll_coef: factor of the mean negative log-probability of a token of the better episode, added to the loss, so
-            that it does not become less likely itself (equation 2 of arXiv 2404.19733); 0 for plain DPO.
+        min_gap: least difference between the returns of a pair, > 0, in units of the environment's reward.
+        per_task: most pairs of a task; null for all that use no episode twice.
+        val_share: fraction of the tasks whose pairs are held out for validation, from 0 to below 1.
+        beta: strength of the regularization towards the reference model, β of DPO (arXiv 2305.18290, equation 7), > 0.
+        nll_coef: coefficient of the mean negative log-probability of a token of the better episode in the loss, which
+            keeps that episode from becoming less likely (arXiv 2404.19733, equation 2); 0 for plain DPO.
     """
 
-    records: Sequence[str]
-    min_gap: float = 0.5
-    per_task: int | None = None
-    val_share: float = 0.0
-    beta: float = 0.1
-    nll_coef: float = 0.0
-
-    def __post_init__(self) -> None:
-        if isinstance(self.records, str):
-            object.__setattr__(self, "records", [self.records])
-        for name in ("min_gap", "beta"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"preference.{name} must be > 0, got {getattr(self, name)}.")
-        if self.per_task is not None and self.per_task < 1:
-            raise ConfigError(f"preference.per_task must be >= 1 or null, got {self.per_task}.")
-        if not 0 <= self.val_share < 1:
-            raise ConfigError(f"preference.val_share must be at least 0 and below 1, got {self.val_share}.")
-        if self.nll_coef < 0:
-            raise ConfigError(f"preference.nll_coef must be >= 0, got {self.nll_coef}.")
+    records: Paths
+    min_gap: Annotated[float, Field(gt=0)] = 0.5
+    per_task: Annotated[int, Field(ge=1)] | None = None
+    val_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    beta: Annotated[float, Field(gt=0)] = 0.1
+    nll_coef: Annotated[float, Field(ge=0)] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two episodes of one task that begin with the same prompt.
+    """Two episodes of one task with the same prompt.
 
     Attributes:
-        better: the one with the higher return.
-        worse: the other one.
+        better: episode with the higher return.
+        worse: episode with the lower return.
     """
 
     better: EpisodeRecord
@@ -61,20 +50,20 @@ class Pair:
 
     @property
     def task(self) -> TaskKey:
-        """Environment and id of their task."""
+        """Environment and id of the task."""
         return self.better["env"], self.better["task"]
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of both conversations."""
+        """Short hash of both conversations."""
         return fingerprint([conversation(self.better), conversation(self.worse)])
 
 
 def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -> list[Pair]:
     """Pair the best episode of each task with the worst, the second best with the second worst, and so on.
 
-    Conversations that occur more than once count once; no episode is in two pairs. The result does not depend on the
-    order of the records.
+    Equal conversations count once, and no episode is in two pairs. The result does not depend on the order of the
+    records.
 
     Raises:
         ConfigError: two episodes of a task begin with different prompts, or no pair can be made.
@@ -100,22 +89,22 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
 
 
 def check_prompts(task: TaskKey, episodes: Sequence[EpisodeRecord]) -> None:
-    """All episodes of a task were asked the same, so that only replies tell them apart.
+    """Check that all episodes of a task have the same prompt, so that only their replies differ.
 
     Raises:
-        ConfigError: they were not.
+        ConfigError: two prompts differ.
     """
     prompts = {fingerprint(prompt(record)) for record in episodes}
     if len(prompts) > 1:
         env, task_id = task
         raise ConfigError(
             f"preference.records hold episodes of task {task_id!r} of env {env!r} with {len(prompts)} different "
-            "prompts. A pair must share its prompt: give records of one agent and one setting of env.options."
+            "prompts. A pair must share its prompt: use records of one agent and one value of env.options."
         )
 
 
 def split_pairs(pairs: Sequence[Pair], val_share: float) -> tuple[list[Pair], list[Pair]]:
-    """Hold out the pairs of a share of the tasks, chosen by a hash of their names.
+    """Hold out the pairs of a fraction of the tasks, chosen by a hash of their names.
 
     Returns:
         Pairs to train on, and pairs to validate on; the two share no task.
@@ -126,5 +115,5 @@ def split_pairs(pairs: Sequence[Pair], val_share: float) -> tuple[list[Pair], li
 
 
 def first(pairs: list[Pair], most: int) -> list[Pair]:
-    """The first pairs, by environment and task; all where `most` is not above 0 (`data.train_max_samples`)."""
+    """Return the first pairs by environment and task; all if `most` (`data.train_max_samples`) is not above 0."""
     return pairs[:most] if most > 0 else pairs

@@ -1,9 +1,9 @@
-"""What supervised training and DPO share: the folder, the checks of the machine, progress, and the start of verl."""
+"""Runs of supervised training and DPO: checks before the start, claim of the folder, progress, and training."""
 
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from verl_agent.preflight.loggers import check_loggers
 from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.runs.console import poll_in_background, redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
+from verl_agent.runs.identity import MACHINE
 from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,
@@ -35,49 +36,65 @@ from verl_agent.system.resources import (
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
 
 POLL_S = 0.5
+MAY_CHANGE = (
+    *MACHINE,
+    "data.agent",
+    "data.env_*",
+    "data.episodes",
+    "data.model_type",
+    "data.num_workers",
+    "data.preference",
+    "data.train_files",
+    "data.val_*",
+)
+"""Settings of both methods that may differ when a run resumes: of the machine, of validation, and repeated ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a command found out about its run before it starts.
+class RunPlan:
+    """Result of a method's checks before the start.
 
     Attributes:
-        rows: episodes or pairs to train on.
-        val_rows: likewise to validate on.
-        identity: settings that the run keeps from its first step to its last.
-        summary: one line that says what is learnt from.
+        rows: number of rows to train on: episodes, parts of episodes, or pairs.
+        val_rows: number of rows to validate on.
+        facts: facts that identify the run beside its config (for example, a hash of its episodes).
+        summary: one line about the data.
     """
 
     rows: int
     val_rows: int
-    identity: Mapping[str, Any]
+    facts: Mapping[str, Any]
     summary: str
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One command that trains through verl's SFT trainer.
+    """Training method that uses verl's SFT trainer.
 
     Attributes:
-        base: the YAML that its recipes are built on.
-        title: what the run is called on the screen.
-        plan: checks a config, the settings of the model as the recipe has them, and says what the run will do.
-        trainer: loads the trainer's class; imports verl.
-        state: what a logged step shows beside the bar.
+        command: name of its command, `sft` or `dpo`.
+        base: YAML that its recipes are built on.
+        title: title of the progress bar.
+        plan: checks a config, before the model's path is resolved, and counts its rows.
+        trainer: imports verl and returns the class of the trainer.
+        state: formats a logged step for the progress bar.
+        may_change: settings that may differ when a run resumes, beside `MAY_CHANGE`.
     """
 
+    command: str
     base: str
     title: str
-    plan: Callable[[DictConfig], Plan]
+    plan: Callable[[DictConfig], RunPlan]
     trainer: Callable[[], type]
     state: Callable[[LoggedStep], str]
+    may_change: Sequence[str]
 
 
 def run(config: DictConfig, method: Method) -> None:
-    """Train to the end of a composed recipe, or go on from its last checkpoint.
+    """Train to the last step of a composed recipe, or resume from its last checkpoint.
 
     Raises:
-        ConfigError: the run must not start.
+        ConfigError: a check before the start fails.
     """
     check_kind(config, method.base)
     try:
@@ -92,18 +109,20 @@ def run(config: DictConfig, method: Method) -> None:
         check_resume(config.trainer, "model.path")
         plan = method.plan(config)
         check_batches(config, plan)
-        steps, resume = total_steps(config, plan.rows), config.trainer.resume_mode != "disable"
+        steps = total_steps(config, plan.rows)
+        plain = {str(key): value for key, value in OmegaConf.to_container(config).items()}
         complete(config, folder)
-        folder.check_identity(plan.identity, resume)
-        if resume and folder.last_step >= steps:
+        settings = {"command": method.command, **plain, **plan.facts}
+        folder.claim(settings, [*MAY_CHANGE, *method.may_change], config.trainer.resume_mode != "disable")
+        if folder.last_step >= steps:
             keep_best(folder.root)
             folder.prune(config.trainer.max_ckpt_to_keep)
             console.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
             return
-        console.print(f"{plan.summary}{footprint(config, plan)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{plan.summary}{needed(config, plan)}", markup=False, highlight=False, soft_wrap=True)
         if folder.last_step:
-            console.print(f"going on after step {folder.last_step} of {steps}", highlight=False)
-        with report_failure(folder, console), showing(folder, steps, method, console):
+            console.print(f"resuming after step {folder.last_step} of {steps}", highlight=False)
+        with report_failure(folder, console), show_progress(folder, steps, method, console):
             train(config, folder, method)
             if folder.last_step < steps:
                 raise RuntimeError(f"the training ended after step {folder.last_step} of {steps}.")
@@ -114,10 +133,10 @@ def run(config: DictConfig, method: Method) -> None:
 
 
 def complete(config: DictConfig, folder: RunFolder) -> None:
-    """Fill in what only this machine knows, and check that it has the memory and the disk.
+    """Fill in values that depend on this machine, and check its memory and disk.
 
     Raises:
-        ConfigError: no such model, or too little of either.
+        ConfigError: the model does not exist, or the memory or the disk is too small.
     """
     with open_dict(config):
         config.trainer.default_local_dir = str(folder.root)
@@ -130,8 +149,8 @@ def complete(config: DictConfig, folder: RunFolder) -> None:
     require_disk(shutil.disk_usage(folder.root).free, needed_gb, folder.root)
 
 
-def footprint(config: DictConfig, plan: Plan) -> str:
-    """What the run will take, as words that end a sentence; none for a model of another kind."""
+def needed(config: DictConfig, plan: RunPlan) -> str:
+    """Return the estimated memory and time as the end of a sentence; empty if the architecture is not known."""
     shape, ranks = shape_of(config.model.path), int(os.environ.get("WORLD_SIZE", "1"))
     if shape is None:
         return ""
@@ -140,20 +159,20 @@ def footprint(config: DictConfig, plan: Plan) -> str:
     gpu_gb, seconds = offline_estimate(OmegaConf.to_container(config), shape, rows, rate, ranks)
     memory_gb = memory_needed(parameters(config.model.path), SFT_MEMORY_GB, SFT_BYTES)
     memory = f"{memory_gb:.0f} GB of memory" if use_cpu_device() else f"{gpu_gb:.0f} GB of each GPU"
-    return f"; estimated: {memory}, {spell(seconds)} of computing at most, validation apart"
+    return f"; estimated: {memory}, {spell(seconds)} of computing at most, without validation"
 
 
-def check_batches(config: DictConfig, plan: Plan) -> None:
-    """There is a batch to train on, and one to validate on where a validation is asked for; batches divide.
+def check_batches(config: DictConfig, plan: RunPlan) -> None:
+    """Check that the rows fill a batch, that batches divide evenly, and that a validation has data.
 
     Raises:
-        ConfigError: there is none, or they do not.
+        ConfigError: a batch is larger than the data, does not divide, or a validation has no data.
     """
     data, batch = config.data, int(config.data.train_batch_size)
     if not isinstance(config.optim.lr, int | float) or not config.optim.lr > 0:
         raise ConfigError(f"optim.lr={config.optim.lr!r} is not allowed. Allowed: a number above 0.")
     if plan.rows < batch:
-        raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or learn from more.")
+        raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or add episodes.")
     ranks = int(os.environ.get("WORLD_SIZE", "1")) // int(config.engine.ulysses_sequence_parallel_size)
     share = ranks if data.use_dynamic_bsz else ranks * int(data.micro_batch_size_per_gpu)
     if batch % share:
@@ -169,16 +188,16 @@ def check_batches(config: DictConfig, plan: Plan) -> None:
         )
     if isinstance(config.trainer.test_freq, int) and config.trainer.test_freq > 0 and not data.val_files:
         raise ConfigError(
-            f"trainer.test_freq={config.trainer.test_freq} asks for validations, but data.val_files is null. Name what "
-            "to validate on, or set trainer.test_freq=-1."
+            f"trainer.test_freq={config.trainer.test_freq} asks for validations, but data.val_files is null. Set "
+            "data.val_files, or set trainer.test_freq=-1."
         )
 
 
 def total_steps(config: DictConfig, rows: int) -> int:
-    """Optimizer steps of the whole run.
+    """Return the number of optimizer steps of the whole run.
 
     Raises:
-        ConfigError: more are asked for than the epochs have.
+        ConfigError: `trainer.total_training_steps` exceeds the steps of all epochs.
     """
     most = rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
     if most < 1:
@@ -193,11 +212,11 @@ def total_steps(config: DictConfig, rows: int) -> int:
 
 
 def train(config: DictConfig, folder: RunFolder, method: Method) -> None:
-    """Hand the config to verl's trainer, in this process."""
+    """Train with verl's trainer, in this process."""
     folder.metrics.parent.mkdir(parents=True, exist_ok=True)
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    single_process()
+    be_one_rank()
     from verl_agent.plugin import require_plugin  # importing it imports verl
 
     require_plugin()
@@ -206,8 +225,8 @@ def train(config: DictConfig, folder: RunFolder, method: Method) -> None:
     run_trainer(method.trainer(), config)
 
 
-def single_process() -> None:
-    """Be a process group of one, unless torchrun started this process."""
+def be_one_rank() -> None:
+    """Set the environment variables of a process group of one rank, unless torchrun has set them."""
     if "RANK" in os.environ:
         return
     with socket.socket() as free:
@@ -224,8 +243,8 @@ def single_process() -> None:
 
 
 @contextmanager
-def showing(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
-    """A progress bar with what the last step measured, while the block runs."""
+def show_progress(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
+    """Show a progress bar with the metrics of the last step while the block runs."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -239,10 +258,10 @@ def showing(folder: RunFolder, steps: int, method: Method, console: Console) -> 
     with Progress(*columns, console=console, disable=hidden, redirect_stdout=False, redirect_stderr=False) as progress:
         bar = progress.add_task(method.title, total=steps, completed=folder.last_step, state="loading the model")
 
-        def follow() -> None:
+        def update() -> None:
             for logged in tail.read():
                 if "train/loss" in logged.values:
                     progress.update(bar, completed=logged.step, state=method.state(logged))
 
-        with poll_in_background(follow, POLL_S):
+        with poll_in_background(update, POLL_S):
             yield

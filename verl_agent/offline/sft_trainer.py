@@ -1,4 +1,4 @@
-"""verl's SFT trainer, which also keeps the checkpoint that validated best."""
+"""verl's SFT trainer, extended to keep the checkpoint with the best validation."""
 
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,18 @@ from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.folder import RunFolder
 
 
-class KeepingHandler:
-    """What verl's trainer asks of a checkpoint handler; the best checkpoint is kept apart from those it prunes.
+class BestCheckpointHandler:
+    """Checkpoint handler for verl's trainer that keeps the best checkpoint when older ones are pruned.
 
     Args:
-        handler: verl's own, which saves and loads.
+        handler: checkpoint handler of verl, which saves and loads.
     """
 
     def __init__(self, handler: CheckpointHandler) -> None:
         self._handler = handler
 
     def save_checkpoint(self, step: int) -> None:
-        """Save; verl validates a step before."""
+        """Save a checkpoint, then update the best one; verl has validated the step before."""
         self._handler.save_checkpoint(step)
         if self._handler.rank == 0:
             run = Path(self._handler.default_local_dir)
@@ -30,11 +30,10 @@ class KeepingHandler:
             RunFolder.at(run).prune(self._handler.max_ckpt_to_keep)
 
     def load_checkpoint(self) -> int:
-        """Load the last checkpoint, if there is one; returns its step or 0.
+        """Load the last checkpoint and return its step; 0 without a checkpoint.
 
-        What was saved with the last step of an epoch is a loader that has given everything. verl goes on with the
-        next epoch by the number of the step, and would take that epoch for done (sft_trainer.py:341), so the loader
-        begins anew.
+        The loader that is saved with the last step of an epoch is exhausted. verl derives the next epoch from the step
+        and would skip that epoch (sft_trainer.py:341), so the state of the loader is dropped.
         """
         step, loader = int(self._handler.load_checkpoint()), self._handler.train_dataloader
         if step % len(loader) == 0:
@@ -43,16 +42,16 @@ class KeepingHandler:
 
 
 class SupervisedTrainer(SFTTrainer):
-    """verl's trainer with `KeepingHandler`."""
+    """SFT trainer of verl with `BestCheckpointHandler`."""
 
     def _build_ckpt_handler(self) -> None:
         super()._build_ckpt_handler()
         handler: CheckpointHandler = self.ckpt_handler
-        self.ckpt_handler: CheckpointHandler | KeepingHandler = KeepingHandler(handler)
+        self.ckpt_handler: CheckpointHandler | BestCheckpointHandler = BestCheckpointHandler(handler)
 
 
 def run_trainer(kind: type[SFTTrainer], config: Any) -> None:
-    """Train to the end in this process, as `verl.trainer.sft_trainer.run_sft` does with its own class."""
+    """Train to the end in this process, as `verl.trainer.sft_trainer.run_sft` does for verl's own class."""
     initialize_global_process_group()
     kind(config=config).fit()
     destroy_global_process_group()

@@ -1,6 +1,6 @@
-"""Keep the checkpoint of a run that validated best, whatever the trainer prunes later.
+"""Best checkpoint of a run, kept in `best/` when the trainer prunes older checkpoints.
 
-Knows the folder of a run and its metrics, no trainer: it serves reinforcement learning, supervised training and DPO.
+It is chosen from the metrics in the folder of the run, so it works for RL, supervised training and DPO.
 """
 
 import json
@@ -13,21 +13,22 @@ from statistics import fmean
 
 from verl_agent.models.resolve import WEIGHTS, checkpoints, resolve_checkpoint
 from verl_agent.runs.folder import RunFolder
+from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
 
 BEST, NOTE = "best", "best.json"
 NOT_NEEDED = ("optim_", "extra_state_", "data_", "data.")
-"""How files begin that only going on with a run needs."""
+"""Prefixes of files that only a resumed run needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The checkpoint that is kept.
+    """Validation result of the checkpoint that is kept.
 
     Attributes:
-        step: its training step.
-        measure: what was compared: `success` or `reward` on held-out tasks, or `loss` on held-out episodes.
-        value: of that measure.
+        step: training step of the checkpoint.
+        measure: measure that was compared: `success` or `reward` on held-out tasks, or `loss` on held-out episodes.
+        value: value of the measure.
     """
 
     step: int
@@ -35,61 +36,61 @@ class Best:
     value: float
 
     def better_than(self, other: "Best | None") -> bool:
-        """Whether it validated better than the other one; of two equal ones the earlier stays."""
+        """Return True if this result is better than the other one; of equal ones the other stays."""
         if other is None or self.measure != other.measure:
             return True
         return self.value < other.value if self.measure == "loss" else self.value > other.value
 
 
 def validation_result(step: int, values: Mapping[str, float]) -> Best | None:
-    """What a step's metrics say of its validation, averaged over environments; None if it was not validated."""
+    """Return the validation result of a step, averaged over environments; None if it was not validated."""
     scores = validation_scores(dict(values))
     for measure in ("success", "reward"):
-        found = [score.value for score in scores if score.measure == measure]
-        if found:
-            return Best(step, measure, fmean(found))
+        of_measure = [score.value for score in scores if score.measure == measure]
+        if of_measure:
+            return Best(step, measure, fmean(of_measure))
     return Best(step, "loss", values["val/loss"]) if "val/loss" in values else None
 
 
 def read_best(run: Path) -> Best | None:
-    """What is kept in a run's folder."""
+    """Return the best checkpoint that a run keeps; None if it keeps none."""
     note = run / BEST / NOTE
     return Best(**json.loads(note.read_text(encoding="utf-8"))) if note.is_file() else None
 
 
 def keep_best(run: Path) -> Best | None:
-    """Compare the checkpoints that are there with the one that is kept, and keep the best, in `best/`.
+    """Compare the saved checkpoints with the kept one, and keep the best in `best/`.
 
-    It holds the weights alone, as hard links where the file system has them, so that it takes no room while the
-    checkpoint itself is there.
+    `best/` holds only weights. They are hard links if the file system supports them, so that they need no disk space
+    while the checkpoint itself exists.
 
     Returns:
-        What is kept now; None if no saved step was validated.
+        The kept checkpoint; None if no saved step was validated.
     """
     folder = RunFolder.at(run)
     metrics = read_metrics(folder.all_metrics)
     kept = read_best(folder.root)
     for step, checkpoint in checkpoints(folder.root).items():
-        found = validation_result(step, metrics.get(step, {}))
-        if found is not None and step <= folder.last_step and found.better_than(kept):
-            store_best(checkpoint, found, folder.root)
-            kept = found
+        result = validation_result(step, metrics.get(step, {}))
+        if result is not None and step <= folder.last_step and result.better_than(kept):
+            store_best(checkpoint, result, folder.root)
+            kept = result
     return kept
 
 
 class BestKeeper:
-    """Calls `keep_best` whenever a run has saved or logged a step since the last look.
+    """Poller of a run that updates its best checkpoint.
 
     Args:
-        folder: of the run, at this start.
+        folder: folder of the run at this start.
     """
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._seen: tuple[int, int] = (-1, -1)
 
-    def look(self) -> None:
-        """Look once; a trainer validates, saves and logs in this or another order, at most once a second."""
+    def poll(self) -> None:
+        """Call `keep_best` if the run has saved or logged a step since the last call."""
         log = self._folder.metrics
         now = (self._folder.last_step, log.stat().st_size if log.is_file() else 0)
         if now != self._seen:
@@ -97,22 +98,22 @@ class BestKeeper:
             keep_best(self._folder.root)
 
 
-def store_best(checkpoint: Path, found: Best, run: Path) -> None:
-    """Keep the weights of a checkpoint in `best/`, written beside and moved there: it is whole at any moment."""
+def store_best(checkpoint: Path, result: Best, run: Path) -> None:
+    """Keep the weights of a checkpoint in `best/`, which is replaced as a whole."""
     target = run / BEST
     actor = checkpoint / "actor"
     weights = actor if actor.is_dir() else checkpoint
     merged = weights / "huggingface"
-    whole = any(next(merged.glob(pattern), None) for pattern in WEIGHTS)
-    if whole:
-        resolve_checkpoint(merged)  # adapters are merged while the note of their rank is at hand
+    has_merged = any(next(merged.glob(pattern), None) for pattern in WEIGHTS)
+    if has_merged:
+        resolve_checkpoint(merged)  # merges LoRA adapters now: the file with their rank is not kept
     draft, old = target.with_name(f"{BEST}.new"), target.with_name(f"{BEST}.old")
-    for left_over in (draft, old):
-        shutil.rmtree(left_over, ignore_errors=True)
-    for path in sorted((merged if whole else weights).rglob("*")):
+    for leftover in (draft, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for path in sorted((merged if has_merged else weights).rglob("*")):
         if path.is_file() and not path.name.startswith(NOT_NEEDED):
             _link(path, draft / path.relative_to(weights))
-    draft.joinpath(NOTE).write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
+    write_json_atomically(draft / NOTE, asdict(result))
     if target.is_dir():
         target.rename(old)
     draft.rename(target)

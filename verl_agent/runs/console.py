@@ -1,4 +1,4 @@
-"""Keep the terminal for people: what libraries print goes to a log file, ours goes to the terminal."""
+"""Terminal output of a run: its own messages go to the terminal, the output of libraries to a log file."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def exit_with(run: Callable[[DictConfig], None], config: DictConfig) -> None:
-    """Run an entry point, and end the process as a shell expects: 2 for a wrong setting, 130 for Ctrl-C."""
+    """Run an entry point; exit with status 2 after a `ConfigError` and 130 after Ctrl-C."""
     try:
         run(config)
     except ConfigError as error:
@@ -31,14 +31,14 @@ def exit_with(run: Callable[[DictConfig], None], config: DictConfig) -> None:
 
 
 ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
-"""How Python prints the last line of a traceback."""
+"""Last line of a Python traceback."""
 
 
 @contextmanager
 def redirect_output(log: Path) -> Iterator[Console]:
-    """Send everything that this process and its children print to `log`; yields a console on the terminal.
+    """Redirect the output of this process and its children to `log`, and yield a console on the terminal.
 
-    File descriptors are redirected, so output of C code and of subprocesses is caught too.
+    File descriptors are redirected, which includes the output of C code and of subprocesses.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -57,52 +57,52 @@ def redirect_output(log: Path) -> Iterator[Console]:
         os.dup2(errors, 2)
         os.close(terminal)
         os.close(errors)
-        if not log.stat().st_size:  # refused before anything ran
+        if not log.stat().st_size:  # stopped before anything ran
             log.unlink()
-            with suppress(OSError):  # what else is there stays
+            with suppress(OSError):  # the folders hold other files
                 log.parent.rmdir()
                 log.parent.parent.rmdir()
 
 
 @contextmanager
-def poll_in_background(look: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Call `look` in a thread every `every_s` seconds while the block runs, and once more when it has ended.
+def poll_in_background(poll: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Call `poll` in a thread every `every_s` seconds while the block runs, and once more when it has ended.
 
-    What fails in one look, such as a file that is just being written, is logged, and looked at again the next time.
+    A failed poll (for example, a half-written file) is logged; the next poll retries.
     """
-    over = threading.Event()
+    ended = threading.Event()
 
-    def look_again() -> None:
+    def poll_once() -> None:
         try:
-            look()
+            poll()
         except (AgentError, OSError, ValueError):
-            logger.warning("what the run does could not be looked at", exc_info=True)
+            logger.warning("polling the run failed", exc_info=True)
 
-    def follow() -> None:
-        while not over.wait(every_s):
-            look_again()
+    def poll_until_ended() -> None:
+        while not ended.wait(every_s):
+            poll_once()
 
-    thread = threading.Thread(target=follow, daemon=True)
+    thread = threading.Thread(target=poll_until_ended, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         thread.join()
-        look_again()
+        poll_once()
 
 
 @contextmanager
 def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
-    """Say how to go on after Ctrl-C, and what the log says after a failure.
+    """Print how to resume after Ctrl-C, or the errors in the log after a failure.
 
     Raises:
-        ConfigError: the failure was one that a Ray worker raised on purpose.
+        ConfigError: a Ray worker raised an error of this package.
     """
     try:
         yield
     except KeyboardInterrupt:
-        console.print(f"\nStopped. Run the same command again to go on after step {folder.last_step}.")
+        console.print(f"\nStopped. Run the same command again to resume after step {folder.last_step}.")
         raise
     except Exception as error:  # shown and raised again
         cause = getattr(error, "cause", None) or error
@@ -114,7 +114,7 @@ def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
 
 
 def last_errors(log: Path, count: int = 8) -> str:
-    """The last lines of a log that name an error, for a person who asks why a run failed."""
+    """Return the last `count` lines of a log that name an error; its last lines if none does."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line for line in lines if ERROR.search(line)]
     return "\n".join((errors or lines)[-count:])

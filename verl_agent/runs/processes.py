@@ -1,4 +1,4 @@
-"""End every process that a run started, however it stops, and free the shared memory that they leave."""
+"""Cleanup after a run: its processes are ended and their shared memory is removed."""
 
 import ctypes
 import os
@@ -15,42 +15,41 @@ import psutil
 PR_SET_CHILD_SUBREAPER = 36
 """Linux, sys/prctl.h: orphaned descendants become children of this process rather than of init."""
 GRACE_S = 10
-"""Seconds between asking a process to end and killing it."""
+"""Seconds between SIGTERM and SIGKILL."""
 SEGMENT = re.compile(r"/dev/shm/(?:psm_|sem\.mp-)\w+")
-"""Shared memory of Python's multiprocessing. Ray kills the processes that would remove it (a vLLM engine has 240 MiB,
-most of them never written)."""
+"""Shared memory of Python's multiprocessing. Ray kills the processes that would remove it; an engine has 240 MiB."""
 
 
 @contextmanager
 def ending_all_children() -> Iterator[Callable[[], None]]:
-    """End what is left of this process's descendants when the block is left.
+    """End all descendants of this process that the block started and left.
 
-    Yields a function that notes which shared memory the descendants hold, to be called before they end; at the end
-    it is removed, unless some process still holds it.
+    Yields a function that records the shared memory of the descendants; call it before they end. At the end of the
+    block the recorded memory is removed, unless a process still holds it.
 
-    SIGTERM is treated as Ctrl-C, so the block is left then too. Processes that others started, such as a
-    Ray cluster that was running before, are no descendants and stay.
+    SIGTERM is handled like Ctrl-C, so that it ends the block too. Processes that are no descendants (for example, a Ray
+    cluster that was running before) are not ended.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    noted: set[Path] = set()
+    recorded: set[Path] = set()
 
     def started() -> list[psutil.Process]:
         return [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
 
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        yield lambda: noted.update(shared_memory(started()))
+        yield lambda: recorded.update(shared_memory(started()))
     finally:
         signal.signal(signal.SIGTERM, previous)
         end(started())
-        for segment in noted - shared_memory(psutil.process_iter()) if noted else ():
+        for segment in recorded - shared_memory(psutil.process_iter()) if recorded else ():
             segment.unlink(missing_ok=True)
 
 
 def end(processes: list[psutil.Process], grace_s: float = GRACE_S) -> None:
-    """Ask the processes to end, and kill those that do not."""
+    """Send SIGTERM to the processes, and SIGKILL to those that still run after `grace_s` seconds."""
     for process in processes:
         if process.is_running():
             _signal(process, signal.SIGTERM)
@@ -61,10 +60,10 @@ def end(processes: list[psutil.Process], grace_s: float = GRACE_S) -> None:
 
 
 def shared_memory(processes: Iterable[psutil.Process]) -> set[Path]:
-    """Files of shared memory of multiprocessing that some of the processes hold and that belong to this user."""
+    """Return the shared-memory files of multiprocessing that the processes hold and this user owns."""
     held: set[Path] = set()
     for process in processes:
-        with suppress(OSError):  # it has ended, or is another user's
+        with suppress(OSError):  # the process has ended, or belongs to another user
             held |= set(map(Path, SEGMENT.findall(Path(f"/proc/{process.pid}/maps").read_text())))
     return {path for path in held if path.exists() and path.stat().st_uid == os.getuid()}
 

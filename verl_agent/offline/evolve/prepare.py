@@ -1,7 +1,6 @@
-"""Compose the recipes that the rounds will use, and refuse before the first one what would stop a later one."""
+"""Composition of the recipes that the rounds use, and all checks that can fail before the first round."""
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,63 +15,73 @@ from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.settings import agent_settings, env_options
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.job import MACHINE as PLAYING_MAY_CHANGE
 from verl_agent.models.resolve import parameters, resolve_model
-from verl_agent.offline.evolve.rounds import EvolveFolder, EvolveSettings, Exploration, folder_names
-from verl_agent.offline.selection import fingerprint
-from verl_agent.sections import section
+from verl_agent.offline.evolve.rounds import (
+    MAY_CHANGE,
+    EvolveFolder,
+    EvolveSettings,
+    Exploration,
+    evolve_settings,
+    folder_names,
+)
+from verl_agent.offline.run import MAY_CHANGE as TRAINING_MAY_CHANGE
 from verl_agent.system.resources import disk_needed, require_disk
 
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """All rounds, checked.
+    """Checked rounds.
 
     Attributes:
         settings: section `evolve`.
-        learn: the composed recipe of supervised training.
-        folder: where the rounds lie.
-        identity: what the rounds keep from the first to the last.
+        learn: composed recipe of supervised training.
+        folder: folder of the rounds.
     """
 
     settings: EvolveSettings
     learn: DictConfig
     folder: EvolveFolder
-    identity: dict[str, Any]
 
 
 def prepare(config: DictConfig) -> Evolution:
-    """Compose and check everything that the rounds will need.
+    """Compose and check all recipes, and claim the folder of the rounds.
 
     Raises:
-        ConfigError: anything that would stop a later round.
+        ConfigError: a later round would fail, or the folder holds other rounds.
     """
     check_keys(config, "agent_evolve")
     try:
         plain: Any = OmegaConf.to_container(config.evolve, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
-    explore = [section("evolve.explore", Exploration, entry) for entry in plain["explore"]]
-    settings: EvolveSettings = section("evolve", EvolveSettings, {**plain, "explore": explore})
+    settings = evolve_settings(plain)
     GlobalHydra.instance().clear()
     learn = composed(settings.learn, "evolve.learn", "agent_sft")
-    players = [composed(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in explore]
-    for entry, player in zip(explore, players, strict=True):
+    players = [composed(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in settings.explore]
+    for entry, player in zip(settings.explore, players, strict=True):
         check_player(entry, player, learn, settings)
     root = Path(settings.output_dir).resolve()
     folder = EvolveFolder(root, folder_names([player.env.name for player in players]))
-    check_room(settings, learn, root)
-    kept = {key: value for key, value in plain.items() if key not in ("rounds", "validate", "output_dir")}
-    recipes = {path: fingerprint(OmegaConf.to_container(one)) for path, one in named(settings, learn, players).items()}
-    identity = {**kept, **recipes}
-    folder.claim(identity)
-    return Evolution(settings, learn, folder, identity)
+    check_space(settings, learn, root)
+    recipes = {
+        "learn": OmegaConf.to_container(learn),
+        "explore": {name: OmegaConf.to_container(player) for name, player in zip(folder.names, players, strict=True)},
+    }
+    may_change = [
+        *MAY_CHANGE,
+        *(f"learn.{pattern}" for pattern in TRAINING_MAY_CHANGE),
+        *(f"explore.*.{pattern}" for pattern in PLAYING_MAY_CHANGE),
+    ]
+    folder.claim({"evolve": plain, **recipes}, may_change)
+    return Evolution(settings, learn, folder)
 
 
 def composed(recipe: str, key: str, base: str) -> DictConfig:
-    """Another recipe, as its own command would compose it.
+    """Compose another recipe, as its own command would.
 
     Raises:
-        ConfigError: it does not exist, does not compose, or is one of another kind.
+        ConfigError: the recipe does not exist, does not compose, or is for another command.
     """
     path = Path(recipe)
     if not path.is_file():
@@ -90,19 +99,11 @@ def composed(recipe: str, key: str, base: str) -> DictConfig:
     return config
 
 
-def named(settings: EvolveSettings, learn: DictConfig, players: Sequence[DictConfig]) -> dict[str, DictConfig]:
-    """The recipes by their paths."""
-    return {
-        settings.learn: learn,
-        **{one.recipe: config for one, config in zip(settings.explore, players, strict=True)},
-    }
-
-
 def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, settings: EvolveSettings) -> None:
-    """What is explored exists, is held out from no validation, and fits into what is learnt.
+    """Check that the explored tasks exist, are not validated on, and are played as they are trained on.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the tasks, the agents, the options or the lengths of two recipes do not fit.
     """
     env, options = player.env.name, env_options(player)
     select_tasks(env, entry.tasks, options)
@@ -113,34 +114,34 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
         check_disjoint(
             env, entry.tasks, learn.env.eval_tasks, options, (explored, f"env.eval_tasks of {settings.learn}")
         )
-    if settings.validate and learn.env.name == env:  # the base set, which every round learns
+    if settings.validate and learn.env.name == env:  # the base set, which every round trains on
         base = f"env.train_tasks of {settings.learn}"
         check_disjoint(env, learn.env.train_tasks, player.evaluation.tasks, options, (base, validated))
     sections = [agent_settings(one) for one in (player, learn)]
     if sections[0] != sections[1]:
         raise ConfigError(
-            f"{entry.recipe} and {settings.learn} put different words around an episode: the section `agent` is "
-            f"{sections[0]} in the one and {sections[1]} in the other. Give both the same."
+            f"{entry.recipe} and {settings.learn} prompt the model differently: section `agent` is {sections[0]} "
+            f"in the first and {sections[1]} in the second. Use the same in both."
         )
     if learn.env.name == env and options != (others := env_options(learn)):
         raise ConfigError(
-            f"{entry.recipe} plays {env!r} with env.options={options}, and {settings.learn} learns its base set with "
-            f"{others}: one policy would meet two wordings. Give both the same."
+            f"{entry.recipe} plays {env!r} with env.options={options}, and {settings.learn} trains on its base set "
+            f"with {others}. Use the same in both."
         )
     longest = int(player.data.max_prompt_length) + int(player.data.max_response_length)
     if longest > int(learn.data.max_length):
         raise ConfigError(
             f"{entry.recipe} plays episodes of up to {longest} tokens (data.max_prompt_length and "
-            f"data.max_response_length), {settings.learn} learns at most data.max_length={learn.data.max_length}. "
+            f"data.max_response_length), {settings.learn} trains on at most data.max_length={learn.data.max_length}. "
             "Raise it."
         )
 
 
-def check_room(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
-    """The disk holds one training's checkpoints and the weights of every round.
+def check_space(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
+    """Check that the disk holds one training's checkpoints and the weights of every round.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the disk is too small, or the recipe saves no Hugging Face weights.
     """
     count = parameters(resolve_model(learn.model.path, key="model.path"))
     saved = list(learn.checkpoint.save_contents)
@@ -149,7 +150,7 @@ def check_room(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     if "hf_model" not in saved:
         raise ConfigError(
-            f"{settings.learn}: checkpoint.save_contents={saved} lacks 'hf_model', which the policy of a round is "
-            "played from. Add it."
+            f"{settings.learn}: checkpoint.save_contents={saved} lacks 'hf_model', from which the policy of a "
+            "round is played. Add it."
         )
     require_disk(shutil.disk_usage(root).free, training + weights, root)

@@ -1,77 +1,90 @@
-"""Rounds of exploring and learning as a folder: what is to be done, and what is done.
+"""Rounds of exploration and training: their settings, their phases in order, and the folder that holds them.
 
-AgentEvol (arXiv 2406.04151, algorithm 1): the present policy plays tasks of several environments, what was rewarded is
-kept and merged with the base set, and the base model learns from both, an episode counting by its reward.
+AgentEvol (arXiv 2406.04151, algorithm 1): the current policy plays tasks of several environments. Rewarded episodes are
+merged with the base set, and the base model is trained on both; an episode counts by its reward.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from verl_agent.errors import ConfigError, did_you_mean
+from pydantic import Field
+from pydantic.dataclasses import dataclass as settings_class
+
 from verl_agent.models.resolve import checkpoints, resolve_checkpoint
-from verl_agent.offline.selection import WEIGHTS, EpisodeSource
+from verl_agent.offline.selection import EpisodeSource, Weight
+from verl_agent.runs.identity import claim, read_settings, write_json_atomically
+from verl_agent.sections import STRICT, section
 
-STARTS, POOLS = ("base", "previous"), ("round", "all")
 STATE, REPORT = "state.json", "evolve.json"
+Count = Annotated[int, Field(ge=1)]
+MAY_CHANGE = ("evolve.output_dir", "evolve.rounds", "evolve.validate")
 
 
-@dataclass(frozen=True, slots=True)
+@settings_class(frozen=True, config=STRICT)
 class Exploration:
     """One entry of `evolve.explore`.
 
     Attributes:
-        recipe: of an evaluation, which says how the environment is played; its own tasks are those to validate on.
-        tasks: to explore: a split, or a file with one task id a line.
-        samples: episodes of each task and round.
-        max_tasks: the first so many tasks; null for all.
+        recipe: evaluation recipe that defines how the environment is played; its own tasks are those to validate on.
+        tasks: tasks to explore: a split, or a file with one task id a line.
+        samples: number of episodes of each task in a round.
+        max_tasks: number of tasks, the first ones; null for all.
     """
 
     recipe: str
     tasks: str
-    samples: int = 4
-    max_tasks: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "max_tasks"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"evolve.explore: {name} must be >= 1, got {value}.")
+    samples: Count = 4
+    max_tasks: Count | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@settings_class(frozen=True, config=STRICT)
 class EvolveSettings:
-    """Section `evolve`; see `verl_agent/config/agent_evolve.yaml`."""
+    """Section `evolve`.
 
-    explore: Sequence[Exploration]
+    Attributes:
+        explore: environments to explore in each round.
+        learn: recipe of supervised training; the episodes that it names are the base set.
+        output_dir: folder of the rounds.
+        rounds: number of rounds after round 0, which trains on the base set alone.
+        start: `base`: each round trains the model of `learn`; `previous`: the model of the round before.
+        pool: `round`: train on the episodes of this round; `all`: on those of all rounds so far.
+        min_reward: see `EpisodeSource`.
+        per_task: see `EpisodeSource`.
+        weight: see `EpisodeSource`.
+        validate: True to evaluate each round's policy on the tasks of the recipes of `explore`.
+        seed: seed of exploration; each round derives its own.
+    """
+
+    explore: Annotated[list[Exploration], Field(min_length=1)]
     learn: str
     output_dir: str
-    rounds: int = 3
-    start: str = "base"
-    pool: str = "round"
+    rounds: Count = 3
+    start: Literal["base", "previous"] = "base"
+    pool: Literal["round", "all"] = "round"
     min_reward: float | None = None
-    per_task: int | None = None
-    weight: str = "reward"
+    per_task: Count | None = None
+    weight: Weight = "reward"
     validate: bool = True
     seed: int = 1
 
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError(f"evolve.rounds must be >= 1, got {self.rounds}.")
-        if not self.explore:
-            raise ConfigError("evolve.explore is empty. Name at least one {recipe, tasks} to explore.")
-        for key, allowed in (("start", STARTS), ("pool", POOLS), ("weight", WEIGHTS)):
-            value = getattr(self, key)
-            if value not in allowed:
-                raise ConfigError(f"evolve.{key}={value!r} is not known. {did_you_mean(value, allowed)}")
-        if self.per_task is not None and self.per_task < 1:
-            raise ConfigError(f"evolve.per_task must be >= 1 or null, got {self.per_task}.")
-
     def source(self, records: Sequence[str]) -> EpisodeSource:
-        """What is kept of recorded episodes."""
-        return EpisodeSource(False, records, self.min_reward, self.per_task, self.weight)
+        """Return the selection of recorded episodes for supervised training."""
+        return EpisodeSource(False, list(records), self.min_reward, self.per_task, self.weight)
+
+
+def evolve_settings(values: Mapping[str, Any]) -> EvolveSettings:
+    """Return section `evolve` from plain values.
+
+    Raises:
+        ConfigError: see `verl_agent.sections.section`.
+    """
+    explore = values.get("explore")
+    if isinstance(explore, list):
+        explore = [section(f"evolve.explore[{index}]", Exploration, entry) for index, entry in enumerate(explore)]
+    return section("evolve", EvolveSettings, {**values, "explore": explore})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,106 +92,97 @@ class Phase:
     """One command of a round.
 
     Attributes:
-        round: from 0, where the base set alone is learnt.
+        round: number of the round, from 0, which trains on the base set alone.
         name: `explore`, `learn` or `validate`.
-        place: number of the entry of `evolve.explore`; 0 for `learn`.
+        entry: index in `evolve.explore`; 0 for `learn`.
     """
 
     round: int
     name: str
-    place: int = 0
+    entry: int = 0
 
     def __str__(self) -> str:
-        """Its name in `state.json`."""
-        return f"{self.round}/{self.name}/{self.place}"
+        """Name in `state.json`."""
+        return f"{self.round}/{self.name}/{self.entry}"
 
 
 def phases(settings: EvolveSettings) -> Iterator[Phase]:
-    """All commands in their order."""
+    """Yield all phases in order."""
     for number in range(settings.rounds + 1):
         if number:
-            yield from (Phase(number, "explore", place) for place in range(len(settings.explore)))
+            yield from (Phase(number, "explore", entry) for entry in range(len(settings.explore)))
         yield Phase(number, "learn")
         if settings.validate:
-            yield from (Phase(number, "validate", place) for place in range(len(settings.explore)))
+            yield from (Phase(number, "validate", entry) for entry in range(len(settings.explore)))
 
 
 @dataclass(slots=True)
 class EvolveFolder:
-    """The folder of all rounds.
+    """Folder of all rounds.
 
     Attributes:
-        root: where it is.
-        names: one for each entry of `evolve.explore`, for folders.
-        done: phases that have ended.
+        root: root directory of the rounds.
+        names: folder name of each entry of `evolve.explore`.
+        done: names of the phases that have ended.
     """
 
     root: Path
     names: Sequence[str]
     done: set[str] = field(default_factory=set)
 
-    def claim(self, identity: Mapping[str, Any]) -> None:
-        """Note what the rounds are, or refuse a folder that holds others; reads what is done.
+    def claim(self, settings: Mapping[str, Any], may_change: Sequence[str]) -> None:
+        """Lock the folder, record the settings of the rounds, and read which phases have ended.
 
         Raises:
-            ConfigError: it holds rounds of another recipe.
+            ConfigError: another process runs here, or the folder holds rounds of another recipe.
         """
         path = self.root / STATE
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        before = found.get("identity", identity)
-        changed = [key for key in sorted(before.keys() | identity.keys()) if before.get(key) != identity.get(key)]
-        if changed:
-            key = changed[0]
-            raise ConfigError(
-                f"{self.root} holds rounds of another recipe: {', '.join(changed)} changed ({key} was "
-                f"{before.get(key)!r}, is {identity.get(key)!r}). Choose another evolve.output_dir, or delete the "
-                "folder."
-            )
-        self.done = set(found.get("done", []))
-        self._write(identity)
+        state = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        claim(
+            self.root,
+            settings,
+            may_change,
+            contents="rounds of another recipe",
+            advice="Choose another evolve.output_dir, or delete the folder.",
+            earlier=read_settings(self.root) or {"evolve": state.get("identity", {})},
+        )
+        self.done = set(state.get("done", []))
 
-    def finish(self, phase: Phase, identity: Mapping[str, Any]) -> None:
-        """Note that a phase has ended; what only going on inside it needed is removed."""
+    def finish(self, phase: Phase) -> None:
+        """Record that a phase has ended, and remove the files that only a resumed phase needs."""
         if phase.name == "learn":
             for checkpoint in checkpoints(self.of(phase)).values():
                 for shard in checkpoint.glob("*.pt"):
                     shard.unlink()
         self.done.add(str(phase))
-        self._write(identity)
+        write_json_atomically(self.root / STATE, {"done": sorted(self.done)})
 
     def of(self, phase: Phase) -> Path:
-        """The folder of one phase."""
+        """Return the folder of one phase."""
         folder = self.root / f"round_{phase.round}" / phase.name
-        return folder if phase.name == "learn" else folder / self.names[phase.place]
+        return folder if phase.name == "learn" else folder / self.names[phase.entry]
 
     def policy(self, number: int) -> Path:
-        """Weights of the policy that a round ends with.
+        """Return the folder with the weights of a round's policy.
 
         Raises:
-            ConfigError: it has none.
+            ConfigError: the round has no weights.
         """
         return resolve_checkpoint(self.of(Phase(number, "learn")))
 
     def explored(self, number: int, pool: str) -> list[str]:
-        """Folders of the episodes that a round learns from besides the base set; none in round 0."""
+        """Return the folders of explored episodes that a round trains on; empty in round 0."""
         first = 1 if pool == "all" else max(number, 1)
         return [
-            str(self.of(Phase(one, "explore", place)))
-            for one in range(first, number + 1)
-            for place in range(len(self.names))
+            str(self.of(Phase(earlier, "explore", entry)))
+            for earlier in range(first, number + 1)
+            for entry in range(len(self.names))
         ]
-
-    def _write(self, identity: Mapping[str, Any]) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        draft = self.root / f"{STATE}.tmp"
-        state = {"identity": dict(identity), "done": sorted(self.done)}
-        draft.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        draft.replace(self.root / STATE)
 
 
 def folder_names(environments: Sequence[str]) -> list[str]:
-    """One name for each environment; those that occur more than once are numbered."""
+    """Return a folder name for each environment; an environment that occurs more than once is numbered."""
     return [
-        name if environments.count(name) == 1 else f"{name}_{environments[:place].count(name) + 1}"
-        for place, name in enumerate(environments)
+        name if environments.count(name) == 1 else f"{name}_{environments[:index].count(name) + 1}"
+        for index, name in enumerate(environments)
     ]

@@ -1,4 +1,4 @@
-"""The command of each phase, as a person could give it."""
+"""Command line of each phase; each one can be run by hand."""
 
 import sys
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ MODULES = {
 
 
 def arguments(phase: Phase, evolution: Evolution) -> list[str]:
-    """The command of a phase."""
+    """Return the command line of a phase."""
     settings, folder = evolution.settings, evolution.folder
-    where = str(folder.of(phase))
+    output = str(folder.of(phase))
     if phase.name == "learn":
         recipe = settings.learn
-        values = learning(phase, evolution) | {"trainer.default_local_dir": where}
+        values = training_overrides(phase, evolution) | {"trainer.default_local_dir": output}
     else:
-        entry = settings.explore[phase.place]
+        entry = settings.explore[phase.entry]
         recipe = entry.recipe
         exploring = phase.name == "explore"
         values = {
             "model.path": str(folder.policy(phase.round - 1 if exploring else phase.round)),
-            "evaluation.output_dir": where,
+            "evaluation.output_dir": output,
         }
         if exploring:
             values |= {
@@ -41,13 +41,13 @@ def arguments(phase: Phase, evolution: Evolution) -> list[str]:
                 "evaluation.purpose": "collection",
             }
     path = Path(recipe).resolve()
-    place = ["--config-dir", str(path.parent), "--config-name", path.stem]
+    config = ["--config-dir", str(path.parent), "--config-name", path.stem]
     overrides = [f"{key}={literal(value)}" for key, value in values.items()]
-    return [sys.executable, "-m", MODULES[phase.name], *place, *overrides]
+    return [sys.executable, "-m", MODULES[phase.name], *config, *overrides]
 
 
-def learning(phase: Phase, evolution: Evolution) -> dict[str, Any]:
-    """What a round changes in the recipe of supervised training."""
+def training_overrides(phase: Phase, evolution: Evolution) -> dict[str, Any]:
+    """Return the overrides of a round for the recipe of supervised training; none in round 0."""
     settings, folder = evolution.settings, evolution.folder
     if not phase.round:
         return {}
@@ -65,7 +65,7 @@ def learning(phase: Phase, evolution: Evolution) -> dict[str, Any]:
 
 
 def literal(value: object) -> str:
-    """A value as Hydra's command line reads it."""
+    """Format a value for Hydra's command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:

@@ -1,0 +1,231 @@
+"""Claim of a folder by one run: a lock while it runs, and its settings, which a later start must not change."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TextIO
+
+from verl_agent.config.keys import FREE
+from verl_agent.errors import ConfigError
+from verl_agent.types import TaskItem
+
+logger = logging.getLogger(__name__)
+
+SETTINGS_FILE = "run.json"
+"""File in the folder of a run with the settings that the run keeps from its first step to its last."""
+LOCK_FILE = ".lock"
+"""File in the folder of a run that the process that runs it has locked; it names that process."""
+TASK_IDS = "ids of env.train_tasks"
+VERSION = 2
+MAX_LISTED = 5
+"""Number of changed settings in a message."""
+RENAMED = {"episode.cut_turn": "episode.on_truncated_turn"}
+"""Settings that had another name when older folders were written."""
+MACHINE = (
+    "*._target_",
+    "*.attn_implementation",
+    "*.checkpoint",
+    "*.custom_cls",
+    "*.dtype",
+    "*.enable_activation_offload",
+    "*.enable_gradient_checkpointing",
+    "*.entropy_checkpointing",
+    "*.entropy_from_logits_*",
+    "*.forward_prefetch",
+    "*.fsdp_size",
+    "*.full_determinism",
+    "*.fused_kernel_options",
+    "*.megatron",
+    "*.mixed_precision",
+    "*.offload_policy",
+    "*.pad_to_length*",
+    "*.profiler",
+    "*.reshard_after_forward",
+    "*.tiled_mlp",
+    "*.trust_remote_code",
+    "*.turbo_config",
+    "*.use_dynamic_bsz",
+    "*.use_fused_kernels",
+    "*.use_liger",
+    "*.use_no_sync_for_gradient_accumulation",
+    "*.use_orig_params",
+    "*.use_remove_padding",
+    "*.use_shm",
+    "*.use_torch_compile",
+    "*.wrap_policy",
+    "*micro_batch_size*",
+    "*_offload",
+    "*_parallel_size",
+    "*_token_len_per_gpu",
+    "checkpoint",
+    "model_engine",
+    "offload",
+    "trainer.balance_batch",
+    "trainer.checkpoint_callback_class",
+    "trainer.default_hdfs_dir",
+    "trainer.default_local_dir",
+    "trainer.del_local_ckpt_after_load",
+    "trainer.device",
+    "trainer.esi_redundant_time",
+    "trainer.experiment_name",
+    "trainer.log_val_generations",
+    "trainer.logger",
+    "trainer.max_*ckpt_to_keep",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.profile_interval",
+    "trainer.project_name",
+    "trainer.ray_wait_register_center_timeout",
+    "trainer.resume_*",
+    "trainer.rollout_data_dir",
+    "trainer.save_freq",
+    "trainer.test_freq",
+    "trainer.val_before_train",
+    "trainer.val_only",
+    "trainer.validation_data_dir",
+)
+"""Settings of memory, kernels, parallelism, saving and logging, which every kind of training run may change."""
+
+_locks: dict[Path, TextIO] = {}
+"""Lock files that this process holds until it ends, by folder."""
+
+
+def claim(
+    folder: Path,
+    settings: Mapping[str, Any],
+    may_change: Sequence[str],
+    *,
+    contents: str,
+    advice: str,
+    file: str = SETTINGS_FILE,
+    earlier: Mapping[str, Any] | None = None,
+) -> None:
+    """Lock a folder for this run, and record its settings or refuse changed ones.
+
+    A setting that the record lacks, because an older version of this package wrote it, is not compared.
+
+    Args:
+        folder: folder of the run, created if it is missing.
+        settings: the whole config, nested, and facts beside it (for example, a hash of the task ids).
+        may_change: patterns of dotted keys (see `fnmatch`) that a later start may change. A pattern covers all keys
+            below those that it matches. Every other key is protected.
+        contents: contents of the folder, for the message (for example, "step 3 of another recipe").
+        advice: last sentences of the message.
+        file: name of the file that holds the record.
+        earlier: settings to compare with; None for those in `file`, empty for none.
+
+    Raises:
+        ConfigError: another process holds the folder, or a protected setting changed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock(folder)
+    recorded = read_settings(folder, file) if earlier is None else earlier
+    now = _without(json.loads(json.dumps(settings, default=str)), may_change)
+    changed = list(differences(_without(recorded, may_change), now))
+    if changed:
+        first = "; ".join(f"{key} was {was!r}, is now {value!r}" for key, was, value in changed[:MAX_LISTED])
+        more = f"; and {len(changed) - MAX_LISTED} more" if len(changed) > MAX_LISTED else ""
+        raise ConfigError(f"{folder} holds {contents}: {first}{more}. {advice}")
+    if _is_first_rank():
+        write_json_atomically(folder / file, {"version": VERSION, **now})
+
+
+def lock(folder: Path) -> None:
+    """Hold a folder until this process ends, however it ends.
+
+    The ranks of one torchrun run share the lock of rank 0. A file system without locks is reported and used unlocked.
+
+    Raises:
+        ConfigError: another process holds the folder.
+    """
+    folder = folder.resolve()
+    if folder in _locks or not _is_first_rank():
+        return
+    file = (folder / LOCK_FILE).open("a+", encoding="utf-8")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, a forked child does not keep it
+    except OSError as error:
+        file.seek(0)
+        owner = file.read().strip() or "another process"
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise ConfigError(
+                f"{folder} is in use by {owner}. Wait until it ends or stop it, or choose another folder."
+            ) from error
+        logger.warning("%s cannot be locked (%s): start no second run in it", folder, error)
+        return
+    file.truncate(0)
+    file.write(
+        f"process {os.getpid()} on {socket.gethostname()}, started {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: "
+        f"{shlex.join(sys.orig_argv)}\n"
+    )
+    file.flush()
+    _locks[folder] = file
+
+
+def write_json_atomically(path: Path, value: object) -> None:
+    """Write a value as JSON; a kill leaves the whole old file or the whole new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def read_settings(folder: Path, file: str = SETTINGS_FILE) -> dict[str, Any]:
+    """Return the recorded settings of the run in a folder, nested; empty if there are none."""
+    path = folder / file
+    if not path.is_file():
+        return {}
+    recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "version" in recorded:
+        return {key: value for key, value in recorded.items() if key != "version"}
+    nested: dict[str, Any] = {}
+    for key, value in recorded.items():  # version 1 has dotted keys
+        *sections, name = [key] if " " in key else RENAMED.get(key, key).split(".")
+        node = nested
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[name] = value
+    return nested
+
+
+def differences(was: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield dotted key, recorded value and new value of each setting that differs.
+
+    Only keys on both sides are compared, except below keyword arguments (`env.options` and others), where a missing
+    key is None.
+    """
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        free = f"{key}.".startswith(FREE)
+        for name in [*was, *(name for name in now if name not in was)]:
+            if free or (name in was and name in now):
+                yield from differences(was.get(name), now.get(name), f"{key}.{name}" if key else name)
+    elif was != now:
+        yield key, was, now
+
+
+def task_ids(tasks: Sequence[TaskItem]) -> str:
+    """Return a short hash of the ids of tasks: a file of ids may change under the same name."""
+    return sha256("\n".join(item.id for item in tasks).encode()).hexdigest()[:16]
+
+
+def _without(settings: Mapping[str, Any], patterns: Sequence[str], prefix: str = "") -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if not any(fnmatchcase(key, pattern) for pattern in patterns):
+            kept[name] = _without(value, patterns, f"{key}.") if isinstance(value, Mapping) else value
+    return kept
+
+
+def _is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"

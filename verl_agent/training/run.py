@@ -1,0 +1,226 @@
+"""Run of reinforcement learning: claim its folder, hand the config to verl and follow it to the last step."""
+
+import os
+from collections.abc import Callable, Sequence
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.mixture import MixtureEnv
+from verl_agent.envs.tasks import select_tasks
+from verl_agent.errors import ConfigError
+from verl_agent.preflight.algorithms import has_critic
+from verl_agent.preflight.estimates import cpu_step_s, estimate, shape_of, spell
+from verl_agent.preflight.loggers import check_loggers
+from verl_agent.preflight.rl import needed_gb, prepare
+from verl_agent.runs.best_checkpoint import keep_best
+from verl_agent.runs.console import redirect_output, report_failure
+from verl_agent.runs.folder import RunFolder, check_resume
+from verl_agent.runs.identity import MACHINE, TASK_IDS, task_ids
+from verl_agent.runs.processes import ending_all_children
+from verl_agent.training.follow import finish, follow_run
+
+BASE = "agent_base"
+MODELS = ("actor_rollout_ref.model.path", "critic.model.path")
+"""Settings that `prepare` replaces by paths of this machine; the run's record keeps them as the recipe has them."""
+VALIDATION = (
+    "actor_rollout_ref.rollout.val_kwargs",
+    "data.val_*",
+    "data.validation_shuffle",
+    "env.eval_tasks",
+    "env.overlap",
+    "horizon.eval_max_turns",
+    "trainer.v1.sampler.sampler_kwargs.val_group_size",
+)
+HOSTS = (
+    "data.dataloader_num_workers",
+    "env.hosts",
+    "env.max_env_error_rate",
+    "env.retries",
+    "env.timeout_s",
+    "trainer.v1.sampler.sampler_kwargs.max_env_error_rate",
+    "trainer.v1.sampler.sampler_kwargs.retries",
+)
+ENGINE = (
+    "actor_rollout_ref.nccl_timeout",
+    "actor_rollout_ref.rollout.agent",
+    "actor_rollout_ref.rollout.checkpoint_engine",
+    "actor_rollout_ref.rollout.cudagraph_capture_sizes",
+    "actor_rollout_ref.rollout.disable_log_stats",
+    "actor_rollout_ref.rollout.disaggregation",
+    "actor_rollout_ref.rollout.enable_chunked_prefill",
+    "actor_rollout_ref.rollout.enable_prefix_caching",
+    "actor_rollout_ref.rollout.enable_sleep_mode",
+    "actor_rollout_ref.rollout.enforce_eager",
+    "actor_rollout_ref.rollout.engine_kwargs",
+    "actor_rollout_ref.rollout.free_cache_engine",
+    "actor_rollout_ref.rollout.gpu_memory_utilization",
+    "actor_rollout_ref.rollout.layered_summon",
+    "actor_rollout_ref.rollout.load_format",
+    "actor_rollout_ref.rollout.log_prob_*",
+    "actor_rollout_ref.rollout.max_model_len",
+    "actor_rollout_ref.rollout.max_num_*",
+    "actor_rollout_ref.rollout.multi_stage_wake_up",
+    "actor_rollout_ref.rollout.n_gpus_per_node",
+    "actor_rollout_ref.rollout.nnodes",
+    "actor_rollout_ref.rollout.prometheus",
+    "actor_rollout_ref.rollout.router_config_path",
+    "actor_rollout_ref.rollout.scheduling_policy",
+    "actor_rollout_ref.rollout.trace",
+    "actor_rollout_ref.actor.calculate_*",
+    "*.log_prob_use_dynamic_bsz",
+    "global_profiler",
+    "ray_kwargs",
+    "transfer_queue",
+)
+REPEATED = (
+    "*.rollout_n",
+    "actor_rollout_ref.rollout.prompt_length",
+    "actor_rollout_ref.rollout.response_length",
+    "data.env_*",
+    "data.train_files",
+    "trainer.v1.sampler.custom_sampler",
+    "trainer.v1.sampler.sampler_kwargs.group_size",
+)
+"""Copies of other settings, which a message shall name once."""
+UNUSED = ("reward", "reward_model", "custom_reward_function", "sandbox_fusion")
+MAY_CHANGE = (
+    *MACHINE,
+    *VALIDATION,
+    *HOSTS,
+    *ENGINE,
+    *REPEATED,
+    *UNUSED,
+    "episode.record_dir",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+)
+"""Settings that may differ when a run resumes, as patterns of `verl_agent.runs.identity.claim`."""
+
+
+def run(config: DictConfig) -> None:
+    """Train to the last step of a composed recipe, or resume from its last checkpoint.
+
+    Raises:
+        ConfigError: a check before the start fails, or verl rejects the config.
+    """
+    check_kind(config, BASE)
+    try:
+        folder = RunFolder.at(config.trainer.default_local_dir)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    with redirect_output(folder.log) as console:
+        console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
+        check_keys(config, BASE)
+        check_loggers(config.trainer.logger)
+        check_resume(config.trainer, "actor_rollout_ref.model.path")
+        as_written = {key: OmegaConf.select(config, key) for key in MODELS}
+        config, envs = prepare(config)
+        resume, total = config.trainer.resume_mode != "disable", int(config.trainer.total_training_steps)
+        folder.claim(settings_of(config, as_written, envs), MAY_CHANGE, resume)
+        if folder.last_step:
+            keep_best(folder.root)
+            folder.prune(config.trainer.max_actor_ckpt_to_keep)
+        if folder.finished(total):
+            console.print(f"All {folder.last_step} steps are done already: {folder.root}")
+            finish(folder, console)
+            return
+        if folder.last_step:
+            # True if the earlier start ended after its last checkpoint, but before the validation of that step.
+            config.trainer.val_before_train = config.trainer.val_only = folder.last_step >= total
+            console.print(f"resuming after step {folder.last_step} of {total}", highlight=False)
+        show_estimate(config, console)
+        try:
+            with (
+                report_failure(folder, console),
+                ending_all_children() as note_memory,
+                follow_run(folder, config.trainer, console),
+            ):
+                train(config, folder, note_memory)
+        finally:
+            finish(folder, console)
+
+
+def settings_of(config: DictConfig, as_written: dict[str, object], envs: Sequence[MixtureEnv]) -> dict[str, object]:
+    """Return the settings that identify a run: its config, and a hash of the tasks that it trains on.
+
+    Args:
+        config: complete config.
+        as_written: values of the recipe in place of those that `prepare` wrote, by key.
+        envs: environments of the run.
+    """
+    written = OmegaConf.create(OmegaConf.to_container(config))
+    for key, path in as_written.items():
+        OmegaConf.update(written, key, path)
+    tasks = [item for one in envs for item in select_tasks(one.env.name, one.env.train_tasks, one.env.options)]
+    plain = {str(key): value for key, value in OmegaConf.to_container(written).items()}
+    return {"command": "train", **plain, TASK_IDS: task_ids(tasks)}
+
+
+def show_estimate(config: DictConfig, console: Console) -> None:
+    """Print the memory, disk and time that the run needs, and warn if that is more than the GPUs have."""
+    shape, plain = shape_of(config.actor_rollout_ref.model.path), OmegaConf.to_container(config)
+    critic = shape_of(config.critic.model.path) if has_critic(config) else None
+    if config.trainer.device == "cpu":
+        cores = len(os.sched_getaffinity(0))
+        memory_gb, disk_gb = needed_gb(config)
+        step = spell(cpu_step_s(plain, shape, critic, cores)) if shape else "?"
+        console.print(
+            f"estimated: {memory_gb:.0f} GB of memory, {disk_gb:.1f} GB of disk; a step of full-length episodes takes "
+            f"{step} on {cores} cores",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
+    if shape is None:
+        return
+    import torch
+
+    card_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
+    needed = estimate(plain, shape, critic, card_gb)
+    console.print(str(needed), soft_wrap=True)
+    if needed.peak_gb > card_gb:
+        console.print(
+            f"[yellow]That is more than the {card_gb:.0f} GB of a GPU here.[/] To need less, set offload=true, add "
+            "+overlay/lora=rank_32, lower actor_rollout_ref.rollout.gpu_memory_utilization, or use more GPUs.",
+            soft_wrap=True,
+        )
+
+
+def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None]) -> None:
+    """Hand the config to verl, in this process and the Ray processes that it starts.
+
+    Args:
+        config: complete, checked config.
+        folder: folder of the run.
+        before_end: called before Ray ends its processes.
+
+    Raises:
+        ConfigError: verl rejects the config.
+    """
+    folder.metrics.parent.mkdir(parents=True, exist_ok=True)
+    environment = config.ray_kwargs.ray_init.runtime_env.env_vars
+    OmegaConf.set_struct(environment, False)
+    environment.VERL_FILE_LOGGER_PATH = str(folder.metrics)
+    os.environ.update(environment)
+    from verl_agent.plugin import require_plugin  # importing it imports verl
+
+    require_plugin()
+    import ray
+    from verl.trainer.main_ppo import run_ppo
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    try:
+        validate_config(config, need_reference_policy(config), need_critic(config))
+    except (AssertionError, ValueError) as error:
+        raise ConfigError(f"verl rejects the config: {error}") from error
+    from verl_agent.training.runner import EpisodeRunner
+
+    try:
+        run_ppo(config, EpisodeRunner)
+    finally:
+        before_end()
+        ray.shutdown()
