@@ -42,7 +42,15 @@ MACHINE = (
     "evaluation.output_dir",
 )
 """Settings of the machine, on which no result depends."""
-MAY_CHANGE = (*MACHINE, "evaluation.max_tasks", "evaluation.purpose", "evaluation.samples", "evaluation.tasks")
+MAY_CHANGE = (
+    *MACHINE,
+    "env.eval_tasks",
+    "env.train_tasks",
+    "evaluation.max_tasks",
+    "evaluation.purpose",
+    "evaluation.samples",
+    "evaluation.tasks",
+)
 """Settings that may differ when an evaluation resumes, as patterns of `verl_agent.runs.identity.claim`."""
 
 
