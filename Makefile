@@ -91,6 +91,10 @@ format: setup ## Format the code and apply ruff's fixes
 	ruff check --fix $(CODE)
 	ruff format $(CODE)
 
+.PHONY: reference
+reference: setup ## Write verl_agent/config/REFERENCE.md from the settings classes
+	python -m verl_agent.commands.reference
+
 .PHONY: doctor
 doctor: setup ## Show what this machine can run and the command that installs what is missing
 	verl-agent doctor

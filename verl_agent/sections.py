@@ -46,13 +46,13 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
         ConfigError: an unknown key, a missing key or a value that is not allowed.
     """
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{name}={_text(values)} is not allowed. Allowed: {_describe(kind)}.")
+        raise ConfigError(f"{name}={_text(values)} is not allowed. Allowed: {describe(kind)}.")
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # kind is a dataclass
     if unknown := [str(key) for key in values if key not in known]:
         raise ConfigError("\n".join(_unknown(name, key, known) for key in unknown))
     built = dict(values)
     for key, value in values.items():
-        arms = _arms(_field(kind, key)[0])
+        arms = _arms(field_type(kind, key)[0])
         inner = next((arm for arm in arms if is_dataclass(arm)), None)
         if isinstance(inner, type) and not isinstance(value, inner) and (value is not None or NoneType not in arms):
             built[key] = section(f"{name}.{key}", inner, {} if value is None else value)
@@ -80,11 +80,11 @@ def explain(error: ValidationError, name: str, kind: type) -> str:
             owner, _, last = key.rpartition(".")
             line = _unknown(owner, last, [field.name for field in fields(kind)])
         elif problem["type"] == "missing":
-            line = f"{key} is missing. Allowed: {_describe(hint, bounds)}."
+            line = f"{key} is missing. Allowed: {describe(hint, bounds)}."
         elif problem["type"] == "value_error":
             line = f"{key}={_text(problem['input'])} is not allowed. {problem['ctx']['error']}"
         else:
-            line = f"{key}={_text(problem['input'])} is not allowed. Allowed: {_describe(hint, bounds)}"
+            line = f"{key}={_text(problem['input'])} is not allowed. Allowed: {describe(hint, bounds)}"
             lists = [arm for arm in _arms(hint) if _is_list(arm)]
             if problem["type"] == "is_instance_of" and lists and type(problem["input"]) in _arms(get_args(lists[0])[0]):
                 line += f", such as [{_text(problem['input'])}]"
@@ -107,7 +107,7 @@ def _text(value: object) -> str:
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
 
 
-def _field(kind: Any, name: str) -> tuple[Any, Sequence[Any]]:
+def field_type(kind: Any, name: str) -> tuple[Any, Sequence[Any]]:
     """Return the type of a field and its constraints."""
     if is_pydantic_dataclass(kind):
         info: FieldInfo = kind.__pydantic_fields__[name]
@@ -145,7 +145,7 @@ def _walk(kind: Any, location: Sequence[int | str]) -> tuple[str, Any, Sequence[
         owner = next((arm for arm in arms if is_dataclass(arm) or is_typeddict(arm)), None)
         if owner is not None:
             path += f".{part}"
-            hint, bounds = _field(owner, part) if part in get_type_hints(owner) else (Any, ())
+            hint, bounds = field_type(owner, part) if part in get_type_hints(owner) else (Any, ())
         elif mapping := next((arm for arm in arms if get_origin(arm) in (dict, Mapping)), None):
             path += f".{part}"
             hint, bounds = get_args(mapping)[1], ()
@@ -157,7 +157,7 @@ def _is_list(hint: Any) -> bool:
     return get_origin(hint) in (list, tuple, Sequence)
 
 
-def _describe(hint: Any, bounds: Sequence[Any] = (), plural: bool = False) -> str:
+def describe(hint: Any, bounds: Sequence[Any] = (), plural: bool = False) -> str:
     """Return what a type allows, for people: `a whole number >= 1 or null`."""
     return " or ".join(_describe_arm(arm, own, plural) for arm, own in _constrained_arms(hint, bounds))
 
@@ -170,7 +170,7 @@ def _describe_arm(arm: Any, bounds: Sequence[Any], plural: bool) -> str:
     if is_dataclass(arm):
         return f"{'sections' if plural else 'a section'} with the keys {', '.join(field.name for field in fields(arm))}"
     if _is_list(arm):
-        return f"{'lists' if plural else 'a list'} of {_length(bounds)}{_describe(get_args(arm)[0], plural=True)}"
+        return f"{'lists' if plural else 'a list'} of {_length(bounds)}{describe(get_args(arm)[0], plural=True)}"
     if get_origin(arm) in (dict, Mapping):
         return "sections" if plural else "a section such as {}"
     noun = NOUNS.get(arm, ("another value", "other values"))[plural]
