@@ -1,4 +1,4 @@
-"""WebArena: tasks on real web sites in a real browser, by actions on numbered elements. Needs Chromium."""
+"""WebArena: tasks on web sites in a real browser, played by actions on numbered elements. Needs Chromium."""
 
 import asyncio
 import shutil
@@ -7,53 +7,53 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.webarena.browser.chromium import chromium_requirement
-from env_adapters.webarena.browser.grammar import Action, ActionError, parse
+from env_adapters.webarena.browser.grammar import Action, ActionError, parse_action
 from env_adapters.webarena.browser.pager import Pager
-from env_adapters.webarena.browser.pool import BrowserPool, RefusedError, browser_pool
+from env_adapters.webarena.browser.pool import BrowserPool, RefusedStateError, browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
-from env_adapters.webarena.browser.screenshots import Pictures
+from env_adapters.webarena.browser.screenshots import ScreenshotFolder
 from env_adapters.webarena.browser.session import BrowserSession
-from env_adapters.webarena.browser.snapshot import Snapshot, View
+from env_adapters.webarena.browser.snapshot import Snapshot
 from env_adapters.webarena.browser.tools import TOOLS
-from env_adapters.webarena.grading.evaluators import Ending, evaluate
-from env_adapters.webarena.grading.judge import judge_of
-from env_adapters.webarena.grading.redundancy import Efficiency
-from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOptions, ViewOptions, group
+from env_adapters.webarena.grading.evaluators import FinalState, evaluate
+from env_adapters.webarena.grading.judge import EndpointJudge
+from env_adapters.webarena.grading.redundancy import RedundancyTracker
+from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOptions, ViewOptions
 from env_adapters.webarena.sites.install import GET_FOSSIL
-from env_adapters.webarena.tasks.items import ENV, GET_TASKS
-from env_adapters.webarena.tasks.miniwob import GET_PAGES
+from env_adapters.webarena.tasks import items, miniwob
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment
-from env_adapters.webarena.tasks.sources import SourceOptions, TaskSource, source_of
+from env_adapters.webarena.tasks.sources import SourceOptions, TaskSource, make_source
 from env_adapters.webarena.tasks.splits import SPLITS
 from verl_agent.envs.action_format import FenceFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Oracle, Requirement
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
+from verl_agent.sections import section
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
-STAYING = ("click", "type", "hover", "press")
-"""Actions after which the same part of a long text is shown, as long as the address stays: the fields of a form."""
+SAME_PAGE_ACTIONS = ("click", "type", "hover", "press")
+"""Actions after which the same segment of a long text is shown if the URL is unchanged, for example in a form."""
 MAX_LINE = 400
-"""Characters of a line of an observation; longer names are cut."""
+"""Characters of a line of an observation; longer lines are truncated."""
 ENDED = "The task has ended."
 GAVE_UP = "The episode ends: too many actions in a row changed nothing."
 
 
 class WebArena(EnvAdapter):
-    """Reward 1 for a task whose ending the evaluators accept, else 0. Terminates when the agent says `stop`.
+    """Tasks on web sites. Reward 1 if the evaluators accept the final state, else 0; the action `stop` terminates.
 
-    Where `economy` sets costs, they take at most half of it, and a task counts as solved from 0.5.
+    If `economy` sets costs, they take at most half of the reward, and a task counts as solved from 0.5.
     """
 
     splits = tuple(SPLITS)
     action_format = FenceFormat(TOOLS, "click [id]")
-    # All sessions of a host share its browsers, and those one event loop: its calls only wait.
+    # The sessions of a host share its browsers and one event loop, so their calls need only one thread, which waits.
     hosting = Hosting(threads=1, sessions=32, busy=16, episodes=4000, memory_mb=8192)
 
     def __init__(
         self,
-        tasks: str = ENV,
+        tasks: str = items.ENV,
         sites: Mapping[str, str] | None = None,
         access: Mapping[str, Any] | None = None,
         view: Mapping[str, Any] | None = None,
@@ -61,32 +61,32 @@ class WebArena(EnvAdapter):
         judge: Mapping[str, str] | None = None,
         prompt: str = "full",
     ) -> None:
-        """Say what is played, where, and what the model sees.
+        """Configure the tasks, their sites and the observations.
 
         Args:
-            tasks: a source of tasks, see `SOURCES`, or a file in WebArena's format.
-            sites: URL of each site by its name; tasks of other sites are left out.
-            access: see `AccessOptions`.
-            view: see `ViewOptions`.
-            economy: see `EconomyOptions`.
-            judge: `url` and `model` of an endpoint for answers in free words; null for a rule.
-            prompt: `full` explains the actions; `short` names them, for small models.
+            tasks: name of a task source (`webarena`, `embedded`, `miniwob`), or path of a file in WebArena's format.
+            sites: URL of each site by its name; tasks that need other sites are left out.
+            access: options of `AccessOptions`.
+            view: options of `ViewOptions`.
+            economy: options of `EconomyOptions`.
+            judge: options of `EndpointJudge` for free-text answers; None to use a rule.
+            prompt: `full` explains the actions, `short` only lists them, for small models.
         """
         if prompt not in PROMPTS:
-            raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(PROMPTS)}.")
+            raise ConfigError(f"env.options.prompt={prompt!r} is not allowed. Allowed: {', '.join(PROMPTS)}.")
         self.prompt = prompt
-        self.access = group(AccessOptions, "access", access)
-        self.view = group(ViewOptions, "view", view)
-        self.economy = group(EconomyOptions, "economy", economy)
-        self.judge = judge_of(dict(judge) if judge is not None else None)
-        self.source: TaskSource = source_of(SourceOptions(tasks, sites, self.access))
+        self.access = section("env.options.access", AccessOptions, access or {})
+        self.view = section("env.options.view", ViewOptions, view or {})
+        self.economy = section("env.options.economy", EconomyOptions, economy or {})
+        self.judge = None if judge is None else section("env.options.judge", EndpointJudge, judge)
+        self.source: TaskSource = make_source(SourceOptions(tasks, sites, self.access))
         self.splits, self.success_reward = tuple(self.source.splits), self.economy.success_reward
         self.item: TaskItem | None = None
         self.session: BrowserSession | None = None
-        self.world: SiteEnvironment | None = None
-        self.sight: Snapshot | None = None
-        self.parts = Pager(self.view.max_chars)
-        self.pictures: Pictures | None = None
+        self.site_environment: SiteEnvironment | None = None
+        self.snapshot: Snapshot | None = None
+        self.pager = Pager(self.view.max_chars)
+        self.screenshots: ScreenshotFolder | None = None
 
     @classmethod
     def requirements(cls) -> Sequence[Requirement]:
@@ -95,8 +95,8 @@ class WebArena(EnvAdapter):
         return [
             Requirement.package("playwright", "pip install 'verl-agent[webarena]'", "drives the browser"),
             chromium_requirement(),
-            Requirement.package("libwebarena", GET_TASKS, "WebArena's 812 tasks"),
-            Requirement.package("miniwob", GET_PAGES, "tasks of env.options.tasks=miniwob"),
+            Requirement.package("libwebarena", items.INSTALL_COMMAND, "WebArena's 812 tasks"),
+            Requirement.package("miniwob", miniwob.INSTALL_COMMAND, "tasks of env.options.tasks=miniwob"),
             Requirement(
                 "fossil", fossil is not None, GET_FOSSIL, fossil or "`verl-agent sites up` downloads it where apt is"
             ),
@@ -112,28 +112,28 @@ class WebArena(EnvAdapter):
         return self.source.items(split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Open the start page in a browser of its own; shows the task and the page."""
+        """Open the start pages of a task in a fresh browser context and return the task with the first observation."""
         await self.close()
-        self.item, self.watch, self.steps, self.spent, self.last = item, Efficiency(), 0, 0.0, "None"
-        self.world = await self.source.open(item)
-        seen = self.view
-        view = View(seen.size, seen.whole_page, seen.settle_s, seen.show_options, seen.browser_numbers)
-        self.session = BrowserSession(self._farm(), self.world.routes, view)
-        start = self.session.start(self.world.start_urls(item), self.world.state)
+        self.item, self.tracker, self.steps, self.total_cost = item, RedundancyTracker(), 0, 0.0
+        self.previous_action = "None"
+        self.site_environment = await self.source.open(item)
+        self.session = BrowserSession(self._browser_pool(), self.site_environment.routes, self.view.page_view)
+        start = self.session.start(self.site_environment.start_urls(item), self.site_environment.storage_state)
         try:
-            sight = self._seen(await self._farm().run(start))
-        except RefusedError as error:
+            snapshot = self._keep(await self._browser_pool().run(start))
+        except RefusedStateError as error:
             raise ConfigError(
-                f"task {item.id} cannot begin with the login {self.world.login or 'of its site'}: {error}. "
-                "Make it anew with WebArena's auto_login."
+                f"task {item.id} cannot start with the login {self.site_environment.login_file or 'of its site'}: "
+                f"{error}. Create it again with WebArena's auto_login."
             ) from error
-        self.watch.begin(self._state())
-        self.pictures = None if seen.screenshots is None else Pictures(Path(seen.screenshots), item.id)
-        await self._picture()
+        self.tracker.start(self._state())
+        folder = self.view.screenshots
+        self.screenshots = None if folder is None else ScreenshotFolder(Path(folder), item.id)
+        await self._take_screenshot()
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text(encoding="utf-8").strip()
         return [
             {"role": "system", "content": system},
-            {"role": "user", "content": self._text(sight, self.world.others(item))},
+            {"role": "user", "content": self._observation(snapshot, self.site_environment.other_sites_note(item))},
         ]
 
     async def step(self, action: str) -> StepResult:
@@ -141,106 +141,108 @@ class WebArena(EnvAdapter):
         if self.session is None or self.item is None:
             return StepResult(ENDED, terminated=True)
         self.steps += 1
-        if self.pictures is not None:
-            self.pictures.note(self.steps, action)
+        if self.screenshots is not None:
+            self.screenshots.record_action(self.steps, action)
         try:
-            read = parse(action)
-        except ActionError as error:  # nothing was done, so nothing is read anew
-            return await self._refused(action, error)
-        if read.kind == "stop":
-            return await self._stop(read)
-        self.last = self._described(read)
-        if read.kind == "scroll" and self.parts.turn(read.text):
-            return await self._went_on((), dict(self.watch.note(read, self._state())))
+            parsed = parse_action(action)
+        except ActionError as error:  # the page is unchanged, so it is not read again
+            return await self._refuse(action, error)
+        if parsed.kind == "stop":
+            return await self._stop(parsed)
+        self.previous_action = self._describe(parsed)
+        if parsed.kind == "scroll" and self.pager.turn(parsed.text):
+            return await self._continue((), dict(self.tracker.record(parsed, self._state())))
         try:
-            sight = self._seen(await self._farm().run(self.session.act(read)), read.kind in STAYING)
+            snapshot = await self._browser_pool().run(self.session.act(parsed))
         except ActionError as error:
-            self._seen(await self._farm().run(self.session.look()))
-            return await self._refused(action, error)
-        await self._picture()
-        info = dict(self.watch.note(read, self._state()))
-        if self.session.fence.traffic.refusals:
-            info["fenced_requests"] = float(self.session.fence.traffic.take_refusals())
-        return await self._went_on(sight.notes, info)
-
-    async def _refused(self, action: str, error: ActionError) -> StepResult:
-        """What is said of an action that was not carried out."""
-        info = {"invalid_action": 1.0, **self.watch.refuse(action.strip(), self._state())}
-        return await self._went_on((str(error),), info)
-
-    async def _went_on(self, notes: Sequence[str], info: dict[str, float]) -> StepResult:
-        """What is seen after an action that ended nothing, unless there were too many redundant ones."""
-        assert self.sight is not None
-        cost = self._cost(info)
-        if self.economy.end_after is not None and self.watch.in_a_row >= self.economy.end_after:
-            await self.close()
-            return StepResult(GAVE_UP, 0.0 - cost, terminated=True, info=info | {"gave_up": 1.0})
-        return StepResult(self._text(self.sight, notes), 0.0 - cost, info=info)
-
-    def _cost(self, info: Mapping[str, float]) -> float:
-        """What an action takes off the return; all of an episode together leave a solved task solved."""
-        wanted = self.economy.step_cost + self.economy.redundant_cost * info.get("redundant_action", 0.0)
-        cost = min(wanted, MAX_COST - self.spent)
-        self.spent += cost
-        return cost
+            self._keep(await self._browser_pool().run(self.session.observe()))
+            return await self._refuse(action, error)
+        self._keep(snapshot, parsed.kind in SAME_PAGE_ACTIONS)
+        await self._take_screenshot()
+        info = dict(self.tracker.record(parsed, self._state()))
+        if self.session.network_proxy.traffic.refusals:
+            info["refused_requests"] = float(self.session.network_proxy.traffic.take_refusals())
+        return await self._continue(snapshot.notes, info)
 
     async def close(self) -> None:
-        """Give the browser and the sites back."""
-        session, world = self.session, self.world
-        self.session = self.world = None
+        """Close the session and release the sites."""
+        session, site_environment = self.session, self.site_environment
+        self.session = self.site_environment = None
         try:
             if session is not None:
-                await self._farm().run(session.close())
+                await self._browser_pool().run(session.close())
         finally:
-            if world is not None:
-                await asyncio.shield(asyncio.to_thread(world.release))
+            if site_environment is not None:
+                await asyncio.shield(asyncio.to_thread(site_environment.release))
 
     def oracle(self, item: TaskItem) -> Oracle | None:
-        """See `EnvAdapter.oracle`: WebArena's own tasks have none, the embedded sites' all, of MiniWoB's the easier."""
+        """Return the oracle of a task; all embedded tasks and the easier pages of MiniWoB have one, others None."""
         act = self.source.oracle(item)
-        return None if act is None else lambda seen: DemoAction(act(seen))
+        return None if act is None else lambda observation: DemoAction(act(observation))
+
+    async def _refuse(self, action: str, error: ActionError) -> StepResult:
+        """Return the result of an action that was not carried out."""
+        info = {"invalid_action": 1.0, **self.tracker.record_refused(" ".join(action.split()), self._state())}
+        return await self._continue((str(error),), info)
+
+    async def _continue(self, notes: Sequence[str], info: dict[str, float]) -> StepResult:
+        """Return the result of an action other than `stop`; too many redundant actions end the episode."""
+        assert self.snapshot is not None
+        cost = self._charge(info)
+        if self.economy.end_after is not None and self.tracker.consecutive >= self.economy.end_after:
+            await self.close()
+            return StepResult(GAVE_UP, 0.0 - cost, terminated=True, info=info | {"gave_up": 1.0})
+        return StepResult(self._observation(self.snapshot, notes), 0.0 - cost, info=info)
 
     async def _stop(self, action: Action) -> StepResult:
-        """Judge how the episode ended."""
-        assert self.session is not None and self.world is not None and self.item is not None
-        evaluation = self.world.fill(self.item.data["eval"])
-        ending = Ending(action.text, self.session, self.item.data["intent"], self.world.base)
-        await self._farm().run(self.session.keep_tab())
-        score = await self._farm().run(evaluate(evaluation, ending, self.judge))
+        """Evaluate the final state and end the episode."""
+        assert self.session is not None and self.site_environment is not None and self.item is not None
+        evaluation = self.site_environment.fill_urls(self.item.data["eval"])
+        intent, site_urls = self.item.data["intent"], self.site_environment.urls_by_placeholder
+        final = FinalState(action.text, self.session, intent, site_urls)
+        await self._browser_pool().run(self.session.ensure_tab())
+        score = await self._browser_pool().run(evaluate(evaluation, final, self.judge))
         await self.close()
-        return StepResult(ENDED, score - self._cost({}), terminated=True)
+        return StepResult(ENDED, score - self._charge({}), terminated=True)
 
-    def _text(self, sight: Snapshot, notes: Sequence[str]) -> str:
-        """What the model reads."""
+    def _charge(self, info: Mapping[str, float]) -> float:
+        """Return the cost of an action and add it to the total, which is at most `MAX_COST`."""
+        cost = self.economy.step_cost + self.economy.redundant_cost * info.get("redundant_action", 0.0)
+        cost = min(cost, MAX_COST - self.total_cost)
+        self.total_cost += cost
+        return cost
+
+    def _observation(self, snapshot: Snapshot, notes: Sequence[str]) -> str:
+        """Return the observation for the model."""
         assert self.item is not None
         lines = [f"NOTE: {note}" for note in notes]
-        lines += ["OBSERVATION:", shorten(sight.tabs, MAX_LINE), "", self.parts.text]
-        lines += [f"URL: {shorten(sight.url, MAX_LINE)}", f"OBJECTIVE: {self.item.data['intent']}"]
-        return "\n".join([*lines, f"PREVIOUS ACTION: {self.last}"])
+        lines += ["OBSERVATION:", shorten(snapshot.tabs, MAX_LINE), "", self.pager.text]
+        lines += [f"URL: {shorten(snapshot.url, MAX_LINE)}", f"OBJECTIVE: {self.item.data['intent']}"]
+        return "\n".join([*lines, f"PREVIOUS ACTION: {self.previous_action}"])
 
-    def _seen(self, sight: Snapshot, stays: bool = False) -> Snapshot:
-        """Keep what is seen, after an action that leaves the page where it is unless it leads to another."""
-        same = stays and self.sight is not None and self.sight.url == sight.url
-        self.parts.show([shorten(line, MAX_LINE) for line in sight.page.lines], same)
-        self.sight = sight
-        return sight
+    def _keep(self, snapshot: Snapshot, same_page: bool = False) -> Snapshot:
+        """Show a snapshot in the pager; `same_page` keeps the current segment if the URL is unchanged."""
+        unchanged = same_page and self.snapshot is not None and self.snapshot.url == snapshot.url
+        self.pager.show([shorten(line, MAX_LINE) for line in snapshot.page.lines], unchanged)
+        self.snapshot = snapshot
+        return snapshot
 
     def _state(self) -> str:
-        """All that the model sees of a page."""
-        assert self.sight is not None
-        return f"{self.sight.url}\n{self.sight.text}\n{self.parts.start}"
+        """Return everything that the model sees of a page."""
+        assert self.snapshot is not None
+        return f"{self.snapshot.url}\n{self.snapshot.text}\n{self.pager.start}"
 
-    def _described(self, action: Action) -> str:
-        """An action with what its element is, as WebArena reminds of it."""
+    def _describe(self, action: Action) -> str:
+        """Return an action with the description of its element, in WebArena's format."""
         assert self.session is not None
-        words = self.session.words_of(action.element) if action.element else ""
-        where = f" where [{action.element}] is {words}" if words else ""
-        return shorten(f"{action}{where}", MAX_LINE)
+        element = self.session.describe_element(action.element_id) if action.element_id else ""
+        explanation = f" where [{action.element_id}] is {element}" if element else ""
+        return shorten(f"{action}{explanation}", MAX_LINE)
 
-    async def _picture(self) -> None:
-        if self.pictures is not None and self.session is not None:
-            await self._farm().run(self.session.screenshot(self.pictures.path(self.steps)))
+    async def _take_screenshot(self) -> None:
+        if self.screenshots is not None and self.session is not None:
+            await self._browser_pool().run(self.session.screenshot(self.screenshots.path(self.steps)))
 
     @staticmethod
-    def _farm() -> BrowserPool:
+    def _browser_pool() -> BrowserPool:
         return browser_pool(BrowserLimits())

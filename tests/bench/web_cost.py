@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from env_adapters.webarena.browser.pool import MARK
+from env_adapters.webarena.browser.pool import MARK_ARGUMENT
 from env_adapters.webarena.sites import SiteSet
 from verl_agent.errors import ConfigError
 
@@ -44,7 +44,7 @@ def is_browser(process: psutil.Process, root: psutil.Process) -> bool:
     """Whether a process below `root` is Chromium's: it, or one above it, carries the mark of the farm."""
     try:
         while process != root:
-            if any(word.startswith(MARK) for word in process.cmdline()):
+            if any(word.startswith(MARK_ARGUMENT) for word in process.cmdline()):
                 return True
             process = process.parent() or root
     except psutil.Error:

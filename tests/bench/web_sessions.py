@@ -120,13 +120,13 @@ def choose(text: str, draw: random.Random) -> str:
 
 async def main(sessions: int, episodes: int, steps: int, work: Work) -> dict[str, Any]:
     """Play; returns the figures."""
-    make, item_of, server = work
+    make, make_item, server = work
     figures, room = Figures(), asyncio.Semaphore(sessions)
     embedded = isinstance(make().source, EmbeddedTasks)
 
     async def one(number: int) -> None:
         async with room:
-            await episode(make(), item_of(number), random.Random(number), figures, steps)
+            await episode(make(), make_item(number), random.Random(number), figures, steps)
         if number % max(1, episodes // 10) == 0:
             figures.samples.append({"episode": number} | {name: round(value) for name, value in taken(server).items()})
             sys.stderr.write(f"{figures.samples[-1]}, {len(figures.errors)} errors\n")
@@ -134,13 +134,13 @@ async def main(sessions: int, episodes: int, steps: int, work: Work) -> dict[str
     async def weigh() -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            if sum(browser.open for browser in browser_pool(BrowserLimits()).browsers) == sessions:
+            if sum(browser.open_contexts for browser in browser_pool(BrowserLimits()).browsers) == sessions:
                 figures.browser_mb.append((await asyncio.to_thread(taken, server))[BROWSER] / sessions)
                 if embedded:
                     count, size = copies_mb()
                     figures.copies_mb.append(size / max(1, count))
 
-    await episode(make(), item_of(0), random.Random(0), Figures(), steps)  # starts the browser
+    await episode(make(), make_item(0), random.Random(0), Figures(), steps)  # starts the browser
     await asyncio.sleep(LOOK_S / 2)
     idle = taken(server)
     scale = asyncio.create_task(weigh())

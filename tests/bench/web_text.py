@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
-from env_adapters.webarena.browser.accessibility_tree import page_text, rects, tab_line
+from env_adapters.webarena.browser.accessibility_tree import build_page_text, layout_rects, tab_line
 from env_adapters.webarena.browser.chromium import find_chromium
 from env_adapters.webarena.sites import Copy, SiteSet
 
@@ -136,7 +136,7 @@ def ours(page: Page, client: CDPSession, whole: bool) -> str:
     )
     document = snapshot["documents"][0]
     title = " ".join(snapshot["strings"][document["title"]].split()) if document["title"] >= 0 else ""
-    text = page_text(tree["nodes"], rects(document), None if whole else SIZE)
+    text = build_page_text(tree["nodes"], layout_rects(document), None if whole else SIZE)
     return tab_line([title], 0) + "\n\n" + "\n".join(text.lines)
 
 

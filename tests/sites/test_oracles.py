@@ -12,7 +12,7 @@ import pytest
 
 from env_adapters.webarena.browser.chromium import installed_chromiums
 from env_adapters.webarena.sites_tasks import site_tasks
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reached
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reached_sites
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED
 from tests.support.playing import judge_at_once, play
 
@@ -22,7 +22,7 @@ FIRST = list({item.data["intent_template_id"]: item for item in reversed(EVERY)}
 ALIKE = defaultdict(list)
 """Tasks that one session can judge: they begin on the same pages, and reach the same sites."""
 for one in EVERY:
-    ALIKE[one.data["start_url"], *reached(one)].append(one)
+    ALIKE[one.data["start_url"], *reached_sites(one)].append(one)
 OF_SITES = list({tuple(item.data["sites"]): item for item in reversed(EVERY)}.values())
 PLAYED = {"all": EVERY, "sites": OF_SITES}.get(os.environ.get("WEB_TASKS", ""), FIRST)
 MINIWOB_PAGE = "http://miniwob.test/miniwob"

@@ -3,17 +3,17 @@
 import asyncio
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.browser.grammar import parse
+from env_adapters.webarena.browser.grammar import parse_action
 from env_adapters.webarena.browser.pool import browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
-from env_adapters.webarena.grading.evaluators import Ending, evaluate
+from env_adapters.webarena.grading.evaluators import FinalState, evaluate
 from env_adapters.webarena.sites import URLS
-from env_adapters.webarena.tasks.oracle import Oracle
+from env_adapters.webarena.tasks.oracle import ScriptOracle
 
 
 def play(item, source, script=None):
     """What a script, or the task's own oracle, earns at a task of a source; every action of it can be done."""
-    act = source.oracle(item) if script is None else Oracle(script, URLS).act
+    act = source.oracle(item) if script is None else ScriptOracle(script, URLS).act
 
     async def episode():
         env = WebArena(tasks="miniwob")
@@ -45,9 +45,9 @@ def judge_at_once(items, source):
             await env.reset(items[0])
             scores = []
             for item in items:
-                answer = parse(min(item.data["wrong"], key=len)[0]).text
-                ending = Ending(answer, env.session, item.data["intent"], env.world.base)
-                work = evaluate(env.world.fill(item.data["eval"]), ending, None)
+                answer = parse_action(min(item.data["wrong"], key=len)[0]).text
+                ending = FinalState(answer, env.session, item.data["intent"], env.world.urls_by_placeholder)
+                work = evaluate(env.world.fill_urls(item.data["eval"]), ending, None)
                 scores.append(await browser_pool(BrowserLimits()).run(work))
             return scores
         finally:

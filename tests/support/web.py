@@ -1,4 +1,4 @@
-"""Pages of our own on loopback, a canary for what must not be reached, and the browsers of the tests."""
+"""Local web servers for tests, a canary for addresses that must not be reached, and browser sessions to play with."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from env_adapters.webarena.browser.chromium import GET_CHROMIUM, installed_chromiums
-from env_adapters.webarena.browser.grammar import parse
+from env_adapters.webarena.browser.grammar import parse_action
 from env_adapters.webarena.browser.network_proxy import Address
 from env_adapters.webarena.browser.pool import BrowserPool, browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
@@ -22,18 +22,18 @@ needs_chromium = pytest.mark.skipif(not installed_chromiums(), reason=f"no Chrom
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SITE = "http://site.test"
-"""How the tests' pages name themselves."""
+"""URL of the tests' site, as pages and actions write it."""
 
 
 def page(body: str, title: str = "Page", status: int = 200) -> web.Response:
-    """A page."""
+    """Return a response with an HTML page."""
     text = f"<!DOCTYPE html><html><head><title>{title}</title></head><body>{body}</body></html>"
     return web.Response(text=text, content_type="text/html", status=status)
 
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[int]:
-    """A server on loopback whose every request `answer` answers; gives its port."""
+    """Run a server on loopback that handles all requests with `answer`; yield its port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -57,7 +57,7 @@ def serving(answer: Answer) -> Iterator[int]:
 
 @contextmanager
 def serving_pages(pages: Mapping[str, str]) -> Iterator[int]:
-    """The same with the body of each page by its path."""
+    """Run a server on loopback with the body of each page by its path; yield its port."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body = pages.get(request.path)
@@ -68,81 +68,81 @@ def serving_pages(pages: Mapping[str, str]) -> Iterator[int]:
 
 
 class Canary:
-    """A port that nothing of an episode may reach, by TCP over IPv4 or IPv6, or by UDP."""
+    """Port that no request of an episode may reach, by TCP over IPv4 or IPv6, or by UDP."""
 
     def __init__(self) -> None:
         tcp = socket.create_server(("127.0.0.1", 0))
         self.port = int(tcp.getsockname()[1])
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         udp.bind(("127.0.0.1", self.port))
-        self._knocks = {"tcp": (tcp, tcp.accept), "udp": (udp, lambda: udp.recvfrom(2000))}
+        self._sockets = {"tcp": (tcp, tcp.accept), "udp": (udp, lambda: udp.recvfrom(2000))}
         if socket.has_ipv6:
-            with suppress(OSError):  # compiled in, and switched off on this machine
+            with suppress(OSError):  # IPv6 is compiled in, but switched off on this machine
                 tcp6 = socket.create_server(("::1", self.port), family=socket.AF_INET6)
-                self._knocks["tcp6"] = (tcp6, tcp6.accept)
-        for ear, _ in self._knocks.values():
-            ear.setblocking(False)
+                self._sockets["tcp6"] = (tcp6, tcp6.accept)
+        for listener, _ in self._sockets.values():
+            listener.setblocking(False)
 
-    def heard(self) -> list[str]:
-        """Who knocked."""
-        found = []
-        for name, (_, knock) in self._knocks.items():
+    def received(self) -> list[str]:
+        """Return protocol and sender of the traffic that has arrived."""
+        arrived = []
+        for name, (_, receive) in self._sockets.items():
             with suppress(BlockingIOError):
-                found.append(f"{name} {knock()[0]!r}")
-        return found
+                arrived.append(f"{name} {receive()[0]!r}")
+        return arrived
 
     def close(self) -> None:
         """Free the port."""
-        for ear, _ in self._knocks.values():
-            ear.close()
+        for listener, _ in self._sockets.values():
+            listener.close()
 
 
 @contextmanager
 def canary() -> Iterator[Canary]:
-    """A canary that is closed again."""
-    with closing(Canary()) as bird:
-        yield bird
+    """Run a canary."""
+    with closing(Canary()) as running:
+        yield running
 
 
 class Player:
-    """A session with its loop, to be called from tests that have none."""
+    """Synchronous interface to a browser session, for tests without an event loop."""
 
     def __init__(self, port: int, view: View | None = None, limits: BrowserLimits | None = None) -> None:
         self.browser_pool: BrowserPool = browser_pool(limits or BrowserLimits())
         self.session = BrowserSession(
             self.browser_pool, {"site.test:80": Address("127.0.0.1", port)}, view or View(settle_s=5)
         )
-        self.sight: Snapshot | None = None
+        self.snapshot: Snapshot | None = None
 
     def run(self, work: Any) -> Any:
-        """The result of a coroutine on the loop of the browsers."""
+        """Run a coroutine on the event loop of the browser pool and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.browser_pool.loop).result(timeout=60)
 
     def start(self, *paths: str) -> Snapshot:
-        """Open pages of the site."""
-        self.sight = self.run(self.session.start([SITE + path for path in paths or ("/",)]))
-        return self.sight
+        """Open pages of the site, each in a tab."""
+        self.snapshot = self.run(self.session.start([SITE + path for path in paths or ("/",)]))
+        return self.snapshot
 
     def do(self, action: str) -> Snapshot:
-        """Carry out an action; a name in angle brackets stands for the number of the element of that name."""
-        assert self.sight is not None
+        """Carry out an action; a name in angle brackets is replaced by the id of the element with that name."""
+        assert self.snapshot is not None
         if "<" in action:
             before, _, rest = action.partition("<")
             name, _, after = rest.partition(">")
-            found = [key for key, element in self.sight.page.elements.items() if name in element.words]
-            assert found, f"{name!r} is not in {self.sight.text}"
-            action = f"{before}{found[0]}{after}"
-        self.sight = self.run(self.session.act(parse(action)))
-        return self.sight
+            ids = [key for key, element in self.snapshot.page.elements.items() if name in element.description]
+            assert ids, f"{name!r} is not in {self.snapshot.text}"
+            action = f"{before}{ids[0]}{after}"
+        self.snapshot = self.run(self.session.act(parse_action(action)))
+        return self.snapshot
 
     def close(self) -> None:
-        """Give the browser back."""
+        """Close the session."""
         self.run(self.session.close())
 
 
 @contextmanager
 def playing(port: int, *paths: str, view: View | None = None, limits: BrowserLimits | None = None) -> Iterator[Player]:
-    """A session that shows pages of the site, and is closed again."""
+    """Run a session that shows pages of the site."""
     player = Player(port, view, limits)
     try:
         player.start(*paths)

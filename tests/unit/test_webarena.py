@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.browser.grammar import parse
-from env_adapters.webarena.browser.pool import MARK
-from env_adapters.webarena.grading.redundancy import Efficiency
+from env_adapters.webarena.browser.grammar import parse_action
+from env_adapters.webarena.browser.pool import MARK_ARGUMENT
+from env_adapters.webarena.grading.redundancy import RedundancyTracker
 from tests.support.web import needs_chromium, page, serving, serving_pages
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
@@ -108,7 +108,7 @@ def play(url, evaluation, actions, fields=None, **options):
             for action in actions:
                 if "<" in action:
                     name = action[action.index("<") + 1 : action.index(">")]
-                    number = next(key for key, one in env.session._elements.items() if name in one.words)
+                    number = next(key for key, one in env.session._elements.items() if name in one.description)
                     action = action.replace(f"<{name}>", number)
                 steps.append(await env.step(action))
             return messages, steps
@@ -356,7 +356,7 @@ def test_sessions_of_a_host_process_share_its_browsers(shop, tmp_path):
 def running_browsers():
     """The mark of each browser of ours below this process."""
     words = [word for process in psutil.Process().children(recursive=True) for word in words_of(process)]
-    return {word for word in words if word.startswith(MARK)}
+    return {word for word in words if word.startswith(MARK_ARGUMENT)}
 
 
 def words_of(process):
@@ -414,16 +414,16 @@ def test_a_task_without_its_site_is_refused():
 
 
 def test_an_action_that_was_refused_is_redundant_where_it_follows_another():
-    watch = Efficiency()
-    watch.begin("list")
-    assert watch.refuse("click [9]", "list") == {}
-    again = watch.refuse("click [9]", "list")
+    watch = RedundancyTracker()
+    watch.start("list")
+    assert watch.record_refused("click [9]", "list") == {}
+    again = watch.record_refused("click [9]", "list")
     assert again == {"no_effect_action": 1.0, "repeated_action": 1.0, "redundant_action": 1.0}
-    assert watch.refuse("click [8]", "list") == {"no_effect_action": 1.0, "redundant_action": 1.0}
-    assert watch.in_a_row == 2
-    assert watch.refuse("click [8]", "another page") == {}
-    watch.note(parse("click [1]"), "item")
-    assert watch.refuse("click [8]", "item") == {} and watch.in_a_row == 0
+    assert watch.record_refused("click [8]", "list") == {"no_effect_action": 1.0, "redundant_action": 1.0}
+    assert watch.consecutive == 2
+    assert watch.record_refused("click [8]", "another page") == {}
+    watch.record(parse_action("click [1]"), "item")
+    assert watch.record_refused("click [8]", "item") == {} and watch.consecutive == 0
 
 
 @needs_chromium
@@ -435,13 +435,13 @@ def test_who_repeats_what_is_refused_is_counted_and_given_up(shop):
 
 
 def test_going_back_and_forth_is_noticed_and_coming_back_alone_is_not():
-    watch = Efficiency()
-    watch.begin("list")
-    assert watch.note(parse("click [1]"), "item") == {}
-    assert watch.note(parse("go_back"), "list") == {"revisited_state": 1.0}
-    assert watch.note(parse("scroll [down]"), "list, below") == {}
-    found = watch.note(parse("scroll [up]"), "list")
+    watch = RedundancyTracker()
+    watch.start("list")
+    assert watch.record(parse_action("click [1]"), "item") == {}
+    assert watch.record(parse_action("go_back"), "list") == {"revisited_state": 1.0}
+    assert watch.record(parse_action("scroll [down]"), "list, below") == {}
+    found = watch.record(parse_action("scroll [up]"), "list")
     assert found == {"revisited_state": 1.0, "back_and_forth": 1.0, "redundant_action": 1.0}
-    assert watch.in_a_row == 1
-    watch.note(parse("click [2]"), "other")
-    assert watch.in_a_row == 0
+    assert watch.consecutive == 1
+    watch.record(parse_action("click [2]"), "other")
+    assert watch.consecutive == 0

@@ -1,4 +1,4 @@
-"""Actions on pages of our own, and what goes wrong with pages, sites and browsers."""
+"""Tests of actions on local pages and of failures of pages, sites and browsers."""
 
 import asyncio
 import os
@@ -14,8 +14,8 @@ from aiohttp import web
 
 from env_adapters.webarena.browser.grammar import ActionError
 from env_adapters.webarena.browser.network_proxy import Address
-from env_adapters.webarena.browser.pool import RefusedError
-from env_adapters.webarena.browser.process import BrowserLimits, family_of
+from env_adapters.webarena.browser.pool import RefusedStateError
+from env_adapters.webarena.browser.process import BrowserLimits, process_tree
 from env_adapters.webarena.browser.snapshot import View
 from env_adapters.webarena.browser.tabs import MAX_TABS
 from tests.support.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
@@ -39,22 +39,22 @@ def site():
         yield port
 
 
-def test_a_click_presses_and_follows(site):
+def test_click_presses_buttons_and_follows_links(site):
     with playing(site) as player:
         assert "'pressed'" in player.do("click <'Press me'>").text
         assert "checked: true" in player.do("click <checkbox>").text
-        sight = player.do("click <'Next'>")
-        assert sight.url == f"{SITE}/next" and "heading 'Second'" in sight.text
+        snapshot = player.do("click <'Next'>")
+        assert snapshot.url == f"{SITE}/next" and "heading 'Second'" in snapshot.text
 
 
-def test_typing_goes_where_it_is_meant_and_enter_sends(site):
+def test_type_fills_the_field_and_enter_submits(site):
     with playing(site) as player:
         assert "'is hello'" in player.do("type <'Name'> [hello] [0]").text
         assert player.do("type <'Query'> [shoes & socks]").url == f"{SITE}/sent?q=shoes+%26+socks"
 
 
-def test_a_text_is_typed_behind_what_a_field_holds():
-    """Its middle is clicked, and the cursor would be there; what the page has selected is replaced."""
+def test_type_appends_to_the_text_of_a_field():
+    """A click sets the cursor in the middle of the field. Text that the page selects is replaced."""
     body = """<input aria-label=Long value="0123456789" style="width: 60px">
     <input type=number aria-label=Count value=12>
     <textarea aria-label=Lines rows=3>one\ntwo\nthree</textarea>
@@ -65,14 +65,14 @@ def test_a_text_is_typed_behind_what_a_field_holds():
             assert player.run(player.session.page.input_value(f"[aria-label={name}]")) == held
 
 
-def test_a_long_text_is_typed_at_once(site):
+def test_long_text_is_inserted_completely(site):
     text = "word " * 300
     with playing(site) as player:
         player.do(f"type <'Name'> [{text}] [0]")
         assert player.run(player.session.page.input_value("[aria-label=Name]")) == text
 
 
-def test_hovering_and_keys(site):
+def test_hover_and_press(site):
     with playing(site) as player:
         assert "'hovered'" in player.do("hover <link 'Menu'>").text
         player.do("type <'Name'> [abc] [0]")
@@ -80,33 +80,33 @@ def test_hovering_and_keys(site):
         assert "'is x'" in player.do("press [x]").text
 
 
-def test_a_list_is_chosen_from_by_name(site):
+def test_type_selects_the_option_of_a_list(site):
     with playing(site) as player:
         assert "'size Large'" in player.do("type <'Size'> [large]").text
         with pytest.raises(ActionError, match="no option 'Medium'"):
             player.do("type <'Size'> [Medium]")
 
 
-def test_options_are_shown_and_clicked_where_that_is_asked_for(site):
+def test_show_options_shows_options_that_can_be_clicked(site):
     with playing(site, view=View(show_options=True)) as player:
-        assert "option 'Small' selected: True" in player.sight.text
+        assert "option 'Small' selected: True" in player.snapshot.text
         assert "option 'Large' selected: True" in player.do("click <'Large'>").text
         with pytest.raises(ActionError, match="is disabled"):
             player.do("click <'Huge'>")
 
 
-def test_scrolling_shows_another_part_and_the_whole_page_shows_all(site):
+def test_scroll_moves_the_viewport_and_whole_page_shows_everything(site):
     with playing(site) as player:
-        assert "'below'" not in player.sight.text
+        assert "'below'" not in player.snapshot.text
         for _ in range(2):
             player.do("scroll [down]")
         assert "'below'" in player.do("scroll [down]").text
         assert "'below'" not in player.do("scroll [up]").text
-    with playing(site, view=View(whole=True)) as player:
+    with playing(site, view=View(whole_page=True)) as player:
         assert player.do("click <'below'>").url == f"{SITE}/next"
 
 
-def test_going_back_and_forward(site):
+def test_go_back_and_go_forward(site):
     with playing(site) as player:
         with pytest.raises(ActionError, match="no page to go back to"):
             player.do("go_back")
@@ -117,9 +117,9 @@ def test_going_back_and_forward(site):
             player.do("go_forward")
 
 
-def test_tabs_open_change_and_close(site):
+def test_tabs_open_focus_and_close(site):
     with playing(site, "/", "/next") as player:
-        assert player.sight.tabs == "Tab 0 (current): Page | Tab 1: Page"
+        assert player.snapshot.tabs == "Tab 0 (current): Page | Tab 1: Page"
         assert player.do("tab_focus [1]").url == f"{SITE}/next"
         assert player.do("new_tab").tabs == "Tab 0: Page | Tab 1: Page | Tab 2 (current): "
         assert player.do("goto [site.test/next]").url == f"{SITE}/next"
@@ -127,13 +127,13 @@ def test_tabs_open_change_and_close(site):
         with pytest.raises(ActionError, match="no tab 5"):
             player.do("tab_focus [5]")
         player.do("close_tab")
-        assert player.do("close_tab").url == "about:blank"  # there is always one
+        assert player.do("close_tab").url == "about:blank"  # one tab always stays open
 
 
-def test_a_link_that_opens_a_tab_leaves_the_agent_where_it_is(site):
+def test_link_to_a_new_tab_keeps_the_current_tab(site):
     with playing(site) as player:
-        sight = player.do("click <'Elsewhere'>")
-        assert sight.url == f"{SITE}/" and sight.tabs.startswith("Tab 0 (current): Page | Tab 1: ")
+        snapshot = player.do("click <'Elsewhere'>")
+        assert snapshot.url == f"{SITE}/" and snapshot.tabs.startswith("Tab 0 (current): Page | Tab 1: ")
         assert player.do("tab_focus [1]").url == f"{SITE}/next"
         while len(player.session._tabs) < MAX_TABS:
             player.do("new_tab")
@@ -148,28 +148,31 @@ CLOSING = """<button onclick="window.close()">close</button>
 
 
 @pytest.mark.parametrize("name", ["close", "soon"])
-def test_a_page_that_closes_its_own_tab_ends_no_episode(name):
-    """Windows that a script opened may close themselves: the others stay."""
+def test_page_that_closes_its_own_tab_leaves_the_other_tabs(name):
+    """Only windows that a script has opened may close themselves."""
     with serving_pages({"/": CLOSING, "/popup": CLOSING}) as port, playing(port) as player:
         player.do("click <'open'>")
         assert player.do("tab_focus [1]").url == f"{SITE}/popup"
-        sight = player.do(f"click <'{name}'>")
-        assert (sight.tabs, sight.url) == ("Tab 0 (current): Page", f"{SITE}/")
+        snapshot = player.do(f"click <'{name}'>")
+        assert (snapshot.tabs, snapshot.url) == ("Tab 0 (current): Page", f"{SITE}/")
         assert player.do("click <'open'>").tabs.startswith("Tab 0 (current): Page | Tab 1: ")
 
 
 @pytest.mark.parametrize("name", ["close", "soon"])
-def test_after_the_last_tab_comes_an_empty_one_that_says_why(name):
-    """A popup closes itself when the agent has closed all other tabs."""
+def test_page_that_closes_the_last_tab_leaves_an_empty_tab_and_a_note(name):
+    """A popup closes itself after the agent has closed all other tabs."""
     with serving_pages({"/": CLOSING, "/popup": CLOSING}) as port, playing(port) as player:
         player.do("click <'open'>")
         assert player.do("close_tab").url == f"{SITE}/popup"
-        sight = player.do(f"click <'{name}'>")
-        assert (sight.url, sight.notes) == ("about:blank", ("The last tab was closed by its page; this one is empty.",))
+        snapshot = player.do(f"click <'{name}'>")
+        assert (snapshot.url, snapshot.notes) == (
+            "about:blank",
+            ("The last tab was closed by its page; this one is empty.",),
+        )
         assert player.do("goto [site.test]").url == f"{SITE}/"
 
 
-def test_a_tab_that_closes_between_two_actions_is_said():
+def test_tab_that_closes_between_two_actions_is_reported():
     with serving_pages({"/": CLOSING, "/popup": CLOSING}) as port, playing(port) as player:
         player.do("click <'open'>")
         player.do("close_tab")
@@ -177,28 +180,28 @@ def test_a_tab_that_closes_between_two_actions_is_said():
         time.sleep(3)
         with pytest.raises(ActionError, match="The page had closed its tab"):
             player.do("scroll [down]")
-        assert player.run(player.session.look()).url == "about:blank"
+        assert player.run(player.session.observe()).url == "about:blank"
 
 
-def test_another_document_is_numbered_anew_even_where_its_nodes_have_the_same_ids(site):
+def test_new_document_restarts_the_node_numbers(site):
     with playing(site) as player:
         tab = player.session.tab
-        assert tab._numbers.of("a node") != "1"
-        tab._note_arrival({"frame": {"id": tab._main}})
-        assert tab._numbers.of("a node") == "1"
+        assert tab._numbers.number_of("a node") != "1"
+        tab._on_navigated({"frame": {"id": tab._main_frame}})
+        assert tab._numbers.number_of("a node") == "1"
 
 
-def test_an_element_that_is_not_there_is_named(site):
+def test_missing_element_raises_action_error_with_its_id(site):
     with playing(site) as player:
         with pytest.raises(ActionError, match=r"no element \[999999\]"):
             player.do("click [999999]")
-        number = next(key for key, one in player.sight.page.elements.items() if "Press me" in one.words)
+        number = next(key for key, one in player.snapshot.page.elements.items() if "Press me" in one.description)
         player.run(player.session.page.evaluate("document.querySelector('button').remove()"))
         with pytest.raises(ActionError, match="cannot be reached"):
             player.do(f"click [{number}]")
 
 
-def test_a_page_is_waited_for_until_it_has_settled():
+def test_observation_waits_until_the_page_has_settled():
     body = """<script>const show = text => setTimeout(() => out.textContent = text, 20)</script>
     <button onclick="fetch('/slow').then(r => r.text()).then(show)">load</button><p id=out>nothing</p>"""
 
@@ -212,17 +215,17 @@ def test_a_page_is_waited_for_until_it_has_settled():
         assert "'arrived'" in player.do("click <'load'>").text
 
 
-def test_a_page_that_never_stops_changing_is_read_in_time():
+def test_page_that_keeps_changing_is_read_in_time():
     body = "<p id=out></p><script>setInterval(() => out.textContent = Math.random(), 5)</script><a href=#>link</a>"
     with serving_pages({"/": body}) as port, playing(port, view=View(settle_s=30)) as player:
-        begun = time.monotonic()
+        started_at = time.monotonic()
         player.do("click <'link'>")
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - started_at < 15
 
 
 @contextmanager
-def dying(answer: bytes):
-    """A port that reads a request, says these bytes, and hangs up."""
+def serving_bytes(response: bytes):
+    """Serve a port that reads a request, sends these bytes, and closes the connection."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -230,7 +233,7 @@ def dying(answer: bytes):
             while True:
                 connection, _ = server.accept()
                 connection.recv(65536)
-                connection.sendall(answer)
+                connection.sendall(response)
                 connection.close()
 
     thread = Thread(target=serve, daemon=True)
@@ -255,7 +258,7 @@ async def hang(request):
     return page("late")
 
 
-def test_a_page_that_never_comes_ends_the_episode_with_its_reason():
+def test_page_that_never_loads_raises_env_error_with_its_url():
     async def answer(request):
         return await hang(request) if request.path == "/never" else page("<a href=/never>go</a><button>stay</button>")
 
@@ -271,64 +274,64 @@ def test_a_page_that_never_comes_ends_the_episode_with_its_reason():
         ):
             player.do("goto [http://site.test/never]")
         player = Player(port, View(settle_s=2))
-        with pytest.raises(EnvError, match=r"the start page http://site.test/never does not come"):
+        with pytest.raises(EnvError, match=r"the start page http://site.test/never did not load"):
             player.start("/never")
         player.close()
 
 
-def test_an_image_that_never_comes_holds_nobody_up_for_ever():
+def test_image_that_never_loads_delays_the_page_only_until_the_timeout():
     async def answer(request):
         return await hang(request) if request.path == "/never.png" else page("<h1>Here</h1><img src=/never.png>")
 
     with serving(answer) as port, playing(port, view=View(settle_s=1)) as player:
-        assert "'Here'" in player.sight.text
+        assert "'Here'" in player.snapshot.text
 
 
-def test_boxes_are_closed_and_said():
+def test_dialogs_are_closed_and_reported():
     body = """<button onclick="alert('hello'); out.textContent = 'went on'">alert</button><p id=out></p>
     <button onclick="out.textContent = 'said ' + confirm('sure?')">ask</button>"""
     with serving_pages({"/": body}) as port, playing(port) as player:
-        sight = player.do("click <'alert'>")
-        assert sight.notes == ("A box (alert) said 'hello'; it was closed.",) and "'went on'" in sight.text
+        snapshot = player.do("click <'alert'>")
+        assert snapshot.notes == ("A box (alert) said 'hello'; it was closed.",) and "'went on'" in snapshot.text
         assert "'said false'" in player.do("click <'ask'>").text
         assert player.do("scroll [down]").notes == ()
 
 
 @pytest.mark.parametrize(
-    ("script", "why"),
+    ("script", "reason"),
     [
-        ("while (true) alert('x')", "showed more than 20 boxes"),
+        ("while (true) alert('x')", "showed more than 20 dialogs"),
         ("for (let i = 0; i < 500; i++) window.open('/')", "opened more than 20 windows"),
         ("while (true) {}", "does not answer|did not come"),
     ],
 )
-def test_a_page_that_runs_wild_ends_its_own_episode_only(script, why):
+def test_misbehaving_page_ends_only_its_own_episode(script, reason):
     pages = {"/": f'<button onclick="{script}">go</button><a href=#>stay</a>'}
     with (
         serving_pages(pages) as port,
         playing(port) as other,
         playing(port, view=View(settle_s=1)) as player,
     ):
-        with pytest.raises(EnvError, match=why):
+        with pytest.raises(EnvError, match=reason):
             player.do("click <'go'>")
         assert other.do("click <'stay'>").url == "http://site.test/#"
 
 
-def test_a_redirect_without_end_is_said_and_can_be_left():
+def test_endless_redirect_is_reported_and_can_be_left():
     async def answer(request):
         if request.path == "/round":
             raise web.HTTPFound("/round")
         return page("<a href=/round>round</a>")
 
     with serving(answer) as port, playing(port) as player:
-        sight = player.do("goto [http://site.test/round]")
-        assert "ERR_TOO_MANY_REDIRECTS" in sight.notes[0]
+        snapshot = player.do("goto [http://site.test/round]")
+        assert "ERR_TOO_MANY_REDIRECTS" in snapshot.notes[0]
         assert "'round'" in player.do("goto [http://site.test/]").text
         assert "chrome-error" in player.do("click <'round'>").url
         assert "'round'" in player.do("go_back").text
 
 
-def test_a_site_that_is_down_or_wrong_is_named():
+def test_site_that_is_down_raises_env_error_with_its_url():
     with serving_pages({"/": "<a href=/>again</a>"}) as port:
         player = Player(port)
         with pytest.raises(EnvError, match=r"/missing answers 404\. Check that the site is up, and its URL"):
@@ -346,27 +349,27 @@ def test_a_site_that_is_down_or_wrong_is_named():
 
 
 @pytest.mark.parametrize(
-    ("headers", "answer", "why"),
+    ("headers", "response", "reason"),
     [
-        ({}, b"", "it ended before it had answered"),
+        ({}, b"", "the connection closed before the response"),
         ({"X-Site-Copy": "mine"}, b"HTTP/1.1 403 Forbidden\r\nx-site-copy-lost: none\r\n\r\ngone", "403 Forbidden"),
         ({"X-Site-Copy": "mine"}, b"HTTP/1.1 502 Bad Gateway\r\n\r\nFossil did not answer.", "502 Bad Gateway"),
         ({}, b"HTTP/1.1 503 Service Unavailable\r\n\r\nMaintenance", "503 Service Unavailable"),
         ({}, b"HTTP/1.1 504 Gateway Timeout\r\n\r\nToo slow", "504 Gateway Timeout"),
     ],
 )
-def test_a_site_that_cannot_do_its_part_ends_the_episode(site, headers, answer, why):
-    """It dies with a request in its hands, or has lost the copy of the session: an error, and never a page."""
-    with dying(answer) as port:
+def test_failed_response_of_a_site_ends_the_episode(site, headers, response, reason):
+    """A closed connection, a gateway error and a lost copy of the site are errors and are never shown as a page."""
+    with serving_bytes(response) as port:
         player = Player(site)
-        player.session.fence.routes["other.test:80"] = Address("127.0.0.1", port, headers)
+        player.session.network_proxy.routes["other.test:80"] = Address("127.0.0.1", port, headers)
         player.start("/")
-        with pytest.raises(EnvError, match=f"a site does not answer: http://other.test/ .*{why}"):
+        with pytest.raises(EnvError, match=f"a site does not answer: http://other.test/ .*{reason}"):
             player.do("goto [http://other.test/]")
         player.close()
 
 
-def test_a_part_of_a_page_that_a_site_cannot_give_leaves_the_page_as_it_is():
+def test_failed_subresource_does_not_end_the_episode():
     async def answer(request):
         if request.path == "/":
             return page("<h1>Here</h1><img src=/picture.png><script>fetch('/data')</script><a href=/>again</a>")
@@ -376,33 +379,34 @@ def test_a_part_of_a_page_that_a_site_cannot_give_leaves_the_page_as_it_is():
         assert "'Here'" in player.do("click <'again'>").text
 
 
-def test_an_answer_that_the_browser_does_not_wait_for_leaves_its_site_up():
-    """The page asks for something and is left before it comes: it is the browser that hangs up."""
+def test_request_aborted_by_the_browser_is_not_an_error_of_the_site():
+    """The agent leaves the page before a response arrives, so the browser closes the connection."""
     with serving(slow) as port, playing(port) as player:
-        sight = player.do("click <'go'>")
-        assert sight.url == f"{SITE}/next" and "heading 'Second'" in sight.text
-        assert (player.session.fence.traffic.requests, player.session.fence.traffic.down) == (3, "")
+        snapshot = player.do("click <'go'>")
+        assert snapshot.url == f"{SITE}/next" and "heading 'Second'" in snapshot.text
+        traffic = player.session.network_proxy.traffic
+        assert (traffic.requests, traffic.site_error) == (3, "")
 
 
-def test_a_context_that_is_not_waited_for_any_more_holds_no_place(site):
-    """A reset that takes too long is cancelled; the browser takes no more sessions, and ends."""
-    browser_pool = Player(site, limits=BrowserLimits(contexts=3, lifetime=77)).browser_pool
+def test_cancelled_lease_releases_its_context(site):
+    """The reset was cancelled by its timeout. Its browser is retired and closes."""
+    browser_pool = Player(site, limits=BrowserLimits(max_open_contexts=3, max_contexts=77)).browser_pool
 
     async def cancelled():
-        room = await browser_pool.context("http://127.0.0.1:9", (800, 600), None)
-        family = family_of(room.browser.process)
+        lease = await browser_pool.lease("http://127.0.0.1:9", (800, 600), None)
+        family = process_tree(lease.browser.process)
         for process in family:
             process.suspend()
-        waiting = asyncio.create_task(browser_pool.context("http://127.0.0.1:9", (800, 600), None))
+        waiting = asyncio.create_task(browser_pool.lease("http://127.0.0.1:9", (800, 600), None))
         await asyncio.sleep(0.3)
         waiting.cancel()
-        (said,) = await asyncio.gather(waiting, return_exceptions=True)
+        (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
         for process in family:
             process.resume()
-        assert isinstance(said, asyncio.CancelledError)
-        assert room.browser.open == 1
-        await room.close()
-        return room.browser
+        assert isinstance(outcome, asyncio.CancelledError)
+        assert lease.browser.open_contexts == 1
+        await lease.close()
+        return lease.browser
 
     browser = asyncio.run_coroutine_threadsafe(cancelled(), browser_pool.loop).result(timeout=60)
     deadline = time.monotonic() + 10
@@ -411,35 +415,35 @@ def test_a_context_that_is_not_waited_for_any_more_holds_no_place(site):
         time.sleep(0.1)
 
 
-def test_what_a_browser_refuses_to_begin_with_costs_no_other_session(site):
+def test_refused_state_does_not_affect_other_sessions(site):
     state = {"cookies": [{"name": "who", "value": "me", "domain": "site.test", "path": "/", "sameSite": "Any"}]}
     with playing(site) as other:
-        with pytest.raises(RefusedError):
-            other.run(other.browser_pool.context("http://127.0.0.1:9", (800, 600), {"origins": [], **state}))
-        browser = other.session._room.browser
+        with pytest.raises(RefusedStateError):
+            other.run(other.browser_pool.lease("http://127.0.0.1:9", (800, 600), {"origins": [], **state}))
+        browser = other.session._lease.browser
         assert (browser.alive, browser.retired) == (True, False)
         assert "'pressed'" in other.do("click <'Press me'>").text
 
 
-def test_a_browser_that_cannot_start_leaves_no_process(site, tmp_path, monkeypatch):
+def test_failed_browser_start_leaves_no_process(site, tmp_path, monkeypatch):
     broken = tmp_path / "chromium"
     broken.write_text("#!/bin/sh\nsleep 1; exit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CHROMIUM", str(broken))
     before = len(psutil.Process().children(recursive=True))
-    player = Player(site, limits=BrowserLimits(contexts=1, lifetime=55))
+    player = Player(site, limits=BrowserLimits(max_open_contexts=1, max_contexts=55))
     with pytest.raises(EnvError, match="does not start"):
         player.start("/")
     player.close()
     assert len(psutil.Process().children(recursive=True)) <= before
 
 
-def test_a_browser_that_is_killed_costs_its_own_sessions_and_is_replaced(site):
-    limits = BrowserLimits(contexts=1, lifetime=100)
+def test_killed_browser_ends_only_its_own_sessions_and_is_replaced(site):
+    limits = BrowserLimits(max_open_contexts=1, max_contexts=100)
     with playing(site, limits=limits) as other:
         player = Player(site, limits=limits)
         player.start("/")
-        player.session._room.browser.kill()
+        player.session._lease.browser.kill()
         with pytest.raises(EnvError, match="the browser of this session has ended"):
             player.do("click <'Press me'>")
         player.close()
@@ -448,11 +452,11 @@ def test_a_browser_that_is_killed_costs_its_own_sessions_and_is_replaced(site):
             assert "'pressed'" in again.do("click <'Press me'>").text
 
 
-def test_a_browser_that_hangs_is_found_and_killed_with_its_tree(site):
-    limits = BrowserLimits(contexts=2, lifetime=100, ping_s=0.2, frozen_s=1.0)
+def test_hung_browser_is_killed_with_all_its_processes(site):
+    limits = BrowserLimits(max_open_contexts=2, max_contexts=100, ping_interval_s=0.2, ping_timeout_s=1.0)
     player = Player(site, limits=limits)
     player.start("/")
-    family = family_of(player.session._room.browser.process)
+    family = process_tree(player.session._lease.browser.process)
     for process in family:
         process.suspend()
     deadline = time.monotonic() + 15
@@ -464,33 +468,33 @@ def test_a_browser_that_hangs_is_found_and_killed_with_its_tree(site):
     player.close()
 
 
-def test_a_worn_browser_is_replaced_after_its_last_session(site):
-    limits = BrowserLimits(contexts=4, lifetime=2)
+def test_retired_browser_closes_after_its_last_session(site):
+    limits = BrowserLimits(max_open_contexts=4, max_contexts=2)
     with playing(site, limits=limits) as first, playing(site, limits=limits) as second:
-        worn = first.session._room.browser
-        assert second.session._room.browser is worn
+        retired = first.session._lease.browser
+        assert second.session._lease.browser is retired
         with playing(site, limits=limits) as third:
-            assert third.session._room.browser is not worn
-        assert worn.alive
+            assert third.session._lease.browser is not retired
+        assert retired.alive
     deadline = time.monotonic() + 10
-    while worn.alive or psutil.pid_exists(worn.process.pid):
+    while retired.alive or psutil.pid_exists(retired.process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def test_many_sessions_play_at_once(site):
+def test_many_sessions_run_in_parallel(site):
     def play(_):
         with playing(site) as player:
             for _ in range(3):
                 player.do("click <'Next'>")
                 player.do("click <'Home'>")
-            return player.sight.url
+            return player.snapshot.url
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(play, range(8))) == [f"{SITE}/"] * 8
 
 
-def test_nothing_is_left_open_after_many_episodes(site):
+def test_many_episodes_leave_no_open_file_descriptors(site):
     player = Player(site)
     player.start("/")
     handles = []
@@ -502,12 +506,12 @@ def test_nothing_is_left_open_after_many_episodes(site):
     assert max(handles[6:]) <= max(handles[:6]) + 2
 
 
-def test_a_fence_that_is_closed_cuts_what_is_open():
+def test_closed_network_proxy_closes_its_connections():
     with serving(hang) as port:
         player = Player(port, View(settle_s=1))
-        begun = time.monotonic()
+        started_at = time.monotonic()
         with pytest.raises(EnvError):
             player.start("/")
         player.close()
-        assert time.monotonic() - begun < 5
-        assert player.session.fence.routes == {"site.test:80": Address("127.0.0.1", port)}
+        assert time.monotonic() - started_at < 5
+        assert player.session.network_proxy.routes == {"site.test:80": Address("127.0.0.1", port)}

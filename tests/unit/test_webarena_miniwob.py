@@ -1,4 +1,4 @@
-"""MiniWoB's pages as tasks: those of the package, with what begins and judges them."""
+"""Tests of the tasks on MiniWoB's pages and of the server of the pages."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -6,8 +6,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from env_adapters.webarena.tasks.miniwob import CORE, LOCATOR, Pages, all_pages, miniwob_tasks, pages_folder
-from env_adapters.webarena.tasks.miniwob_pages import LEFT_OUT, PAGES, TEST_PAGES
+from env_adapters.webarena.tasks.miniwob import CORE, LOCATOR, PageServer, all_pages, miniwob_tasks, pages_folder
+from env_adapters.webarena.tasks.miniwob_pages import EXCLUDED, PAGES, TEST_PAGES
 from verl_agent.errors import ConfigError
 
 needs_pages = pytest.mark.skipif(
@@ -24,7 +24,7 @@ def pages(tmp_path):
     (folder / "miniwob" / "click.html").write_bytes(b"<head>" + CORE + b"</head>")
     (folder / "core" / "core.js").write_text("var core = {};")
     (tmp_path / "secret").write_text("secret")
-    server = Pages(folder)
+    server = PageServer(folder)
     yield server
     server.shutdown()
     server.server_close()
@@ -32,48 +32,47 @@ def pages(tmp_path):
 
 def get(pages, path):
     host, port = pages.routes["miniwob.test:80"]
-    with urlopen(f"http://{host}:{port}{path}") as answer:
-        return answer.read().decode(answer.headers.get_content_charset())
+    with urlopen(f"http://{host}:{port}{path}") as response:
+        return response.read().decode(response.headers.get_content_charset())
 
 
-def test_train_and_test_share_no_page_and_no_seed():
+def test_train_and_test_have_no_page_in_common():
     train, test = miniwob_tasks("train"), miniwob_tasks("test")
     assert len(train) == 560 and len(test) == 120
-    assert not {one["intent_template_id"] for one in train} & {one["intent_template_id"] for one in test}
-    assert len({one["task_id"] for one in (*train, *test)}) == len(train) + len(test)
-    assert {one["category"] for one in train} >= {one["category"] for one in test}
+    assert not {task["intent_template_id"] for task in train} & {task["intent_template_id"] for task in test}
+    assert len({task["task_id"] for task in (*train, *test)}) == len(train) + len(test)
+    assert {task["category"] for task in train} >= {task["category"] for task in test}
 
 
-def test_a_task_is_judged_by_its_own_page():
+def test_task_is_evaluated_on_its_own_page():
     task = miniwob_tasks("train")[0]
     assert task["start_url"] == task["eval"]["reference_url"]
     assert task["eval"]["program_html"][0]["locator"] == LOCATOR
 
 
-def test_every_page_is_played_or_left_out_for_a_reason():
-    listed = list(all_pages())
-    assert len(listed) == 130 == len(PAGES) + sum(map(len, LEFT_OUT.values()))
+def test_every_page_has_tasks_or_a_reason_for_its_exclusion():
+    assert len(list(all_pages())) == 130 == len(PAGES) + sum(len(pages.split()) for pages in EXCLUDED.values())
     assert set(PAGES) > TEST_PAGES
 
 
-def test_an_unknown_split_is_refused():
+def test_unknown_split_raises_config_error():
     with pytest.raises(ConfigError, match="Allowed: train, test"):
         miniwob_tasks("dev")
 
 
-def test_a_page_gets_the_script_behind_the_core(pages):
+def test_page_has_the_script_after_the_core(pages):
     page = get(pages, "/miniwob/click.html?seed=3")
     assert page.index("core.js") < page.index("data-reward") < page.index("</head>")
     assert get(pages, "/core/core.js") == "var core = {};"
 
 
 @pytest.mark.parametrize("path", ["/../secret", "/%2e%2e/secret", "/miniwob/none.html", "/miniwob"])
-def test_nothing_else_is_served(pages, path):
-    assert pages.find(path) is None
+def test_server_reads_no_other_file(pages, path):
+    assert pages.read(path) is None
 
 
 @needs_pages
-def test_the_pages_are_those_of_the_package():
+def test_pages_are_those_of_the_package():
     folder = pages_folder()
     assert {file.stem for file in (folder / "miniwob").glob("*.html")} == set(all_pages())
     for page in PAGES:

@@ -1,4 +1,4 @@
-"""A script by name finds its elements on the page as it is seen."""
+"""Tests of the oracles, whose scripts find elements by role and name in an observation."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
 from env_adapters.webarena.tasks.miniwob_pages import PAGES
-from env_adapters.webarena.tasks.oracle import MAX_SCROLLS, Oracle, OracleError, find
+from env_adapters.webarena.tasks.oracle import MAX_SCROLLS, OracleError, ScriptOracle, find_node
 from verl_agent.types import TaskItem
 
 PAGE = """Tab 0 (current): Shop
@@ -38,36 +38,36 @@ URL: http://shop.test/"""
         ("stop [$12.50]", "stop [$12.50]"),
     ],
 )
-def test_a_line_becomes_an_action(line, action):
+def test_line_of_a_script_becomes_an_action(line, action):
     urls = {"shopping": "http://shop.test", "shopping_admin": "http://admin.test/dashboard"}
-    oracle = Oracle([line], urls)
+    oracle = ScriptOracle([line], urls)
     assert oracle.act(PAGE) == action
     assert oracle.done
 
 
-def test_what_is_out_of_view_is_scrolled_to():
-    oracle = Oracle(['click [link "Logout"]'], {})
+def test_element_out_of_view_is_scrolled_to():
+    oracle = ScriptOracle(['click [link "Logout"]'], {})
     assert oracle.act(PAGE) == "scroll [down]"
     assert oracle.act("[40] link 'Logout'") == "click [40]"
 
 
-def test_what_is_not_there_is_an_error_that_names_the_line():
-    oracle = Oracle(['click [link "Logout"]'], {})
+def test_missing_element_raises_oracle_error_naming_the_line():
+    oracle = ScriptOracle(['click [link "Logout"]'], {})
     for _ in range(MAX_SCROLLS):
         oracle.act(PAGE)
     with pytest.raises(OracleError, match=r"line 1 .*Logout"):
         oracle.act(PAGE)
 
 
-def test_a_script_that_is_over_says_so():
-    oracle = Oracle(["stop []"], {})
+def test_finished_script_raises_oracle_error():
+    oracle = ScriptOracle(["stop []"], {})
     oracle.act(PAGE)
-    with pytest.raises(OracleError, match="at its end"):
+    with pytest.raises(OracleError, match="has ended before the task"):
         oracle.act(PAGE)
 
 
-def test_a_role_has_to_fit():
-    assert find(PAGE, "link", "Add to cart") is None
+def test_find_node_compares_the_role():
+    assert find_node(PAGE, "link", "Add to cart") is None
 
 
 LOGIN = """[1] RootWebArea 'Login'
@@ -81,18 +81,18 @@ LOGIN = """[1] RootWebArea 'Login'
 \t[9] button 'Login'"""
 
 
-def test_a_page_of_miniwob_is_played_by_what_it_says():
+def test_page_oracle_follows_the_instruction_on_the_page():
     act = page_oracle()
     actions = ["type [7] [keli] [0]", "type [8] [3hI] [0]", "click [9]", "stop []"]
     assert [act(LOGIN) for _ in actions] == actions
 
 
-def test_a_page_that_says_something_else_is_an_error_that_tells_what():
+def test_unknown_instruction_raises_oracle_error_quoting_it():
     with pytest.raises(OracleError, match="Drag all circles"):
         page_oracle()("[2] StaticText 'Drag all circles into the black box.'")
 
 
-def test_which_tasks_have_an_oracle():
+def test_embedded_tasks_and_easy_pages_have_an_oracle():
     assert set(PAGES) > SOLVED
     easy, hard = (TaskItem("webarena", f"miniwob:{page}:0") for page in ("click-test", "book-flight"))
     assert MiniWobTasks().oracle(easy) is not None

@@ -1,4 +1,4 @@
-"""Tasks in WebArena's JSON: the 812 are read and split, and what could not be judged is refused by name."""
+"""Tests of tasks in WebArena's JSON format: validation, splits, and the URLs of their sites."""
 
 import asyncio
 import copy
@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.tasks.items import installed_tasks, item_of, items_of
-from env_adapters.webarena.tasks.site_urls import GivenSites
-from env_adapters.webarena.tasks.splits import PAPER_TEST, READING
+from env_adapters.webarena.tasks.items import installed_task_file, make_item, read_items
+from env_adapters.webarena.tasks.site_urls import UserSites
+from env_adapters.webarena.tasks.splits import PAPER_TEST, READ_ONLY_TEMPLATES
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 
@@ -35,31 +35,32 @@ GOOD = {
 
 
 def changed(path, value):
+    """Return a copy of `GOOD` with another value at a path, or without the field if the value is None."""
     task = copy.deepcopy(GOOD)
-    place = task
-    *steps, last = path
-    for step in steps:
-        place = place[step]
+    parent = task
+    *keys, last = path
+    for key in keys:
+        parent = parent[key]
     if value is None:
-        del place[last]
+        del parent[last]
     else:
-        place[last] = value
+        parent[last] = value
     return task
 
 
 def read(tmp_path, tasks):
     file = tmp_path / "tasks.json"
     file.write_text(tasks if isinstance(tasks, str) else json.dumps(tasks))
-    return items_of(file)
+    return read_items(file)
 
 
-def test_a_good_task_becomes_an_item(tmp_path):
+def test_valid_task_becomes_an_item(tmp_path):
     (item,) = read(tmp_path, [GOOD])
     assert (item.env, item.id, item.category, dict(item.data)) == ("webarena", "7", "Shopping", GOOD)
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         (("intent",), None, "task 7: intent is missing."),
         (("start_url",), 3, "task 7: start_url must be a str, got 3."),
@@ -72,38 +73,38 @@ def test_a_good_task_becomes_an_item(tmp_path):
         (
             ("eval", "reference_answers"),
             {"must_include": "x"},
-            "reference_answers.must_include must be texts, got 'x'.",
+            "reference_answers.must_include must be a list of strings, got 'x'.",
         ),
         (("eval", "reference_url"), "", "eval.reference_url is empty."),
         (("eval", "url_note"), "PRED in GOLD", "eval.url_note is 'PRED in GOLD'. Allowed: 'GOLD in PRED'."),
         (("eval", "program_html"), [], "eval.program_html is empty."),
         (("eval", "program_html", 0, "locator"), None, "eval.program_html[0]: locator is missing."),
-        (("eval", "program_html", 0, "locator"), "h1", "program_html[0].locator 'h1' is no script"),
+        (("eval", "program_html", 0, "locator"), "h1", "program_html[0].locator='h1' is not allowed"),
         (
             ("eval", "program_html", 0, "url"),
             "func:os.system('x')",
-            "calls no known helper. Known: reddit_get_post_url",
+            "calls an unknown helper. Allowed: reddit_get_post_url",
         ),
-        (("eval", "program_html", 0, "url"), "func:reddit_get_post_url(f())", "has arguments that are no texts"),
+        (("eval", "program_html", 0, "url"), "func:reddit_get_post_url(f())", "arguments that are not string literals"),
         (("eval", "program_html", 0, "required_contents"), {}, "must have exact_match or must_include, got []"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(tmp_path, path, value, said):
+def test_invalid_task_raises_config_error_naming_the_field(tmp_path, path, value, message):
     with pytest.raises(ConfigError) as error:
         read(tmp_path, [changed(path, value)])
-    assert said in str(error.value) and "tasks.json: task 7" in str(error.value)
+    assert message in str(error.value) and "tasks.json: task 7" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "cannot be read"), ("{}", "must hold a list"), ("[{}]", "has no task_id")]
+    ("text", "message"), [("{", "cannot be read"), ("{}", "must hold a list"), ("[{}]", "has no task_id")]
 )
-def test_a_file_without_tasks_is_refused(tmp_path, text, said):
-    with pytest.raises(ConfigError, match=said):
+def test_file_without_tasks_raises_config_error(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, text)
 
 
-def test_all_812_tasks_are_read():
-    items = items_of(installed_tasks())
+def test_all_812_tasks_are_valid():
+    items = read_items(installed_task_file())
     assert len({item.id for item in items}) == 812
     categories = Counter(item.category for item in items)
     assert categories == {
@@ -111,49 +112,49 @@ def test_all_812_tasks_are_read():
     }  # fmt: skip
 
 
-def test_the_splits_are_the_papers_as_far_as_they_can_be_told():
+def test_splits_follow_the_paper():
     train, test, every = (WebArena().tasks(split) for split in ("train", "test", "all"))
     assert len(every) == 812 and len(test) == 50
     assert Counter(item.category for item in test) == PAPER_TEST
     assert not {item.id for item in train} & {item.id for item in test}
-    assert all(item.data["intent_template_id"] in READING for item in [*train, *test])
+    assert all(item.data["intent_template_id"] in READ_ONLY_TEMPLATES for item in [*train, *test])
     assert abs(len(train) - 372) <= 15
 
 
-def test_with_the_urls_of_some_sites_only_their_tasks_are_listed():
+def test_urls_of_some_sites_select_their_tasks():
     sites = {"shopping": "http://shop.test", "map": "http://map.test"}
     adapter = WebArena(**{"sites": sites, "access": {"logged_out": True}})
     assert {item.category for item in adapter.tasks("train")} == {"Shopping", "Maps"}
 
 
-def test_urls_are_filled_in_everywhere():
-    sites = GivenSites({"shopping": "http://shop.test:7770/", "shopping_admin": "http://shop.test:7780/admin"})
-    world = asyncio.run(sites.open(item_of(GOOD)))
-    filled = world.fill({"a": ["__SHOPPING_ADMIN__/x", "__SHOPPING__"], "b": 3})
+def test_fill_urls_replaces_placeholders_in_nested_values():
+    sites = UserSites({"shopping": "http://shop.test:7770/", "shopping_admin": "http://shop.test:7780/admin"})
+    environment = asyncio.run(sites.open(make_item(GOOD)))
+    filled = environment.fill_urls({"a": ["__SHOPPING_ADMIN__/x", "__SHOPPING__"], "b": 3})
     assert filled == {"a": ["http://shop.test:7780/admin/x", "http://shop.test:7770"], "b": 3}
-    assert list(world.routes) == ["shop.test:7770"]
+    assert list(environment.routes) == ["shop.test:7770"]
 
 
-def test_the_sites_of_a_task_on_which_no_tab_begins_are_named():
-    sites = GivenSites({"shopping": "http://shop.test:7770/", "reddit": "http://forum.test"})
+def test_note_names_the_sites_that_no_tab_starts_on():
+    sites = UserSites({"shopping": "http://shop.test:7770/", "reddit": "http://forum.test"})
     both = GOOD | {"sites": ["shopping", "reddit"], "start_url": "__SHOPPING__/x"}
-    for task, said in (
+    for task, note in (
         (GOOD | {"sites": ["shopping"], "start_url": "__SHOPPING__"}, []),
         (both, ["Other sites of this task: reddit: http://forum.test"]),
         (both | {"start_url": "__SHOPPING__ |AND| __REDDIT__"}, []),
     ):
-        item = item_of(task)
-        assert asyncio.run(sites.open(item)).others(item) == said
+        item = make_item(task)
+        assert asyncio.run(sites.open(item)).other_sites_note(item) == note
 
 
-def test_tasks_of_somebody_who_is_logged_in_are_refused_without_a_login(tmp_path):
+def test_tasks_that_start_logged_in_need_a_login(tmp_path):
     file, sites = tmp_path / "tasks.json", {"shopping_admin": "http://shop.test/admin", "shopping": "http://shop.test"}
-    wanted = {"require_login": True, "storage_state": "./.auth/shopping_state.json"}
-    file.write_text(json.dumps([GOOD | {"task_id": 0, "storage_state": None}, GOOD | {"task_id": 1} | wanted]))
+    login = {"require_login": True, "storage_state": "./.auth/shopping_state.json"}
+    file.write_text(json.dumps([GOOD | {"task_id": 0, "storage_state": None}, GOOD | {"task_id": 1} | login]))
     options = {"tasks": str(file), "sites": sites}
     for access in (None, {"auth": None}):
         with pytest.raises(
-            ConfigError, match=r"access\.auth=null, and tasks begin logged in: 1, such as 1 by shopping"
+            ConfigError, match=r"access\.auth=null, but 1 tasks start logged in \(for example, task 1 with shopping_"
         ):
             WebArena(**options, access=access).tasks("all")
     for access in ({"logged_out": True}, {"auth": str(tmp_path)}):
@@ -161,7 +162,7 @@ def test_tasks_of_somebody_who_is_logged_in_are_refused_without_a_login(tmp_path
     assert WebArena(**{"tasks": "embedded"}).tasks("test")
 
 
-def test_a_file_may_say_which_tasks_are_held_out(tmp_path):
+def test_field_split_assigns_the_tasks_of_a_file(tmp_path):
     file = tmp_path / "tasks.json"
     file.write_text(
         json.dumps([GOOD | {"task_id": n, "split": split} for n, split in enumerate(("train", "test", "dev"))])
@@ -175,13 +176,13 @@ def test_a_file_may_say_which_tasks_are_held_out(tmp_path):
     assert tuple(adapter.splits) == ("train", "test", "all")
 
 
-def test_a_file_that_does_not_say_so_has_no_held_out_tasks(tmp_path):
+def test_file_without_field_split_has_only_the_split_all(tmp_path):
     file = tmp_path / "tasks.json"
     file.write_text(json.dumps([GOOD | {"task_id": n, "intent_template_id": 17} for n in range(3)]))
     adapter = WebArena(tasks=str(file))
     assert len(adapter.tasks("all")) == 3
     for split in ("train", "test"):
-        with pytest.raises(ConfigError, match=f"no task of .* has split='{split}'. Give each a field `split`"):
+        with pytest.raises(ConfigError, match=f"no task of .* has split='{split}'. Add a field `split`"):
             adapter.tasks(split)
     assert tuple(adapter.splits) == ("all",)
     (tmp_path / "ids.txt").write_text("0\n2\n")

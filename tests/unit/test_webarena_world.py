@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from env_adapters.webarena.browser.grammar import parse
-from env_adapters.webarena.grading.evaluators import Ending, string_match
+from env_adapters.webarena.browser.grammar import parse_action
+from env_adapters.webarena.grading.evaluators import FinalState, string_match
 from env_adapters.webarena.sites.served.fossil.dates import dated
 from env_adapters.webarena.sites.siteset import SITES
 from env_adapters.webarena.sites.world import GeneratedWorld, world
@@ -153,7 +153,7 @@ def test_naming_all_that_could_be_meant_is_no_answer():
         if task["eval"]["eval_types"] == ["string_match"]:
             kinds[task["id"].partition(":")[0]].append(task)
     for kind, tasks in kinds.items():
-        answers = {parse(task["oracle"][-1]).text for task in tasks}
+        answers = {parse_action(task["oracle"][-1]).text for task in tasks}
         together = f"stop [{', '.join(sorted(answers))}]"
         assert len(answers) > 1
         assert any(earned(task, together) for task in tasks) == (kind in open_ended), kind
@@ -161,7 +161,7 @@ def test_naming_all_that_could_be_meant_is_no_answer():
 
 def earned(task, action):
     """What an answer earns."""
-    ending = Ending(parse(action).text, None, task["intent"], {})
+    ending = FinalState(parse_action(action).text, None, task["intent"], {})
     return asyncio.run(string_match(task["eval"]["reference_answers"], "", ending, None))
 
 

@@ -1,124 +1,129 @@
-"""Carry out an action on the element or the history of a tab. Knows neither the other tabs nor what is seen."""
+"""Execution of actions on an element or on the history of a tab."""
 
 from playwright.async_api import Error
 
 from env_adapters.webarena.browser.accessibility_tree import Element
 from env_adapters.webarena.browser.grammar import Action, ActionError
 from env_adapters.webarena.browser.network_proxy import NetworkProxy
-from env_adapters.webarena.browser.tab import GoneError, Tab
+from env_adapters.webarena.browser.tab import ElementGoneError, Tab
 from verl_agent.errors import EnvError
 
-SLOW_TYPING = 200
-"""Characters up to which each key is pressed; longer texts are inserted at once."""
+MAX_TYPED_KEYS = 200
+"""Texts of up to this many characters are typed key by key; longer ones are inserted at once."""
 
 
-async def point(tab: Tab, element: Element, action: Action) -> None:
+async def click_or_hover(tab: Tab, element: Element, action: Action) -> None:
     """Click an element, or move the mouse over it.
 
     Raises:
-        ActionError: it is not there any more, or disabled.
+        ActionError: the element has left the page, or is disabled.
     """
     try:
         if action.kind == "click" and element.role == "option":
-            if (came := await tab.choose(element.backend_id, None)) == "chosen":
+            if (outcome := await tab.select_option(element.backend_id, None)) == "chosen":
                 return
-            if came == "disabled":
-                raise ActionError(f"[{action.element}] is disabled.")
-        x, y = await tab.place(element.backend_id)
-    except GoneError:
-        raise ActionError(f"[{action.element}] cannot be reached on this page any more.") from None
+            if outcome == "disabled":
+                raise ActionError(f"[{action.element_id}] is disabled.")
+        x, y = await tab.click_point(element.backend_id)
+    except ElementGoneError:
+        raise ActionError(f"[{action.element_id}] cannot be reached on this page any more.") from None
     await (tab.page.mouse.click(x, y) if action.kind == "click" else tab.page.mouse.move(x, y))
 
 
-async def enter(tab: Tab, element: Element, action: Action) -> None:
-    """Click a field and type, or choose in a list.
+async def type_or_select(tab: Tab, element: Element, action: Action) -> None:
+    """Click a field and type a text, or select the option of a list.
 
     Raises:
-        ActionError: it is not there any more, or the list has no such option.
+        ActionError: the element has left the page, or the list has no option of that name.
     """
     try:
         if element.role in ("combobox", "listbox"):
-            came = await tab.choose(element.backend_id, action.text)
-            if came == "chosen":
+            outcome = await tab.select_option(element.backend_id, action.text)
+            if outcome == "chosen":
                 return
-            if came != "none":
-                raise ActionError(f"[{action.element}] has no option {action.text[:80]!r} to choose.")
-        x, y = await tab.place(element.backend_id)
-    except GoneError:
-        raise ActionError(f"[{action.element}] cannot be reached on this page any more.") from None
+            if outcome != "none":
+                raise ActionError(f"[{action.element_id}] has no option {action.text[:80]!r} to choose.")
+        x, y = await tab.click_point(element.backend_id)
+    except ElementGoneError:
+        raise ActionError(f"[{action.element_id}] cannot be reached on this page any more.") from None
     await tab.page.mouse.click(x, y)
-    await tab.to_end()
-    if len(action.text) <= SLOW_TYPING:
+    await tab.move_cursor_to_end()
+    if len(action.text) <= MAX_TYPED_KEYS:
         await tab.page.keyboard.type(action.text)
     else:
         await tab.page.keyboard.insert_text(action.text)
-    if action.enter:
+    if action.press_enter:
         await tab.page.keyboard.press("Enter")
 
 
-async def begin(tab: Tab, url: str, fence: NetworkProxy, bound_s: float) -> None:
-    """Open a start page.
+async def open_start_page(tab: Tab, url: str, proxy: NetworkProxy, timeout_s: float) -> None:
+    """Open a start page of a task.
 
     Raises:
-        EnvError: it does not come within `bound_s`, or is an error.
+        EnvError: the URL is outside the task's sites, does not respond within `timeout_s`, or returns an HTTP error.
     """
-    if not fence.allows(url):
-        raise EnvError(f"the start page {url} is outside the sites of its task: {', '.join(fence.routes)}.")
+    if not proxy.allows(url):
+        raise EnvError(f"the start page {url} is outside the sites of its task: {', '.join(proxy.routes)}.")
     try:
-        answer = await tab.page.goto(url, wait_until="commit", timeout=bound_s * 1000)
+        response = await tab.page.goto(url, wait_until="commit", timeout=timeout_s * 1000)
     except Error as error:
-        raise EnvError(f"the start page {url} does not come: {reason_of(error)}") from error
-    if answer is not None and answer.status >= 400:
-        down = f": {fence.traffic.down}" if fence.traffic.down else ""
-        raise EnvError(f"the start page {url} answers {answer.status}{down}. Check that the site is up, and its URL.")
+        raise EnvError(f"the start page {url} did not load: {error_reason(error)}") from error
+    if response is not None and response.status >= 400:
+        reason = f"{response.status}: {proxy.traffic.site_error}" if proxy.traffic.site_error else response.status
+        raise EnvError(f"the start page {url} answers {reason}. Check that the site is up, and its URL.")
 
 
-async def go(tab: Tab, url: str, fence: NetworkProxy, bound_s: float) -> str:
-    """Go to a URL; returns why it did not open, "" if it did.
+async def navigate(tab: Tab, url: str, proxy: NetworkProxy, timeout_s: float) -> str:
+    """Open a URL; return why the page did not open, or "" if it did.
 
     Raises:
-        ActionError: it is outside the fence.
-        EnvError: it did not come within `bound_s`.
+        ActionError: the URL is outside the task's sites.
+        EnvError: the page did not respond within `timeout_s`.
     """
-    full = url if "://" in url else f"http://{url}"
-    if not fence.allows(full):
-        sites = ", ".join(name.removesuffix(":80") for name in fence.routes)
+    full_url = url if "://" in url else f"http://{url}"
+    if not proxy.allows(full_url):
+        sites = ", ".join(name.removesuffix(":80") for name in proxy.routes)
         raise ActionError(f"{url[:200]!r} is outside the sites of this task. Allowed: {sites}.")
     try:
-        await tab.page.goto(full, wait_until="commit", timeout=bound_s * 1000)
+        await tab.page.goto(full_url, wait_until="commit", timeout=timeout_s * 1000)
     except Error as error:
-        return _explained(error, full, bound_s)
+        return _navigation_note(error, full_url, timeout_s)
     return ""
 
 
-async def travel(tab: Tab, kind: str, bound_s: float) -> str:
-    """Go back or forward in the history of the tab; returns why the page did not open, "" if it did.
+async def navigate_history(tab: Tab, kind: str, timeout_s: float) -> str:
+    """Go back or forward in the history of the tab; return why the page did not open, or "" if it did.
 
     Raises:
-        ActionError: there is no page to go to.
-        EnvError: it did not come within `bound_s`.
+        ActionError: the history has no page in that direction.
+        EnvError: the page did not respond within `timeout_s`.
     """
-    back, forward = await tab.history()
-    if not (back if kind == "go_back" else forward):
+    has_back, has_forward = await tab.history()
+    if not (has_back if kind == "go_back" else has_forward):
         raise ActionError(f"There is no page to {kind.replace('_', ' ')} to.")
-    move = tab.page.go_back if kind == "go_back" else tab.page.go_forward
+    go = tab.page.go_back if kind == "go_back" else tab.page.go_forward
     try:
-        await move(wait_until="commit", timeout=bound_s * 1000)
+        await go(wait_until="commit", timeout=timeout_s * 1000)
     except Error as error:
-        return _explained(error, "the page", bound_s)
+        return _navigation_note(error, "the page", timeout_s)
     return ""
 
 
-def reason_of(error: Error) -> str:
-    """What went wrong, without Playwright's log of the call."""
+def error_reason(error: Error) -> str:
+    """Return the first line of a Playwright error, without the log of the call."""
     return error.message.strip().partition("\n")[0].removeprefix("Page.goto: ").rstrip(".")
 
 
-def _explained(error: Error, what: str, bound_s: float) -> str:
-    """A page that did not come: what the model is told, unless it is the site or the browser that failed."""
-    reason = reason_of(error)
+def _navigation_note(error: Error, page: str, timeout_s: float) -> str:
+    """Return the note for the model about a page that did not open.
+
+    Raises:
+        EnvError: the site did not respond in time.
+        Error: the page or the browser has closed.
+    """
+    reason = error_reason(error)
     if "Timeout" in reason:
-        raise EnvError(f"{what[:200]} did not come within {bound_s:g} s.") from error
+        raise EnvError(f"{page[:200]} did not come within {timeout_s:g} s.") from error
     if "closed" in reason:
         raise error
     return "" if "ERR_ABORTED" in reason or "interrupted" in reason else f"The page did not open: {reason}."

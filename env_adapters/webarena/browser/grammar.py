@@ -1,10 +1,10 @@
-"""WebArena's actions by element id, read from text. Knows neither a page nor a browser."""
+"""Parser of WebArena's actions by element id."""
 
 import re
 from dataclasses import dataclass
 
 MAX_TEXT = 2_000
-"""Characters that an action may type; more than any form of the tasks asks for."""
+"""Characters that one action may type; no form of the tasks needs more."""
 MAX_URL = 2_000
 MAX_ANSWER = 10_000
 MAX_KEYS = 60
@@ -23,7 +23,7 @@ USAGE = {
     "go_forward": "go_forward",
     "stop": "stop [answer]",
 }
-"""How each action is written."""
+"""Syntax of each action."""
 
 KEYS = {
     name.lower(): name
@@ -34,80 +34,81 @@ KEYS = {
         *("Control", "Shift", "Alt", "Meta"),
     )
 } | {"ctrl": "Control", "cmd": "Meta", "command": "Meta", "esc": "Escape", "del": "Delete", "return": "Enter"}
-"""Keys by their name in small letters."""
+"""Playwright's names of the keys, by their lower-case name or alias."""
 
 
 class ActionError(Exception):
-    """An action that cannot be read or carried out; the text says why, for the model to read."""
+    """An action that cannot be parsed or carried out; the message is shown to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action.
+    """One parsed action.
 
     Attributes:
-        kind: a key of `USAGE`.
-        element: id of the element for `click`, `type` and `hover`, else "".
-        text: what is typed, pressed or answered, the URL to go to, the number of the tab, or up or down.
-        enter: whether Enter is pressed after typing.
+        kind: name of the action, a key of `USAGE`.
+        element_id: id of the element for `click`, `type` and `hover`, else "".
+        text: text to type, keys to press, answer, URL, number of a tab, or direction, depending on `kind`.
+        press_enter: True to press Enter after typing.
     """
 
     kind: str
-    element: str = ""
+    element_id: str = ""
     text: str = ""
-    enter: bool = False
+    press_enter: bool = False
 
     def __str__(self) -> str:
-        """As it is written."""
+        """Return the action in the syntax that `parse_action` reads."""
         if self.kind == "type":
-            return f"type [{self.element}] [{self.text}] [{int(self.enter)}]"
-        argument = self.element or self.text
+            return f"type [{self.element_id}] [{self.text}] [{int(self.press_enter)}]"
+        argument = self.element_id or self.text
         return f"{self.kind} [{argument}]" if argument or self.kind == "stop" else self.kind
 
 
-def parse(text: str) -> Action:
-    """Read one action.
+def parse_action(text: str) -> Action:
+    """Parse one action.
 
-    Brackets may lie inside a text, a missing last argument of `type` means Enter, and case matters in arguments only.
-    The action is read as one line, without the quotes and code marks around it.
+    Arguments may contain brackets. A missing last argument of `type` means Enter. Only arguments are case-sensitive.
+    White space is collapsed to single spaces, because typing a line break would press Enter. Quotes and backticks
+    around the action are dropped.
 
     Raises:
-        ActionError: it is none, or lacks an argument.
+        ActionError: the action is unknown, or an argument is missing or invalid.
 
     Example:
-        >>> parse("type [12] [red [small] shoes]")
-        Action(kind='type', element='12', text='red [small] shoes', enter=True)
+        >>> parse_action("type [12] [red [small] shoes]")
+        Action(kind='type', element_id='12', text='red [small] shoes', press_enter=True)
     """
     line = " ".join(text.split()).strip("`\"' ")
     if not line:
         raise ActionError("No action was found.")
-    name = re.match(r"[A-Za-z_]*", line)[0].lower()  # type: ignore[index]  # it matches the empty text too
+    name = re.match(r"[A-Za-z_]*", line)[0].lower()  # type: ignore[index]  # the pattern matches an empty text too
     if name not in USAGE:
         quoted = line if len(line) <= 60 else line[:59] + "…"
         raise ActionError(f"{quoted!r} is no action. Allowed: {', '.join(USAGE.values())}.")
     rest = line[len(name) :].strip()
     if name in ("click", "hover"):
-        return Action(name, element=_inside(r"\[?\s*(\d+)\s*\]?", rest, name))
+        return Action(name, element_id=_match_argument(r"\[?\s*(\d+)\s*\]?", rest, name))
     if name == "type":
-        return _typing(rest)
+        return _parse_type(rest)
     if name == "stop":
-        return Action(name, text=_bounded(_unwrapped(rest), MAX_ANSWER, "answer"))
+        return Action(name, text=_check_length(_strip_brackets(rest), MAX_ANSWER, "answer"))
     if name == "scroll":
-        return Action(name, text=_inside(r"\[?\s*(?:direction\s*=\s*)?(up|down)\s*\]?", rest.lower(), name))
+        return Action(name, text=_match_argument(r"\[?\s*(?:direction\s*=\s*)?(up|down)\s*\]?", rest.lower(), name))
     if name == "tab_focus":
-        return Action(name, text=_inside(r"\[?\s*(\d{1,4})\s*\]?", rest, name))
+        return Action(name, text=_match_argument(r"\[?\s*(\d{1,4})\s*\]?", rest, name))
     if name == "goto":
-        return Action(name, text=_bounded(_inside(r"\[?\s*(\S+?)\s*\]?", rest, name), MAX_URL, "URL"))
+        return Action(name, text=_check_length(_match_argument(r"\[?\s*(\S+?)\s*\]?", rest, name), MAX_URL, "URL"))
     if name == "press":
-        return Action(name, text=keys(_unwrapped(rest)))
+        return Action(name, text=parse_keys(_strip_brackets(rest)))
     return Action(name)
 
 
-def keys(combination: str) -> str:
-    """A combination of keys in the names that the browser knows; Meta means Control here.
+def parse_keys(combination: str) -> str:
+    """Return a combination of keys in Playwright's names; Meta is replaced by Control.
 
     Raises:
-        ActionError: there is no such key, or it works on the clipboard, which sessions would share.
+        ActionError: a key is unknown, or the combination uses the clipboard, which sessions would share.
     """
     parts = ["+"] if combination == "+" else [part.strip() for part in combination.split("+")]
     names = [KEYS.get(part.lower(), part) for part in parts]
@@ -123,29 +124,27 @@ def keys(combination: str) -> str:
     return "+".join(names)
 
 
-def _typing(rest: str) -> Action:
-    found = re.fullmatch(
-        r"\[?\s*(\d+)\s*\]?\s*\[(.*?)\]\s*(?:\[\s*(?:press_enter_after\s*=\s*)?([01])\s*\])?", rest, re.DOTALL
-    )
-    if found is None:
+def _parse_type(rest: str) -> Action:
+    match = re.fullmatch(r"\[?\s*(\d+)\s*\]?\s*\[(.*?)\]\s*(?:\[\s*(?:press_enter_after\s*=\s*)?([01])\s*\])?", rest)
+    if match is None:
         raise ActionError(f"type was not understood. Write it as: {USAGE['type']}.")
-    text = _bounded(found[2], MAX_TEXT, "text")
-    return Action("type", element=found[1], text=text, enter=found[3] != "0")
+    text = _check_length(match[2], MAX_TEXT, "text")
+    return Action("type", element_id=match[1], text=text, press_enter=match[3] != "0")
 
 
-def _inside(pattern: str, rest: str, name: str) -> str:
-    found = re.fullmatch(pattern, rest)
-    if found is None:
+def _match_argument(pattern: str, rest: str, name: str) -> str:
+    match = re.fullmatch(pattern, rest)
+    if match is None:
         raise ActionError(f"{name} was not understood. Write it as: {USAGE[name]}.")
-    return found[1]
+    return match[1]
 
 
-def _unwrapped(rest: str) -> str:
-    """The text between the outer brackets, or all of it where there are none."""
+def _strip_brackets(rest: str) -> str:
+    """Return the text between the outer brackets, or the text itself if it has none."""
     return rest[1:-1].strip() if rest.startswith("[") and rest.endswith("]") else rest
 
 
-def _bounded(text: str, limit: int, what: str) -> str:
+def _check_length(text: str, limit: int, argument: str) -> str:
     if len(text) > limit:
-        raise ActionError(f"The {what} has {len(text):,} characters; at most {limit:,} are allowed.")
+        raise ActionError(f"The {argument} has {len(text):,} characters; at most {limit:,} are allowed.")
     return text

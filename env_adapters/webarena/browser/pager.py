@@ -1,36 +1,37 @@
-"""A page whose text is too long for one observation, in parts that `scroll` leafs through.
+"""Pagination of a page's text that does not fit into one observation; `scroll` moves between the segments.
 
-Scrolling moves a page by a viewport, and would pass over what of a viewport was not shown.
+The browser scrolls by a whole viewport and would skip the text of a viewport that was not shown.
 """
 
 from collections.abc import Sequence
 
 
 class Pager:
-    """Which part of a text is shown.
+    """Segments of a text and the one that is shown.
 
     Args:
-        most: characters of a part.
+        max_chars: characters of a segment.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_chars: int) -> None:
+        self.max_chars = max_chars
         self.lines: Sequence[str] = ()
         self.starts = [0]
 
-    def show(self, lines: Sequence[str], same: bool = False) -> None:
-        """Begin with another text; of the same one, or of a page that has only changed, the same part stays.
+    def show(self, lines: Sequence[str], keep_position: bool = False) -> None:
+        """Show a text, from its first segment unless the text is unchanged.
 
         Args:
-            lines: of the text.
-            same: whether it is of the page and the place on it that were shown before.
+            lines: lines of the text.
+            keep_position: stay at the current segment even if the text has changed, because it is the text of the
+                same page at the same scroll position.
         """
         if lines != self.lines:
-            self.starts = [start for start in self.starts if start < len(lines)] if same else [0]
+            self.starts = [start for start in self.starts if start < len(lines)] if keep_position else [0]
             self.lines = lines
 
     def turn(self, direction: str) -> bool:
-        """Go to the next part for `down`, to the one before for `up`; False where there is none."""
+        """Show the next segment for `down` or the previous one for `up`; return False if there is no such segment."""
         if direction == "down" and self._end < len(self.lines):
             self.starts.append(self._end)
             return True
@@ -41,26 +42,26 @@ class Pager:
 
     @property
     def start(self) -> int:
-        """Number of the first line that is shown."""
+        """Index of the first line that is shown."""
         return self.starts[-1]
 
     @property
     def text(self) -> str:
-        """The part, and how much is not in it."""
+        """Text of the segment, with notes about the characters before and after it."""
         before, after = self.lines[: self.start], self.lines[self._end :]
-        told = ["\n".join(self.lines[self.start : self._end])[: self.most]]
+        blocks = ["\n".join(self.lines[self.start : self._end])[: self.max_chars]]
         if before:
-            told.insert(0, f"… {_length(before)} characters before are not shown. scroll [up] goes back there.")
+            blocks.insert(0, f"… {_length(before)} characters before are not shown. scroll [up] goes back there.")
         if after:
-            told.append(f"… {_length(after)} more characters are not shown. scroll [down] goes on there.")
-        return "\n".join(told)
+            blocks.append(f"… {_length(after)} more characters are not shown. scroll [down] goes on there.")
+        return "\n".join(blocks)
 
     @property
     def _end(self) -> int:
-        """The line after the last that is shown, of which there is one at least."""
-        end, room = self.start, self.most
-        while end < len(self.lines) and (room >= len(self.lines[end]) or end == self.start):
-            room -= len(self.lines[end]) + 1
+        """Index after the last line that is shown; a segment has at least one line."""
+        end, left = self.start, self.max_chars
+        while end < len(self.lines) and (left >= len(self.lines[end]) or end == self.start):
+            left -= len(self.lines[end]) + 1
             end += 1
         return end
 

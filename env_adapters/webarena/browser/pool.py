@@ -1,7 +1,7 @@
-"""The browsers of a process: each a Chromium that holds many contexts, is watched, replaced when worn, or killed.
+"""Pool of the browsers of a process. Each browser holds many contexts, is health-checked, and is retired or killed.
 
-Playwright's async API lives on one event loop, so there is one, in a thread of its own; sessions of any loop call into
-it by `BrowserPool.run`. Knows contexts, not pages.
+Playwright's async API is bound to one event loop. The pool runs this loop in a thread of its own, and sessions on other
+loops call into it by `BrowserPool.run`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from playwright.async_api import BrowserContext, Error, Playwright, StorageState, async_playwright
 
 from env_adapters.webarena.browser.chromium import find_chromium
-from env_adapters.webarena.browser.process import BrowserLimits, RunningBrowser, end_family, leader
+from env_adapters.webarena.browser.process import BrowserLimits, RunningBrowser, kill_process_tree, main_process
 from verl_agent.errors import EnvError
 
 T = TypeVar("T")
@@ -39,26 +39,26 @@ ARGUMENTS = (
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-"""Names are resolved by no browser: the fences resolve those of the sites. What does not go through a fence fails."""
-DEAD_END = "http://127.0.0.1:9"
-"""Proxy of what belongs to no context; nothing listens there."""
-MARK = "--verl-agent-browser"
-START_S = 30.0
-CLOSE_S = 3.0
+"""Browsers resolve no host names, network proxies do. A request that does not go through a network proxy fails."""
+UNUSED_PROXY = "http://127.0.0.1:9"
+"""Proxy for traffic that belongs to no context; nothing listens on this port."""
+MARK_ARGUMENT = "--verl-agent-browser"
+START_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 3.0
 """Seconds that closing may take; an episode gives its environment five."""
-DIED = "the browser of this session has ended, and the next session gets a new one"
+BROWSER_ENDED = "the browser of this session has ended, and the next session gets a new one"
 log = logging.getLogger(__name__)
 
 
-class RefusedError(EnvError):
-    """A browser that works refuses the cookies or the local storage that a context should begin with."""
+class RefusedStateError(EnvError):
+    """A healthy browser refused the cookies or the local storage for a new context."""
 
 
 class BrowserPool:
-    """Chromiums that are started when they are needed.
+    """Pool of Chromiums that are started on demand.
 
     Args:
-        limits: of each.
+        limits: limits of each browser.
     """
 
     def __init__(self, limits: BrowserLimits) -> None:
@@ -68,37 +68,37 @@ class BrowserPool:
         self._playwright: Playwright | None = None
         self._starting = asyncio.Lock()
         self._watcher: asyncio.Task[None] | None = None
-        # A page comes as ten thousand small objects, for which the collector would look through all that was imported
-        # again and again: most of the time that reading the answer takes.
+        # The response with a page's nodes holds some ten thousand small objects. Their allocation triggers garbage
+        # collections that scan all imported modules again, which takes most of the time of parsing the response.
         gc.freeze()
         threading.Thread(target=self.loop.run_forever, name="browsers", daemon=True).start()
         atexit.register(self.shutdown)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run work on the loop of the browsers, from any other; cancelling the call cancels the work."""
+        """Run a coroutine on the pool's event loop, from any other loop; cancelling the call cancels the coroutine."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
-    async def context(self, proxy: str, size: tuple[int, int], state: StorageState | None) -> "ContextLease":
-        """A fresh context, isolated from all others.
+    async def lease(self, proxy: str, size: tuple[int, int], state: StorageState | None) -> "ContextLease":
+        """Return a lease of a fresh context, isolated from all others.
 
         Args:
-            proxy: through which all goes that it sends.
-            size: of its viewport, CSS pixels.
-            state: cookies and local storage that it begins with.
+            proxy: URL of the proxy for all traffic of the context.
+            size: width and height of its viewport in CSS pixels.
+            state: initial cookies and local storage.
 
         Raises:
-            ConfigError: no Chromium on this machine.
-            RefusedError: `state` is none that a context could begin with.
-            EnvError: it does not start.
+            ConfigError: Chromium is not installed.
+            RefusedStateError: the browser rejects `state`.
+            EnvError: the browser or the context does not start.
         """
         for last in (False, True):
             refused = False
-            browser = await self._free_browser()
-            browser.open += 1
-            browser.opened += 1
+            browser = await self._available_browser()
+            browser.open_contexts += 1
+            browser.all_contexts += 1
             context: BrowserContext | None = None
             try:
-                async with asyncio.timeout(START_S):
+                async with asyncio.timeout(START_TIMEOUT_S):
                     context = await browser.browser.new_context(
                         viewport={"width": size[0], "height": size[1]},
                         device_scale_factor=1,
@@ -109,43 +109,39 @@ class BrowserPool:
                         permissions=[],
                         locale="en-US",
                         timezone_id="UTC",
-                        reduced_motion="reduce",  # nobody sees a transition, and each of its frames is computed
+                        reduced_motion="reduce",  # saves the computing of transitions, which no observation shows
                     )
                 return ContextLease(self, browser, context)
             except (TimeoutError, Error) as error:
-                if not await browser.answers(CLOSE_S):
-                    self._drop(browser)
+                if not await browser.answers(CLOSE_TIMEOUT_S):
+                    self._kill(browser)
                 elif isinstance(error, Error) and state is not None:
                     refused = True
-                    raise RefusedError(_first_line(error)) from error
+                    raise RefusedStateError(_first_line(error)) from error
                 if last:
-                    raise EnvError(f"the browser gave no new context: {_first_line(error)}") from error
+                    raise EnvError(f"the browser did not open a new context: {_first_line(error)}") from error
             finally:
                 if context is None:
-                    if not refused:  # failed, or cancelled: what may still come lies in no room
-                        self.retire(browser)
-                    self.leave(browser)
+                    if not refused:  # failed or cancelled: the browser may still open a context that no lease holds
+                        browser.retired = True
+                    self.release(browser)
         raise AssertionError
 
-    def leave(self, browser: RunningBrowser) -> None:
-        """One of its contexts has closed."""
-        browser.open -= 1
-        if browser.opened >= self.limits.lifetime:
+    def release(self, browser: RunningBrowser) -> None:
+        """Record that a context of the browser has closed; close the browser if it is retired and has no other."""
+        browser.open_contexts -= 1
+        if browser.all_contexts >= self.limits.max_contexts:
             browser.retired = True
-        if browser.retired and not browser.open and browser in self.browsers:
+        if browser.retired and not browser.open_contexts and browser in self.browsers:
             self.browsers.remove(browser)
-            self.loop.create_task(_end(browser))
-
-    def retire(self, browser: RunningBrowser) -> None:
-        """Give it no more contexts, and end it after its last one."""
-        browser.retired = True
+            self.loop.create_task(_close(browser))
 
     def shutdown(self) -> None:
-        """End all; works at the exit of the process, and twice."""
+        """Close all browsers and the driver; a second call has no effect."""
         if not self.loop.is_running():
             return
-        with suppress(Exception):
-            asyncio.run_coroutine_threadsafe(self._shutdown(), self.loop).result(timeout=2 * CLOSE_S)
+        with suppress(Exception):  # at the exit of the process: all browsers are killed below
+            asyncio.run_coroutine_threadsafe(self._shutdown(), self.loop).result(timeout=2 * CLOSE_TIMEOUT_S)
         for browser in self.browsers:
             browser.kill()
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -153,79 +149,82 @@ class BrowserPool:
     async def _shutdown(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
-        await asyncio.gather(*map(_end, self.browsers))
+        await asyncio.gather(*map(_close, self.browsers))
         self.browsers.clear()
         if self._playwright is not None:
             await self._playwright.stop()
 
-    async def _free_browser(self) -> RunningBrowser:
+    async def _available_browser(self) -> RunningBrowser:
         async with self._starting:
-            for dead in [one for one in self.browsers if not one.alive]:
-                self._drop(dead)
-            room = [one for one in self.browsers if self._has_room(one)]
-            if room:
-                return min(room, key=lambda one: one.open)
+            for ended in [browser for browser in self.browsers if not browser.alive]:
+                self._kill(ended)
+            available = [browser for browser in self.browsers if self._has_capacity(browser)]
+            if available:
+                return min(available, key=lambda browser: browser.open_contexts)
             self.browsers.append(await self._start())
             return self.browsers[-1]
 
-    def _has_room(self, browser: RunningBrowser) -> bool:
-        worn = browser.retired or browser.opened >= self.limits.lifetime
-        return not worn and browser.open < self.limits.contexts
+    def _has_capacity(self, browser: RunningBrowser) -> bool:
+        retired = browser.retired or browser.all_contexts >= self.limits.max_contexts
+        return not retired and browser.open_contexts < self.limits.max_open_contexts
 
     async def _start(self) -> RunningBrowser:
         command = find_chromium()
-        mark = f"{MARK}={secrets.token_hex(8)}"
+        mark = f"{MARK_ARGUMENT}={secrets.token_hex(8)}"
         started = None
         try:
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(START_TIMEOUT_S):
                 if self._playwright is None:
                     self._playwright = await async_playwright().start()
                 browser = await self._playwright.chromium.launch(
-                    executable_path=command, args=[*ARGUMENTS, mark], proxy={"server": DEAD_END}, handle_sigint=False
+                    executable_path=command,
+                    args=[*ARGUMENTS, mark],
+                    proxy={"server": UNUSED_PROXY},
+                    handle_sigint=False,
                 )
-                started = RunningBrowser(browser, await browser.new_browser_cdp_session(), leader(mark))
+                started = RunningBrowser(browser, await browser.new_browser_cdp_session(), main_process(mark))
         except (TimeoutError, Error) as error:
             raise EnvError(f"{command} does not start: {_first_line(error)}") from error
         finally:
             if started is None:
-                await self._give_up(mark)
+                await self._clean_up_failed_start(mark)
         if self._watcher is None:
             self._watcher = self.loop.create_task(self._watch())
         return started
 
-    async def _give_up(self, mark: str) -> None:
-        """End what a start that failed has left: a browser, and a driver that drives no other one."""
+    async def _clean_up_failed_start(self, mark: str) -> None:
+        """Kill the browser of a failed start, and stop the driver if it has no other browser."""
         with suppress(EnvError):
-            end_family(leader(mark))
+            kill_process_tree(main_process(mark))
         if self._playwright is not None and not self.browsers:
             driver, self._playwright = self._playwright, None
-            with suppress(Exception):
+            with suppress(Exception):  # the driver may have failed too; the error of the start is raised
                 await driver.stop()
 
     async def _watch(self) -> None:
-        """Kill browsers that hang, and give no more contexts to those that have grown."""
+        """Kill browsers that hang, and retire browsers that use too much memory."""
         while True:
-            await asyncio.sleep(self.limits.ping_s)
-            await asyncio.gather(*map(self._look_at, list(self.browsers)))
+            await asyncio.sleep(self.limits.ping_interval_s)
+            await asyncio.gather(*map(self._check_health, list(self.browsers)))
 
-    async def _look_at(self, browser: RunningBrowser) -> None:
-        if not browser.alive or not await browser.answers(self.limits.frozen_s):
-            log.warning("a browser with %d sessions does not answer, and is killed", browser.open)
-            self._drop(browser)
+    async def _check_health(self, browser: RunningBrowser) -> None:
+        if not browser.alive or not await browser.answers(self.limits.ping_timeout_s):
+            log.warning("a browser with %d sessions does not answer, and is killed", browser.open_contexts)
+            self._kill(browser)
             return
-        if browser.retired and not browser.open and browser in self.browsers:
+        if browser.retired and not browser.open_contexts and browser in self.browsers:
             self.browsers.remove(browser)
-            await _end(browser)
+            await _close(browser)
             return
-        if time.monotonic() < browser.weigh_at:
+        if time.monotonic() < browser.next_memory_check:
             return
-        browser.weigh_at = time.monotonic() + self.limits.weigh_s
-        taken = await asyncio.to_thread(browser.memory_mb)
-        if taken > self.limits.memory_mb and not browser.retired:
-            log.info("a browser holds %.0f MiB and takes no more sessions", taken)
+        browser.next_memory_check = time.monotonic() + self.limits.memory_interval_s
+        memory_mb = await asyncio.to_thread(browser.memory_mb)
+        if memory_mb > self.limits.max_memory_mb and not browser.retired:
+            log.info("a browser uses %.0f MiB and takes no more sessions", memory_mb)
             browser.retired = True
 
-    def _drop(self, browser: RunningBrowser) -> None:
+    def _kill(self, browser: RunningBrowser) -> None:
         browser.kill()
         if browser in self.browsers:
             self.browsers.remove(browser)
@@ -233,32 +232,33 @@ class BrowserPool:
 
 @dataclass(frozen=True, slots=True)
 class ContextLease:
-    """A context, and the browser that it lies in."""
+    """Lease of one context of a browser of the pool."""
 
     browser_pool: BrowserPool
     browser: RunningBrowser
     context: BrowserContext
 
     async def close(self) -> None:
-        """Close the context; a browser that cannot is given no more, and killed if it stays that way."""
+        """Close the context and retire its browser if that fails."""
         try:
-            async with asyncio.timeout(CLOSE_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.context.close()
         except (TimeoutError, Error):
-            self.browser_pool.retire(self.browser)
+            self.browser.retired = True
         finally:
-            self.browser_pool.leave(self.browser)
+            self.browser_pool.release(self.browser)
 
 
 @cache
 def browser_pool(limits: BrowserLimits) -> BrowserPool:
-    """The farm that the sessions of this process share."""
+    """Return the pool that all sessions of this process share."""
     return BrowserPool(limits)
 
 
-async def _end(browser: RunningBrowser) -> None:
+async def _close(browser: RunningBrowser) -> None:
+    """Close a browser and kill whatever is left of it."""
     try:
-        async with asyncio.timeout(CLOSE_S):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await browser.browser.close()
     except (TimeoutError, Error):
         pass

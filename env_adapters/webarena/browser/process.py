@@ -1,4 +1,4 @@
-"""One Chromium with its processes: what it takes, whether it answers, and how it is killed."""
+"""One Chromium with all its processes: health, memory, and how it is killed."""
 
 import asyncio
 import os
@@ -14,79 +14,93 @@ from verl_agent.errors import EnvError
 
 @dataclass(frozen=True, slots=True)
 class BrowserLimits:
-    """When a browser is full, and when it is replaced, once its contexts have closed.
+    """Limits of one browser. A retired browser takes no new contexts and is closed after its last one.
 
     Attributes:
-        contexts: most at once.
-        lifetime: contexts after which it is replaced.
-        memory_mb: MiB of all its processes, shared pages counted once, above which it is replaced.
-        ping_s: seconds between two looks at it.
-        frozen_s: seconds within which it has to answer one, before it is killed.
-        weigh_s: seconds between two measurements of its memory, which cost some milliseconds a process.
+        max_open_contexts: most contexts at the same time.
+        max_contexts: number of contexts, over its lifetime, after which a browser is retired.
+        max_memory_mb: memory in MiB of all its processes, shared pages counted once, above which it is retired.
+        ping_interval_s: seconds between two health checks.
+        ping_timeout_s: seconds after which a health check fails and the browser is killed.
+        memory_interval_s: seconds between two measurements of its memory, each of which takes some milliseconds for
+            every process.
     """
 
-    contexts: int = 16
-    lifetime: int = 400
-    memory_mb: int = 3000
-    ping_s: float = 5.0
-    frozen_s: float = 15.0
-    weigh_s: float = 30.0
+    max_open_contexts: int = 16
+    max_contexts: int = 400
+    max_memory_mb: int = 3000
+    ping_interval_s: float = 5.0
+    ping_timeout_s: float = 15.0
+    memory_interval_s: float = 30.0
 
 
 class RunningBrowser:
-    """One Chromium with its processes. Made by `BrowserPool`."""
+    """One Chromium with all its processes, started by a `BrowserPool`.
+
+    Attributes:
+        open_contexts: number of contexts that are open.
+        all_contexts: number of contexts that it was asked for so far.
+        retired: True if it takes no new contexts.
+        next_memory_check: monotonic time in seconds of the next measurement of its memory.
+    """
 
     def __init__(self, browser: Browser, probe: CDPSession, process: psutil.Process) -> None:
         self.browser, self.process = browser, process
         self._probe = probe
-        self.open = self.opened = 0
+        self.open_contexts = self.all_contexts = 0
         self.retired = False
-        self.weigh_at = 0.0
+        self.next_memory_check = 0.0
 
     @property
     def alive(self) -> bool:
-        """Whether it can be called."""
+        """True while Playwright is connected to it."""
         return self.browser.is_connected()
 
-    async def answers(self, within_s: float) -> bool:
-        """Whether it still does anything."""
+    async def answers(self, timeout_s: float) -> bool:
+        """Return True if it answers a health check within `timeout_s`."""
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(timeout_s):
                 await self._probe.send("Browser.getVersion")
         except (TimeoutError, Error):
             return False
         return True
 
     def memory_mb(self) -> float:
-        """MiB of all its processes; memory that they share counts once."""
-        return sum(map(_proportional_mb, family_of(self.process)))
+        """Return the memory in MiB of all its processes; shared memory counts once."""
+        return sum(map(_proportional_mb, process_tree(self.process)))
 
     def kill(self) -> None:
-        """End it with all its processes, at once."""
-        end_family(self.process)
+        """Kill it with all its processes."""
+        kill_process_tree(self.process)
 
 
-def leader(mark: str) -> psutil.Process:
-    """The process of the browser that was started with `mark`; it leads a process group of its own."""
+def main_process(mark: str) -> psutil.Process:
+    """Return the main process of the browser that was started with the argument `mark`.
+
+    It is the leader of a process group of its own.
+
+    Raises:
+        EnvError: no such process is running.
+    """
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             command = process.cmdline()
-            if mark in command and not any(word.startswith("--type=") for word in command):
+            if mark in command and not any(argument.startswith("--type=") for argument in command):
                 return process
     raise EnvError("the browser ended as soon as it had started.")
 
 
-def end_family(process: psutil.Process) -> None:
-    """Kill a browser's leading process with all its processes, at once."""
-    for one in family_of(process):
+def kill_process_tree(process: psutil.Process) -> None:
+    """Kill the main process of a browser and all its child processes."""
+    for member in process_tree(process):
         with suppress(psutil.Error):
-            one.kill()
+            member.kill()
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def family_of(process: psutil.Process) -> list[psutil.Process]:
-    """A process and all that it started; none if it has ended."""
+def process_tree(process: psutil.Process) -> list[psutil.Process]:
+    """Return a process and all its descendants, or an empty list if it has ended."""
     with suppress(psutil.Error):
         return [process, *process.children(recursive=True)]
     return []
@@ -95,6 +109,6 @@ def family_of(process: psutil.Process) -> list[psutil.Process]:
 def _proportional_mb(process: psutil.Process) -> float:
     try:
         info = process.memory_full_info()
-    except psutil.Error:  # it has just ended
+    except psutil.Error:  # the process has just ended
         return 0.0
     return float(getattr(info, "pss", info.uss) / 2**20)

@@ -1,4 +1,4 @@
-"""Pictures of an episode's steps, in a folder of its own that can be told by its name and by what was done."""
+"""Folder with the screenshots of one episode's steps and the list of its actions."""
 
 import re
 import secrets
@@ -6,28 +6,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 
-class Pictures:
-    """Where the pictures of one episode go.
+class ScreenshotFolder:
+    """Folder with the screenshots of one episode.
 
-    Its folder is called after the task and the second, in UTC, at which the episode began, as its record says
-    (`started_at`). Of samples that began together, `actions.txt` says which is which: it has a line for each step.
+    Its name holds the task and the second (UTC) at which the episode began, as `started_at` in the episode's record.
+    `actions.txt` has one line for each step, which tells apart episodes of the same task that began together.
 
     Args:
-        root: folder of all episodes' pictures.
-        task: id of the item.
+        root: folder of the screenshots of all episodes.
+        task: id of the task.
     """
 
     def __init__(self, root: Path, task: str) -> None:
-        begun = datetime.now(UTC)
+        started_at = datetime.now(UTC)
         name = re.sub(r"[^\w.-]", "_", task)
-        self.folder = root / f"{name}-{begun:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+        self.folder = root / f"{name}-{started_at:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
         self.folder.mkdir(parents=True)
 
-    def note(self, step: int, action: str) -> None:
-        """A step, from 1, takes this action."""
+    def record_action(self, step: int, action: str) -> None:
+        """Append the action of a step to `actions.txt`; the first step is 1."""
         with (self.folder / "actions.txt").open("a", encoding="utf-8") as file:
             file.write(f"{step:03} {' '.join(action.split())}\n")
 
     def path(self, step: int) -> Path:
-        """Where the picture of what a step led to goes; step 0 is the start."""
+        """Return the path of the screenshot taken after a step; step 0 is the start."""
         return self.folder / f"{step:03}.png"

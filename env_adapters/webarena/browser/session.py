@@ -1,4 +1,4 @@
-"""One episode's browser: a context behind a fence, its tabs and the actions on them. Knows no tasks, no rewards."""
+"""Browser session of one episode: a context behind a network proxy, its tabs, and the actions on them."""
 
 import asyncio
 import time
@@ -9,167 +9,169 @@ from typing import Any
 
 from playwright.async_api import Dialog, Download, Error, Page, StorageState
 
+from env_adapters.webarena.browser import actions
 from env_adapters.webarena.browser.accessibility_tree import Element, tab_line
-from env_adapters.webarena.browser.actions import begin, enter, go, point, reason_of, travel
 from env_adapters.webarena.browser.grammar import Action, ActionError
 from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy
-from env_adapters.webarena.browser.pool import DIED, BrowserPool, ContextLease
+from env_adapters.webarena.browser.pool import BROWSER_ENDED, BrowserPool, ContextLease
 from env_adapters.webarena.browser.snapshot import Snapshot, View
-from env_adapters.webarena.browser.tab import ANSWER_S, POLL_S, Tab
+from env_adapters.webarena.browser.tab import POLL_S, PROTOCOL_TIMEOUT_S, Tab
 from env_adapters.webarena.browser.tabs import MAX_TABS, Tabs
 from verl_agent.errors import EnvError
 
-LEAVING_S = 0.5
+CLOSING_S = 0.5
+"""Seconds that the browser may take to report that a tab has closed."""
 MAX_POPUPS = 20
-"""Windows that pages may open, or boxes that they may show, during one action, before the episode ends."""
+"""Most windows and dialogs that pages may open during one action; more end the episode."""
 
 
 class BrowserSession:
-    """One episode's browser. `start` comes first, `close` last; all calls on the loop of the farm.
+    """Browser session of one episode. Call `start` first, `close` last, and all methods on the loop of the pool.
 
     Args:
-        farm: gives the context.
-        routes: where each allowed site listens, see `NetworkProxy`.
-        view: how pages are shown.
+        browser_pool: pool that provides the context.
+        routes: address of each allowed site, see `NetworkProxy`.
+        view: settings with which pages are shown.
     """
 
     def __init__(self, browser_pool: BrowserPool, routes: Mapping[str, Address], view: View) -> None:
-        self.fence = NetworkProxy(routes)
+        self.network_proxy = NetworkProxy(routes)
         self.view = view
-        self._farm = browser_pool
-        self._room: ContextLease | None = None
+        self._browser_pool = browser_pool
+        self._lease: ContextLease | None = None
         self._tabs = Tabs()
         self._elements: Mapping[str, Element] = {}
         self._notes: list[str] = []
         self._popups = 0
-        self._ours = 0
+        self._opening_evaluator_pages = 0
         self._background: set[asyncio.Task[None]] = set()
-        self._fault = ""
+        self._error = ""
 
     @property
     def tab(self) -> Tab:
-        """The tab that is worked in."""
+        """Current tab."""
         if not self._tabs:
-            raise EnvError(self._fault or DIED)
-        return self._tabs.here
+            raise EnvError(self._error or BROWSER_ENDED)
+        return self._tabs.current
 
     @property
     def _alive(self) -> bool:
-        return self._room is not None and self._room.browser.alive
+        return self._lease is not None and self._lease.browser.alive
 
     @property
     def page(self) -> Page:
-        """Playwright's view of it."""
+        """Playwright's page of the current tab."""
         return self.tab.page
 
     async def start(self, urls: Sequence[str], state: StorageState | None = None) -> Snapshot:
-        """Open the start pages, each in a tab, and show the first.
+        """Open each start page in a tab and return a snapshot of the first.
 
         Args:
-            urls: at least one.
-            state: cookies and local storage to begin with.
+            urls: URLs of the start pages, at least one.
+            state: initial cookies and local storage.
 
         Raises:
-            ConfigError: no Chromium.
-            EnvError: a page does not come, or is an error.
+            ConfigError: Chromium is not installed.
+            EnvError: a page does not load, or returns an HTTP error.
         """
-        await self.fence.start()
-        self._room = await self._farm.context(self.fence.url, self.view.size, state)
-        self._room.context.on("page", self._note_page)
+        await self.network_proxy.start()
+        self._lease = await self._browser_pool.lease(self.network_proxy.url, self.view.size, state)
+        self._lease.context.on("page", self._on_page)
         for url in urls:
-            page = await self._guard(self._room.context.new_page())
+            page = await self._guard(self._lease.context.new_page())
             tab = self._tabs.of(page)
             await self._guard(tab.attach())
-            await begin(tab, url, self.fence, self.view.settle_s)
-            await self._guard(tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
-        return await self._see()
+            await actions.open_start_page(tab, url, self.network_proxy, self.view.settle_s)
+            await self._guard(tab.settle(lambda: self.network_proxy.traffic.busy, self.view.settle_s))
+        return await self._observe()
 
     async def act(self, action: Action) -> Snapshot:
-        """Carry out an action and show what comes of it.
+        """Carry out an action and return a snapshot of the result.
 
         Raises:
-            ActionError: it cannot be carried out on this page.
+            ActionError: the action cannot be carried out on this page.
             EnvError: the browser, a site or a page failed.
         """
         self._notes, self._popups = [], 0
         if not self._tabs and self._alive:
             self.check()
             raise ActionError("The page had closed its tab.")
-        before, tab = self.fence.traffic.refusals, self.tab
+        traffic, tab = self.network_proxy.traffic, self.tab
+        refusals = traffic.refusals
         try:
-            async with asyncio.timeout(self.view.settle_s + ANSWER_S):
-                await self._guard(self._do(action))
+            async with asyncio.timeout(self.view.settle_s + PROTOCOL_TIMEOUT_S):
+                await self._guard(self._execute(action))
         except TimeoutError:
             self.check()
             raise EnvError(f"the page {tab.page.url[:200]} does not answer to {action.kind}.") from None
         except EnvError as error:
-            if not await self._left(tab, error):
+            if not await self._tab_has_closed(tab, error):
                 raise
-        sight = await self._see()
-        if self.fence.traffic.refusals > before and action.kind == "goto" and not self.fence.allows(sight.url):
+        snapshot = await self._observe()
+        if traffic.refusals > refusals and action.kind == "goto" and not self.network_proxy.allows(snapshot.url):
             raise ActionError("That address is outside the sites of this task.")
-        return sight
+        return snapshot
 
-    async def look(self) -> Snapshot:
-        """Show the current tab as it is now."""
+    async def observe(self) -> Snapshot:
+        """Return a snapshot of the current tab."""
         self._notes, self._popups = [], 0
-        return await self._see()
+        return await self._observe()
 
     async def screenshot(self, path: Path) -> None:
-        """Write a picture of the viewport."""
+        """Write a picture of the viewport to `path`."""
         with suppress(Error):
             await self.page.screenshot(path=path)
 
-    def words_of(self, element: str) -> str:
-        """What an id stood for in the last text, "" if for nothing."""
-        return self._elements[element].words if element in self._elements else ""
+    def describe_element(self, element_id: str) -> str:
+        """Return the description of an element of the last snapshot, or "" if the id is unknown."""
+        return self._elements[element_id].description if element_id in self._elements else ""
 
     def check(self) -> None:
-        """Raise an EnvError unless sites and pages have done their part so far."""
-        if self.fence.traffic.down:
-            raise EnvError(f"a site does not answer: {self.fence.traffic.down}")
-        if self._fault:
-            raise EnvError(self._fault)
+        """Raise EnvError if a site or a page has failed."""
+        if self.network_proxy.traffic.site_error:
+            raise EnvError(f"a site does not answer: {self.network_proxy.traffic.site_error}")
+        if self._error:
+            raise EnvError(self._error)
 
-    async def keep_tab(self) -> None:
-        """Open an empty tab where pages have closed the last one."""
+    async def ensure_tab(self) -> None:
+        """Open an empty tab if pages have closed the last one."""
         if not self._tabs:
             self.check()
             await self._guard(self._open_tab())
             self._note("The last tab was closed by its page; this one is empty.")
 
-    async def extra_page(self) -> Page:
-        """A page in the same context that is no tab of the agent's, for evaluators; to be closed by the caller."""
-        assert self._room is not None
-        self._ours += 1
+    async def new_evaluator_page(self) -> Page:
+        """Open a page for evaluators that is not a tab of the agent; the caller closes it."""
+        assert self._lease is not None
+        self._opening_evaluator_pages += 1
         try:
-            return await self._room.context.new_page()
+            return await self._lease.context.new_page()
         finally:
-            self._ours -= 1
+            self._opening_evaluator_pages -= 1
 
     async def close(self) -> None:
-        """Give the context back. May be called more than once."""
-        room, self._room = self._room, None
+        """Return the context to the pool and stop the proxy; a second call has no effect."""
+        lease, self._lease = self._lease, None
         try:
-            if room is not None:
-                await room.close()
+            if lease is not None:
+                await lease.close()
         finally:
-            await self.fence.close()
+            await self.network_proxy.close()
 
-    async def _do(self, action: Action) -> None:
+    async def _execute(self, action: Action) -> None:
         match action.kind:
             case "click" | "hover":
-                await point(self.tab, self._find(action.element), action)
+                await actions.click_or_hover(self.tab, self._find(action.element_id), action)
             case "type":
-                await enter(self.tab, self._find(action.element), action)
+                await actions.type_or_select(self.tab, self._find(action.element_id), action)
             case "press":
                 await self.page.keyboard.press(action.text)
             case "scroll":
                 await self.tab.scroll(1 if action.text == "down" else -1)
             case "goto":
-                self._note(await go(self.tab, action.text, self.fence, self.view.settle_s))
+                self._note(await actions.navigate(self.tab, action.text, self.network_proxy, self.view.settle_s))
             case "go_back" | "go_forward":
-                self._note(await travel(self.tab, action.kind, self.view.settle_s))
+                self._note(await actions.navigate_history(self.tab, action.kind, self.view.settle_s))
             case "new_tab":
                 await self._open_tab()
             case "close_tab":
@@ -183,117 +185,116 @@ class BrowserSession:
     async def _open_tab(self) -> None:
         if len(self._tabs) >= MAX_TABS:
             raise ActionError(f"There are {MAX_TABS} tabs already. Close one with close_tab.")
-        assert self._room is not None
-        page = await self._room.context.new_page()
+        assert self._lease is not None
+        page = await self._lease.context.new_page()
         self._popups -= 1
-        self._tabs.work_in(self._tabs.of(page))
+        self._tabs.switch_to(self._tabs.of(page))
 
     async def _close_tab(self) -> None:
         tab = self.tab
-        self._tabs.forget(tab)
+        self._tabs.remove(tab)
         await tab.page.close()
         if not self._tabs:
             await self._open_tab()
         self._tabs.focus(len(self._tabs) - 1)
         await self.page.bring_to_front()
 
-    def _find(self, element: str) -> Element:
-        if element not in self._elements:
-            raise ActionError(f"There is no element [{element}] in the observation.")
-        return self._elements[element]
+    def _find(self, element_id: str) -> Element:
+        if element_id not in self._elements:
+            raise ActionError(f"There is no element [{element_id}] in the observation.")
+        return self._elements[element_id]
 
-    async def _see(self) -> Snapshot:
-        """Show the current tab; where it closes itself, the one that is left, and an empty one after the last."""
+    async def _observe(self) -> Snapshot:
+        """Return a snapshot of the current tab; if the tab closes itself, of the previous or an empty tab."""
         while True:
-            await self.keep_tab()
+            await self.ensure_tab()
             tab = self.tab
             try:
                 return await self._read()
             except EnvError as error:
-                if not await self._left(tab, error):
+                if not await self._tab_has_closed(tab, error):
                     raise
 
-    async def _left(self, tab: Tab, error: EnvError) -> bool:
-        """Whether all that went wrong is that a tab has closed itself; the browser may say so a moment later."""
-        deadline = time.monotonic() + LEAVING_S
+    async def _tab_has_closed(self, tab: Tab, error: EnvError) -> bool:
+        """Return True if an error only means that the tab has closed itself, which is reported a moment later."""
+        deadline = time.monotonic() + CLOSING_S
         while "closed" in str(error) and not tab.page.is_closed() and time.monotonic() < deadline:
             await asyncio.sleep(POLL_S)
-        return tab.page.is_closed() and self._alive and not self._fault and not self.fence.traffic.down
+        return tab.page.is_closed() and self._alive and not (self._error or self.network_proxy.traffic.site_error)
 
     async def _read(self) -> Snapshot:
         """Wait until the current tab has settled, and read it."""
         await self._guard(self.tab.attach())
-        await self._guard(self.tab.settle(lambda: self.fence.traffic.busy, self.view.settle_s))
+        await self._guard(self.tab.settle(lambda: self.network_proxy.traffic.busy, self.view.settle_s))
         self.check()
-        size = None if self.view.whole else self.view.size
+        size = None if self.view.whole_page else self.view.size
         title, text = await self._guard(self.tab.read(size, self.view.show_options, self.view.browser_numbers))
         titles = [title if tab is self.tab else await tab.title() for tab in self._tabs]
         self._elements = text.elements
         self.check()
-        return Snapshot(tab_line(titles, self._tabs.current), text, self.page.url, tuple(self._notes))
+        return Snapshot(tab_line(titles, self._tabs.current_index), text, self.page.url, tuple(self._notes))
 
     async def _guard(self, work: Any) -> Any:
-        """Name what goes wrong with the browser, and end what a page keeps doing."""
+        """Await `work` and convert errors of Playwright to EnvError, or to ActionError for an unknown key."""
         try:
             return await work
         except Error as error:
             self.check()
             if not self._alive:
-                raise EnvError(DIED) from error
-            reason = reason_of(error)
+                raise EnvError(BROWSER_ENDED) from error
+            reason = actions.error_reason(error)
             if "Unknown key" in reason:
                 raise ActionError(f"{reason}.") from error
             raise EnvError(f"the browser: {reason}") from error
 
-    def _note_page(self, page: Page) -> None:
-        """A tab has opened: by an action, or by a page."""
-        if self._ours:
+    def _on_page(self, page: Page) -> None:
+        """Add the tab that an action or a page has opened."""
+        if self._opening_evaluator_pages:
             return
         self._popups += 1
         for other in self._tabs:
-            other.opened()
+            other.stop_waiting_for_window()
         if len(self._tabs) >= MAX_TABS or self._popups > MAX_POPUPS:
             self._note("A page tried to open more tabs than there may be.")
             if self._popups > MAX_POPUPS:
                 self._fail(f"a page opened more than {MAX_POPUPS} windows at once.")
-            self._later(page.close())
+            self._run_in_background(page.close())
             return
         tab = self._tabs.add(page)
-        page.on("dialog", self._note_dialog)
-        page.on("download", self._note_download)
+        page.on("dialog", self._on_dialog)
+        page.on("download", self._on_download)
         page.on("crash", lambda _: self._fail(f"the page {page.url[:200]} crashed."))
-        page.on("close", lambda _: self._tabs.forget(tab))
+        page.on("close", lambda _: self._tabs.remove(tab))
 
-    async def _note_dialog(self, dialog: Dialog) -> None:
-        """Answer a box at once, since the page waits: as Playwright does for WebArena, by dismissing it."""
+    async def _on_dialog(self, dialog: Dialog) -> None:
+        """Close a dialog at once, because the page waits for it; Playwright does the same for WebArena."""
         self._popups += 1
         if self._popups > MAX_POPUPS:
-            self._fail(f"a page showed more than {MAX_POPUPS} boxes at once.")
+            self._fail(f"a page showed more than {MAX_POPUPS} dialogs at once.")
         leaving = dialog.type == "beforeunload"
         if not leaving:
             self._note(f"A box ({dialog.type}) said {dialog.message[:200]!r}; it was closed.")
-        await _quietly(dialog.accept() if leaving or dialog.type == "alert" else dialog.dismiss())
+        await _ignore_errors(dialog.accept() if leaving or dialog.type == "alert" else dialog.dismiss())
 
-    def _note_download(self, download: Download) -> None:
+    def _on_download(self, download: Download) -> None:
         self._note(f"The download of {download.suggested_filename[:100]!r} was refused: downloads are off.")
 
     def _note(self, sentence: str) -> None:
         if sentence and sentence not in self._notes and len(self._notes) < 5:
             self._notes.append(sentence)
 
-    def _later(self, work: Any) -> None:
-        """Do something that nobody waits for."""
-        task = asyncio.ensure_future(_quietly(work))
+    def _run_in_background(self, work: Any) -> None:
+        task = asyncio.ensure_future(_ignore_errors(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def _fail(self, why: str) -> None:
-        """End the episode: nothing that is asked of the context from now on is answered."""
-        if not self._fault and self._room is not None:
-            self._fault = why
-            self._later(self._room.context.close())
+    def _fail(self, reason: str) -> None:
+        """End the episode with an error and close the context."""
+        if not self._error and self._lease is not None:
+            self._error = reason
+            self._run_in_background(self._lease.context.close())
 
 
-async def _quietly(work: Any) -> None:
+async def _ignore_errors(work: Any) -> None:
     with suppress(Error):
         await work

@@ -1,4 +1,4 @@
-"""How pages are shown, and what is seen of one."""
+"""Snapshot of a page after an action, and the settings with which pages are shown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ from env_adapters.webarena.browser.accessibility_tree import PageText
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How pages are shown.
+    """Settings with which pages are shown.
 
     Attributes:
-        size: width and height of the viewport, CSS pixels.
-        whole: show the whole page, not only what is in the viewport.
+        size: width and height of the viewport in CSS pixels.
+        whole_page: show the whole page instead of the viewport.
         settle_s: seconds that a page may take to settle after an action.
-        show_options: show the options of closed lists too.
-        browser_numbers: number the elements as the browser does, and not from 1 on each page.
+        show_options: show the options of closed lists.
+        browser_numbers: use the browser's node numbers instead of numbers from 1 on each page.
     """
 
     size: tuple[int, int] = (1280, 720)
-    whole: bool = False
+    whole_page: bool = False
     settle_s: float = 10.0
     show_options: bool = False
     browser_numbers: bool = False
@@ -27,13 +27,13 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is seen after an action.
+    """Open tabs and text of the current page after an action.
 
     Attributes:
-        tabs: the titles of the open tabs.
-        page: the text of the current one.
-        url: its address.
-        notes: what else happened, in sentences.
+        tabs: line with the titles of the open tabs.
+        page: text of the page in the current tab.
+        url: URL of that page.
+        notes: sentences about other events during the action.
     """
 
     tabs: str
@@ -43,5 +43,5 @@ class Snapshot:
 
     @property
     def text(self) -> str:
-        """Titles and text, as WebArena writes them."""
+        """Tabs and page in WebArena's format."""
         return self.tabs + "\n\n" + "\n".join(self.page.lines)

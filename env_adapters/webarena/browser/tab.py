@@ -1,7 +1,4 @@
-"""One tab: what it shows, whether it is still loading, and what can be done to an element of it.
-
-Knows Playwright and the DevTools protocol, and no actions.
-"""
+"""One tab of a browser: its text, its loading state, and operations on its elements through the DevTools protocol."""
 
 import asyncio
 import time
@@ -11,20 +8,20 @@ from typing import Any
 
 from playwright.async_api import CDPSession, Error, Page
 
-from env_adapters.webarena.browser.accessibility_tree import Numbers, PageText, page_text, rects
+from env_adapters.webarena.browser.accessibility_tree import NodeNumbers, PageText, build_page_text, layout_rects
 from verl_agent.errors import EnvError
 
 QUIET_MS = 40
 """Milliseconds without a change of the document after which it counts as settled."""
 MOVING_MS = 400
-"""Milliseconds after which a document that keeps changing by itself is taken as it is."""
+"""Milliseconds after which a document that keeps changing counts as settled."""
 POLL_S = 0.015
-ANSWER_S = 8.0
-"""Seconds that a page may take to answer a question of the browser; one that takes longer hangs."""
-TITLE_S = 1.0
-OPENING_S = 1.0
-"""Seconds that a window which a page opens is waited for."""
-SETTLED = f"""new Promise(done => {{
+PROTOCOL_TIMEOUT_S = 8.0
+"""Seconds after which a page that does not answer a DevTools command counts as hung."""
+TITLE_TIMEOUT_S = 1.0
+WINDOW_OPEN_S = 1.0
+"""Seconds to wait for a window that a page opens."""
+WAIT_UNTIL_STABLE = f"""new Promise(done => {{
   const begun = performance.now();
   const over = () => {{ clearTimeout(timer); watch.disconnect(); done(document.readyState); }};
   let timer = setTimeout(over, {QUIET_MS});
@@ -38,26 +35,27 @@ SCROLL = """sign => {
   const page = document.scrollingElement || document.body;
   page.scrollTop += sign * window.innerHeight;
 }"""
-CHOOSE = """function(wanted) {
-  const clean = text => text.trim().replace(/\\s+/g, ' ').toLowerCase();
+SELECT_OPTION = """function(label) {
+  const normalize = text => text.trim().replace(/\\s+/g, ' ').toLowerCase();
   let list = this, option = null;
-  if (this.tagName === 'OPTION' && wanted === null) { list = this.closest('select'); option = this; }
+  if (this.tagName === 'OPTION' && label === null) { list = this.closest('select'); option = this; }
   if (!list || list.tagName !== 'SELECT') return 'none';
   if (list.disabled) return 'disabled';
-  if (wanted !== null) {
-    const options = [...list.options], word = clean(wanted);
-    option = options.find(one => clean(one.label) === word) || options.find(one => clean(one.label).startsWith(word));
+  if (label !== null) {
+    const options = [...list.options], prefix = normalize(label);
+    const labelOf = option => normalize(option.label);
+    option = options.find(one => labelOf(one) === prefix) || options.find(one => labelOf(one).startsWith(prefix));
     if (!option) return 'missing';
   }
   if (option.disabled) return 'disabled';
   list.focus();
-  option.selected = !list.multiple || wanted !== null || !option.selected;
+  option.selected = !list.multiple || label !== null || !option.selected;
   list.dispatchEvent(new Event('input', {bubbles: true}));
   list.dispatchEvent(new Event('change', {bubbles: true}));
   return 'chosen';
 }"""
-"""Choosing in a list, since its menu is drawn by the system and not by the page. Answers what came of it."""
-TO_END = """(() => {
+"""Selects an option of a list, because the system draws its menu and a click cannot reach it. Returns the outcome."""
+MOVE_CURSOR_TO_END = """(() => {
   const field = document.activeElement, chosen = getSelection();
   if (field.matches('input, textarea')) {
     const end = field.value.length;
@@ -68,204 +66,219 @@ TO_END = """(() => {
     chosen.collapseToEnd();
   }
 })()"""
-"""A field of numbers, for one, does not say where its cursor is; `End` does it there."""
-LOADING = ("Page.frameRequestedNavigation", "Page.frameStartedNavigating", "Page.frameStartedLoading")
-DONE = ("Page.frameStoppedLoading", "Page.frameDetached")
+"""Some fields (for example, number fields) do not expose their cursor; the key `End` moves it there."""
+LOADING_EVENTS = ("Page.frameRequestedNavigation", "Page.frameStartedNavigating", "Page.frameStartedLoading")
+LOADED_EVENTS = ("Page.frameStoppedLoading", "Page.frameDetached")
 
 
-class GoneError(Exception):
-    """An element is not on the page any more, or has no place on it."""
-
-
-def gone(error: Error) -> Exception:
-    """What the failure of a question about an element means: that the element is gone, or the whole page."""
-    return error if "closed" in error.message else GoneError()
+class ElementGoneError(Exception):
+    """An element has left the page, or has no area to click on."""
 
 
 class Tab:
-    """One tab. `attach` comes first.
+    """One tab of a session. Call `attach` before any other method.
 
     Args:
-        page: Playwright's view of it.
+        page: Playwright's page of the tab.
     """
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self._client: CDPSession | None = None
-        self._loading: set[str] = set()
-        self._arriving = ""
-        self._opens_until = 0.0
-        self._main = ""
-        self._numbers = Numbers()
+        self._loading_frames: set[str] = set()
+        self._requested_url = ""
+        self._window_deadline = 0.0
+        self._main_frame = ""
+        self._numbers = NodeNumbers()
 
     @property
     def loading(self) -> bool:
-        """Whether a document, in any frame, or a window that the page opens is on its way."""
-        return bool(self._loading) or time.monotonic() < self._opens_until
+        """True while a frame loads or a window that the page has opened is awaited."""
+        return bool(self._loading_frames) or time.monotonic() < self._window_deadline
 
     async def attach(self) -> None:
-        """Listen to the page; twice is no error."""
+        """Subscribe to the events of the page; a second call has no effect."""
         if self._client is not None:
             return
         client = await self.page.context.new_cdp_session(self.page)
-        for name in LOADING:
-            client.on(name, self._note_loading)
-        for name in DONE:
-            client.on(name, self._note_done)
-        client.on("Page.frameNavigated", self._note_arrival)
-        client.on("Page.windowOpen", self._note_opening)
+        for name in LOADING_EVENTS:
+            client.on(name, self._on_loading)
+        for name in LOADED_EVENTS:
+            client.on(name, self._on_loaded)
+        client.on("Page.frameNavigated", self._on_navigated)
+        client.on("Page.windowOpen", self._on_window_open)
         await client.send("Page.enable")
         tree = await client.send("Page.getFrameTree")
-        self._main = tree["frameTree"]["frame"]["id"]
+        self._main_frame = tree["frameTree"]["frame"]["id"]
         self._client = client
 
-    def opened(self) -> None:
-        """A window that this page may have asked for is there."""
-        self._opens_until = 0.0
+    def stop_waiting_for_window(self) -> None:
+        """Record that a window has opened, so that this page no longer waits for one."""
+        self._window_deadline = 0.0
 
     async def title(self) -> str:
-        """The title, or "" where the page does not say."""
+        """Return the title, or "" if the page does not answer in time."""
         try:
-            async with asyncio.timeout(TITLE_S):
+            async with asyncio.timeout(TITLE_TIMEOUT_S):
                 return " ".join((await self.page.title()).split())
         except (TimeoutError, Error):
             return ""
 
-    async def settle(self, busy: Callable[[], bool], bound_s: float) -> None:
-        """Wait until nothing loads, the network is quiet and the document does not change, for `bound_s` at most.
+    async def settle(self, busy: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until nothing loads, the network is idle and the document is stable, or until `timeout_s` have passed.
+
+        Args:
+            busy: returns True while the network is in use.
+            timeout_s: most seconds to wait.
 
         Raises:
-            EnvError: the page does not answer, or the document that was asked for does not come.
+            EnvError: the page does not answer, or a requested document has not loaded.
         """
-        deadline = time.monotonic() + bound_s
+        deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             if self.loading or busy():
                 await asyncio.sleep(min(POLL_S, left))
                 continue
-            with suppress(TimeoutError):  # the document before may not answer while another is awaited
+            with suppress(TimeoutError):  # the old document may not answer while the next one loads
                 async with asyncio.timeout(left):
-                    await self._still()
+                    await self._wait_until_stable()
             if not (self.loading or busy()):
                 return
-        if self._arriving:
-            raise EnvError(f"{self._arriving[:200]} did not come within {bound_s:g} s.")
+        if self._requested_url:
+            raise EnvError(f"{self._requested_url[:200]} did not come within {timeout_s:g} s.")
 
     async def read(
         self, size: tuple[int, int] | None, show_options: bool = False, browser_numbers: bool = False
     ) -> tuple[str, PageText]:
-        """The title and the text of the page.
+        """Return the title and the text of the page.
 
         Args:
-            size: of the viewport, to read only what is in it; None for the whole page.
-            show_options: show the options of closed lists too.
-            browser_numbers: number the elements as the browser does.
+            size: width and height of the viewport in CSS pixels; None to read the whole page.
+            show_options: show the options of closed lists.
+            browser_numbers: use the browser's node numbers.
+
+        Raises:
+            EnvError: the page cannot be read.
         """
         for tries_left in (2, 1, 0):
             try:
-                # In this order the nodes are numbered as they stand in the document. Where the accessibility domain is
-                # enabled, they are numbered while the page loads, and differently each time.
+                # This order numbers the nodes in document order. An enabled accessibility domain would number them
+                # while the page loads, and differently each time.
                 snapshot, tree = await asyncio.gather(
-                    self._ask("DOMSnapshot.captureSnapshot", computedStyles=[]),
-                    self._ask("Accessibility.getFullAXTree"),
+                    self._send("DOMSnapshot.captureSnapshot", computedStyles=[]),
+                    self._send("Accessibility.getFullAXTree"),
                 )
                 document = snapshot["documents"][0]
                 index = document.get("title", -1)
                 title = " ".join(snapshot["strings"][index].split()) if index >= 0 else ""
                 numbers = None if browser_numbers else self._numbers
-                return title, page_text(tree["nodes"], rects(document), size, show_options, numbers)
-            except (Error, KeyError, IndexError) as error:  # another document has come in between
+                return title, build_page_text(tree["nodes"], layout_rects(document), size, show_options, numbers)
+            except (Error, KeyError, IndexError) as error:  # the document was replaced during the two commands
                 if not tries_left or self.page.is_closed():
                     raise EnvError(f"the page cannot be read: {str(error).partition(chr(10))[0]}") from error
                 await asyncio.sleep(POLL_S)
         raise AssertionError
 
-    async def place(self, backend_id: int) -> tuple[float, float]:
-        """Bring an element into view, and say where to click on it, in CSS pixels of the viewport.
+    async def click_point(self, backend_id: int) -> tuple[float, float]:
+        """Scroll an element into view and return the point to click, in CSS pixels relative to the viewport.
 
         Raises:
-            GoneError: it is not on the page any more, or takes no room.
+            ElementGoneError: the element has left the page, or has no area.
         """
         try:
-            await self._ask("DOM.scrollIntoViewIfNeeded", backendNodeId=backend_id)
-            quads = (await self._ask("DOM.getContentQuads", backendNodeId=backend_id))["quads"]
+            await self._send("DOM.scrollIntoViewIfNeeded", backendNodeId=backend_id)
+            quads = (await self._send("DOM.getContentQuads", backendNodeId=backend_id))["quads"]
         except Error as error:
-            raise gone(error) from error
+            raise _element_error(error) from error
         for quad in quads:
             xs, ys = quad[0::2], quad[1::2]
             if max(xs) - min(xs) > 0 and max(ys) - min(ys) > 0:
                 return sum(xs) / 4, sum(ys) / 4
-        raise GoneError
+        raise ElementGoneError
 
-    async def choose(self, backend_id: int, wanted: str | None) -> str:
-        """Choose in a list: the option that the node is, or the one of the list that is called `wanted`.
+    async def select_option(self, backend_id: int, label: str | None) -> str:
+        """Select an option of a list.
+
+        Args:
+            backend_id: node of the option, or of the list if `label` is given.
+            label: label of the option, or its beginning.
 
         Returns:
-            `chosen`; `none` if the node is no list or option, `missing` if there is no such option, `disabled`.
+            `chosen`, `disabled`, `missing` if the list has no such option, or `none` if the node is not a list or an
+            option.
+
+        Raises:
+            ElementGoneError: the element has left the page.
         """
         try:
-            node = await self._ask("DOM.resolveNode", backendNodeId=backend_id)
-            answer = await self._ask(
+            node = await self._send("DOM.resolveNode", backendNodeId=backend_id)
+            response = await self._send(
                 "Runtime.callFunctionOn",
                 objectId=node["object"]["objectId"],
-                functionDeclaration=CHOOSE,
-                arguments=[{"value": wanted}],
+                functionDeclaration=SELECT_OPTION,
+                arguments=[{"value": label}],
                 returnByValue=True,
                 userGesture=True,
             )
         except Error as error:
-            raise gone(error) from error
-        return str(answer["result"].get("value", "none"))
+            raise _element_error(error) from error
+        return str(response["result"].get("value", "none"))
 
-    async def to_end(self) -> None:
-        """Put the cursor behind the text of the field in focus; where the page has selected it, typing replaces it."""
-        with suppress(Error):  # the click has led to another page
-            answer = await self._ask("Runtime.evaluate", expression=TO_END, returnByValue=True)
-            if answer["result"].get("value") == "by key":
+    async def move_cursor_to_end(self) -> None:
+        """Move the cursor to the end of the focused field; text that the page has selected stays selected."""
+        with suppress(Error):  # the click has opened another page
+            response = await self._send("Runtime.evaluate", expression=MOVE_CURSOR_TO_END, returnByValue=True)
+            if response["result"].get("value") == "by key":
                 await self.page.keyboard.press("End")
 
     async def history(self) -> tuple[bool, bool]:
-        """Whether there is a page to go back to, and one to go forward to."""
-        answer = await self._ask("Page.getNavigationHistory")
-        here = answer["currentIndex"]
-        blank = answer["entries"][0]["url"] == "about:blank"  # the tab began with it
-        return here > blank, here + 1 < len(answer["entries"])
+        """Return True for each direction, back and forward, in which the history has a page."""
+        response = await self._send("Page.getNavigationHistory")
+        current = response["currentIndex"]
+        first = int(response["entries"][0]["url"] == "about:blank")  # a new tab starts with this entry
+        return current > first, current + 1 < len(response["entries"])
 
     async def scroll(self, sign: int) -> None:
         """Scroll by the height of the viewport, down for 1 and up for -1."""
-        await self._ask("Runtime.evaluate", expression=f"({SCROLL})({sign})")
+        await self._send("Runtime.evaluate", expression=f"({SCROLL})({sign})")
 
-    async def _still(self) -> None:
-        """Wait until the document stops changing; one that is replaced meanwhile is no error."""
+    async def _wait_until_stable(self) -> None:
+        """Wait until the document stops changing or is replaced."""
         with suppress(Error):
-            await self._ask("Runtime.evaluate", expression=SETTLED, awaitPromise=True, returnByValue=True)
+            await self._send("Runtime.evaluate", expression=WAIT_UNTIL_STABLE, awaitPromise=True, returnByValue=True)
 
-    async def _ask(self, method: str, **parameters: Any) -> Any:
+    async def _send(self, method: str, **parameters: Any) -> Any:
         assert self._client is not None
         try:
-            async with asyncio.timeout(ANSWER_S):
-                # The public `send` looks through the whole answer, some ten thousand values, for objects of
-                # Playwright's, of which the protocol has none: half of the time that reading a page takes here.
+            async with asyncio.timeout(PROTOCOL_TIMEOUT_S):
+                # The public `send` searches the whole response, some ten thousand values, for Playwright's own
+                # objects. The protocol has none, and the search takes half of the time of reading a page.
                 return await self._client._impl_obj.send(method=method, params=parameters, timeout=0)
         except TimeoutError:
             raise EnvError(
-                f"the page {self.page.url[:200]} does not answer: {method} took more than {ANSWER_S:g} s."
+                f"the page {self.page.url[:200]} does not answer: {method} took more than {PROTOCOL_TIMEOUT_S:g} s."
             ) from None
 
-    def _note_opening(self, event: dict[str, Any]) -> None:
-        """The page opens a window, which arrives as a tab later; one that is blocked never does."""
-        self._opens_until = time.monotonic() + OPENING_S
+    def _on_window_open(self, event: dict[str, Any]) -> None:
+        """Wait for the window that the page opens; a blocked window never arrives."""
+        self._window_deadline = time.monotonic() + WINDOW_OPEN_S
 
-    def _note_loading(self, event: dict[str, Any]) -> None:
-        self._loading.add(event["frameId"])
-        if event["frameId"] == self._main and "url" in event:
-            self._arriving = event["url"]
+    def _on_loading(self, event: dict[str, Any]) -> None:
+        self._loading_frames.add(event["frameId"])
+        if event["frameId"] == self._main_frame and "url" in event:
+            self._requested_url = event["url"]
 
-    def _note_done(self, event: dict[str, Any]) -> None:
-        self._loading.discard(event["frameId"])
-        if event["frameId"] == self._main:
-            self._arriving = ""
+    def _on_loaded(self, event: dict[str, Any]) -> None:
+        self._loading_frames.discard(event["frameId"])
+        if event["frameId"] == self._main_frame:
+            self._requested_url = ""
 
-    def _note_arrival(self, event: dict[str, Any]) -> None:
-        if event["frame"]["id"] == self._main:
-            self._arriving = ""
-            self._numbers.forget()
+    def _on_navigated(self, event: dict[str, Any]) -> None:
+        if event["frame"]["id"] == self._main_frame:
+            self._requested_url = ""
+            self._numbers.reset()
+
+
+def _element_error(error: Error) -> Exception:
+    """Return the meaning of an error of a command on an element: the page has closed, or the element is gone."""
+    return error if "closed" in error.message else ElementGoneError()

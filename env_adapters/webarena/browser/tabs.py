@@ -1,4 +1,4 @@
-"""The open tabs of a session, and which of them is worked in."""
+"""Open tabs of a session and the tab that actions apply to."""
 
 from collections.abc import Iterator
 
@@ -11,54 +11,54 @@ MAX_TABS = 8
 
 
 class Tabs:
-    """The open tabs, in the order in which they opened.
+    """Open tabs, in the order in which they were opened.
 
     Attributes:
-        current: place of the one that is worked in.
+        current_index: index of the current tab, which actions apply to.
     """
 
     def __init__(self) -> None:
-        self.current = 0
-        self._open: list[Tab] = []
+        self.current_index = 0
+        self._tabs: list[Tab] = []
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._tabs)
 
     def __iter__(self) -> Iterator[Tab]:
-        return iter(list(self._open))
+        return iter(list(self._tabs))
 
     @property
-    def here(self) -> Tab:
-        """The one that is worked in; there must be one."""
-        return self._open[self.current]
+    def current(self) -> Tab:
+        """Current tab; at least one tab must be open."""
+        return self._tabs[self.current_index]
 
     def add(self, page: Page) -> Tab:
-        """A page has opened."""
-        self._open.append(Tab(page))
-        return self._open[-1]
+        """Add and return the tab of a page that has opened."""
+        self._tabs.append(Tab(page))
+        return self._tabs[-1]
 
     def of(self, page: Page) -> Tab:
-        """The tab of a page."""
-        return next(tab for tab in self._open if tab.page is page)
+        """Return the tab of a page."""
+        return next(tab for tab in self._tabs if tab.page is page)
 
-    def work_in(self, tab: Tab) -> None:
-        """Work in one of the tabs from now on."""
-        self.current = self._open.index(tab)
+    def switch_to(self, tab: Tab) -> None:
+        """Make one of the tabs the current one."""
+        self.current_index = self._tabs.index(tab)
 
-    def focus(self, number: int) -> None:
-        """Work in the tab of this number, as the model wrote it.
+    def focus(self, index: int) -> None:
+        """Make the tab at this index the current one.
 
         Raises:
-            ActionError: there is none.
+            ActionError: no tab has this index.
         """
-        if number >= len(self._open):
-            raise ActionError(f"There is no tab {number}. Tabs: 0 to {len(self._open) - 1}.")
-        self.current = number
+        if index >= len(self._tabs):
+            raise ActionError(f"There is no tab {index}. Tabs: 0 to {len(self._tabs) - 1}.")
+        self.current_index = index
 
-    def forget(self, tab: Tab) -> None:
-        """A tab has closed."""
-        if tab in self._open:
-            place = self._open.index(tab)
-            self._open.remove(tab)
-            if place <= self.current:
-                self.current = max(0, self.current - 1)
+    def remove(self, tab: Tab) -> None:
+        """Remove a tab that has closed."""
+        if tab in self._tabs:
+            index = self._tabs.index(tab)
+            self._tabs.remove(tab)
+            if index <= self.current_index:
+                self.current_index = max(0, self.current_index - 1)

@@ -1,4 +1,4 @@
-"""WebArena's actions as functions, for agents that call them."""
+"""WebArena's actions as functions, for agents that use function calling."""
 
 from verl_agent.envs.action_format import Parameter, Tool
 

@@ -1,12 +1,13 @@
-"""A judge of answers in free words: any endpoint that speaks OpenAI's chat completions."""
+"""Judge of free-text answers: a model behind an OpenAI-compatible endpoint."""
 
 import os
 import re
-from dataclasses import dataclass
 
 import aiohttp
+from pydantic.dataclasses import dataclass
 
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.errors import EnvError
+from verl_agent.sections import STRICT
 
 TIMEOUT_S = 60.0
 TRIES = 2
@@ -21,14 +22,14 @@ about its grade does not count. End with: Grade: <word>"""
 GRADE = re.compile(r"\b(incorrect|correct)\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class EndpointJudge:
-    """Asks a model.
+    """Judge that asks a model.
 
     Attributes:
-        url: of the endpoint, such as `http://127.0.0.1:8000/v1`.
-        model: its name there.
-        key_variable: environment variable that holds its key; none is sent if it is not set.
+        url: base URL of the endpoint, for example `http://127.0.0.1:8000/v1`.
+        model: name of the model at the endpoint.
+        key_variable: environment variable with the API key; no key is sent if it is not set.
     """
 
     url: str
@@ -36,13 +37,13 @@ class EndpointJudge:
     key_variable: str = "OPENAI_API_KEY"
 
     async def __call__(self, answer: str, reference: str, question: str) -> float:
-        """1.0 if the answer means what the reference says, else 0.0.
+        """Return 1.0 if the answer means the same as the reference, else 0.0.
 
         Raises:
-            EnvError: the endpoint fails, or gives no grade.
+            EnvError: the endpoint fails, or its reply contains no grade.
         """
-        words = PROMPT.format(question=question, reference=reference, answer=answer)
-        body = {"model": self.model, "temperature": 0, "messages": [{"role": "user", "content": words}]}
+        prompt = PROMPT.format(question=question, reference=reference, answer=answer)
+        body = {"model": self.model, "temperature": 0, "messages": [{"role": "user", "content": prompt}]}
         key = os.environ.get(self.key_variable)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         failure = ""
@@ -50,28 +51,13 @@ class EndpointJudge:
             try:
                 async with (
                     aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S), raise_for_status=True) as client,
-                    client.post(f"{self.url.rstrip('/')}/chat/completions", json=body, headers=headers) as got,
+                    client.post(f"{self.url.rstrip('/')}/chat/completions", json=body, headers=headers) as response,
                 ):
-                    said = (await got.json())["choices"][0]["message"]["content"]
-                grades = GRADE.findall(said)
+                    reply = (await response.json())["choices"][0]["message"]["content"]
+                grades = GRADE.findall(reply)
                 if grades:
                     return float(grades[-1].lower() == "correct")
-                failure = f"it gave no grade: {said[:100]!r}"
+                failure = f"its reply contains no grade: {reply[:100]!r}"
             except (aiohttp.ClientError, TimeoutError, KeyError, IndexError, TypeError, ValueError) as error:
                 failure = f"{type(error).__name__}: {error}"
         raise EnvError(f"the judge {self.model} at {self.url} failed: {failure}")
-
-
-def judge_of(setting: dict[str, str] | None) -> EndpointJudge | None:
-    """The judge that `env.options.judge` asks for.
-
-    Raises:
-        ConfigError: a key is unknown, or missing.
-    """
-    if setting is None:
-        return None
-    if unknown := set(setting) - {"url", "model", "key_variable"}:
-        raise ConfigError(f"env.options.judge.{min(unknown)} is unknown. Allowed: url, model, key_variable.")
-    if missing := {"url", "model"} - set(setting):
-        raise ConfigError(f"env.options.judge.{min(missing)} is missing. Give: {{url: http://…/v1, model: …}}.")
-    return EndpointJudge(**setting)

@@ -1,6 +1,6 @@
-"""Notice actions that lead nowhere: repeated, without effect, back and forth, hovering on. Knows texts, not pages.
+"""Detection of redundant actions: repeated, without effect, back and forth, or hovering in a loop.
 
-The paper (AgentGym-RL, arXiv 2509.08755) reports over-interaction as a failure of its agents; here it is measured.
+The paper (AgentGym-RL, arXiv 2509.08755) reports over-interaction as a failure of its agents. This module measures it.
 """
 
 from collections import deque
@@ -9,84 +9,86 @@ from dataclasses import dataclass, field
 
 from env_adapters.webarena.browser.grammar import Action
 
-REMEMBERED = 64
-"""States that an episode remembers."""
+MAX_STATES = 64
+"""Number of latest states that are compared with a new one."""
 OPPOSITES = {("scroll", "up"): ("scroll", "down"), ("scroll", "down"): ("scroll", "up")} | {
     ("go_back", ""): ("go_forward", ""),
     ("go_forward", ""): ("go_back", ""),
 }
-HOVERS = 2
-"""Hovers in a row without effect that make a loop."""
+HOVER_LOOP = 2
+"""Consecutive hovers without effect that count as a loop."""
 
 
 @dataclass(slots=True)
-class Efficiency:
-    """Watches the actions of one episode.
+class RedundancyTracker:
+    """Measures redundant actions of one episode.
 
-    A state is all that the model sees of a page: tabs, address and text.
+    A state is everything that the model sees of a page: tabs, URL and text.
 
     Attributes:
-        in_a_row: redundant actions since the last that was not.
+        consecutive: number of redundant actions since the last action that was not redundant.
     """
 
-    in_a_row: int = 0
-    _states: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    consecutive: int = 0
+    _states: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_STATES))
     _last: Action | None = None
     _refused: str = ""
     _idle_hovers: int = 0
 
-    def begin(self, state: str) -> None:
-        """The episode starts with this state."""
+    def start(self, state: str) -> None:
+        """Record the state in which the episode starts."""
         self._states.append(hash(state))
 
-    def note(self, action: Action, state: str) -> Mapping[str, float]:
-        """An action has led to a state.
+    def record(self, action: Action, state: str) -> Mapping[str, float]:
+        """Record an action that was carried out and the state it led to.
 
         Returns:
-            Measurements, each only where it is 1: `no_effect_action` (the state is the one before), `repeated_action`
-            (so is the action), `back_and_forth` (the action undoes the one before), `hover_loop` (hovering on without
-            effect), `revisited_state` (the state was seen earlier in the episode), and `redundant_action` for any but
-            the last, since going back may be what the task takes.
+            Metrics with the value 1; a metric that is 0 is left out. `no_effect_action`: the state is unchanged.
+            `repeated_action`: the state is unchanged and the action is the previous one. `back_and_forth`: the action
+            undoes the previous one. `hover_loop`: several hovers without effect. `revisited_state`: the state occurred
+            earlier in the episode. `redundant_action`: any of these except `revisited_state`, because a task may
+            require going back.
         """
-        now = hash(state)
-        found = []
-        same = bool(self._states) and self._states[-1] == now
-        if same:
-            found.append("no_effect_action")
-        elif now in self._states:
-            found.append("revisited_state")
-        if same and action == self._last:
-            found.append("repeated_action")
-        undone = self._last is not None and OPPOSITES.get((action.kind, action.text)) == (
+        current = hash(state)
+        metrics = []
+        unchanged = bool(self._states) and self._states[-1] == current
+        if unchanged:
+            metrics.append("no_effect_action")
+        elif current in self._states:
+            metrics.append("revisited_state")
+        if unchanged and action == self._last:
+            metrics.append("repeated_action")
+        undoes_last = self._last is not None and OPPOSITES.get((action.kind, action.text)) == (
             self._last.kind,
             self._last.text,
         )
-        if undone and "revisited_state" in found:
-            found.append("back_and_forth")
-        self._idle_hovers = self._idle_hovers + 1 if same and action.kind == "hover" else 0
-        if self._idle_hovers >= HOVERS:
-            found.append("hover_loop")
-        redundant = any(name != "revisited_state" for name in found)
-        self.in_a_row = self.in_a_row + 1 if redundant else 0
-        self._states.append(now)
+        if undoes_last and "revisited_state" in metrics:
+            metrics.append("back_and_forth")
+        self._idle_hovers = self._idle_hovers + 1 if unchanged and action.kind == "hover" else 0
+        if self._idle_hovers >= HOVER_LOOP:
+            metrics.append("hover_loop")
+        redundant = any(name != "revisited_state" for name in metrics)
+        self.consecutive = self.consecutive + 1 if redundant else 0
+        self._states.append(current)
         self._last, self._refused = action, ""
-        return dict.fromkeys([*found, "redundant_action"] if redundant else found, 1.0)
+        return dict.fromkeys([*metrics, "redundant_action"] if redundant else metrics, 1.0)
 
-    def refuse(self, action: str, state: str) -> Mapping[str, float]:
-        """An action was not carried out.
+    def record_refused(self, action: str, state: str) -> Mapping[str, float]:
+        """Record an action that was not carried out.
 
         Args:
-            action: as it was written.
-            state: what is seen now.
+            action: text of the action.
+            state: current state.
 
         Returns:
-            Measurements as of `note`. One such action may be a slip; another one right after it is redundant, where
-            what is seen stays the same.
+            Metrics as in `record`. The first refused action is not redundant. Another one right after it is, if the
+            state is unchanged.
         """
-        now, found = hash(state), []
-        if self._refused and self._states[-1] == now:
-            found = ["no_effect_action", *(["repeated_action"] if action == self._refused else []), "redundant_action"]
-        self.in_a_row += bool(found)
-        self._states.append(now)
+        current, metrics = hash(state), []
+        if self._refused and self._states[-1] == current:
+            repeated = ["repeated_action"] if action == self._refused else []
+            metrics = ["no_effect_action", *repeated, "redundant_action"]
+        self.consecutive += bool(metrics)
+        self._states.append(current)
         self._refused = action or " "
-        return dict.fromkeys(found, 1.0)
+        return dict.fromkeys(metrics, 1.0)

@@ -1,4 +1,4 @@
-"""Two sources of tasks that every machine has: the embedded sites, and MiniWoB's pages."""
+"""Two sources of tasks that need no external sites: the embedded sites and MiniWoB's pages."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,28 +10,28 @@ from env_adapters.webarena.sites import URLS, SiteSet
 from env_adapters.webarena.sites.world import DEFAULT_SEED
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks import miniwob
-from env_adapters.webarena.tasks.items import ENV, item_of
+from env_adapters.webarena.tasks.items import ENV, make_item
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
-from env_adapters.webarena.tasks.oracle import Oracle
+from env_adapters.webarena.tasks.oracle import ScriptOracle
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment, placeholder
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
-READING = ("train", "test")
-CHANGING = ("train_all", "test_all")
+READ_ONLY_SPLITS = ("train", "test")
+COMPLETE_SPLITS = ("train_all", "test_all")
 
 
 class EmbeddedTasks:
-    """The tasks of the sites that `verl-agent sites up` starts, each episode on a copy of their state.
+    """Tasks on the sites that `verl-agent sites up` starts; each episode uses a copy of their state.
 
-    Splits: `train` and `test` hold the tasks that only read, as the paper; `train_all` and `test_all` those that change
-    something too.
+    The splits `train` and `test` contain the tasks that do not change a site, as in the paper. The splits `train_all`
+    and `test_all` also contain the tasks that do.
 
     Args:
-        folder: of the sites; None for the one in the cache.
+        folder: folder of the sites; None for the default in the cache.
     """
 
-    splits = (*READING, *CHANGING)
+    splits = (*READ_ONLY_SPLITS, *COMPLETE_SPLITS)
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -39,71 +39,68 @@ class EmbeddedTasks:
     def items(self, split: str) -> Sequence[TaskItem]:
         """See `TaskSource`."""
         half = split.removesuffix("_all")
-        listed = [task for task in site_tasks() if task["split"] == half]
-        return [item(task) for task in listed if split in CHANGING or not task["require_reset"]]
+        tasks = [task for task in site_tasks() if task["split"] == half]
+        return [named_item(task) for task in tasks if split in COMPLETE_SPLITS or not task["require_reset"]]
 
     def check(self) -> None:
-        """See `TaskSource`; sites may be started later."""
+        """See `TaskSource`; checks nothing, because the sites may be started later."""
 
     async def open(self, item: TaskItem) -> SiteEnvironment:
         """See `TaskSource`."""
         sites = SiteSet.running(self.folder)
         sites.check(DEFAULT_SEED)
         copy = sites.acquire()
-        named = {authority(URLS[site]) for site in reached(item)}
+        reached = {authority(URLS[site]) for site in reached_sites(item)}
         routes = {
-            name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items() if name in named
+            name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items() if name in reached
         }
         cookies: list[Any] = copy.cookies(item.data["sites"]) if item.data.get("require_login") else []
         return SiteEnvironment(copy.urls, routes, {"cookies": cookies, "origins": []}, copy.release)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str]:
         """See `TaskSource`."""
-        return Oracle(item.data["oracle"], URLS).act
+        return ScriptOracle(item.data["oracle"], URLS).act
 
 
 class MiniWobTasks:
-    """MiniWoB's pages, in splits `train` and `test`."""
+    """Tasks on MiniWoB's pages, in the splits `train` and `test`."""
 
     splits = tuple(miniwob.SEEDS)
 
     def items(self, split: str) -> Sequence[TaskItem]:
         """See `TaskSource`."""
-        miniwob.pages_folder()  # without the package there is nothing to play
-        return [item(task) for task in miniwob.miniwob_tasks(split)]
+        miniwob.pages_folder()  # raises ConfigError if the package is not installed
+        return [named_item(task) for task in miniwob.miniwob_tasks(split)]
 
     def check(self) -> None:
-        """See `TaskSource`; its pages are looked for where tasks are listed."""
+        """See `TaskSource`; checks nothing, because `items` checks that the pages are installed."""
 
     async def open(self, item: TaskItem) -> SiteEnvironment:
         """See `TaskSource`."""
-        routes = {name: Address(host, port) for name, (host, port) in miniwob.pages().routes.items()}
+        routes = {name: Address(host, port) for name, (host, port) in miniwob.page_server().routes.items()}
         return SiteEnvironment({miniwob.SITE: miniwob.URL}, routes)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
-        """See `TaskSource`; of the pages that say in a sentence what to do."""
+        """See `TaskSource`; only pages with a complete instruction have an oracle."""
         return page_oracle() if item.id.split(":")[1] in SOLVED else None
 
 
-def reached(item: TaskItem) -> list[str]:
-    """The sites that an episode of a task reaches: its own, and those on which it is judged."""
-    judged = json.dumps(item.data["eval"])
-    return [site for site in URLS if site in item.data["sites"] or placeholder(site) in judged]
+def reached_sites(item: TaskItem) -> list[str]:
+    """Return the sites that an episode of a task reaches: its own, and those that its evaluators check."""
+    evaluation = json.dumps(item.data["eval"])
+    return [site for site in URLS if site in item.data["sites"] or placeholder(site) in evaluation]
 
 
-def item(task: Mapping[str, Any]) -> TaskItem:
-    """A task as an item that is called by its name."""
-    made = item_of(task)
-    return TaskItem(ENV, f"{task['sites'][0]}:{task['id']}", made.data, made.category)
+def named_item(task: Mapping[str, Any]) -> TaskItem:
+    """Return a task as an item whose id is its site and its name."""
+    item = make_item(task)
+    return TaskItem(ENV, f"{task['sites'][0]}:{task['id']}", item.data, item.category)
 
 
-def refuse_urls(name: str, sites: Mapping[str, str] | None) -> None:
-    """The sources of this module know where their sites are.
-
-    Raises:
-        ConfigError: the user gives URLs.
-    """
+def reject_site_urls(name: str, sites: Mapping[str, str] | None) -> None:
+    """Raise ConfigError if the user sets URLs of sites, because the sources of this module have their own."""
     if sites:
         raise ConfigError(
-            f"env.options.sites={dict(sites)!r} does not go with tasks={name!r}, which brings its own sites."
+            f"env.options.sites={dict(sites)!r} is not allowed with tasks={name!r}, which has its own sites. "
+            "Remove it: env.options.sites=null"
         )

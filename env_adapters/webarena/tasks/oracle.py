@@ -1,13 +1,14 @@
-"""Scripts that solve tasks: WebArena's actions with elements by role and name, resolved on the page as it is seen.
+"""Oracle that plays a script: WebArena's actions with elements given by role and name.
 
-    click [link "Add to cart"]                  the first link of that name
-    click [button "Add to cart" after "Mallet"] the first one below the first line that holds these words
-    click [link "like*" #2]                     the second one whose name begins so
+    click [link "Add to cart"]                  the first link with this name
+    click [button "Add to cart" after "Mallet"] the first one below the first line that contains the text
+    click [link "like*" #2]                     the second one whose name begins with the text
     type [textbox "Search"] [mallet] [1]
     goto [__SHOPPING__/basket/]
     stop [$12.50]
 
-What is not in view is scrolled to. Icons and spaces at the ends of names do not count. Knows no browser.
+The oracle finds the elements in each observation and scrolls down to those that are not in view. Icons and white space
+at the ends of names are ignored.
 """
 
 import ast
@@ -25,17 +26,17 @@ SCROLL = "scroll [down]"
 
 
 class OracleError(EnvError):
-    """A script does not fit the page."""
+    """A script cannot be played on the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A line of an observation.
+    """Node in a line of an observation.
 
     Attributes:
-        id: its number.
-        role: such as `link`.
-        name: without icons and spaces at its ends.
+        id: number of the element.
+        role: accessibility role, for example `link`.
+        name: name without icons and outer white space.
     """
 
     id: str
@@ -43,84 +44,84 @@ class Node:
     name: str
 
 
-def nodes(observation: str) -> Iterator[Node]:
-    """The nodes of an observation, from top to bottom."""
+def parse_nodes(observation: str) -> Iterator[Node]:
+    """Yield the nodes of an observation, from top to bottom."""
     for number, role, name in NODE.findall(observation):
-        yield Node(number, role, clean(ast.literal_eval(name)))
+        yield Node(number, role, normalize_name(ast.literal_eval(name)))
 
 
-def clean(name: str) -> str:
-    """A name without icons, and with single spaces."""
+def normalize_name(name: str) -> str:
+    """Return a name without icons and with single spaces."""
     return " ".join(ICON.sub("", name).split())
 
 
-def find(observation: str, role: str, name: str, number: int = 1, after: str = "") -> str | None:
-    """The id of a node, or None if it is not in view.
+def find_node(observation: str, role: str, name: str, number: int = 1, after: str = "") -> str | None:
+    """Return the id of a node, or None if it is not in view.
 
     Args:
-        observation: what is seen.
-        role: of the node.
-        name: of the node; with `*` at its end, how the name begins.
-        number: which one of several, from 1.
-        after: words in the name of a node above it.
+        observation: observation to search.
+        role: role of the node.
+        name: name of the node, or its beginning followed by `*`.
+        number: number of the node among those that match, from 1.
+        after: text in the name of a node above it.
     """
     below, left = not after, number
-    for node in nodes(observation):
+    for node in parse_nodes(observation):
         if not below:
             below = after in node.name
             continue
-        fits = node.name.startswith(name[:-1]) if name.endswith("*") else node.name == name
-        if node.role == role and fits:
+        matches = node.name.startswith(name[:-1]) if name.endswith("*") else node.name == name
+        if node.role == role and matches:
             left -= 1
             if not left:
                 return node.id
     return None
 
 
-class Oracle:
+class ScriptOracle:
     """Plays a script, one action for each observation.
 
     Args:
-        lines: the script.
-        urls: addresses of the sites, by WebArena's name.
+        lines: lines of the script.
+        urls: URL of each site by its name in WebArena.
     """
 
     def __init__(self, lines: Sequence[str], urls: Mapping[str, str]) -> None:
-        self.lines = [fill_in(line, urls) for line in lines]
-        self.place = 0
+        self.lines = [fill_placeholders(line, urls) for line in lines]
+        self.next_line = 0
         self.scrolls = 0
 
     @property
     def done(self) -> bool:
-        """Whether the script is at its end."""
-        return self.place >= len(self.lines)
+        """True after the last line of the script."""
+        return self.next_line >= len(self.lines)
 
     def act(self, observation: str) -> str:
-        """The next action.
+        """Return the next action.
 
         Raises:
-            OracleError: the script is at its end, or what it names is not on the page.
+            OracleError: the script has no more lines, or its element is not on the page.
         """
         if self.done:
-            raise OracleError("the script is at its end, and the task is not.")
-        line = self.lines[self.place]
+            raise OracleError("the script has ended before the task.")
+        line = self.lines[self.next_line]
         target = TARGET.search(line)
         if target is None:
-            self.place += 1
+            self.next_line += 1
             return line
         role, name, number, after = target.groups()
-        found = find(observation, role, name, int(number or 1), after or "")
-        if found is None:
+        element_id = find_node(observation, role, name, int(number or 1), after or "")
+        if element_id is None:
             self.scrolls += 1
             if self.scrolls > MAX_SCROLLS:
-                raise OracleError(f"line {self.place + 1} of the script, {line!r}: it is not on the page.")
+                raise OracleError(f"line {self.next_line + 1} of the script, {line!r}: the element is not on the page.")
             return SCROLL
-        self.place, self.scrolls = self.place + 1, 0
-        return line.replace(target[0], f"[{found}]", 1)
+        self.next_line, self.scrolls = self.next_line + 1, 0
+        return line.replace(target[0], f"[{element_id}]", 1)
 
 
-def fill_in(text: str, urls: Mapping[str, str]) -> str:
-    """A text with addresses for WebArena's placeholders, such as `__SHOPPING__`."""
+def fill_placeholders(text: str, urls: Mapping[str, str]) -> str:
+    """Return a text with WebArena's placeholders (for example, `__SHOPPING__`) replaced by URLs."""
     for site in sorted(urls, key=len, reverse=True):
         text = text.replace(f"__{site.upper()}__", urls[site])
     return text

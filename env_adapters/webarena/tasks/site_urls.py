@@ -1,4 +1,4 @@
-"""The sites of one episode: what their URLs are, where they listen, who is logged in, and how they are given back."""
+"""Sites of one episode: their URLs, network addresses, login, and release."""
 
 import asyncio
 import json
@@ -17,73 +17,76 @@ from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.types import TaskItem
 
 TABS = " |AND| "
-"""Between the URLs of the tabs that a task starts with."""
-RESET_S = 120.0
+"""Separates the URLs of the tabs with which a task starts."""
+RESET_TIMEOUT_S = 120.0
 
 
 def placeholder(site: str) -> str:
-    """How tasks write the URL of a site."""
+    """Return the placeholder for the URL of a site in tasks."""
     return f"__{site.upper()}__"
 
 
-def _nothing() -> None:
-    """There is nothing to give back."""
+def _do_nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class SiteEnvironment:
-    """The sites of one episode.
+    """Sites of one episode.
 
     Attributes:
         urls: URL of each site, without a slash at its end, by its name.
-        routes: where they listen, see `NetworkProxy`.
-        state: cookies and local storage to begin with.
-        release: gives the world back; may take a moment, and runs in a thread.
-        login: file that `state` was read from, "" if it was made.
+        routes: network address of each site, see `NetworkProxy`.
+        storage_state: initial cookies and local storage.
+        release: function that releases the sites; it may block and runs in a thread.
+        login_file: file that `storage_state` was read from, or "" if it was created.
     """
 
     urls: Mapping[str, str]
     routes: Mapping[str, Address]
-    state: StorageState | None = None
-    release: Callable[[], None] = field(default=_nothing)
-    login: str = ""
+    storage_state: StorageState | None = None
+    release: Callable[[], None] = field(default=_do_nothing)
+    login_file: str = ""
 
     @property
-    def base(self) -> Mapping[str, str]:
+    def urls_by_placeholder(self) -> Mapping[str, str]:
         """URL of each site by its placeholder."""
         return {placeholder(site): url for site, url in self.urls.items()}
 
-    def fill(self, value: Any) -> Any:
-        """A value of a task with the URLs filled in, in all texts within it."""
+    def fill_urls(self, value: Any) -> Any:
+        """Return a value of a task with the placeholders in all its strings replaced by URLs."""
         if isinstance(value, str):
-            for mark in sorted(self.base, key=len, reverse=True):
-                value = value.replace(mark, self.base[mark])
+            urls = self.urls_by_placeholder
+            for mark in sorted(urls, key=len, reverse=True):
+                value = value.replace(mark, urls[mark])
             return value
         if isinstance(value, Mapping):
-            return {key: self.fill(part) for key, part in value.items()}
-        return [self.fill(part) for part in value] if isinstance(value, list | tuple) else value
+            return {key: self.fill_urls(part) for key, part in value.items()}
+        return [self.fill_urls(part) for part in value] if isinstance(value, list | tuple) else value
 
     def start_urls(self, item: TaskItem) -> list[str]:
-        """What the tabs of the task show at first."""
-        return str(self.fill(item.data["start_url"])).split(TABS)
+        """Return the start URL of each tab of the task."""
+        return str(self.fill_urls(item.data["start_url"])).split(TABS)
 
-    def others(self, item: TaskItem) -> list[str]:
-        """A line about the sites of a task on which no tab begins; none if there are no such sites."""
-        begun = self.start_urls(item)
+    def other_sites_note(self, item: TaskItem) -> list[str]:
+        """Return a note with the sites of a task that no tab starts on, or an empty list."""
+        start_urls = self.start_urls(item)
         urls = {site: self.urls[site] for site in item.data["sites"] if site in self.urls}
-        named = [f"{site}: {url}" for site, url in urls.items() if not any(one.startswith(url) for one in begun)]
-        return [f"Other sites of this task: {', '.join(named)}"] if named else []
+        others = [
+            f"{site}: {url}" for site, url in urls.items() if not any(start.startswith(url) for start in start_urls)
+        ]
+        return [f"Other sites of this task: {', '.join(others)}"] if others else []
 
 
 @dataclass(frozen=True, slots=True)
-class GivenSites:
-    """Sites that run somewhere, named by the user; every episode sees the same ones.
+class UserSites:
+    """Sites that the user runs; all episodes share them.
 
     Attributes:
-        sites: URL of each by its name.
+        sites: URL of each site by its name.
         allow: further URLs whose hosts pages may use.
-        auth: folder of saved logins, as WebArena's tasks name their files; None to begin logged out.
-        reset: URL that is posted to before a task on a site begins, by the site's name.
+        auth: folder of saved logins, with the file names of WebArena's tasks; None to start logged out.
+        reset: URL by site; a POST request to it resets the site before a task.
     """
 
     sites: Mapping[str, str]
@@ -95,74 +98,73 @@ class GivenSites:
         for option, urls in (("sites", self.sites), ("access.reset", self.reset)):
             for site, url in urls.items():
                 if site not in SITES:
-                    raise ConfigError(
-                        f"env.options.{option}.{site} is no site of WebArena. {did_you_mean(site, SITES)}"
-                    )
+                    raise ConfigError(f"env.options.{option}.{site} is unknown. {did_you_mean(site, SITES)}")
                 _check_url(url, f"env.options.{option}.{site}")
         for url in self.allow:
             _check_url(url, "env.options.access.allow")
 
     async def open(self, item: TaskItem) -> SiteEnvironment:
-        """The sites of a task.
+        """Return the sites of a task.
 
         Raises:
-            ConfigError: one has no URL, or the file of its login is missing.
-            EnvError: one could not be reset.
+            ConfigError: a site has no URL, or the login of the task cannot be read.
+            EnvError: a site could not be reset.
         """
         for site in item.data["sites"]:
             if site not in self.sites:
                 raise ConfigError(
                     f"task {item.id} needs the site {site}, and env.options.sites has no URL for it. "
-                    f"Given: {', '.join(self.sites) or 'none'}."
+                    f"Configured sites: {', '.join(self.sites) or 'none'}."
                 )
         await asyncio.gather(*(_post(self.reset[site]) for site in item.data["sites"] if site in self.reset))
         urls = {site: url.rstrip("/") for site, url in self.sites.items()}
         allowed = [*(urls[site] for site in item.data["sites"]), *self.allow]
-        named = login_of(item)
-        if self.auth is None or not named:
-            return SiteEnvironment(urls, routes_of(allowed))
-        file = self.auth / named
-        return SiteEnvironment(urls, routes_of(allowed), self._login(item, file), login=str(file))
-
-    def _login(self, item: TaskItem, file: Path) -> StorageState:
-        try:
-            state: StorageState = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"task {item.id} wants the login {file}, which cannot be read: {error}. "
-                "Make it with WebArena's auto_login, or begin logged out: env.options.access.auth=null "
-                "env.options.access.logged_out=true"
-            ) from error
-        return state
+        login = login_file_name(item)
+        if self.auth is None or not login:
+            return SiteEnvironment(urls, make_routes(allowed))
+        file = self.auth / login
+        return SiteEnvironment(urls, make_routes(allowed), _read_login(item, file), login_file=str(file))
 
 
-def login_of(item: TaskItem) -> str:
-    """File of the login that a task begins with, "" if it needs none."""
+def login_file_name(item: TaskItem) -> str:
+    """Return the name of the file with the login of a task, or "" if the task needs no login."""
     return Path(item.data.get("storage_state") or "").name
 
 
-def routes_of(urls: Iterable[str]) -> dict[str, Address]:
-    """Where the hosts of URLs listen: where their names lead."""
-    found = {}
+def make_routes(urls: Iterable[str]) -> dict[str, Address]:
+    """Return routes that send the host of each URL to the address that its name resolves to."""
+    routes = {}
     for url in urls:
         host, _, port = authority(url).rpartition(":")
-        found[f"{host}:{port}"] = Address(host, int(port))
-    return found
+        routes[f"{host}:{port}"] = Address(host, int(port))
+    return routes
+
+
+def _read_login(item: TaskItem, file: Path) -> StorageState:
+    try:
+        state: StorageState = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"task {item.id} needs the login {file}, which cannot be read: {error}. "
+            "Create it with WebArena's auto_login, or start logged out: env.options.access.auth=null "
+            "env.options.access.logged_out=true"
+        ) from error
+    return state
 
 
 def _check_url(url: object, option: str) -> None:
     if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not authority(url):
         raise ConfigError(
-            f"{option}={url!r} is no URL. Allowed: http://host:port or https://host, with a path if need be."
+            f"{option}={url!r} is not a valid URL. Allowed: http://host:port or https://host, optionally with a path."
         )
 
 
 async def _post(url: str) -> None:
     try:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(RESET_S), raise_for_status=True) as client,
-            client.post(url) as answer,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(RESET_TIMEOUT_S), raise_for_status=True) as client,
+            client.post(url) as response,
         ):
-            await answer.read()
+            await response.read()
     except (aiohttp.ClientError, TimeoutError) as error:
         raise EnvError(f"the site was not reset by {url}: {type(error).__name__}: {error}") from error

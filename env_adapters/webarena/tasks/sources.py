@@ -1,4 +1,4 @@
-"""Where tasks come from, and what opens the sites that they are played on; `env.options.tasks` chooses."""
+"""Sources of tasks and of the sites they are played on, selected by `env.options.tasks`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,25 +6,25 @@ from pathlib import Path
 from typing import Protocol
 
 from env_adapters.webarena.options import AccessOptions
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, refuse_urls
-from env_adapters.webarena.tasks.items import ENV, installed_tasks, items_of, selected
-from env_adapters.webarena.tasks.site_urls import GivenSites, SiteEnvironment, login_of
+from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reject_site_urls
+from env_adapters.webarena.tasks.items import ENV, installed_task_file, read_items, select_by_sites
+from env_adapters.webarena.tasks.site_urls import SiteEnvironment, UserSites, login_file_name
 from env_adapters.webarena.tasks.splits import SPLITS
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
-OF_A_FILE = ("train", "test", "all")
-"""Splits of a user's file; its tasks say which of the first two they are in."""
+FILE_SPLITS = ("train", "test", "all")
+"""Splits of a user's task file; the field `split` of its tasks assigns them to the first two."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a source is made from.
+    """Options that define a task source.
 
     Attributes:
-        tasks: its name, or a file of tasks in WebArena's format.
-        sites: URL of each site by its name; None where none are given.
-        access: how these are used.
+        tasks: name of the source, or path of a task file in WebArena's format.
+        sites: URL of each site by its name, or None.
+        access: options for the use of these sites.
     """
 
     tasks: str = ENV
@@ -33,85 +33,87 @@ class SourceOptions:
 
 
 class TaskSource(Protocol):
-    """Tasks, and the sites for each of them."""
+    """Source of tasks and of the sites for each of them."""
 
     @property
     def splits(self) -> Sequence[str]:
-        """Names that `items` accepts."""
+        """Names of the splits."""
         ...
 
     def items(self, split: str) -> Sequence[TaskItem]:
-        """The items of a split, in the same order on every machine."""
+        """Return the items of a split, in the same order on every machine."""
         ...
 
     def check(self) -> None:
-        """Refuse, before anything starts, what its tasks cannot be played with.
+        """Check before a run starts that the tasks can be played with these options.
 
         Raises:
-            ConfigError: a setting does not allow it.
+            ConfigError: an option is missing or not allowed.
         """
         ...
 
     async def open(self, item: TaskItem) -> SiteEnvironment:
-        """The sites of one episode of a task.
+        """Return the sites for one episode of a task.
 
         Raises:
-            ConfigError: a setting does not allow it.
-            EnvError: they cannot be had now.
+            ConfigError: an option is missing or not allowed.
+            EnvError: the sites are not available.
         """
         ...
 
     def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
-        """What solves a task by what is seen: the action for each observation, in order; None if nothing does."""
+        """Return a function from each observation, in order, to the next action, or None without an oracle."""
         ...
 
 
-class GivenTasks:
-    """WebArena's 812 tasks, or those of a file, on sites that the user names; see `splits.py`.
+class UserSiteTasks:
+    """WebArena's 812 tasks, or the tasks of a file, on sites that the user runs.
 
-    In a file whose tasks have a field `split`, that says which are in `train` and which in `test`; another has `all`.
+    `splits.py` defines the splits of the 812 tasks. A file has the split `all`. It also has `train` and `test` if its
+    tasks have the field `split`.
 
     Raises:
-        ConfigError: a site has no name or URL that could be meant.
+        ConfigError: the name or the URL of a site is invalid.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         access = options.access
-        self.sites = GivenSites(dict(options.sites or {}), access.allow, access.auth, dict(access.reset or {}))
+        auth = None if access.auth is None else Path(access.auth)
+        self.sites = UserSites(dict(options.sites or {}), tuple(access.allow), auth, dict(access.reset or {}))
 
     def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`; with the URLs of some sites, only tasks that need no others."""
-        every = items_of(installed_tasks() if self.options.tasks == ENV else Path(self.options.tasks))
-        named = self.options.tasks != ENV and split != "all"
-        if named and not any(item.data.get("split") == split for item in every):
+        """See `TaskSource`; if URLs of sites are set, tasks that need other sites are left out."""
+        every = read_items(installed_task_file() if self.options.tasks == ENV else Path(self.options.tasks))
+        by_field = self.options.tasks != ENV and split != "all"
+        if by_field and not any(item.data.get("split") == split for item in every):
             raise ConfigError(
-                f"no task of {self.options.tasks} has split={split!r}. Give each a field `split` with the value train "
-                "or test, or take all: which of WebArena's own tasks are held out says nothing of others."
+                f"no task of {self.options.tasks} has split={split!r}. Add a field `split` with the value train or "
+                "test to each task, or use split=all. WebArena's own splits do not apply to other tasks."
             )
-        items = [item for item in every if item.data.get("split") == split] if named else SPLITS[split](every)
-        return items if self.options.sites is None else selected(items, tuple(self.options.sites))
+        items = [item for item in every if item.data.get("split") == split] if by_field else SPLITS[split](every)
+        return items if self.options.sites is None else select_by_sites(items, tuple(self.options.sites))
 
     @property
     def splits(self) -> Sequence[str]:
         """See `TaskSource`."""
         if self.options.tasks == ENV:
             return tuple(SPLITS)
-        named = {item.data.get("split") for item in items_of(Path(self.options.tasks))}
-        return tuple(split for split in OF_A_FILE if split == "all" or split in named)
+        used = {item.data.get("split") for item in read_items(Path(self.options.tasks))}
+        return tuple(split for split in FILE_SPLITS if split == "all" or split in used)
 
     def check(self) -> None:
-        """See `TaskSource`: who plays tasks of a customer logged out has to say so."""
+        """See `TaskSource`; tasks that start logged in need saved logins or the option `access.logged_out`."""
         access = self.options.access
         if self.options.sites is None or access.auth is not None or access.logged_out:
             return
-        waiting = [item for item in self.items("all") if item.data.get("require_login") and login_of(item)]
-        if waiting:
+        items = [item for item in self.items("all") if item.data.get("require_login") and login_file_name(item)]
+        if items:
             raise ConfigError(
-                f"env.options.access.auth=null, and tasks begin logged in: {len(waiting)}, such as {waiting[0].id} "
-                f"by {login_of(waiting[0])}. Set it to the folder in which WebArena's auto_login "
+                f"env.options.access.auth=null, but {len(items)} tasks start logged in (for example, task "
+                f"{items[0].id} with {login_file_name(items[0])}). Set it to the folder in which WebArena's auto_login "
                 "(browser_env/auto_login.py of github.com/web-arena-x/webarena) saved the logins of your sites; or "
-                "play all logged out: env.options.access.logged_out=true"
+                "play these tasks logged out: env.options.access.logged_out=true"
             )
 
     async def open(self, item: TaskItem) -> SiteEnvironment:
@@ -122,32 +124,20 @@ class GivenTasks:
         """See `TaskSource`."""
 
 
-def _embedded(options: SourceOptions) -> TaskSource:
-    refuse_urls(options.tasks, options.sites)
-    return EmbeddedTasks()
+EMBEDDED_SOURCES: Mapping[str, Callable[[], TaskSource]] = {"embedded": EmbeddedTasks, "miniwob": MiniWobTasks}
+"""Sources with their own sites, by the value of `env.options.tasks`."""
 
 
-def _miniwob(options: SourceOptions) -> TaskSource:
-    refuse_urls(options.tasks, options.sites)
-    return MiniWobTasks()
-
-
-SOURCES: Mapping[str, Callable[[SourceOptions], TaskSource]] = {
-    ENV: GivenTasks,
-    "embedded": _embedded,
-    "miniwob": _miniwob,
-}
-"""By the name that `env.options.tasks` takes; anything else is a file."""
-
-
-def source_of(options: SourceOptions) -> TaskSource:
-    """The source that `env.options` mean.
+def make_source(options: SourceOptions) -> TaskSource:
+    """Return the task source that the options define.
 
     Raises:
-        ConfigError: there is none of that name, and no such file; or see the source itself.
+        ConfigError: `options.tasks` is neither the name of a source nor a file, or the source rejects an option.
     """
-    made = SOURCES.get(options.tasks)
-    if made is None and not Path(options.tasks).is_file():
-        hint = did_you_mean(options.tasks, SOURCES)
-        raise ConfigError(f"env.options.tasks={options.tasks!r} is no source of tasks and no file. {hint}")
-    return (made or GivenTasks)(options)
+    if options.tasks in EMBEDDED_SOURCES:
+        reject_site_urls(options.tasks, options.sites)
+        return EMBEDDED_SOURCES[options.tasks]()
+    if options.tasks != ENV and not Path(options.tasks).is_file():
+        hint = did_you_mean(options.tasks, (ENV, *EMBEDDED_SOURCES))
+        raise ConfigError(f"env.options.tasks={options.tasks!r} is neither a source of tasks nor a file. {hint}")
+    return UserSiteTasks(options)

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.browser.network_proxy import LOST
+from env_adapters.webarena.browser.network_proxy import COPY_LOST_HEADER
 from env_adapters.webarena.sites.served.pristine import PristineAnswers, whole
 
 HEADER = "X-Site-Copy"
@@ -66,11 +66,12 @@ class Copies:
         copy = self.copy_of(environ)
         if copy is None:
             text = f"No such copy of the site: send the header {HEADER}."
-            return answer(start_response, "403 Forbidden", text, (LOST, "none"))
+            return answer(start_response, "403 Forbidden", text, (COPY_LOST_HEADER, "none"))
         try:
             self.fill(copy)
         except FileNotFoundError:  # released meanwhile
-            return answer(start_response, "403 Forbidden", "This copy of the site was released.", (LOST, "released"))
+            text = "This copy of the site was released."
+            return answer(start_response, "403 Forbidden", text, (COPY_LOST_HEADER, "released"))
         token = current.set(copy)
         try:
             if self.answers is None:

@@ -66,7 +66,7 @@ DOUBTS = (
 
 REPLIES: Sequence[str] = (
     "I had the same question last year. Buy the best you can afford and look after it.",
-    "Go to a shop and hold one in your hand first. Pictures tell you nothing about weight.",
+    "Go to a shop and hold one in your hand first. ScreenshotFolder tell you nothing about weight.",
     "Mine is ten years old and still works. Warm water, a soft cloth, nothing else.",
     "I would wait for the spring sale; prices drop by a third.",
     "Do not overthink it. The cheap one is fine for a start.",

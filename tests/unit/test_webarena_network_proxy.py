@@ -1,4 +1,7 @@
-"""A page of the task's site tries to get out, in every way that a browser knows; a canary beside it hears nothing."""
+"""Tests that no request of a page leaves the network proxy, in any way that a browser offers.
+
+A canary, a server outside the task's sites, receives nothing.
+"""
 
 import asyncio
 import time
@@ -7,14 +10,14 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser.grammar import ActionError, parse
+from env_adapters.webarena.browser.grammar import ActionError, parse_action
 from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy, authority
 from tests.support.web import Player, canary, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
 pytestmark = needs_chromium
 LISTEN_S = 0.4
-"""How long the canary listens after the page says it is done."""
+"""Seconds that the canary listens after the page has settled."""
 
 OUT = "http://127.0.0.1:PORT"
 WAYS = {
@@ -61,18 +64,18 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_gets_out(way):
-    with canary() as bird:
-        body = WAYS[way].replace("PORT", str(bird.port))
+def test_no_request_leaves_the_network_proxy(way):
+    with canary() as outside:
+        body = WAYS[way].replace("PORT", str(outside.port))
 
         async def answer(request):
             if request.path == "/away":
                 response = page("")
                 response.set_status(307)
-                response.headers["Location"] = f"http://127.0.0.1:{bird.port}/"
+                response.headers["Location"] = f"http://127.0.0.1:{outside.port}/"
                 return response
             if request.path == "/worker.js":
-                script = f"fetch('http://127.0.0.1:{bird.port}/')"
+                script = f"fetch('http://127.0.0.1:{outside.port}/')"
                 return page(script).__class__(text=script, content_type="text/javascript")
             return page(f"<h1>Start</h1>{body}" if request.path == "/" else "ok")
 
@@ -80,7 +83,7 @@ def test_nothing_gets_out(way):
             if "go</" in body:
                 player.do("click <'go'>")
             time.sleep(LISTEN_S)
-            assert bird.heard() == []
+            assert outside.received() == []
 
 
 SILENT = {
@@ -89,39 +92,39 @@ SILENT = {
     "speculation": "headless Chromium does not speculate",
     "web transport": "QUIC is switched off in the browser itself",
 }
-"""Ways that knock nowhere even where the fence is open, and why: for them the browser stands, and not the fence."""
+"""Ways that reach no address even if the proxy allows it, and why: the browser blocks them, not the proxy."""
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way not in SILENT])
-def test_the_canary_would_hear(way):
-    """What the tests above show is the fence's doing: where it lets these through, they arrive."""
-    with canary() as bird:
-        body = WAYS[way].replace("PORT", str(bird.port))
+def test_canary_receives_requests_that_the_proxy_allows(way):
+    """The proxy is what blocks these requests: if it allows them, they reach the canary."""
+    with canary() as outside:
+        body = WAYS[way].replace("PORT", str(outside.port))
 
         async def answer(request):
             if request.path == "/away":
-                raise web.HTTPTemporaryRedirect(f"http://127.0.0.1:{bird.port}/")
+                raise web.HTTPTemporaryRedirect(f"http://127.0.0.1:{outside.port}/")
             return page(body)
 
         with serving(answer) as port:
             player = Player(port)
             for name, host in (("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("::1", "::1")):
-                player.session.fence.routes[f"{name}:{bird.port}"] = Address(host, bird.port)
+                player.session.network_proxy.routes[f"{name}:{outside.port}"] = Address(host, outside.port)
             try:
-                with suppress(EnvError):  # the canary never answers
+                with suppress(EnvError):  # the canary sends no response
                     player.start("/")
                 if "go</" in body:
                     asyncio.run_coroutine_threadsafe(
-                        player.session.act(parse(f"click [{number(player)}]")), player.browser_pool.loop
+                        player.session.act(parse_action(f"click [{id_of_go(player)}]")), player.browser_pool.loop
                     )
                 time.sleep(LISTEN_S)
-                assert bird.heard()
+                assert outside.received()
             finally:
                 player.close()
 
 
-def number(player):
-    return next(key for key, element in player.sight.page.elements.items() if "'go'" in element.words)
+def id_of_go(player):
+    return next(key for key, element in player.snapshot.page.elements.items() if "'go'" in element.description)
 
 
 FILES = (
@@ -136,24 +139,24 @@ FILES = (
 @pytest.mark.parametrize(
     "url", [*FILES, "http://127.0.0.1:PORT/", "http://user@site.test/", "http://site.test:81/", "x"]
 )
-def test_only_the_sites_can_be_gone_to(url):
-    with canary() as bird, serving_pages({"/": "<h1>Start</h1>"}) as port, playing(port) as player:
+def test_goto_accepts_only_the_sites_of_the_task(url):
+    with canary() as outside, serving_pages({"/": "<h1>Start</h1>"}) as port, playing(port) as player:
         with pytest.raises(ActionError, match="outside the sites of this task"):
-            player.do(f"goto [{url.replace('PORT', str(bird.port))}]")
-        assert bird.heard() == []
+            player.do(f"goto [{url.replace('PORT', str(outside.port))}]")
+        assert outside.received() == []
 
 
 @pytest.mark.parametrize("url", FILES[:3])
-def test_a_page_opens_no_file_and_no_page_of_the_browser(url):
+def test_page_cannot_open_files_or_internal_pages(url):
     body = f"<a href='{url}'>one</a><button onclick=\"window.open('{url}')\">two</button><iframe src='{url}'></iframe>"
     with serving_pages({"/": f"<h1>Start</h1>{body}"}) as port, playing(port) as player:
         for name in ("one", "two"):
-            sight = player.do(f"click <'{name}'>")
-            assert "Start" in sight.text and sight.url == "http://site.test/"
+            snapshot = player.do(f"click <'{name}'>")
+            assert "Start" in snapshot.text and snapshot.url == "http://site.test/"
         assert not [tab for tab in player.session._tabs if "root:" in player.run(tab.page.content())]
 
 
-def test_a_page_finds_no_permissions_no_clipboard_and_no_service_worker():
+def test_permissions_clipboard_and_service_workers_are_off():
     script = """<p id=a></p><script>(async () => {
       const said = [];
       for (const name of ['geolocation', 'notifications', 'clipboard-read', 'camera', 'microphone'])
@@ -165,17 +168,17 @@ def test_a_page_finds_no_permissions_no_clipboard_and_no_service_worker():
     })()</script>"""
     with serving_pages({"/": script, "/w": ""}) as port:
         player = Player(port)
-        player.session.fence.routes[f"127.0.0.1:{port}"] = Address("127.0.0.1", port)
-        try:  # this address counts as secure, so that a page may ask for all of them
+        player.session.network_proxy.routes[f"127.0.0.1:{port}"] = Address("127.0.0.1", port)
+        try:  # the browser treats this address as secure, so that a page may request all of them
             player.run(player.session.start([f"http://127.0.0.1:{port}/"]))
-            words = player.run(player.session.page.inner_text("#a")).split()
+            states = player.run(player.session.page.inner_text("#a")).split()
         finally:
             player.close()
-    assert "granted" not in words
-    assert words[-2:] == ["no", "no"]
+    assert "granted" not in states
+    assert states[-2:] == ["no", "no"]
 
 
-def test_a_download_is_refused_and_said():
+def test_download_is_refused_and_reported():
     async def answer(request):
         if request.path == "/file":
             response = page("secret")
@@ -184,12 +187,12 @@ def test_a_download_is_refused_and_said():
         return page("<a href=/file>get</a>")
 
     with serving(answer) as port, playing(port) as player:
-        sight = player.do("click <'get'>")
-        assert sight.url == "http://site.test/"
-        assert "list.csv" in sight.notes[0] and "refused" in sight.notes[0]
+        snapshot = player.do("click <'get'>")
+        assert snapshot.url == "http://site.test/"
+        assert "list.csv" in snapshot.notes[0] and "refused" in snapshot.notes[0]
 
 
-def test_sessions_see_nothing_of_each_other():
+def test_sessions_are_isolated_from_each_other():
     async def answer(request):
         response = page(f"cookie {request.cookies.get('who')} <script>document.write(localStorage.who)</script>")
         response.set_cookie("who", "first")
@@ -199,29 +202,29 @@ def test_sessions_see_nothing_of_each_other():
         first.run(first.session.page.evaluate("localStorage.who = 'mine'"))
         assert "mine" in first.do("goto [http://site.test/]").text
         with playing(port) as second:
-            assert "cookie None" in second.sight.text and "mine" not in second.sight.text
+            assert "cookie None" in second.snapshot.text and "mine" not in second.snapshot.text
 
 
-def test_what_a_request_says_of_itself_cannot_be_forged():
-    """The header that names a copy of a site is the fence's to set."""
-    heard = []
+def test_page_cannot_override_the_headers_of_its_site():
+    """Only the proxy sets the header that selects a copy of a site."""
+    received = []
 
     async def answer(request):
-        heard.append(request.headers.getall("X-Site-Copy"))
+        received.append(request.headers.getall("X-Site-Copy"))
         return page("<script>fetch('/again', {headers: {'X-Site-Copy': 'other', 'x-site-copy': 'third'}})</script>")
 
     with serving(answer) as port:
         player = Player(port)
-        player.session.fence.routes["site.test:80"] = Address("127.0.0.1", port, {"X-Site-Copy": "mine"})
+        player.session.network_proxy.routes["site.test:80"] = Address("127.0.0.1", port, {"X-Site-Copy": "mine"})
         try:
             player.start("/")
         finally:
             player.close()
-    assert len(heard) >= 2 and all(one == ["mine"] for one in heard)
+    assert len(received) >= 2 and all(values == ["mine"] for values in received)
 
 
 @pytest.mark.parametrize(
-    ("url", "found"),
+    ("url", "expected"),
     [
         ("http://Shop.test/x", "shop.test:80"),
         ("https://shop.test", "shop.test:443"),
@@ -232,12 +235,12 @@ def test_what_a_request_says_of_itself_cannot_be_forged():
         ("//shop.test/", ""),
     ],
 )
-def test_where_a_url_leads(url, found):
-    assert authority(url) == found
+def test_authority_of_a_url(url, expected):
+    assert authority(url) == expected
 
 
-def test_a_fence_allows_its_sites_only():
-    fence = NetworkProxy({"shop.test:80": Address("127.0.0.1", 1)})
-    assert fence.allows("http://shop.test/cart")
-    assert not fence.allows("ftp://shop.test:80/")
-    assert not fence.allows("http://shop.test.evil.test/")
+def test_proxy_allows_only_its_sites():
+    proxy = NetworkProxy({"shop.test:80": Address("127.0.0.1", 1)})
+    assert proxy.allows("http://shop.test/cart")
+    assert not proxy.allows("ftp://shop.test:80/")
+    assert not proxy.allows("http://shop.test.evil.test/")
