@@ -1,6 +1,6 @@
 """Groups of options in `env.options`: view, economy and access."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -74,16 +74,21 @@ class AccessOptions:
     """Options for the use of sites that the user runs.
 
     Attributes:
-        allow: further URLs whose hosts pages may use, for example of a tile server.
+        allow: further URL, or list of URLs, whose hosts pages may use, for example of a tile server.
         auth: folder of saved logins.
         logged_out: start logged out, even in tasks that expect a login.
         reset: URL by site; a POST request to it resets the site before a task.
     """
 
-    allow: list[str] = Field(default_factory=list)
+    allow: str | Sequence[str] = ()
     auth: str | None = None
     logged_out: bool = False
     reset: Mapping[str, str] | None = None
+
+    @property
+    def allowed_urls(self) -> tuple[str, ...]:
+        """URLs of `allow`."""
+        return (self.allow,) if isinstance(self.allow, str) else tuple(self.allow)
 
     def __post_init__(self) -> None:
         if self.logged_out and self.auth is not None:

@@ -1,4 +1,4 @@
-"""Who of the web environment takes what: seconds of computing, memory, processes and handles, by part."""
+"""Resource usage of the web environment by component: CPU time, memory, processes and file descriptors."""
 
 import os
 from collections.abc import Iterator
@@ -7,44 +7,37 @@ from pathlib import Path
 import psutil
 
 from env_adapters.webarena.browser.pool import MARK_ARGUMENT
+from env_adapters.webarena.browser.process import process_tree
 from env_adapters.webarena.sites import SiteSet
 from verl_agent.errors import ConfigError
 
-OURS, DRIVER, BROWSER, SITES = "ours", "driver", "browser", "sites"
-"""This process; Playwright's; Chromium's; those that serve the pages."""
+PYTHON, DRIVER, BROWSER, SITES = "python", "driver", "browser", "sites"
+"""Components: this process, Playwright's driver, Chromium, and the processes that serve the pages."""
 
 
-def parts(server: int | None) -> Iterator[tuple[str, psutil.Process]]:
-    """Each process with the part that it belongs to.
+def component_processes(server: int | None) -> Iterator[tuple[str, psutil.Process]]:
+    """Yield each process with its component.
 
     Args:
-        server: number of the process that serves the pages; it may be a child of this one.
+        server: process id of the server of the pages; it may be a child of this process.
     """
     me = psutil.Process()
-    yield OURS, me
+    yield PYTHON, me
     for child in me.children():
         if child.pid == server:
             continue
-        for process in family(child):
+        for process in process_tree(child):
             yield (BROWSER if is_browser(process, child) else DRIVER), process
     if server is not None:
-        for process in family(psutil.Process(server)):
+        for process in process_tree(psutil.Process(server)):
             yield SITES, process
 
 
-def family(process: psutil.Process) -> list[psutil.Process]:
-    """A process and all that it started."""
-    try:
-        return [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
 def is_browser(process: psutil.Process, root: psutil.Process) -> bool:
-    """Whether a process below `root` is Chromium's: it, or one above it, carries the mark of the farm."""
+    """Return True if a process below `root`, or a parent of it, has the mark of the browser pool."""
     try:
         while process != root:
-            if any(word.startswith(MARK_ARGUMENT) for word in process.cmdline()):
+            if any(argument.startswith(MARK_ARGUMENT) for argument in process.cmdline()):
                 return True
             process = process.parent() or root
     except psutil.Error:
@@ -52,39 +45,39 @@ def is_browser(process: psutil.Process, root: psutil.Process) -> bool:
     return False
 
 
-def computed_s(server: int | None) -> dict[str, float]:
-    """Seconds that each part has computed so far, with those of its processes that have ended."""
-    found = dict.fromkeys((OURS, DRIVER, BROWSER, SITES), 0.0)
-    for part, process in parts(server):
+def cpu_seconds(server: int | None) -> dict[str, float]:
+    """Return the CPU time of each component in seconds, including its ended processes."""
+    seconds = dict.fromkeys((PYTHON, DRIVER, BROWSER, SITES), 0.0)
+    for component, process in component_processes(server):
         try:
             times = process.cpu_times()
         except psutil.Error:
             continue
-        found[part] += times.user + times.system
-        if part != OURS:  # what the driver started and has ended are browsers
-            found[BROWSER if part == DRIVER else part] += times.children_user + times.children_system
-    return found
+        seconds[component] += times.user + times.system
+        if component != PYTHON:  # ended children of the driver are browsers
+            seconds[BROWSER if component == DRIVER else component] += times.children_user + times.children_system
+    return seconds
 
 
-def taken(server: int | None) -> dict[str, float]:
-    """MiB of each part, memory that processes share counted once; processes and handles of all but the sites."""
-    found: dict[str, float] = dict.fromkeys((OURS, DRIVER, BROWSER, SITES), 0.0)
+def resource_usage(server: int | None) -> dict[str, float]:
+    """Return MiB of each component (shared memory counts once), and processes and handles without the sites."""
+    usage: dict[str, float] = dict.fromkeys((PYTHON, DRIVER, BROWSER, SITES), 0.0)
     processes = handles = 0
-    for part, process in parts(server):
+    for component, process in component_processes(server):
         try:
-            found[part] += process.memory_full_info().pss / 2**20
-            if part != SITES:
+            usage[component] += process.memory_full_info().pss / 2**20
+            if component != SITES:
                 processes, handles = processes + 1, handles + process.num_fds()
         except psutil.Error:
             continue
-    return found | {"processes": processes, "handles": handles}
+    return usage | {"processes": processes, "handles": handles}
 
 
 def sites_process() -> int:
-    """The process that looks after the embedded sites.
+    """Return the process id of the supervisor of the embedded sites.
 
     Raises:
-        ConfigError: none run.
+        ConfigError: the sites are not running.
     """
     pid = SiteSet.running().pid
     if not psutil.pid_exists(pid):
@@ -93,7 +86,7 @@ def sites_process() -> int:
 
 
 def copies_mb() -> tuple[int, float]:
-    """How many copies of the embedded sites there are, and their MiB on disk."""
+    """Return the number of copies of the embedded sites, and their MiB on disk."""
     folder = SiteSet.running().home.copies
     names = [name for name in os.listdir(folder) if name != "visitor"]
     blocks = sum(file.stat().st_blocks for name in names for file in Path(folder, name).rglob("*") if file.exists())

@@ -1,9 +1,9 @@
-"""Compare our text of web pages with that of WebArena's own processor, and measure how much faster ours is.
+"""Benchmark of the text of web pages: equality with WebArena's own processor, and speed.
 
-`python -m tests.bench.web_text FOLDER [--urls FILE]`, where FOLDER holds the package `webarena` of libwebarena
-(`pip download --no-deps libwebarena==0.0.5`, unzipped): its pins do not go with ours, so only its processor is loaded.
-Without `--urls`: MiniWoB's pages, and pages of our own with 100 to 1,000 products; with `--sites` those of the embedded
-sites instead, which run (`verl-agent sites up`).
+`python -m tests.bench.web_text FOLDER [--urls FILE]`, where FOLDER contains the package `webarena` of libwebarena
+(`pip download --no-deps libwebarena==0.0.5`, unzipped). Its pinned dependencies conflict with those of this project, so
+only its processor is loaded. The default pages are those of MiniWoB and generated shops; `--sites` compares the pages
+of the embedded sites, which must be running (`verl-agent sites up`).
 """
 
 import argparse
@@ -48,20 +48,21 @@ SITE_PAGES = (
     *("code.test/papermill/reportlist", "code.test/papermill/rptview?rn=1", "code.test/papermill/tktnew"),
     *("code.test/papermill/wcontent", "code.test/papermill/wiki?name=Installation", "code.test/papermill/taglist"),
 )
-"""Of the embedded sites: lists, forms, tables, texts, and a page that is not there."""
+"""Pages of the embedded sites: lists, forms, tables, texts, and a page that does not exist."""
 LARGE = 800
-"""Nodes from which a page counts as large."""
+"""Smallest number of nodes of a large page."""
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Files and generated shops, without a log."""
+class BenchHandler(SimpleHTTPRequestHandler):
+    """Handler that serves files and generated shops, without a log."""
 
     def do_GET(self) -> None:
-        part, _, number = self.path.strip("/").partition("/")
-        if part not in ("shop", "p"):
+        """Send a file, a generated shop or one of its products."""
+        kind, _, number = self.path.strip("/").partition("/")
+        if kind not in ("shop", "p"):
             super().do_GET()
             return
-        body = (shop(int(number)) if part == "shop" else product(number)).encode()
+        body = (shop(int(number)) if kind == "shop" else product(number)).encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
@@ -69,11 +70,11 @@ class Quiet(SimpleHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def shop(products: int) -> str:
-    """A list of products as shops have them."""
+    """Return the page of a typical list of products."""
     cards = "".join(
         f"<li><article><a href='/p/{n}'><img alt='Item {n}' width=80 height=80></a>"
         f"<h3><a href='/p/{n}'>Item <b>{n}</b></a>"
@@ -95,7 +96,7 @@ def shop(products: int) -> str:
 
 
 def product(number: str) -> str:
-    """The page of a product."""
+    """Return the page of a product."""
     rows = "".join(f"<tr><th>Property {n}<td>value {n}" for n in range(20))
     return (
         f"<!DOCTYPE html><title>Item {number}</title><a href=/shop/30>All products</a><h1>Item {number}</h1>"
@@ -103,8 +104,8 @@ def product(number: str) -> str:
     )
 
 
-def computed() -> float:
-    """Seconds that this process, those below it, and those of them that have ended have computed so far."""
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and its descendants, including ended ones, in seconds."""
     me = psutil.Process()
     total = 0.0
     for process in (me, *me.children(recursive=True)):
@@ -116,7 +117,7 @@ def computed() -> float:
 
 
 def load_processor(folder: Path) -> ModuleType:
-    """WebArena's module of processors, without what its package imports besides."""
+    """Import WebArena's module of processors without the other imports of its package."""
     for name in ("webarena", "webarena.browser_env"):
         package = ModuleType(name)
         package.__path__ = [str(folder.joinpath(*name.split(".")))]
@@ -124,10 +125,10 @@ def load_processor(folder: Path) -> ModuleType:
     return importlib.import_module("webarena.browser_env.processors")
 
 
-def ours(page: Page, client: CDPSession, whole: bool) -> str:
-    """Our text of a page."""
+def adapter_text(page: Page, client: CDPSession, whole: bool) -> str:
+    """Return the adapter's text of a page."""
     tree, snapshot = (
-        # as env_adapters/webarena/browser/tab.py asks
+        # the same commands as in env_adapters/webarena/browser/tab.py
         client._sync(client._impl_obj.send(method=method, params=parameters, timeout=0))
         for method, parameters in (
             ("Accessibility.getFullAXTree", {}),
@@ -140,8 +141,8 @@ def ours(page: Page, client: CDPSession, whole: bool) -> str:
     return tab_line([title], 0) + "\n\n" + "\n".join(text.lines)
 
 
-def theirs(processors: ModuleType, page: Page, client: CDPSession, whole: bool) -> str:
-    """WebArena's text of the same page; without the lines that repeat the text above them, see the README."""
+def webarena_text(processors: ModuleType, page: Page, client: CDPSession, whole: bool) -> str:
+    """Return WebArena's text of the page, without the lines that repeat the text above them (see the README)."""
     processor = processors.TextObervationProcessor(
         "accessibility_tree", not whole, {"width": SIZE[0], "height": SIZE[1]}
     )
@@ -149,15 +150,15 @@ def theirs(processors: ModuleType, page: Page, client: CDPSession, whole: bool) 
     return "\n".join(line for line in text.split("\n") if "] InlineTextBox '" not in line)
 
 
-def differing(one: str, other: str) -> list[tuple[str, str]]:
-    """Lines that are not the same."""
-    first, second = one.split("\n"), other.split("\n")
+def differing_lines(text: str, other: str) -> list[tuple[str, str]]:
+    """Return the lines that only one of the texts has."""
+    first, second = text.split("\n"), other.split("\n")
     only = [("", line) for line in second if line not in first] + [(line, "") for line in first if line not in second]
-    return only or ([("order", "")] if one != other else [])
+    return only or ([("order", "")] if text != other else [])
 
 
 def urls_of(port: int) -> list[str]:
-    """The pages that are compared without `--urls`."""
+    """Return the URLs of the pages that are compared without `--urls`."""
     spec = find_spec("miniwob")
     assert spec is not None and spec.origin is not None
     names = sorted(path.name for path in Path(spec.origin).parent.joinpath("html/miniwob").glob("*.html"))
@@ -168,18 +169,18 @@ def urls_of(port: int) -> list[str]:
 
 
 def site_urls() -> list[str]:
-    """The pages of the embedded sites that are compared."""
+    """Return the URLs of the pages of the embedded sites that are compared."""
     return [f"http://{page}" for page in SITE_PAGES]
 
 
-def as_the_sites_want(sites: SiteSet, copy: Copy) -> tuple[list[str], dict[str, Any], list[Any]]:
-    """Arguments of the browser, settings of the context and cookies with which it sees one copy of the sites."""
+def browser_settings(sites: SiteSet, copy: Copy) -> tuple[list[str], dict[str, Any], list[Any]]:
+    """Return browser arguments, context settings and cookies with which the browser opens a copy of the sites."""
     rules = ",".join(f"MAP {name} {host}:{port}" for name, (host, port) in sites.routes.items())
     return [f"--host-resolver-rules={rules}"], {"extra_http_headers": copy.headers}, copy.cookies(copy.urls)
 
 
 def prepare(page: Page, url: str, index: int) -> None:
-    """Open a page, and scroll it for each third."""
+    """Open a page, scroll it by an amount that depends on its index, focus a field on every second one."""
     page.goto(url)
     if "/miniwob/" in url:
         page.evaluate(f"() => {{ Math.seedrandom && Math.seedrandom('{index}'); core.startEpisodeReal(); }}")
@@ -189,49 +190,50 @@ def prepare(page: Page, url: str, index: int) -> None:
     page.wait_for_timeout(200)
     page.evaluate(
         "() => { for (let timer = setTimeout(() => 0, 0); timer; timer--) clearTimeout(timer); }"
-    )  # stand still
+    )  # stops the timers of the page
 
 
 def compare(processors: ModuleType, page: Page, client: CDPSession, url: str) -> dict[str, Any]:
-    """Both texts of a page that is shown, and what they take."""
+    """Return the times and the differences of both texts of the page that is open."""
     nodes = len(client.send("Accessibility.getFullAXTree")["nodes"])
-    begun, cpu = time.perf_counter(), computed()
-    their = theirs(processors, page, client, whole=False)
-    their_s, their_cpu_s = time.perf_counter() - begun, computed() - cpu
-    our, times, cpu = "", [], computed()
+    started_at, cpu_s = time.perf_counter(), cpu_seconds()
+    expected = webarena_text(processors, page, client, whole=False)
+    webarena_s, webarena_cpu_s = time.perf_counter() - started_at, cpu_seconds() - cpu_s
+    text, times, cpu_s = "", [], cpu_seconds()
     for _ in range(TRIES):
-        begun = time.perf_counter()
-        our = ours(page, client, whole=False)
-        times.append(time.perf_counter() - begun)
-    seconds = {"theirs_s": their_s, "ours_s": statistics.median(times)}
-    seconds |= {"theirs_cpu_s": their_cpu_s, "ours_cpu_s": (computed() - cpu) / TRIES}
-    difference = differing(our, their)
-    difference += differing(ours(page, client, whole=True), theirs(processors, page, client, whole=True))
-    return {"url": url, "nodes": nodes, **seconds, "differing": difference[:6]}
+        started_at = time.perf_counter()
+        text = adapter_text(page, client, whole=False)
+        times.append(time.perf_counter() - started_at)
+    seconds = {"webarena_s": webarena_s, "adapter_s": statistics.median(times)}
+    seconds |= {"webarena_cpu_s": webarena_cpu_s, "adapter_cpu_s": (cpu_seconds() - cpu_s) / TRIES}
+    differing = differing_lines(text, expected)
+    expected = webarena_text(processors, page, client, whole=True)
+    differing += differing_lines(adapter_text(page, client, whole=True), expected)
+    return {"url": url, "nodes": nodes, **seconds, "differing": differing[:6]}
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many pages are equal, and how much faster ours is on the large ones."""
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the number of equal pages and the speedup on the large ones."""
     large = [row for row in rows if row["nodes"] >= LARGE]
-    found: dict[str, Any] = {"pages": len(rows), "equal": sum(not row["differing"] for row in rows)}
-    for name, kind in (("times faster", "s"), ("times less computing", "cpu_s")):
-        ratios = [row[f"theirs_{kind}"] / max(row[f"ours_{kind}"], 1e-3) for row in large]
+    summary: dict[str, Any] = {"pages": len(rows), "equal": sum(not row["differing"] for row in rows)}
+    for name, kind in (("speedup", "s"), ("CPU time speedup", "cpu_s")):
+        ratios = [row[f"webarena_{kind}"] / max(row[f"adapter_{kind}"], 1e-3) for row in large]
         if ratios:
-            found[name] = {"least": round(min(ratios), 1), "median": round(statistics.median(ratios), 1)}
-    return found
+            summary[name] = {"min": round(min(ratios), 1), "median": round(statistics.median(ratios), 1)}
+    return summary
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--urls", type=Path, help="a file with one URL a line; {port} is that of our own pages")
+    parser.add_argument("--urls", type=Path, help="file with one URL a line; {port} is the port of the generated pages")
     parser.add_argument("--sites", action="store_true", help="compare on pages of the embedded sites")
     arguments = parser.parse_args()
     processors = load_processor(arguments.folder)
     spec = find_spec("miniwob")
     assert spec is not None and spec.origin is not None
     root = Path(spec.origin).parent / "html"
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(BenchHandler, directory=str(root)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_port
     urls = arguments.urls.read_text().format(port=port).split() if arguments.urls else urls_of(port)
@@ -241,7 +243,7 @@ def main() -> None:
             sites = SiteSet.running()
             copy = sites.acquire()
             ends.callback(copy.release)
-            more, settings, cookies = as_the_sites_want(sites, copy)
+            more, settings, cookies = browser_settings(sites, copy)
             flags, urls = flags + more, site_urls()
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=flags)
         context = browser.new_context(viewport={"width": SIZE[0], "height": SIZE[1]}, device_scale_factor=1, **settings)
@@ -254,7 +256,7 @@ def main() -> None:
             rows.append(compare(processors, page, client, url))
             print(json.dumps(rows[-1]))  # noqa: T201 - a table of results
         browser.close()
-    print(json.dumps(summary(rows)))  # noqa: T201
+    print(json.dumps(summarize(rows)))  # noqa: T201 - the result of the command
     server.shutdown()
 
 

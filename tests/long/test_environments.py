@@ -13,7 +13,6 @@ import pytest
 
 from env_adapters.webarena.sites.served.copies import VISITOR
 from tests.bench.web_sessions import main, shop
-from tests.sites.conftest import sites  # noqa: F401 - a fixture
 from tests.support.corpus import embedded_corpus
 from tests.support.environments import KNOWN
 from tests.support.fuzzing import annoy, fuzz
@@ -65,7 +64,7 @@ def test_nothing_leaks(env):
 
 
 @needs_chromium
-def test_browsers_leave_nothing_behind(sites, monkeypatch):  # noqa: F811
+def test_browsers_leave_nothing_behind(sites, monkeypatch):
     """A browser is replaced each few hundred episodes, so the last one is not the first, and is compared at rest.
 
     What lives as long as the process keeps the room that it once needed, so its second half is compared with its first.
@@ -81,7 +80,7 @@ def test_browsers_leave_nothing_behind(sites, monkeypatch):  # noqa: F811
     assert last["browser"] <= first["browser"] * (1 + MAX_GROWTH) + MAX_GROWTH_MB
     warm = sorted(found["samples"], key=itemgetter("episode"))[1:]
     half = len(warm) // 2
-    for part in ("ours", "driver", "sites"):
+    for part in ("python", "driver", "sites"):
         early, late = (max(sample[part] for sample in samples) for samples in (warm[:half], warm[half:]))
         assert late <= early * (1 + MAX_GROWTH) + MAX_GROWTH_MB, part
     assert not [copy for copy in sites.home.copies.iterdir() if copy.name != VISITOR]

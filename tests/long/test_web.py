@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.sites.conftest import sites  # noqa: F401 - a fixture
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import to_episode
 from verl_agent.trace.record_files import read_records
@@ -28,7 +27,7 @@ SMALL = (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-def test_a_step_of_training_on_the_shop(sites, tmp_path):  # noqa: F811
+def test_a_step_of_training_on_the_shop(sites, tmp_path):
     variables = {**os.environ, "VIRTUAL_ENV": sys.prefix, "VERL_AGENT_SITES": str(sites.home.folder)}
     script = ["bash", str(ROOT / "recipes/webarena/train.sh"), "--config-name", "grpo_shop_cpu"]
     subprocess.run([*script, *SMALL, f"trainer.default_local_dir={tmp_path}"], env=variables, check=True)

@@ -1,4 +1,4 @@
-"""What the oracle of a web task did in a browser is recorded, and a warm start learns from it."""
+"""Tests that the oracle's episodes in a browser are recorded and that a warm start learns from them."""
 
 import asyncio
 
@@ -17,16 +17,16 @@ from verl_agent.offline.datasets import EpisodeDataset
 RECIPES = ROOT / "recipes/webarena"
 
 
-def recorded(kind, folder, *overrides):
-    """The records of the oracle's episodes of the first tasks of a recipe."""
+def record_episodes(kind, folder, *overrides):
+    """Return the records of the oracle's episodes on the first tasks of a recipe."""
     config = recipe(RECIPES / f"demos_{kind}_cpu.yaml", f"evaluation.output_dir={folder}", *overrides)
     job = prepare_evaluation(config)
     asyncio.run(play(job, Console(redirect_output=True)))
     return job.records()
 
 
-def rows(kind, folder, tokenizer):
-    """What the warm start of a recipe reads out of them."""
+def training_rows(kind, folder, tokenizer):
+    """Return the rows that the warm start of a recipe reads from the records."""
     config = recipe(RECIPES / f"sft_{kind}_cpu.yaml", f"episodes.records=[{folder}]")
     OmegaConf.resolve(config)
     with open_dict(config):
@@ -36,15 +36,15 @@ def rows(kind, folder, tokenizer):
 
 @needs_chromium
 @pytest.mark.parametrize(("kind", "count"), [("miniwob", 4), ("shop", 1)])
-def test_a_warm_start_learns_what_the_oracle_did(kind, count, tmp_path, monkeypatch, request):
+def test_warm_start_learns_the_actions_of_the_oracle(kind, count, tmp_path, monkeypatch, request):
     monkeypatch.chdir(ROOT)
     if kind == "shop":
         monkeypatch.setenv("VERL_AGENT_SITES", str(request.getfixturevalue("sites").home.folder))
-    records = recorded(kind, tmp_path, f"evaluation.max_tasks={count}")
+    records = record_episodes(kind, tmp_path, f"evaluation.max_tasks={count}")
     assert [record["success"] for record in records] == [True] * count
     tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
-    learnt = rows(kind, tmp_path, tokenizer)
-    assert len(learnt) == count
-    for row, record in zip(learnt, sorted(records, key=lambda record: record["task"]), strict=True):
-        said = tokenizer.decode(row["input_ids"][row["loss_mask"] > 0])
-        assert said == "".join(f"```{turn['action']}```<|im_end|>" for turn in record["turns"])
+    rows = training_rows(kind, tmp_path, tokenizer)
+    assert len(rows) == count
+    for row, record in zip(rows, sorted(records, key=lambda record: record["task"]), strict=True):
+        trained = tokenizer.decode(row["input_ids"][row["loss_mask"] > 0])
+        assert trained == "".join(f"```{turn['action']}```<|im_end|>" for turn in record["turns"])

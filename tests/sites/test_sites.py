@@ -1,4 +1,4 @@
-"""The sites show the world of their seed, and two sessions that change the same thing do not see each other."""
+"""Tests that the sites show the generated data of their seed and that copies isolate the sessions."""
 
 import asyncio
 import os
@@ -15,38 +15,38 @@ from env_adapters.webarena.tasks.embedded import EmbeddedTasks
 from tests.support.visitor import Visitor
 
 TOKEN = re.compile('(?:value=|csrfToken: )"[A-Za-z0-9]{64}"')
-"""What guards a form is drawn anew for each page."""
+"""Matches the random token that protects a form; each page has another one."""
 AGE = re.compile(r"[\d.]+ (?:seconds|minutes|hours|days|years)\b")
 SHOP, ADMIN, FORUM, CODE = "http://shop.test", "http://admin.test/dashboard", "http://forum.test", "http://code.test"
 
 
 @pytest.fixture
 def pair(sites):
-    """Two sessions, and one that begins when these have changed something."""
+    """Return visitors of three copies: two that change something, and one that does not."""
     copies = [sites.acquire() for _ in range(3)]
     yield [Visitor(sites, copy) for copy in copies]
     for copy in copies:
         copy.release()
 
 
-def test_the_shop_shows_its_products(pair):
+def test_shop_shows_its_products(pair):
     for product in world().shop.products[::40]:
         status, text = pair[0].get(SHOP + product.path)
         assert status == 200
         assert product.price in text and f"{product.grams} g" in text
 
 
-def test_the_shop_remembers_no_products_that_were_seen(pair):
-    """A cookie that changes from page to page would keep visitors from sharing the shop's answers."""
+def test_shop_does_not_record_viewed_products(pair):
+    """A cookie that changes from page to page would prevent visitors from sharing cached responses."""
     first, *others = world().shop.products[::60]
     pair[0].get(SHOP + first.path)
-    known = dict(pair[0].cookies)
+    cookies = dict(pair[0].cookies)
     for product in others:
         pair[0].get(SHOP + product.path)
-    assert pair[0].cookies == known
+    assert pair[0].cookies == cookies
 
 
-def test_the_shop_shows_the_orders_of_its_customer_and_all_to_its_administrator(pair):
+def test_shop_shows_customers_their_own_orders_and_the_administrator_all(pair):
     shop = world().shop
     own = next(order for order in shop.orders if order.customer is shop.shopper)
     other = next(order for order in shop.orders if order.customer is not shop.shopper)
@@ -55,7 +55,7 @@ def test_the_shop_shows_the_orders_of_its_customer_and_all_to_its_administrator(
     assert other.customer.email in pair[0].get(f"{ADMIN}/orders/{other.number}/")[1]
 
 
-def test_the_forum_shows_its_topics_under_the_addresses_that_tasks_know(pair):
+def test_forum_shows_its_topics_at_the_urls_of_the_tasks(pair):
     for topic in world().forum.topics[::30]:
         status, text = pair[0].get(FORUM + topic.path)
         assert status == 200
@@ -64,7 +64,7 @@ def test_the_forum_shows_its_topics_under_the_addresses_that_tasks_know(pair):
         assert pair[0].get(FORUM + world().forum.category_path(name))[0] == 200
 
 
-def test_the_code_host_shows_its_projects_with_dates_and_authors_of_the_world(pair):
+def test_code_host_shows_projects_with_generated_dates_and_authors(pair):
     for project in world().code.projects:
         timeline = pair[0].get(f"{CODE}/{project.name}/timeline?n=50")[1]
         assert all(one.message in timeline for one in project.checkins)
@@ -75,35 +75,35 @@ def test_the_code_host_shows_its_projects_with_dates_and_authors_of_the_world(pa
         assert project.facts["python"] in pair[0].get(f"{CODE}/{project.name}/wiki?name=Installation")[1]
 
 
-def test_the_code_host_tells_dates_and_no_ages(pair):
+def test_code_host_shows_dates_instead_of_ages(pair):
     project = world().code.projects[0]
     pages = ("wcontent", "brlist", "stat", "whistory?name=Installation")
     texts = [pair[0].get(f"{CODE}/")[1], *(pair[0].get(f"{CODE}/{project.name}/{page}")[1] for page in pages)]
-    assert not [found for text in texts for found in AGE.findall(text)]
+    assert not [age for text in texts for age in AGE.findall(text)]
 
 
-def test_the_first_page_of_the_administration_does_not_depend_on_the_clock(pair):
-    """Oscar's own loads itself again every five minutes and charts the latest 24 hours, with their times."""
+def test_dashboard_does_not_depend_on_the_clock(pair):
+    """Oscar's own dashboard reloads every five minutes and charts the latest 24 hours with their times."""
     text = pair[0].get(ADMIN + "/")[1]
     assert 'id="order_graph"' in text and "#order_graph { display: none }" in text
     assert 'http-equiv="refresh"' not in text
 
 
-def test_an_episode_reaches_the_sites_of_its_task_alone_and_those_that_judge_it(sites):
+def test_episode_reaches_only_the_sites_of_its_task_and_its_evaluators(sites):
     source = EmbeddedTasks(sites.home.folder)
-    found = {}
+    hosts = {}
     for item in source.items("train_all"):
         kind = item.id.split(":")[1]
-        if kind not in ("price", "approve_review") or kind in found:
+        if kind not in ("price", "approve_review") or kind in hosts:
             continue
-        opened = asyncio.run(source.open(item))
-        opened.release()
-        found[kind] = set(opened.routes)
-    assert found == {"price": {"shop.test:80"}, "approve_review": {"admin.test:80", "shop.test:80"}}
+        environment = asyncio.run(source.open(item))
+        environment.release()
+        hosts[kind] = set(environment.routes)
+    assert hosts == {"price": {"shop.test:80"}, "approve_review": {"admin.test:80", "shop.test:80"}}
 
 
-def test_the_same_page_is_the_same_in_every_copy(pair):
-    """Copies in which nothing has changed share one answer, so something changes in each, and it answers itself."""
+def test_page_is_the_same_in_every_copy(pair):
+    """Unchanged copies share one cached response, so the test changes each copy to make it respond itself."""
     product = next(product for product in world().shop.products if product.stock)
     for visitor in pair:
         visitor.post(f"{SHOP}/basket/add/{product.pk}/", SHOP + product.path, quantity="1")
@@ -114,7 +114,7 @@ def test_the_same_page_is_the_same_in_every_copy(pair):
     assert product.title in pair[0].get(f"{SHOP}/basket/")[1]
 
 
-def test_two_sessions_that_fill_the_same_cart_do_not_see_each_other(pair):
+def test_copies_isolate_carts(pair):
     first, second = [product for product in world().shop.products if product.stock][:2]
     for visitor, product in zip(pair, (first, second), strict=False):
         page = SHOP + product.path
@@ -124,7 +124,7 @@ def test_two_sessions_that_fill_the_same_cart_do_not_see_each_other(pair):
     assert [second.title in cart for cart in carts] == [False, True, False]
 
 
-def test_two_sessions_that_change_the_same_order_do_not_see_each_other(pair):
+def test_copies_isolate_orders(pair):
     order = next(order for order in world().shop.orders if order.status == "Pending")
     page = f"{ADMIN}/orders/{order.number}/"
     for visitor, status in zip(pair, ("Processing", "Cancelled"), strict=False):
@@ -134,18 +134,18 @@ def test_two_sessions_that_change_the_same_order_do_not_see_each_other(pair):
     assert changed == [[True, False], [False, True], [False, False]]
 
 
-def test_two_sessions_that_change_the_same_ticket_do_not_see_each_other(pair):
+def test_copies_isolate_tickets(pair):
     project = world().code.projects[0]
     ticket = next(ticket for ticket in project.tickets if ticket.status == "Open")
     page = f"{CODE}/{project.name}/tktedit/{ticket.uuid[:10]}"
     for visitor, status in zip(pair, ("Closed", "In Progress"), strict=False):
         visitor.post(page, title=ticket.title, status=status, submit="Save changes")
     shown = [visitor.get(f"{CODE}/{project.name}{ticket.path}")[1] for visitor in pair]
-    found = [text.partition('id="tkt-status">')[2].partition("<")[0].strip() for text in shown]
-    assert found == ["Closed", "In Progress", "Open"]
+    statuses = [text.partition('id="tkt-status">')[2].partition("<")[0].strip() for text in shown]
+    assert statuses == ["Closed", "In Progress", "Open"]
 
 
-def test_two_sessions_that_write_into_the_same_topic_do_not_see_each_other(pair):
+def test_copies_isolate_topics(pair):
     topic = world().forum.topics[0]
     page = f"{FORUM}/comment/{topic.pk}/publish/"
     for visitor, text in zip(pair, ("the first was here", "the second was here"), strict=False):
@@ -155,7 +155,7 @@ def test_two_sessions_that_write_into_the_same_topic_do_not_see_each_other(pair)
     assert ["the second was here" in text for text in shown] == [False, True, False]
 
 
-def test_a_site_that_is_killed_comes_back_and_copies_live_on(sites, pair):
+def test_killed_site_restarts_and_keeps_its_copies(sites, pair):
     product = next(product for product in world().shop.products if product.stock)
     pair[0].post(f"{SHOP}/basket/add/{product.pk}/", SHOP + product.path, quantity="1")
     before = {one.name: one for one in control.status(sites.home)}
@@ -173,12 +173,12 @@ def test_a_site_that_is_killed_comes_back_and_copies_live_on(sites, pair):
     assert pair[0].get(f"{FORUM}/")[0] == 200
 
 
-def test_starting_what_runs_changes_nothing(sites):
+def test_up_keeps_running_sites(sites):
     again = control.up(sites.home, sites.seed, 0, print)
     assert (again.pid, again.ports) == (sites.pid, sites.ports)
 
 
-def test_sites_that_have_ended_can_be_started_at_once(sites, tmp_path):
+def test_sites_can_be_restarted_immediately(sites, tmp_path):
     home = Home(tmp_path)
     home.venv.symlink_to(sites.home.venv)
     home.seed(sites.seed).symlink_to(sites.home.seed(sites.seed))

@@ -12,7 +12,7 @@ from env_adapters.webarena.tasks.oracle import ScriptOracle
 
 
 def play(item, source, script=None):
-    """What a script, or the task's own oracle, earns at a task of a source; every action of it can be done."""
+    """Return the reward of a script, or of the task's own oracle; fail if an action is invalid."""
     act = source.oracle(item) if script is None else ScriptOracle(script, URLS).act
 
     async def episode():
@@ -32,13 +32,13 @@ def play(item, source, script=None):
     return asyncio.run(episode())
 
 
-def judge_at_once(items, source):
-    """What each of these tasks gives to an episode that ends at once with a wrong answer, or without one.
+def score_immediate_answers(items, source):
+    """Return the score of each task if an episode ends at once with a wrong or empty answer.
 
-    They begin on the same pages and reach the same sites, and one session that does nothing serves them all.
+    The tasks must start on the same pages and reach the same sites, because one session without actions serves all.
     """
 
-    async def judge():
+    async def score():
         env = WebArena(tasks="miniwob")
         env.source = source
         try:
@@ -46,11 +46,12 @@ def judge_at_once(items, source):
             scores = []
             for item in items:
                 answer = parse_action(min(item.data["wrong"], key=len)[0]).text
-                ending = FinalState(answer, env.session, item.data["intent"], env.world.urls_by_placeholder)
-                work = evaluate(env.world.fill_urls(item.data["eval"]), ending, None)
+                site_urls = env.site_environment.urls_by_placeholder
+                final = FinalState(answer, env.session, item.data["intent"], site_urls)
+                work = evaluate(env.site_environment.fill_urls(item.data["eval"]), final, None)
                 scores.append(await browser_pool(BrowserLimits()).run(work))
             return scores
         finally:
             await env.close()
 
-    return asyncio.run(judge())
+    return asyncio.run(score())

@@ -80,7 +80,7 @@ class UserSiteTasks:
         self.options = options
         access = options.access
         auth = None if access.auth is None else Path(access.auth)
-        self.sites = UserSites(dict(options.sites or {}), tuple(access.allow), auth, dict(access.reset or {}))
+        self.sites = UserSites(dict(options.sites or {}), access.allowed_urls, auth, dict(access.reset or {}))
 
     def items(self, split: str) -> Sequence[TaskItem]:
         """See `TaskSource`; if URLs of sites are set, tasks that need other sites are left out."""

@@ -1,4 +1,4 @@
-"""The sites, started once for all tests of this folder."""
+"""Fixture of the embedded sites, shared by all tests that need them."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from verl_agent.errors import ConfigError
 
 @pytest.fixture(scope="session")
 def sites():
-    """Sites on free ports, beside those that a user may run; what takes a minute to make is kept in the cache."""
+    """Run the sites on free ports, apart from those of the user; data that takes a minute to create stays cached."""
     home = Home(sites_home().with_name("webarena-tests"))
     home.folder.mkdir(parents=True, exist_ok=True)
     try:
