@@ -23,6 +23,7 @@ from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.training.mixture import MixtureOrder
+from verl_agent.training.trainer import STATE_FILE
 
 STEPS, BATCH = 5, 3
 GROWING = Horizon([1], grow_by=1, up_to=4, adaptive=Adaptive(turn_limit_above=0.3, window=1))
@@ -136,7 +137,7 @@ def test_the_adaptive_horizon_follows_from_the_metrics_alone(run: Run):
     state = AdaptiveState(GROWING)
     for step in range(1, STEPS + 1):
         assert {record["max_turns"] for record in played(run, "guess_number")[step]} == {state.max_turns}, step
-        saved = json.loads((run.folder / f"global_step_{step}" / "curriculum.json").read_text())
+        saved = json.loads((run.folder / f"global_step_{step}" / STATE_FILE).read_text())
         if step == run.killed_after and step not in run.metrics:  # killed between saving and logging
             state.restore(saved["guess_number"])
             continue

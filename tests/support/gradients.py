@@ -1,7 +1,7 @@
-"""Gradients of an update by verl's estimators and loss, and the same written down from the papers.
+"""Gradients of an update by verl's estimators and loss, and a reference from the papers' equations.
 
-Groups of different sizes (an episode was left out), episodes that end with an observation, by a cap on turns and by a
-cap on tokens, in one batch. The reference is written in loops over plain numbers and knows turns, not padding.
+The batch has groups of different sizes, and episodes that end by the environment, by the turn limit and by the token
+budget. The reference is written in loops over plain numbers, without padding.
 """
 
 import math
@@ -22,7 +22,7 @@ from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
-from tests.support.letters import CUT, LOST, SHORT, WON
+from tests.support.letters import LOST, SHORT, TRUNCATED, WON
 from verl_agent.rollout.tokens import Segment
 
 VOCABULARY = 128
@@ -31,15 +31,15 @@ CLIP = 0.2
 
 @dataclass(frozen=True)
 class Row:
-    """One episode with what trainer and engine know of it.
+    """One episode with the data of trainer and engine.
 
     Attributes:
-        group: the task that it is compared within.
-        segment: its tokens.
-        reward: its return.
-        logits_TV: float `(prompt + response, vocabulary)`, of the policy that is updated.
+        group: group of the episode.
+        segment: tokens of the episode.
+        reward: return of the episode.
+        logits_TV: float `(prompt + response, vocabulary)`, logits of the policy that is updated.
         old_T: float `(response,)`, log-probs of the policy that sampled.
-        values_T: float `(response,)`, the critic's.
+        values_T: float `(response,)`, values of the critic.
     """
 
     group: str
@@ -51,17 +51,24 @@ class Row:
 
 
 def log_probs(row: Row) -> Tensor:
-    """Float `(prompt + response,)`: at each place the log-prob of the token that follows, 0 at the last one."""
+    """Return float `(prompt + response,)`: the log-prob of the next token at each position, 0 at the last one."""
     ids = torch.tensor(row.segment.prompt_ids + row.segment.response_ids)
     following = torch.log_softmax(row.logits_TV, -1)[:-1].gather(-1, ids[1:, None])[:, 0]
     return torch.cat([following, following.new_zeros(1)])
 
 
 def batch() -> list[Row]:
-    """Group a lost one of its four episodes, group b one of its three, group c all but one."""
+    """Return a batch with three episodes of group a, two of group b and one of group c."""
     generator = torch.Generator().manual_seed(0)
     rows = []
-    played = [("a", WON, 1.0), ("b", LOST, 0.0), ("a", LOST, 0.0), ("a", CUT, 0.25), ("b", SHORT, 0.5), ("c", SHORT, 1)]
+    played = [
+        ("a", WON, 1.0),
+        ("b", LOST, 0.0),
+        ("a", LOST, 0.0),
+        ("a", TRUNCATED, 0.25),
+        ("b", SHORT, 0.5),
+        ("c", SHORT, 1),
+    ]
     for group, segment, reward in played:
         length = len(segment.prompt_ids) + len(segment.response_ids)
         logits_TV = torch.randn(length, VOCABULARY, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -86,7 +93,7 @@ def nested(rows: Sequence[Sequence[float] | Tensor]) -> Tensor:
 
 
 def estimated(rows: list[Row], estimator: str, config: AlgoConfig) -> DataProto:
-    """Advantages and returns as verl's V1 trainer gets them."""
+    """Return advantages and returns as verl's V1 trainer computes them."""
     rewards = [[0.0] * (len(row.segment.response_ids) - 1) + [row.reward] for row in rows]
     data = DataProto.from_dict(
         {
@@ -98,7 +105,7 @@ def estimated(rows: list[Row], estimator: str, config: AlgoConfig) -> DataProto:
     )
     return compute_advantage_for_multi_trajectories(
         data,
-        [f"{row.group}_{place}_0" for place, row in enumerate(rows)],
+        [f"{row.group}_{index}_0" for index, row in enumerate(rows)],
         estimator,
         config.gamma,
         config.lam,
@@ -123,14 +130,21 @@ def fields(rows: list[Row], **columns: Tensor) -> TensorDict:
 
 
 def verl_gradients(rows: list[Row], estimator: str, config: AlgoConfig, **actor: object) -> list[Tensor]:
-    """Gradients with respect to the logits of each row, by verl's estimator and its loss of the actor."""
+    """Return the gradients of the logits of each row, by verl's estimator and its loss of the actor."""
     return actor_gradients(rows, estimated(rows, estimator, config).batch["advantages"], **actor)
 
 
 def actor_gradients(
     rows: list[Row], advantages_BT: Tensor, references: list[Tensor] | None = None, **actor: object
 ) -> list[Tensor]:
-    """The same from advantages; with the log-probs of a reference model where the loss compares with one."""
+    """Return the gradients of the logits of each row for given advantages.
+
+    Args:
+        rows: rows of the batch.
+        advantages_BT: float `(B, T)`.
+        references: log-probs of a reference model for each row, for losses with a KL term.
+        actor: further keyword arguments of verl's `ActorConfig`.
+    """
     columns = {"ref_log_prob": padded(references)} if references else {}
     data = fields(rows, old_log_probs=padded([row.old_T for row in rows]), advantages=advantages_BT, **columns)
     settings = ActorConfig(strategy="fsdp", rollout_n=4, use_dynamic_bsz=True, clip_ratio=CLIP, optim=None, **actor)
@@ -141,13 +155,13 @@ def actor_gradients(
 # By hand
 
 
-def written(row: Row) -> list[int]:
-    """Places of the response that the model wrote."""
-    return [place for place, mask in enumerate(row.segment.response_mask) if mask]
+def written_positions(row: Row) -> list[int]:
+    """Return the positions of the response that the model wrote."""
+    return [position for position, mask in enumerate(row.segment.response_mask) if mask]
 
 
 def by_hand(rows: list[Row], estimator: str, config: AlgoConfig) -> list[list[float]]:
-    """Advantage of each written token of each row."""
+    """Return the advantage of each written token of each row."""
     groups = {row.group: [other.reward for other in rows if other.group == row.group] for row in rows}
     if estimator == "grpo":  # arXiv 2402.03300, section 4.1.2; without the division Dr. GRPO, arXiv 2503.20783
         scalars = []
@@ -156,32 +170,34 @@ def by_hand(rows: list[Row], estimator: str, config: AlgoConfig) -> list[list[fl
             mean = fmean(rewards) if len(rewards) > 1 else 0.0
             scale = stdev(rewards) + 1e-6 if len(rewards) > 1 and config.norm_adv_by_std_in_grpo else 1.0
             scalars.append((row.reward - mean) / scale)
-        return [[scalar] * len(written(row)) for scalar, row in zip(scalars, rows, strict=True)]
-    if estimator == "rloo":  # arXiv 2402.14740: the mean of the others is the baseline
+        return [[scalar] * len(written_positions(row)) for scalar, row in zip(scalars, rows, strict=True)]
+    if estimator == "rloo":  # arXiv 2402.14740: the baseline is the mean of the other episodes
         scalars = []
         for row in rows:
             rewards = groups[row.group]
             others = (sum(rewards) - row.reward) / (len(rewards) - 1) if len(rewards) > 1 else 0.0
             scalars.append(row.reward - others)
-        return [[scalar] * len(written(row)) for scalar, row in zip(scalars, rows, strict=True)]
+        return [[scalar] * len(written_positions(row)) for scalar, row in zip(scalars, rows, strict=True)]
     if estimator == "gae":  # arXiv 1506.02438, equation 16, over written tokens alone
         plain = [gae(row, config)[0] for row in rows]
     else:  # REINFORCE++, arXiv 2501.03262: discounted returns, normalised over the batch
-        plain = [[config.gamma**left * row.reward for left in reversed(range(len(written(row))))] for row in rows]
+        plain = [
+            [config.gamma**left * row.reward for left in reversed(range(len(written_positions(row))))] for row in rows
+        ]
     every = [value for values in plain for value in values]
     mean, scale = fmean(every), math.sqrt(stdev(every) ** 2 + 1e-8)
     return [[(value - mean) / scale for value in values] for values in plain]
 
 
 def gae(row: Row, config: AlgoConfig) -> tuple[list[float], list[float]]:
-    """Advantages before they are normalised, and returns, of the written tokens."""
-    values = [row.values_T[place].item() for place in written(row)]
+    """Return advantages without normalisation, and returns, of the written tokens."""
+    values = [row.values_T[position].item() for position in written_positions(row)]
     rewards = [0.0] * (len(values) - 1) + [row.reward]
     advantages, following = [0.0] * len(values), 0.0
-    for place in reversed(range(len(values))):
-        after = values[place + 1] if place + 1 < len(values) else 0.0
-        following = rewards[place] + config.gamma * after - values[place] + config.gamma * config.lam * following
-        advantages[place] = following
+    for position in reversed(range(len(values))):
+        after = values[position + 1] if position + 1 < len(values) else 0.0
+        following = rewards[position] + config.gamma * after - values[position] + config.gamma * config.lam * following
+        advantages[position] = following
     return advantages, [a + v for a, v in zip(advantages, values, strict=True)]
 
 
@@ -194,29 +210,35 @@ def hand_gradients(
     references: list[Tensor] | None = None,
     kl: float = 0.0,
 ) -> list[Tensor]:
-    """The clipped surrogate of PPO (arXiv 1707.06347, equation 7), token by token.
+    """Return the gradients of PPO's clipped surrogate (arXiv 1707.06347, equation 7), token by token.
 
-    With an upper clip of its own (DAPO, arXiv 2503.14476, equation 8), and `kl` times the estimate k3 of the divergence
-    from the reference (arXiv 2402.03300, equation 4).
+    Args:
+        rows: rows of the batch.
+        advantages: advantage of each written token of each row.
+        aggregate: `token-mean`, or another value for a sum over tokens and a mean over rows.
+        scale: divisor of the sum over tokens.
+        high: upper clip (DAPO, arXiv 2503.14476, equation 8).
+        references: log-probs of a reference model for each row.
+        kl: weight of the estimate k3 of the divergence from the reference (arXiv 2402.03300, equation 4).
     """
     losses = []
     for number, (row, along) in enumerate(zip(rows, advantages, strict=True)):
         begin = len(row.segment.prompt_ids)
         terms = [row.logits_TV.sum() * 0]
-        for place, advantage in zip(written(row), along, strict=True):
-            token = row.segment.response_ids[place]
-            log_prob = torch.log_softmax(row.logits_TV[begin + place - 1], -1)[token]
-            ratio = (log_prob - row.old_T[place]).exp()
+        for position, advantage in zip(written_positions(row), along, strict=True):
+            token = row.segment.response_ids[position]
+            log_prob = torch.log_softmax(row.logits_TV[begin + position - 1], -1)[token]
+            ratio = (log_prob - row.old_T[position]).exp()
             terms.append(-torch.min(ratio * advantage, ratio.clamp(1 - CLIP, 1 + high) * advantage))
             if references:
-                above = references[number][place] - log_prob
+                above = references[number][position] - log_prob
                 terms.append(kl * (above.exp() - above - 1))
         losses.append(torch.stack(terms).sum())
-    tokens = sum(len(written(row)) for row in rows)
+    tokens = sum(len(written_positions(row)) for row in rows)
     total = torch.stack(losses).sum() / (tokens if aggregate == "token-mean" else len(rows) * scale)
     return list(torch.autograd.grad(total, [row.logits_TV for row in rows]))
 
 
-def predicting_written(row: Row) -> list[int]:
-    """Places of prompt and response whose logits predict a token that the model wrote."""
-    return [len(row.segment.prompt_ids) + place - 1 for place in written(row)]
+def predicting_positions(row: Row) -> list[int]:
+    """Return the positions of prompt and response whose logits predict a token that the model wrote."""
+    return [len(row.segment.prompt_ids) + position - 1 for position in written_positions(row)]

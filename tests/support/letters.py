@@ -1,4 +1,4 @@
-"""Episodes in letters: their tokens are grown as in training, without a tokenizer or a model."""
+"""Episodes with one token per letter: built as in training, without a tokenizer or a model."""
 
 from itertools import zip_longest
 
@@ -8,10 +8,11 @@ from verl_agent.rollout.tokens import EpisodeTokens, Segment
 from verl_agent.types import Message
 
 END = 2
+"""Id that ends a reply."""
 
 
 class LetterBuilder(ContinuousTokenBuilder):
-    """Renders a message as one id for each letter: enough to grow an episode's tokens without a tokenizer."""
+    """Token builder that renders each letter of a message as one id."""
 
     def __init__(self) -> None:
         super().__init__(tokenizer=None)
@@ -24,8 +25,8 @@ class LetterBuilder(ContinuousTokenBuilder):
         return MergeResult(token_ids=ids + new, appended_token_count=len(new), kind="context")
 
 
-def episode(replies: list[str], observations: list[str]) -> Segment:
-    """The segment of an episode; one reply more than observations is a last one that its token budget cut."""
+def letter_episode(replies: list[str], observations: list[str]) -> Segment:
+    """Return the only segment of an episode. A reply without an observation is truncated and ends the episode."""
     tokens = EpisodeTokens(LetterBuilder(), END)
     messages: list[Message] = [{"role": "user", "content": "begin"}]
     for reply, observation in zip_longest(replies, observations):
@@ -39,7 +40,7 @@ def episode(replies: list[str], observations: list[str]) -> Segment:
     return segment
 
 
-WON = episode(["go", "up"], ["stone", "you won"])
-LOST = episode(["left", "no", "x"], ["wall", "wall", "too late"])
-SHORT = episode(["stay"], ["a wolf"])
-CUT = episode(["in", "aaaaaa"], ["a hall"])
+WON = letter_episode(["go", "up"], ["stone", "you won"])
+LOST = letter_episode(["left", "no", "x"], ["wall", "wall", "too late"])
+SHORT = letter_episode(["stay"], ["a wolf"])
+TRUNCATED = letter_episode(["in", "aaaaaa"], ["a hall"])

@@ -1,4 +1,4 @@
-"""What an update does to the logits, through verl's estimators and loss, is what the papers' equations say."""
+"""Tests that gradients of an update through verl's estimators and loss equal those of the papers' equations."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from verl.trainer.config import AlgoConfig
 from verl.workers.config import CriticConfig
 from verl.workers.utils.losses import value_loss
 
+from tests.support.estimators import TurnRow, turn_advantages, values_by_turn
 from tests.support.gradients import (
     CLIP,
     Row,
@@ -20,14 +21,13 @@ from tests.support.gradients import (
     hand_gradients,
     nested,
     padded,
-    predicting_written,
+    predicting_positions,
     verl_gradients,
-    written,
+    written_positions,
 )
 from tests.support.letters import SHORT
-from tests.verl.test_turn_estimators import advantages, by_turn
 from verl_agent.config.reward_shaping import RewardShaping
-from verl_agent.training.turns import spans
+from verl_agent.training.turns import reply_spans
 
 
 @pytest.mark.parametrize(
@@ -41,20 +41,20 @@ from verl_agent.training.turns import spans
         ("rloo", {}),
     ],
 )
-def test_gradients_are_those_of_the_equations_and_zero_on_observations(estimator, config):
+def test_gradients_equal_the_equations_and_are_zero_on_observations(estimator, config):
     rows, settings = batch(), AlgoConfig(adv_estimator=estimator, **config)
     found = verl_gradients(rows, estimator, settings)
     expected = hand_gradients(rows, by_hand(rows, estimator, settings), "token-mean")
     for row, one, other in zip(rows, found, expected, strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-7), "float64 throughout; the issue asks for 1e-5"
-        places = predicting_written(row)
-        rest = [place for place in range(len(one)) if place not in places]
+        assert torch.allclose(one, other, rtol=0, atol=1e-7)
+        positions = predicting_positions(row)
+        rest = [position for position in range(len(one)) if position not in positions]
         assert (one[rest] == 0).all()
     assert sum(one.abs().sum() for one in found) > 0.1
 
 
 def test_dr_grpo_divides_by_a_constant():
-    """Neither the length of an episode nor the spread of its group changes the weight of a token."""
+    """The weight of a token depends neither on the length of its episode nor on the spread of its group."""
     rows, settings = batch(), AlgoConfig(adv_estimator="grpo", norm_adv_by_std_in_grpo=False)
     found = verl_gradients(rows, "grpo", settings, loss_agg_mode="seq-mean-token-sum-norm", loss_scale_factor=50)
     expected = hand_gradients(rows, by_hand(rows, "grpo", settings), "constant", scale=50.0)
@@ -63,33 +63,35 @@ def test_dr_grpo_divides_by_a_constant():
 
 
 @pytest.mark.parametrize(("estimator", "gamma"), [("turn_returns", 0.9), ("gigpo", 0.95), ("gigpo", 1.0)])
-def test_gradients_of_turns_are_those_of_their_advantages(estimator, gamma):
-    """What each turn is worth is compared with the papers in test_turn_estimators.py; all its tokens have it."""
+def test_every_token_of_a_turn_has_the_gradient_of_its_advantage(estimator, gamma):
+    """test_turn_estimators.py compares the advantages with the papers."""
     rows = batch()
-    credit = RewardShaping(place="turn", turn_gamma=gamma)
-    turns = [(f"{row.group}_{place}_0", row.segment, *as_turns(row)) for place, row in enumerate(rows)]
-    data = advantages(estimator, turns, credit)
-    worth = by_turn(data, turns)
-    along = [
-        [value for value, (start, end) in zip(values, spans(torch.tensor(row.segment.response_mask)), strict=True)
+    shaping = RewardShaping(place="turn", turn_gamma=gamma)
+    turns = [as_turns(index, row) for index, row in enumerate(rows)]
+    data = turn_advantages(estimator, turns, shaping)
+    by_turn = values_by_turn(data, turns)
+    by_token = [
+        [value for value, (start, end) in zip(values, reply_spans(torch.tensor(row.segment.response_mask)), strict=True)
          for _ in range(end - start)]
-        for row, values in zip(rows, worth, strict=True)
+        for row, values in zip(rows, by_turn, strict=True)
     ]  # fmt: skip
     found = actor_gradients(rows, data.batch["advantages"].double())
-    for row, one, other in zip(rows, found, hand_gradients(rows, along, "token-mean"), strict=True):
+    for row, one, other in zip(rows, found, hand_gradients(rows, by_token, "token-mean"), strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-6)
-        places = predicting_written(row)
-        assert (one[[place for place in range(len(one)) if place not in places]] == 0).all()
+        positions = predicting_positions(row)
+        assert (one[[position for position in range(len(one)) if position not in positions]] == 0).all()
     assert sum(one.abs().sum() for one in found) > 0.1
 
 
-def as_turns(row: Row) -> tuple[list[float], list[str]]:
-    """Rewards and states of the turns: a penalty for each but the last, the return there; all but the first differ."""
-    count = len(spans(torch.tensor(row.segment.response_mask)))
-    return [-0.1] * (count - 1) + [row.reward], ["start", *(f"{row.reward}, {turn}" for turn in range(1, count))]
+def as_turns(index: int, row: Row) -> TurnRow:
+    """Return the row with turns: a penalty for each turn but the last, the return there, and different states."""
+    count = len(reply_spans(torch.tensor(row.segment.response_mask)))
+    rewards = [-0.1] * (count - 1) + [row.reward]
+    anchors = ["start", *(f"{row.reward}, {turn}" for turn in range(1, count))]
+    return f"{row.group}_{index}_0", row.segment, rewards, anchors
 
 
-def test_what_dapo_clips_and_a_reference_keeps_near():
+def test_gradients_with_dapos_upper_clip_and_a_reference_model_equal_the_equations():
     rows, settings = batch(), AlgoConfig(adv_estimator="grpo")
     generator = torch.Generator().manual_seed(1)
     references = [row.old_T + 0.2 * torch.randn(len(row.old_T), generator=generator).double() for row in rows]
@@ -103,19 +105,19 @@ def test_what_dapo_clips_and_a_reference_keeps_near():
     assert not all(torch.allclose(one, other, atol=1e-7) for one, other in zip(found, narrow, strict=True))
 
 
-def test_rows_that_fill_a_batch_up_change_nothing():
+def test_padding_rows_have_no_gradient_and_change_no_other():
     rows, settings = batch(), AlgoConfig(adv_estimator="grpo")
     advantages_BT = estimated(rows, "grpo", settings).batch["advantages"]
     segment = replace(SHORT, response_mask=[0] * len(SHORT.response_ids))
-    filling = replace(rows[4], segment=segment, logits_TV=rows[4].logits_TV.detach().clone().requires_grad_())
+    padding = replace(rows[4], segment=segment, logits_TV=rows[4].logits_TV.detach().clone().requires_grad_())
     longer_BT = torch.cat([advantages_BT, torch.zeros_like(advantages_BT[:1])])
-    alone, filled = actor_gradients(rows, advantages_BT), actor_gradients([*rows, filling], longer_BT)
-    assert (filled.pop() == 0).all()
-    assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(alone, filled, strict=True))
+    alone, with_padding = actor_gradients(rows, advantages_BT), actor_gradients([*rows, padding], longer_BT)
+    assert (with_padding.pop() == 0).all()
+    assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(alone, with_padding, strict=True))
 
 
-def test_the_critic_learns_returns_of_written_tokens_only():
-    """Half the squared error (arXiv 1707.06347, equation 9), nothing at observations, prompts and padding."""
+def test_critic_learns_returns_of_written_tokens_only():
+    """Half the squared error (arXiv 1707.06347, equation 9); 0 at observations, prompts and padding."""
     rows, settings = batch(), AlgoConfig(adv_estimator="gae", gamma=0.99, lam=0.95)
     returns_BT = estimated(rows, "gae", settings).batch["returns"]
     predictions = [
@@ -125,9 +127,9 @@ def test_the_critic_learns_returns_of_written_tokens_only():
     data = fields(rows, values=padded([row.values_T for row in rows]), returns=returns_BT)
     config = CriticConfig(strategy="fsdp", use_dynamic_bsz=True, cliprange_value=10.0, optim=None, model=None)
     loss, _ = value_loss(config, {"values": nested(predictions)}, data)
-    tokens = sum(len(written(row)) for row in rows)
+    tokens = sum(len(written_positions(row)) for row in rows)
     for row, gradient in zip(rows, torch.autograd.grad(loss, predictions), strict=True):
         expected = torch.zeros(len(gradient), dtype=torch.float64)
-        for place, target in zip(predicting_written(row), gae(row, settings)[1], strict=True):
-            expected[place] = (row.values_T[place - len(row.segment.prompt_ids) + 1] + 0.1 - target) / tokens
+        for position, target in zip(predicting_positions(row), gae(row, settings)[1], strict=True):
+            expected[position] = (row.values_T[position - len(row.segment.prompt_ids) + 1] + 0.1 - target) / tokens
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-7)

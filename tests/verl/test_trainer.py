@@ -1,4 +1,4 @@
-"""What our trainer adds to verl's, as far as neither Ray nor TransferQueue has to run; whole runs cover the rest."""
+"""Tests of the trainer and the dataset without Ray and TransferQueue; whole training runs test the rest."""
 
 import json
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
-from verl_agent.training.adaptive_horizon import Curriculum
+from verl_agent.training.adaptive_horizon import TurnLimits
 from verl_agent.training.dataset import ENDLESS, TaskDataset
 from verl_agent.training.estimators import gigpo, turn_returns
 from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer
@@ -47,80 +47,80 @@ def dataset(purpose: str = "train") -> TaskDataset:
 
 
 def trainer(step: int = 1, **settings: object) -> EpisodeTrainer:
-    """One that has a loader and a curriculum, and nothing that takes a process."""
+    """Return a trainer with a data loader and turn limits, without worker processes."""
     made = EpisodeTrainer.__new__(EpisodeTrainer)
     made.config, made.global_steps = OmegaConf.create({**CONFIG, "trainer": {**CONFIG["trainer"], **settings}}), step
-    made.curriculum = Curriculum(run_envs(CONFIG))
+    made.turn_limits = TurnLimits(run_envs(CONFIG))
     rows = dataset()
     made.train_dataloader_it = iter(collate_fn([rows[6 * n + i] for i in range(6)]) for n in range(9))
     return made
 
 
-def test_verl_finds_trainer_and_estimators_by_name():
+def test_trainer_and_estimators_are_registered_with_verl():
     assert get_trainer_cls("verl_agent") is EpisodeTrainer
     assert issubclass(EpisodeTrainer, PPOTrainerSync)
     assert (get_adv_estimator_fn("gigpo"), get_adv_estimator_fn("turn_returns")) == (gigpo, turn_returns)
-    assert callable(TaskRunnerV1.__ray_metadata__.modified_class.run), "verl_agent.training.runner builds on it"
+    assert callable(TaskRunnerV1.__ray_metadata__.modified_class.run), "verl_agent.training.runner calls it"
 
 
 class Ranks:
-    """What a worker group says of its ranks: two that train, each with a replica."""
+    """Worker group with two training ranks, each with a replica."""
 
     _dispatch_info: ClassVar = {"actor": [0, 0, 1, 1]}
 
 
-def test_what_fills_a_batch_up_is_spread_over_the_mini_batches():
-    """Verl sorts it to the end of each rank's part; of 32 rows 13 fill up, 8 rows are a mini batch on a rank."""
-    of = trainer(critic_warmup=0)
-    of.config.actor_rollout_ref = {"actor": {"ppo_mini_batch_size": 4}, "rollout": {"n": 4}}
-    of.use_critic, of.actor_rollout_wg, of.tokenizer = False, Ranks(), SimpleNamespace(eos_token_id=0)
+def test_padding_is_spread_over_the_mini_batches():
+    """Plain verl sorts padding to the end of each rank's rows. Of 32 rows 13 are padding; a rank's mini batch has 8 rows."""
+    made = trainer(critic_warmup=0)
+    made.config.actor_rollout_ref = {"actor": {"ppo_mini_batch_size": 4}, "rollout": {"n": 4}}
+    made.use_critic, made.actor_rollout_wg, made.tokenizer = False, Ranks(), SimpleNamespace(eos_token_id=0)
     lengths = [400 + 10 * row for row in range(19)] + [128] * 13
     tags = [{"seq_len": length, "is_padding": row >= 19} for row, length in enumerate(lengths)]
-    batch = of._balance_batch(KVBatchMeta([f"g_{row}_0" for row in range(32)], tags, partition_id="train"), {})
-    filling = [tag["is_padding"] for tag in batch.tags]
+    batch = made._balance_batch(KVBatchMeta([f"g_{row}_0" for row in range(32)], tags, partition_id="train"), {})
+    padding = [tag["is_padding"] for tag in batch.tags]
     assert sorted(batch.keys) == sorted(f"g_{row}_0" for row in range(32))
     for begin in (0, 16):
-        shares = [sum(filling[start : start + 8]) for start in (begin, begin + 8)]
+        shares = [sum(padding[start : start + 8]) for start in (begin, begin + 8)]
         assert sum(shares) and abs(shares[0] - shares[1]) <= 1
 
 
-def test_every_prompt_gets_the_limit_of_its_environment():
-    """As verl's worker reads a row (agent_loop_tq.py, `generate_sequences`): tensors by index, others by `.data`."""
-    of = trainer(step=2)
-    of.curriculum.observe({"env/guess_number/success_rate": 0.9, "env/guess_number/turn_limit": 0.0})
-    batch = of._next_train_batch()
+def test_every_prompt_has_the_turn_limit_of_its_environment():
+    """Workers of verl read tensors by index and other columns by `.data` (agent_loop_tq.py, `generate_sequences`)."""
+    made = trainer(step=2)
+    made.turn_limits.observe({"env/guess_number/success_rate": 0.9, "env/guess_number/turn_limit": 0.0})
+    batch = made._next_train_batch()
     columns = dict(batch.items())
-    assert isinstance(columns["env_label"], NonTensorStack) and isinstance(columns["turn_cap"], torch.Tensor)
-    limits = {columns["env_label"][i].data: int(columns["turn_cap"][i]) for i in range(len(batch))}
+    assert isinstance(columns["env_label"], NonTensorStack) and isinstance(columns["max_turns"], torch.Tensor)
+    limits = {columns["env_label"][i].data: int(columns["max_turns"][i]) for i in range(len(batch))}
     assert limits == {"guess_number": 5, "textcraft": 4}
     assert list(batch["env_label"]).count("textcraft") == 4
-    assert batch["turn_cap"].dtype == torch.int64
-    assert {int(chunk["turn_cap"][0]) for chunk in batch.chunk(6)} == {4, 5}
+    assert batch["max_turns"].dtype == torch.int64
+    assert {int(chunk["max_turns"][0]) for chunk in batch.chunk(6)} == {4, 5}
 
 
-def test_rows_of_a_mixture_come_in_its_order_and_those_of_validation_in_theirs():
-    train, held_out = dataset(), dataset("validation")
+def test_training_rows_of_a_mixture_are_endless_and_validation_rows_are_not():
+    train, validation = dataset(), dataset("validation")
     assert len(train) == ENDLESS and train[10**5]["purpose"] == "train"
     assert [train[i]["task_id"] for i in range(60)] == [dataset()[i]["task_id"] for i in range(60)]
-    sources = [held_out[i]["data_source"] for i in range(len(held_out))]
-    assert set(sources) == {"guess_number", "textcraft"} and len(held_out) < 1000
-    assert {held_out[i]["tasks"] for i in range(len(held_out))} == {"small_test", "easy_test"}
+    sources = [validation[i]["data_source"] for i in range(len(validation))]
+    assert set(sources) == {"guess_number", "textcraft"} and len(validation) < 1000
+    assert {validation[i]["tasks"] for i in range(len(validation))} == {"small_test", "easy_test"}
 
 
-def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
-    of, folder = trainer(step=3, default_local_dir=str(tmp_path)), tmp_path / "global_step_3"
+def test_checkpoint_without_the_horizons_state_raises_config_error(tmp_path):
+    made, folder = trainer(step=3, default_local_dir=str(tmp_path)), tmp_path / "global_step_3"
     folder.mkdir()
     with pytest.raises(ConfigError, match=f"has no {STATE_FILE}"):
-        of._restore_curriculum()
+        made._restore_turn_limits()
     (folder / STATE_FILE).write_text("{}")
     with pytest.raises(ConfigError, match="no state of the adaptive horizon of 'guess_number'"):
-        of._restore_curriculum()
+        made._restore_turn_limits()
     (folder / STATE_FILE).write_text(json.dumps({"guess_number": {"stage": 1, "measured": []}}))
-    of._restore_curriculum()
-    assert of.curriculum.max_turns("guess_number", 4) == 5
+    made._restore_turn_limits()
+    assert made.turn_limits.max_turns("guess_number", 4) == 5
 
 
-def test_columns_stay_what_collating_makes_of_them():
-    """Strings travel as objects; verl warns of anything else."""
+def test_text_columns_are_object_arrays_after_collating():
+    """For other types verl prints a warning."""
     batch = collate_fn([dataset()[i] for i in range(3)])
     assert isinstance(batch["env_label"], np.ndarray) and batch["env_label"].dtype == object

@@ -1,4 +1,4 @@
-"""The glue to verl: one row of a batch in, one played episode as verl's samples out."""
+"""Agent loop that verl's rollout workers run: one row of a batch in, the rows of one played episode out."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
@@ -15,7 +15,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import make_agent
 from verl_agent.config.mixture import MixtureEnv, run_envs
-from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
+from verl_agent.config.reward_shaping import turn_rewards
 from verl_agent.envs.hosts.ray import training_pool
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv, SessionPool
@@ -31,18 +31,18 @@ from verl_agent.types import Episode, TaskItem
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Columns of `TaskDataset` and what verl adds to them.
+class RolloutRow:
+    """One row of verl's batch: the columns of `TaskDataset`, and those that verl and the trainer add.
 
     Attributes:
         purpose: train or validation.
         env_label: label of the environment, see `verl_agent.config.mixture`.
-        tasks: selection that the task belongs to.
-        task_id: its id.
-        step: global training step.
-        group: uid of the prompt, shared by the samples of a group.
-        sample: number of this sample in its group.
-        turn_cap: turn limit that the trainer hands down; None where the step tells.
+        tasks: name of the selection that the task belongs to.
+        task_id: id of the task.
+        step: training step, from 1.
+        group: uid of the prompt; all samples of a group have the same one.
+        sample: number of the episode in its group, from 0.
+        max_turns: turn limit that the trainer decided; None in validation.
     """
 
     purpose: Purpose
@@ -52,16 +52,30 @@ class Row:
     step: int
     group: str
     sample: int
-    turn_cap: int | None = None
+    max_turns: int | None = None
+
+    @classmethod
+    def from_columns(cls, columns: dict[str, Any]) -> Self:
+        """Read the columns with which verl calls `EpisodeLoop.run`."""
+        max_turns = columns.get("max_turns")
+        return cls(
+            purpose=columns["purpose"],
+            env_label=columns["env_label"],
+            tasks=columns["tasks"],
+            task_id=columns["task_id"],
+            step=int(columns["global_steps"]),
+            group=str(columns["uid"]),
+            sample=int(columns["session_id"]),
+            max_turns=None if max_turns is None else int(max_turns),
+        )
 
 
-class PlayedPart:
-    """What all episodes of one environment share in a worker process: settings, budget, tasks, sessions."""
+class EnvRuntime:
+    """State that all episodes of one environment share in a worker process: settings, budget, tasks, sessions."""
 
-    def __init__(self, part: MixtureEnv, loop: AgentLoopBase) -> None:
-        self.settings = part.settings
-        self.env = make_env(part.env.name, part.env.options)
-        self.action_format = self.env.action_format
+    def __init__(self, run_env: MixtureEnv, loop: AgentLoopBase) -> None:
+        self.settings = run_env.settings
+        self.env = make_env(run_env.env.name, run_env.env.options)
         self.budget = TokenBudget(
             prompt=loop.rollout_config.prompt_length,
             episode=self.settings.episode.max_tokens or loop.rollout_config.response_length,
@@ -71,7 +85,7 @@ class PlayedPart:
         self._tasks: dict[str, dict[str, TaskItem]] = {}
 
     def item(self, tasks: str, task_id: str) -> TaskItem:
-        """One task of a selection."""
+        """Return one task of a selection."""
         if tasks not in self._tasks:
             env = self.settings.env
             self._tasks[tasks] = {item.id: item for item in select_tasks(env.name, tasks, env.options)}
@@ -79,100 +93,94 @@ class PlayedPart:
 
     @cached_property
     def pool(self) -> SessionPool:
-        """Where the sessions of this process live, in training and validation."""
+        """Pool of the sessions of this process, for training and validation."""
         return training_pool(self.env, self.settings.env)
 
-    def new_agent(self) -> Agent:
-        """The agent of one episode."""
-        return make_agent(self.settings.agent, self.action_format)
+    def new_session(self) -> PooledEnv:
+        """Return a session of the pool; it opens at its reset."""
+        return PooledEnv(self.env, self.pool)
 
-    def limits(self, row: Row) -> EpisodeLimits:
-        """Turns and tries of a row's episode; the pool bounds each call."""
+    def new_agent(self) -> Agent:
+        """Return the agent of one episode."""
+        return make_agent(self.settings.agent, self.env.action_format)
+
+    def limits(self, row: RolloutRow) -> EpisodeLimits:
+        """Return turn limit and retries of a row's episode; the pool limits the time of each call."""
         horizon = self.settings.horizon
         if row.purpose != "train":
             turns = horizon.turns_for_evaluation()
         else:
-            turns = horizon.turns_at(row.step) if row.turn_cap is None else row.turn_cap
+            turns = horizon.turns_at(row.step) if row.max_turns is None else row.max_turns
         return EpisodeLimits(turns, None, self.settings.env.retries)
 
 
-class Shared:
-    """What all episodes of a worker process share: environments, builder, record file."""
+class WorkerState:
+    """State that all episodes of a worker process share: environments, token builder, record file."""
 
     def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
         config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)
-        self.parts = {part.label: PlayedPart(part, loop) for part in run_envs(config)}
+        self.envs = {run_env.label: EnvRuntime(run_env, loop) for run_env in run_envs(config)}
         self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
         self.end_of_turn: int = loop.tokenizer.eos_token_id
         self._record_dir: str | None = config["episode"].get("record_dir")
 
     @cached_property
     def writer(self) -> EpisodeWriter | None:
-        """The record file of this process."""
+        """Writer of this process's record file, or None without `episode.record_dir`."""
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{socket.gethostname()}-{os.getpid()}.jsonl"
         return EpisodeWriter(Path(self._record_dir) / name) if self._record_dir else None
 
 
 class EpisodeLoop(AgentLoopBase):
-    """Plays a task through `play_until_valid()` with the policy that verl serves.
+    """Agent loop that plays a task through `play_until_valid()` with the policy that verl serves.
 
-    An episode whose environment failed to the end is recorded and left out of the batch: `run` then
-    returns no output, and `EpisodeSampler` counts it.
+    An episode whose last attempt has an environment error is recorded and left out of the batch. `run` then returns
+    no rows, and `EpisodeSampler` counts the episode.
     """
 
-    _shared: ClassVar[Shared | None] = None
+    _worker_state: ClassVar[WorkerState | None] = None
 
     def __init__(self, *args: Any, hf_model_type: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, hf_model_type=hf_model_type, **kwargs)
-        if EpisodeLoop._shared is None:
-            EpisodeLoop._shared = Shared(self, hf_model_type)
-        self.shared = EpisodeLoop._shared
+        if EpisodeLoop._worker_state is None:
+            EpisodeLoop._worker_state = WorkerState(self, hf_model_type)
+        self.worker = EpisodeLoop._worker_state
 
     async def run(self, sampling_params: dict[str, Any], **columns: Any) -> list[AgentLoopOutput]:
-        """Play one row; see `TaskDataset` for its columns."""
-        cap = columns.get("turn_cap")
-        row = Row(
-            purpose=columns["purpose"],
-            env_label=columns["env_label"],
-            tasks=columns["tasks"],
-            task_id=columns["task_id"],
-            step=int(columns["global_steps"]),
-            group=str(columns["uid"]),
-            sample=int(columns["session_id"]),
-            turn_cap=None if cap is None else int(cap),
-        )
-        part, policies = self.shared.parts[row.env_label], []
-        tools = part.new_agent().tools
+        """Play the episode of one row.
+
+        Args:
+            sampling_params: sampling parameters of verl.
+            columns: see `RolloutRow.from_columns`.
+
+        Returns:
+            One row for each segment of the episode; an empty list if the episode is not valid.
+        """
+        row = RolloutRow.from_columns(columns)
+        env = self.worker.envs[row.env_label]
+        tools = env.new_agent().tools
+        policies: list[EnginePolicy] = []
 
         def new_policy() -> EnginePolicy:
-            policies.append(self._policy(sampling_params, part.budget, tools))
+            tokens = EpisodeTokens(self.worker.builder, self.worker.end_of_turn, tools)
+            end_ids = frozenset({self.worker.end_of_turn})
+            policies.append(
+                EnginePolicy(self.server_manager, self.tokenizer, tokens, env.budget, sampling_params, end_ids)
+            )
             return policies[-1]
 
-        def new_env() -> PooledEnv:
-            return PooledEnv(part.env, part.pool)
+        item = env.item(row.tasks, row.task_id)
+        attempts = await play_until_valid(item, env.new_session, env.new_agent, new_policy, env.limits(row))
+        self._record(row, attempts)
+        return self._outputs(row, attempts, policies[-1]) if attempts[-1].valid else []
 
-        item = part.item(row.tasks, row.task_id)
-        tries = await play_until_valid(item, new_env, part.new_agent, new_policy, part.limits(row))
-        self._record(row, tries)
-        return self._outputs(row, tries, policies[-1]) if tries[-1].valid else []
-
-    def _policy(
-        self, sampling_params: dict[str, Any], budget: TokenBudget, tools: list[dict[str, Any]] | None
-    ) -> EnginePolicy:
-        return EnginePolicy(
-            self.server_manager,
-            self.tokenizer,
-            EpisodeTokens(self.shared.builder, self.shared.end_of_turn, tools),
-            budget,
-            sampling_params,
-            frozenset({self.shared.end_of_turn}),
-        )
-
-    def _record(self, row: Row, tries: list[Episode]) -> None:
-        if self.shared.writer is None:
+    def _record(self, row: RolloutRow, attempts: list[Episode]) -> None:
+        """Write all attempts to the record file."""
+        if self.worker.writer is None:
             return
-        for attempt, episode in enumerate(tries, start=1):
-            origin = EpisodeMeta(
+        shaping = self.worker.envs[row.env_label].settings.credit
+        for attempt, episode in enumerate(attempts, start=1):
+            meta = EpisodeMeta(
                 purpose=row.purpose,
                 split=row.tasks,
                 step=row.step,
@@ -181,30 +189,25 @@ class EpisodeLoop(AgentLoopBase):
                 started_at=datetime.fromtimestamp(episode.started_at, UTC),
                 seconds=episode.seconds,
                 attempt=attempt,
-                shaped_return=sum(self._credit(row).rewards(episode)) if row.purpose == "train" else None,
+                shaped_return=sum(shaping.rewards(episode)) if row.purpose == "train" else None,
             )
-            self.shared.writer.write(to_record(episode, origin))
+            self.worker.writer.write(to_record(episode, meta))
 
-    def _label(self, row: Row) -> str:
-        return row.env_label if len(self.shared.parts) > 1 else ""
-
-    def _credit(self, row: Row) -> RewardShaping:
-        return self.shared.parts[row.env_label].settings.credit
-
-    def _outputs(self, row: Row, tries: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
-        """One row for each stretch of the episode; verl gives all of them the last one's reward."""
-        episode, segments = tries[-1], policy.tokens.segments()
-        credit = turn_rewards(episode, self._credit(row))
-        learnt = sum(credit.rewards)
-        summary = summarize_episode(episode, len(tries), env_label=self._label(row), shaped_return=learnt)
-        credits_ = credit.split([replies(segment.response_mask) for segment in segments])
+    def _outputs(self, row: RolloutRow, attempts: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
+        """Return one row for each segment of the last attempt; verl gives all of them the reward of the last row."""
+        episode, segments = attempts[-1], policy.tokens.segments()
+        rewards = turn_rewards(episode, self.worker.envs[row.env_label].settings.credit)
+        shaped_return = sum(rewards.rewards)
+        label = row.env_label if len(self.worker.envs) > 1 else ""
+        summary = summarize_episode(episode, len(attempts), env_label=label, shaped_return=shaped_return)
+        rewards_by_segment = rewards.split([count_replies(segment.response_mask) for segment in segments])
         return [
             AgentLoopOutput(
                 prompt_ids=segment.prompt_ids,
                 response_ids=segment.response_ids,
                 response_mask=segment.response_mask,
                 response_logprobs=segment.response_log_probs,
-                reward_score=learnt if row.purpose == "train" else episode.reward,
+                reward_score=shaped_return if row.purpose == "train" else episode.reward,
                 num_turns=len(episode.messages),
                 metrics=AgentLoopMetrics(generate_sequences=summary.generate_s, tool_calls=summary.env_s),
                 extra_fields={
@@ -213,14 +216,14 @@ class EpisodeLoop(AgentLoopBase):
                     "min_global_steps": min(policy.steps),
                     "max_global_steps": max(policy.steps),
                     "episode": summary.to_fields(),
-                    "turns": turns.to_fields(),
+                    "turns": segment_rewards.to_fields(),
                     "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
                 },
             )
-            for segment, turns in zip(segments, credits_, strict=True)
+            for segment, segment_rewards in zip(segments, rewards_by_segment, strict=True)
         ]
 
 
-def replies(response_mask: list[int]) -> int:
-    """Replies in a response: runs of ones, which template tokens part."""
+def count_replies(response_mask: list[int]) -> int:
+    """Return the number of replies in a response: runs of ones, separated by tokens of the template."""
     return sum(now > before for before, now in pairwise([0, *response_mask]))

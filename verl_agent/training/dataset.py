@@ -1,4 +1,4 @@
-"""verl's training data, straight from an environment's task items: no parquet file in between."""
+"""Training data of verl, created from the task items of environments without a parquet file."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +13,12 @@ from verl_agent.training.mixture import MixtureOrder
 
 PURPOSES = ("train", "validation")
 ENDLESS = 10**9
-"""Length of a mixture that is trained on: longer than any run."""
+"""Length of the training data of a mixture, longer than any run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """What the rollout is told of a task."""
+    """One task of the dataset; see `verl_agent.training.agent_loop.RolloutRow` for the columns."""
 
     purpose: str
     env_label: str
@@ -27,18 +27,21 @@ class TaskRow:
 
 
 class TaskDataset(Dataset[dict[str, Any]]):
-    """One row an item; verl creates it through `data.custom_cls`.
+    """Dataset with one row for each task; verl creates it through `data.custom_cls`.
 
-    The conversation begins in the environment, so a row has no prompt: the rollout asks the adapter. The training
-    rows of a mixture are endless and in the order in which they are played (`MixtureOrder`).
+    A row has no prompt: the rollout asks the environment for its first messages. The training rows of a mixture are
+    endless and in the order of `MixtureOrder`.
 
     Args:
-        data_files: `train:<tasks>` or `validation:<tasks>`, see `verl_agent.envs.tasks.select_tasks`; of a mixture
-            only the purpose counts, each part names its own tasks.
-        tokenizer: not used; part of verl's call.
+        data_files: `train:<tasks>` or `validation:<tasks>`, see `verl_agent.envs.tasks.select_tasks`. Each environment
+            of a mixture names its own tasks, so there only the purpose counts.
+        tokenizer: unused, required by verl.
         config: verl's section `data`, with `env_name`, `env_options`, `env_mixture` and `seed`.
-        processor: not used.
-        max_samples: keep so many items of each source, drawn by a stable hash of their ids; -1 for all.
+        processor: unused, required by verl.
+        max_samples: most tasks of each source, chosen by a stable hash of their ids; -1 for all.
+
+    Raises:
+        ConfigError: an entry of `data_files` has another form.
     """
 
     def __init__(
@@ -52,28 +55,27 @@ class TaskDataset(Dataset[dict[str, Any]]):
             purpose, _, tasks = source.partition(":")
             if purpose not in PURPOSES or not tasks:
                 raise ConfigError(f"data files must read `train:<tasks>` or `validation:<tasks>`, got {source!r}.")
-            alone = {"name": config.env_name, "options": OmegaConf.to_container(config.env_options)}
-            for part in mixture or [alone]:
-                options = part.get("options") or {}
-                chosen = part.get(f"{'train' if purpose == 'train' else 'eval'}_tasks", tasks)
-                items = select_tasks(part["name"], chosen, options)
+            only_env = {"name": config.env_name, "options": OmegaConf.to_container(config.env_options)}
+            for env in mixture or [only_env]:
+                selection = env.get("train_tasks" if purpose == "train" else "eval_tasks", tasks)
+                items = select_tasks(env["name"], selection, env.get("options") or {})
                 kept = sample_tasks(items, max_samples) if max_samples > 0 else items
-                label = part.get("label") or part["name"]
-                self.rows += [TaskRow(purpose, label, chosen, item.id) for item in kept]
+                label = env.get("label") or env["name"]
+                self.rows += [TaskRow(purpose, label, selection, item.id) for item in kept]
             if mixture and purpose == "train":
                 labels = [row.env_label for row in self.rows]
                 sizes = {label: labels.count(label) for label in dict.fromkeys(labels)}
-                self._begins = {label: labels.index(label) for label in sizes}
-                self._order = MixtureOrder(sizes, [float(part.get("weight", 1.0)) for part in mixture], config.seed)
+                self._first_rows = {label: labels.index(label) for label in sizes}
+                self._order = MixtureOrder(sizes, [float(env.get("weight", 1.0)) for env in mixture], config.seed)
 
     def __len__(self) -> int:
         return ENDLESS if self._order else len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Columns that reach the rollout; `dummy_tensor` because verl's batches want a tensor."""
+        """Return the columns for the rollout; `dummy_tensor` because verl's batches need a tensor."""
         if self._order:
             label, number = self._order.at(index)
-            row = self.rows[self._begins[label] + number]
+            row = self.rows[self._first_rows[label] + number]
         else:
             row = self.rows[index]
         return {

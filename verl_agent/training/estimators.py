@@ -1,4 +1,4 @@
-"""Estimators that verl lacks: they look at turns, not at tokens alone. `algorithm.adv_estimator` names them."""
+"""Advantage estimators that use the turns of an episode: `turn_returns` and `gigpo` of `algorithm.adv_estimator`."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -10,17 +10,17 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est
 from verl.utils.torch_functional import masked_whiten
 
-from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, on_tokens
+from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, values_on_tokens
 
 EPSILON = 1e-6
-"""Keeps groups of equal returns finite, as verl's GRPO does."""
+"""Added to standard deviations, as in verl's GRPO, so that groups of equal returns stay finite."""
 
 
 def current_turns() -> BatchTurns:
-    """What the trainer knows of the turns of this batch.
+    """Return the turns of the present batch.
 
     Raises:
-        RuntimeError: another trainer runs, which knows nothing of turns.
+        RuntimeError: the trainer is not `EpisodeTrainer`, so the turns are not set.
     """
     try:
         return BATCH_TURNS.get()
@@ -31,56 +31,58 @@ def current_turns() -> BatchTurns:
 
 
 def returns_to_go(turns: Sequence[TurnSpan], gamma: float) -> list[float]:
-    """Discounted return of each turn: G_t = r_t + gamma * G_{t+1}, over the turns of its episode.
+    """Return the discounted return of each turn: G_t = r_t + gamma * G_{t+1}, over the turns of its episode.
 
-    Observations cost no discount, and neither does the length of a reply: gamma counts turns.
+    The discount applies per turn, so neither observations nor the length of a reply change it.
     """
-    order = sorted(range(len(turns)), key=lambda place: (turns[place].session, -turns[place].number))
+    order = sorted(range(len(turns)), key=lambda index: (turns[index].episode, -turns[index].number))
     returns = [0.0] * len(turns)
-    session, following = "", 0.0
-    for place in order:
-        turn = turns[place]
-        following = turn.reward + gamma * (following if turn.session == session else 0.0)
-        session, returns[place] = turn.session, following
+    episode, following = "", 0.0
+    for index in order:
+        turn = turns[index]
+        following = turn.reward + gamma * (following if turn.episode == episode else 0.0)
+        episode, returns[index] = turn.episode, following
     return returns
 
 
-def centred(values: Sequence[float], groups: Sequence[Hashable], by_std: bool, alone: float | None) -> list[float]:
-    """Each value less the mean of its group, over the group's standard deviation if wished.
+def relative_to_group(
+    values: Sequence[float], groups: Sequence[Hashable], by_std: bool, single: float | None
+) -> list[float]:
+    """Return each value minus the mean of its group, optionally divided by the group's standard deviation.
 
     Args:
-        values: one for each member.
-        groups: the group of each member.
+        values: one value for each member.
+        groups: group of each member.
         by_std: divide by the sample standard deviation plus `EPSILON`.
-        alone: what the only member of a group gets; None leaves its value as it is, as verl's GRPO does.
+        single: result for the only member of a group; None keeps its value, as verl's GRPO does.
     """
     members: dict[Hashable, list[float]] = defaultdict(list)
     for value, group in zip(values, groups, strict=True):
         members[group].append(value)
-    out = []
+    relative = []
     for value, group in zip(values, groups, strict=True):
-        others = members[group]
-        if len(others) == 1:
-            out.append(value if alone is None else alone)
+        of_group = members[group]
+        if len(of_group) == 1:
+            relative.append(value if single is None else single)
             continue
-        scale = stdev(others) + EPSILON if by_std else 1.0
-        out.append((value - fmean(others)) / scale)
-    return out
+        scale = stdev(of_group) + EPSILON if by_std else 1.0
+        relative.append((value - fmean(of_group)) / scale)
+    return relative
 
 
 @register_adv_est("turn_returns")
 def turn_returns(
     token_level_rewards: Tensor, response_mask: Tensor, config: Any = None, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    """Returns to go with a discount a turn, normalised over the batch.
+    """Estimate advantages by returns to go with a discount per turn, normalised over the batch.
 
     REINFORCE with returns to go (Sutton and Barto, Reinforcement Learning, 2nd edition, section 13.3), with a turn as
-    the action: A_t = (G_t - mean) / std with G_t = sum over k >= t of gamma^(k - t) r_k, mean and standard deviation
-    over all tokens of the batch that the model wrote, as REINFORCE++ takes them (arXiv 2501.03262). With
-    `credit.turn_gamma` 1 and `credit.place` outcome it is verl's `reinforce_plus_plus` with gamma 1.
+    the action: A_t = (G_t - mean) / std with G_t = sum over k >= t of gamma^(k - t) r_k. Mean and standard deviation
+    are over all tokens of the batch that the model wrote, as in REINFORCE++ (arXiv 2501.03262). gamma is
+    `credit.turn_gamma`. With gamma 1 and `credit.place=outcome` this is verl's `reinforce_plus_plus` with gamma 1.
 
     Args:
-        token_level_rewards: float `(B, T)`; only its shape is used, the rewards come with the turns.
+        token_level_rewards: float `(B, T)`; only its shape is used, because `BATCH_TURNS` has the rewards.
         response_mask: 0/1 `(B, T)`, 1 where the model wrote the token.
         config: verl's section `algorithm`.
 
@@ -88,47 +90,49 @@ def turn_returns(
         Advantages and returns, float `(B, T)`, 0 where the mask is 0.
     """
     batch = current_turns()
-    returns_BT = on_tokens(batch.turns, returns_to_go(batch.turns, batch.credit.turn_gamma), token_level_rewards)
-    returns_BT = returns_BT * response_mask
+    returns = returns_to_go(batch.turns, batch.shaping.turn_gamma)
+    returns_BT = values_on_tokens(batch.turns, returns, token_level_rewards) * response_mask
     return masked_whiten(returns_BT, response_mask) * response_mask, returns_BT
 
 
 @register_adv_est("gigpo")
 def gigpo(token_level_rewards: Tensor, response_mask: Tensor, config: Any = None, **_: Any) -> tuple[Tensor, Tensor]:
-    """Group-in-group policy optimisation (GiGPO, arXiv 2505.10978).
+    """Estimate advantages by group-in-group policy optimisation (GiGPO, arXiv 2505.10978).
 
-    A(a_t) = A^E(tau) + omega * A^S(a_t). A^E(tau) = (R(tau) - mean) / norm compares the return of an episode with those
-    of its task (the paper's episode relative advantages). A^S(a_t) = (G_t - mean) / norm compares the discounted return
-    of an action with those of the actions of the task that were taken from the same state, the anchor (its step
-    relative advantages); an action whose state occurs once has none. norm is the
-    standard deviation of the group, or 1, as `algorithm.norm_adv_by_std_in_grpo` says. gamma is
-    `credit.turn_gamma`, omega `credit.step_weight`; with omega 0 it is verl's `grpo`. A state is known by the
-    observation that the action answers, as in the paper's own experiments.
+    A(a_t) = A^E(tau) + omega * A^S(a_t).
+
+    The episode relative advantage A^E(tau) = (R(tau) - mean) / norm compares the return of an episode with those of
+    the other episodes of its task. The step relative advantage A^S(a_t) = (G_t - mean) / norm compares the discounted
+    return of an action with those of the task's actions from the same state, the anchor. It is 0 for a state that
+    occurs once.
+
+    norm is the standard deviation of the group with `algorithm.norm_adv_by_std_in_grpo`, else 1. gamma is
+    `credit.turn_gamma`, omega is `credit.step_weight`, the anchor is `credit.anchor`. With omega 0 this is verl's
+    `grpo`.
 
     Args:
-        token_level_rewards: float `(B, T)`; only its shape is used, the rewards come with the turns.
+        token_level_rewards: float `(B, T)`; only its shape is used, because `BATCH_TURNS` has the rewards.
         response_mask: 0/1 `(B, T)`, 1 where the model wrote the token.
         config: verl's section `algorithm`.
 
     Returns:
-        Advantages, twice, float `(B, T)`, 0 where the mask is 0.
+        Advantages and a copy of them as returns, float `(B, T)`, 0 where the mask is 0.
     """
     batch = current_turns()
-    turns, credit = batch.turns, batch.credit
+    turns, shaping = batch.turns, batch.shaping
     by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
-    totals: dict[str, float] = defaultdict(float)
-    group_of: dict[str, str] = {}
+    episode_returns: dict[str, float] = defaultdict(float)
     for turn in turns:
-        totals[turn.session] += turn.reward
-        group_of[turn.session] = turn.group
-    episodes = dict(
-        zip(
-            totals, centred(list(totals.values()), [group_of[session] for session in totals], by_std, None), strict=True
-        )
-    )
-    steps = centred(
-        returns_to_go(turns, credit.turn_gamma), [(turn.group, turn.anchor) for turn in turns], by_std, alone=0.0
-    )
-    values = [episodes[turn.session] + credit.step_weight * step for turn, step in zip(turns, steps, strict=True)]
-    advantages_BT = on_tokens(turns, values, token_level_rewards) * response_mask
+        episode_returns[turn.episode] += turn.reward
+    group_of = {turn.episode: turn.group for turn in turns}
+    groups = [group_of[episode] for episode in episode_returns]
+    relative = relative_to_group(list(episode_returns.values()), groups, by_std, single=None)
+    episode_advantages = dict(zip(episode_returns, relative, strict=True))
+    states = [(turn.group, turn.anchor) for turn in turns]
+    step_advantages = relative_to_group(returns_to_go(turns, shaping.turn_gamma), states, by_std, single=0.0)
+    advantages = [
+        episode_advantages[turn.episode] + shaping.step_weight * step
+        for turn, step in zip(turns, step_advantages, strict=True)
+    ]
+    advantages_BT = values_on_tokens(turns, advantages, token_level_rewards) * response_mask
     return advantages_BT, torch.clone(advantages_BT)

@@ -1,6 +1,6 @@
-"""In which order the tasks of several environments are played, as a pure function of the position.
+"""Order in which the tasks of a mixture are played, as a pure function of the position.
 
-A run that is stopped and goes on reads the same tasks, since the loader saves nothing but its position.
+The data loader saves only its position, so a resumed run continues with the same tasks.
 """
 
 import random
@@ -8,42 +8,44 @@ from collections.abc import Mapping, Sequence
 
 
 class MixtureOrder:
-    """An endless sequence of tasks, drawn from parts by weight.
+    """Endless sequence of tasks from several environments, in proportion to their weights.
 
-    Every prefix, so every batch too, holds the parts in proportion to their weights, up to rounding. A part's tasks
-    come in shuffled rounds: each once, before any comes again.
+    Every prefix has the environments in proportion to their weights, up to rounding; so has every batch. The tasks of
+    an environment come in shuffled rounds: each task once, before any task comes again.
 
     Args:
-        sizes: number of tasks of each part, >= 1, by label.
-        weights: of each part, > 0.
-        seed: of the shuffling.
+        sizes: number of tasks of each environment, by label, >= 1.
+        weights: weight of each environment, > 0.
+        seed: seed of the shuffled rounds.
     """
 
     def __init__(self, sizes: Mapping[str, int], weights: Sequence[float], seed: int) -> None:
         self._sizes, self._seed = dict(sizes), seed
         self._labels = list(sizes)
         self._shares = [weight / sum(weights) for weight in weights]
-        self._drawn = [0] * len(self._labels)
-        self._places: list[tuple[int, int]] = []
+        self._counts = [0] * len(self._labels)
+        self._positions: list[tuple[int, int]] = []
         self._rounds: dict[tuple[str, int], list[int]] = {}
 
     def at(self, position: int) -> tuple[str, int]:
-        """Label of the part and number of its task at a position, counted from 0."""
-        while len(self._places) <= position:
+        """Return label of the environment and number of the task at a position; numbers and positions start at 0."""
+        while len(self._positions) <= position:
             self._extend()
-        part, draw = self._places[position]
-        label = self._labels[part]
-        turn, place = divmod(draw, self._sizes[label])
-        return label, self._round(label, turn)[place]
+        env, count = self._positions[position]
+        label = self._labels[env]
+        number, index = divmod(count, self._sizes[label])
+        return label, self._round(label, number)[index]
 
     def _extend(self) -> None:
-        length = len(self._places) + 1
-        owed = [share * length - drawn for share, drawn in zip(self._shares, self._drawn, strict=True)]
-        part = max(range(len(owed)), key=owed.__getitem__)
-        self._places.append((part, self._drawn[part]))
-        self._drawn[part] += 1
+        """Give the next position to the environment that is furthest behind its share."""
+        length = len(self._positions) + 1
+        deficits = [share * length - count for share, count in zip(self._shares, self._counts, strict=True)]
+        env = max(range(len(deficits)), key=deficits.__getitem__)
+        self._positions.append((env, self._counts[env]))
+        self._counts[env] += 1
 
     def _round(self, label: str, number: int) -> list[int]:
+        """Return the tasks of an environment in the order of one round."""
         if (label, number) not in self._rounds:
             order = list(range(self._sizes[label]))
             random.Random(f"{self._seed}:{label}:{number}").shuffle(order)

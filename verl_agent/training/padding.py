@@ -1,29 +1,28 @@
-"""Where the rows lie that only fill a batch up."""
+"""Order of a batch in which padding rows are spread evenly."""
 
 from collections.abc import Sequence
 
 
 def spread_padding(padding: Sequence[bool], ranks: int) -> list[int]:
-    """An order of the rows in which those that fill up lie evenly among the others, in the part of each rank.
+    """Return an order of the rows that spreads the padding rows evenly over the rows of each rank.
 
-    verl fills a batch up to whole mini batches, and sorts (`PPOTrainer._balance_batch`), so that all that fills up
-    lies in the last mini batch of each rank. With a mean over tokens, the few episodes beside it would make an
-    optimizer step of their own, and count as much as a whole mini batch of the others.
+    verl pads a batch to whole mini batches and sorts it (`PPOTrainer._balance_batch`), so all padding is in the last
+    mini batch of each rank. With a mean over tokens, the few episodes beside it would make an optimizer step of their
+    own, with the weight of a whole mini batch.
 
     Args:
-        padding: of each row, whether it only fills up.
-        ranks: parts of equal length that are handed out, each cut into mini batches from its beginning.
+        padding: True for each padding row.
+        ranks: number of ranks; each takes an equal, contiguous share of the rows and splits it into mini batches.
 
     Returns:
-        The old place of each row; rows stay in their part, and both kinds in their order.
+        Old index of each row. Rows stay with their rank. Padding rows and episodes each keep their order.
     """
     size = len(padding) // ranks
     order: list[int] = []
     for begin in range(0, len(padding), size):
-        part = range(begin, begin + size)
-        filling, real = [row for row in part if padding[row]], [row for row in part if not padding[row]]
-        for place in range(size):
-            share = (place + 1) * len(filling) // size  # of what fills up, that has its place up to here
-            due = share > place * len(filling) // size
-            order.append(filling[share - 1] if due else real[place - share])
+        rows = range(begin, begin + size)
+        padded, real = [row for row in rows if padding[row]], [row for row in rows if not padding[row]]
+        for index in range(size):
+            placed, due = index * len(padded) // size, (index + 1) * len(padded) // size
+            order.append(padded[placed] if due > placed else real[index - placed])
     return order

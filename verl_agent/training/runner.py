@@ -1,4 +1,4 @@
-"""The Ray actor that verl trains in: verl's own, after our trainer and estimators are registered in its process."""
+"""Ray actor in which verl trains; it registers this package's trainer and estimators in its process first."""
 
 import ray
 from omegaconf import DictConfig
@@ -6,10 +6,10 @@ from omegaconf import DictConfig
 
 @ray.remote
 class EpisodeRunner:
-    """Runs verl's `TaskRunnerV1` (verl/trainer/main_ppo.py), which looks trainers up by name."""
+    """Actor that runs verl's `TaskRunnerV1` (verl/trainer/main_ppo.py), which finds trainers by their name."""
 
     def run(self, config: DictConfig) -> None:
-        """Train to the end of `config`."""
+        """Train until the end of `config`."""
         from verl.trainer.main_ppo import TaskRunnerV1
 
         import verl_agent.training.trainer  # noqa: F401 - registers it

@@ -1,9 +1,8 @@
-"""Which episodes of a step are trained on, and what is measured of them.
+"""Selection of the episodes of a step that are trained on, and their metrics.
 
-verl's sampler hands over all rows of a prompt's group; an episode has several where its context was edited.
-Here a group that has lost so many episodes to failing environments that its statistics mean nothing is dropped
-whole; the others keep their survivors, whose advantages are those of the smaller group, since a failed episode
-leaves no row behind.
+verl's replay buffer returns all rows of a prompt's group; an episode has one row for each of its segments. An episode
+with an environment error has no row, so advantages are computed over the valid episodes of its group. This sampler
+drops a group with fewer than `min_group_size` valid episodes.
 """
 
 from collections import Counter, defaultdict
@@ -18,28 +17,37 @@ from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.trace.metrics import EpisodeSummary, episode_metrics
 from verl_agent.types import StopReason
 
-WHERE = "The episode records (episode.record_dir) say what failed: mend it, or raise env.timeout_s or env.retries."
-
-
+READ_RECORDS = (
+    "The episode records (episode.record_dir) hold the errors. Fix the environment, or raise env.timeout_s or "
+    "env.retries."
+)
 POLL_S = 0.2
-"""Seconds between two looks at what has been played; verl's 2 are lost time where a step takes a few."""
-NOTHING_LEFT = "no materializable trajectories"
-"""Verl's word for a batch of groups of which none left a row."""
+"""Seconds between two polls for finished episodes. verl's default of 2 s is a large part of a short step."""
+NO_ROWS = "no materializable trajectories"
+"""Part of verl's error message for a batch in which no group has a row."""
 
 
 class EpisodeCrashError(Exception):
-    """An agent loop raised: a bug, or a setting that could only be found wrong while playing."""
+    """An agent loop raised an exception that is not an environment error: a bug, or an invalid setting."""
 
 
 class EpisodeSampler(ReplayBuffer):
-    """verl's synchronous replay buffer (trainer/ppo/v1/replay_buffer.py) with groups checked for survivors.
+    """verl's synchronous replay buffer (trainer/ppo/v1/replay_buffer.py), which drops groups with too few episodes.
 
-    verl creates it through `trainer.v1.sampler.custom_sampler`; `sampler_kwargs` holds `group_size`
-    (rollout.n), `val_group_size`, `min_group_size` (survivors that a group needs, 1 to `group_size`), `skip_uniform`
-    (leave out groups whose episodes all earned the same, as DAPO does, arXiv 2503.14476, section 3.2, but without
-    playing others in their place: the loss is then the mean over groups that tell good from bad), `retries` and
-    `max_env_error_rate`. verl fills the batch up with rows of 128 tokens that carry no loss, so an update of longer
-    episodes is shorter, too.
+    verl creates it through `trainer.v1.sampler.custom_sampler`. It pads the batch with rows of 128 tokens without
+    loss, so an update with dropped groups is also faster.
+
+    Args:
+        args: positional arguments of `ReplayBuffer`.
+        sampler_kwargs: section with the following keys.
+            group_size: episodes of a training prompt (`rollout.n`).
+            val_group_size: episodes of a validation prompt.
+            min_group_size: valid episodes that a group needs, 1 to `group_size`.
+            skip_uniform: drop groups whose episodes all have the same return, as DAPO does (arXiv 2503.14476, section
+                3.2). Unlike there, no other groups replace them: the loss is the mean over the remaining groups.
+            retries: further attempts after an environment error.
+            max_env_error_rate: share of a step's episodes that may have an environment error, 0 to 1.
+        kwargs: keyword arguments of `ReplayBuffer`.
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
@@ -48,30 +56,30 @@ class EpisodeSampler(ReplayBuffer):
         self.min_group_size = min(int(sampler_kwargs["min_group_size"]), self.group_size)
         self.skip_uniform = bool(sampler_kwargs["skip_uniform"])
         self.val_group_size = int(sampler_kwargs["val_group_size"])
-        self.tries = int(sampler_kwargs["retries"]) + 1
+        self.max_attempts = int(sampler_kwargs["retries"]) + 1
         self.max_env_error_rate = float(sampler_kwargs["max_env_error_rate"])
-        self._most_filtered = self._filtered = self._emptied = 0
+        self._max_uniform = self._uniform = self._empty = 0
 
     def replace_uniform(self, metric: str, batch_size: int, max_inflight: int, max_batches: int) -> None:
-        """Play other tasks in place of groups whose episodes all earned the same (DAPO, arXiv 2503.14476, 3.2).
+        """Replace groups whose episodes all have the same value (DAPO, arXiv 2503.14476, section 3.2).
 
         Args:
-            metric: `reward`, or a name in `reward_extra_info`, such as `success`.
-            batch_size: groups of a step.
-            max_inflight: batches that may be played at once, >= 1.
-            max_batches: batches that a step may leave out before it is given up; 0 for no limit.
+            metric: name of the value: `reward`, or a key of `reward_extra_info` such as `success`.
+            batch_size: number of groups of a step.
+            max_inflight: most batches that are played at once, >= 1.
+            max_batches: most batches of uniform groups in a step, after which the run stops; 0 for no limit.
         """
         self.filter_groups_metric, self.train_batch_size, self.gen_batch_size = metric, batch_size, 1
         self.max_inflight_gen_batches = max_inflight
-        self._most_filtered = max_batches * batch_size
+        self._max_uniform = max_batches * batch_size
         self._validate_mode_config()
 
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter[float]]:
-        """See `ReplayBuffer`; a group that lost every episode to its environment is replaced, too.
+        """See `ReplayBuffer`; also replaces groups without a valid episode.
 
         Raises:
-            EnvErrorLimitError: as many groups as a batch has were lost in this step.
-            ConfigError: nothing but uniform groups comes.
+            EnvErrorLimitError: more groups of this step than a batch has are without a valid episode.
+            ConfigError: too many groups of this step are uniform.
         """
         if partition_id == "val" or self.filter_groups_metric is None:
             return set(), Counter()
@@ -82,42 +90,42 @@ class EpisodeSampler(ReplayBuffer):
             uniform, counts = super()._dapo_filtered_keys(partition_id)
         finally:
             finished |= empty
-        self._emptied += len(empty)
-        self._filtered += len(uniform)
-        if self._emptied > (self.train_batch_size or 0):
-            raise EnvErrorLimitError(f"{self._emptied} groups of this step lost all their episodes. {WHERE}")
-        if 0 < self._most_filtered < self._filtered:
+        self._empty += len(empty)
+        self._uniform += len(uniform)
+        if self._empty > (self.train_batch_size or 0):
+            raise EnvErrorLimitError(f"{self._empty} groups of this step have no valid episode. {READ_RECORDS}")
+        if 0 < self._max_uniform < self._uniform:
             raise ConfigError(
-                f"{self._filtered} groups of this step earned the same in all their episodes (by return: "
+                f"{self._uniform} groups of this step have the same return in all their episodes (groups by return: "
                 f"{dict(counts)}), more than algorithm.filter_groups.max_num_gen_batches allows. Choose tasks that the "
                 "model solves sometimes, or set algorithm.filter_groups.enable=false."
             )
         return uniform | empty, counts
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, float]]:
-        """See `ReplayBuffer.sample`; the metrics gain those of the episodes.
+        """See `ReplayBuffer.sample`; drops groups with too few valid episodes and adds the metrics of the episodes.
 
         Raises:
-            EnvErrorLimitError: too many episodes were left out, or no group has enough survivors.
+            EnvErrorLimitError: too many episodes have an environment error, or no group has enough valid episodes.
         """
-        self._filtered = self._emptied = 0
+        self._uniform = self._empty = 0
         try:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)
         except RuntimeError as error:
-            if NOTHING_LEFT not in str(error):
+            if NO_ROWS not in str(error):
                 raise
             self._check_crashes(partition_id, self.finished_keys[partition_id] | self.failure_keys[partition_id])
-            raise EnvErrorLimitError(f"step {global_steps}: no episode is left to train on. {WHERE}") from error
+            raise EnvErrorLimitError(f"step {global_steps}: no episode is valid. {READ_RECORDS}") from error
         size = self.val_group_size if partition_id == "val" else self.group_size
-        lost = batch_size * size - len({episode_of(key) for key in batch.keys})
-        self._check_faults(lost, batch_size * size)
+        lost = batch_size * size - len({episode_key(key) for key in batch.keys})
+        self._check_env_errors(lost, batch_size * size)
         if partition_id == "val":
             return batch, metrics
         summaries = self._summaries(batch)
         intact = self._intact(batch.keys)
         if not intact:
             raise EnvErrorLimitError(
-                f"step {global_steps}: no group has {self.min_group_size} episodes whose environment worked. {WHERE}"
+                f"step {global_steps}: no group has {self.min_group_size} valid episodes. {READ_RECORDS}"
             )
         uniform = uniform_groups(summaries)
         kept, dropped = self._split(batch.keys, intact, uniform)
@@ -125,18 +133,17 @@ class EpisodeSampler(ReplayBuffer):
             tq.kv_clear(partition_id=partition_id, keys=dropped)
             tags = dict(zip(batch.keys, batch.tags, strict=True))
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
-        played = list(summaries.values())
-        failure = EpisodeSummary(0.0, False, 0, played[0].max_turns, StopReason.ENV_ERROR, attempts=self.tries)
-        every = [*played, *[failure] * lost]
-        return batch, metrics | episode_metrics(every, batch_size - len(intact), len(uniform))
+        valid = list(summaries.values())
+        failed = EpisodeSummary(0.0, False, 0, valid[0].max_turns, StopReason.ENV_ERROR, attempts=self.max_attempts)
+        return batch, metrics | episode_metrics([*valid, *[failed] * lost], batch_size - len(intact), len(uniform))
 
     def _materialize_batch(
         self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]
     ) -> KVBatchMeta:
-        """See `ReplayBuffer`; verl would train on what a crashed agent loop left, and say nothing.
+        """See `ReplayBuffer`; verl itself trains on a group with a crashed agent loop, without a message.
 
         Raises:
-            EpisodeCrashError: an episode raised; its environment is not the cause, since that is caught.
+            EpisodeCrashError: an agent loop raised an exception; environment errors are recorded instead.
         """
         self._check_crashes(partition_id, set(selected_prompt_uids))
         return super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)
@@ -144,57 +151,61 @@ class EpisodeSampler(ReplayBuffer):
     def _check_crashes(self, partition_id: str, groups: set[str]) -> None:
         crashed = self.failure_keys[partition_id] & groups
         if crashed:
-            raise EpisodeCrashError(f"{len(crashed)} of {len(groups)} groups have an episode that raised.")
+            raise EpisodeCrashError(
+                f"{len(crashed)} of {len(groups)} groups have an episode whose agent loop raised an exception."
+            )
 
-    def _check_faults(self, lost: int, total: int) -> None:
+    def _check_env_errors(self, lost: int, total: int) -> None:
         if lost == total or lost / total > self.max_env_error_rate:
             raise EnvErrorLimitError(
                 f"{lost} of {total} episodes of this step failed in their environment after all retries; "
-                f"env.max_env_error_rate allows {self.max_env_error_rate:.0%}. {WHERE}"
+                f"env.max_env_error_rate allows {self.max_env_error_rate:.0%}. {READ_RECORDS}"
             )
 
     def _intact(self, keys: list[str]) -> set[str]:
-        """Groups with enough survivors."""
-        sizes = Counter(group_of(episode) for episode in {episode_of(key) for key in keys})
+        """Return the groups with enough valid episodes."""
+        sizes = Counter(group_of(episode) for episode in {episode_key(key) for key in keys})
         return {group for group, size in sizes.items() if size >= self.min_group_size}
 
     def _split(self, keys: list[str], intact: set[str], uniform: set[str]) -> tuple[list[str], list[str]]:
-        """Keys to train on, and the others. A batch of uniform groups alone is kept: verl cannot skip an update."""
-        wanted = intact - uniform if self.skip_uniform else intact
-        chosen = wanted or intact
+        """Return the keys to train on, and the dropped keys.
+
+        If all groups are uniform they are kept, since verl cannot skip an update.
+        """
+        chosen = (intact - uniform if self.skip_uniform else intact) or intact
         return [key for key in keys if group_of(key) in chosen], [key for key in keys if group_of(key) not in chosen]
 
     def _summaries(self, batch: KVBatchMeta) -> dict[str, EpisodeSummary]:
-        """What the episodes were, by episode; all rows of one say the same."""
+        """Return the summary of each episode by its key; all rows of an episode have the same one."""
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         fields = [getattr(value, "data", value) for value in data["extra_fields"]]
         if not all("episode" in field for field in fields):
             raise ConfigError(
-                "rows without an episode: data.custom_cls and the agent loop of verl_agent belong together."
+                "rows without an episode: data.custom_cls and the agent loop of verl_agent require each other."
             )
         return {
-            episode_of(key): EpisodeSummary.from_fields(field["episode"])
+            episode_key(key): EpisodeSummary.from_fields(field["episode"])
             for key, field in zip(batch.keys, fields, strict=True)
         }
 
 
 def group_of(key: str) -> str:
-    """The group of a row, whose key verl writes as `<group>_<sample>_<part>`."""
+    """Return the group of a row or an episode; verl's key of a row is `<group>_<sample>_<segment>`."""
     return key.split("_")[0]
 
 
-def episode_of(key: str) -> str:
-    """The episode of a row: an episode whose context was edited has several."""
+def episode_key(key: str) -> str:
+    """Return the key `<group>_<sample>` of a row's episode."""
     return key.rsplit("_", 1)[0]
 
 
 def uniform_groups(summaries: Mapping[str, EpisodeSummary]) -> set[str]:
-    """Groups whose episodes all teach the same.
+    """Return the groups whose episodes all have the same shaped return.
 
     Args:
-        summaries: by episode, `<group>_<sample>`.
+        summaries: summary of each episode, by its key `<group>_<sample>`.
     """
-    rewards: dict[str, set[float]] = defaultdict(set)
+    returns: dict[str, set[float]] = defaultdict(set)
     for episode, summary in summaries.items():
-        rewards[group_of(episode)].add(summary.effective_return)
-    return {group for group, values in rewards.items() if len(values) == 1}
+        returns[group_of(episode)].add(summary.effective_return)
+    return {group for group, values in returns.items() if len(values) == 1}

@@ -1,7 +1,7 @@
-"""The turns of a batch: where their tokens lie, what they earned, and from which state they were taken.
+"""Turns of a batch: positions of their tokens, rewards, and keys of the states in which they begin.
 
-verl hands an estimator rewards, mask and group of each row. What it does not know of turns, the trainer puts into
-`BATCH_TURNS` while estimators run.
+verl passes rewards, mask and group of each row to an estimator, but no turns. The trainer sets `BATCH_TURNS` while
+estimators run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,24 @@ from verl_agent.config.reward_shaping import RewardShaping
 
 @dataclass(frozen=True, slots=True)
 class TurnSpan:
-    """One reply in a batch.
+    """Position and data of one reply in a batch.
 
     Attributes:
-        row: of the batch.
-        start: of its tokens in the row's response.
-        end: behind them.
-        group: uid of the task that was played.
-        session: the episode, unique in the batch.
-        number: of the turn in its episode, from 0.
-        reward: what it is credited with.
-        anchor: key of the state that it was taken from.
+        row: index of the row in the batch.
+        start: index of the reply's first token in the row's response.
+        end: index after its last token.
+        group: uid of the prompt.
+        episode: key of the episode, unique in the batch.
+        number: number of the turn in its episode, from 0.
+        reward: shaped reward of the turn.
+        anchor: key of the state in which the turn begins.
     """
 
     row: int
     start: int
     end: int
     group: str
-    session: str
+    episode: str
     number: int
     reward: float
     anchor: str
@@ -42,21 +42,21 @@ class TurnSpan:
 
 @dataclass(frozen=True, slots=True)
 class BatchTurns:
-    """All turns of a batch, and the settings of those who look at them."""
+    """All turns of a batch, and the settings of the estimators that use them."""
 
     turns: Sequence[TurnSpan]
-    credit: RewardShaping
+    shaping: RewardShaping
 
 
 BATCH_TURNS: ContextVar[BatchTurns] = ContextVar("turns of the batch whose advantages are estimated")
-"""Set by `EpisodeTrainer` around verl's `_compute_advantage`."""
+"""Turns of the present batch; `EpisodeTrainer` sets them during verl's `_compute_advantage`."""
 
 
-def spans(mask_T: Tensor) -> list[tuple[int, int]]:
-    """Start and end of each run of ones: the replies of a row.
+def reply_spans(mask_T: Tensor) -> list[tuple[int, int]]:
+    """Return start and end of each reply of a row: the runs of ones in its mask.
 
     Args:
-        mask_T: 0/1 `(T,)`, 1 where the model wrote the token. Template tokens part two replies.
+        mask_T: 0/1 `(T,)`, 1 where the model wrote the token. Tokens of the template separate two replies.
     """
     padded = torch.nn.functional.pad(mask_T.long(), (1, 1))
     change = padded.diff()
@@ -65,47 +65,52 @@ def spans(mask_T: Tensor) -> list[tuple[int, int]]:
 
 
 def locate_turns(
-    keys: Sequence[str], masks: Sequence[Tensor], credits_: Sequence[Mapping[str, Any] | None]
+    keys: Sequence[str], masks: Sequence[Tensor], turn_rewards: Sequence[Mapping[str, Any] | None]
 ) -> list[TurnSpan]:
-    """Bring together what the rows of a batch say of their turns.
+    """Return the turns of all rows of a batch.
 
     Args:
-        keys: of the rows, `<group>_<sample>_<part>` as verl writes them.
+        keys: verl's key of each row, `<group>_<sample>_<segment>`.
         masks: 0/1 `(T,)` of each row.
-        credits_: `TurnRewards.to_fields()` of each row, None for verl's padding.
+        turn_rewards: `TurnRewards.to_fields()` of each row, None for verl's padding.
 
     Raises:
-        ValueError: a row has not as many replies as its episode loop counted; a bug.
+        ValueError: the mask of a row has another number of replies than its rewards, which is a bug.
     """
-    placed: list[TurnSpan] = []
-    for row, (key, mask_T, credit) in enumerate(zip(keys, masks, credits_, strict=True)):
-        if credit is None:
+    turns: list[TurnSpan] = []
+    for row, (key, mask_T, rewards) in enumerate(zip(keys, masks, turn_rewards, strict=True)):
+        if rewards is None:
             continue
         group, sample, _ = key.rsplit("_", 2)
-        found = spans(mask_T)
-        if not len(found) == len(credit["rewards"]) == len(credit["anchors"]):
-            raise ValueError(f"row {key} holds {len(found)} replies, its episode counted {len(credit['rewards'])}.")
-        for number, (start, end) in enumerate(found):
-            placed.append(
-                TurnSpan(
-                    row,
-                    start,
-                    end,
-                    group,
-                    f"{group}_{sample}",
-                    credit["first"] + number,
-                    float(credit["rewards"][number]),
-                    credit["anchors"][number],
-                )
+        spans = reply_spans(mask_T)
+        if not len(spans) == len(rewards["rewards"]) == len(rewards["anchors"]):
+            raise ValueError(f"row {key} holds {len(spans)} replies, its episode counted {len(rewards['rewards'])}.")
+        turns += [
+            TurnSpan(
+                row=row,
+                start=start,
+                end=end,
+                group=group,
+                episode=f"{group}_{sample}",
+                number=rewards["first"] + number,
+                reward=float(rewards["rewards"][number]),
+                anchor=rewards["anchors"][number],
             )
-    return placed
+            for number, (start, end) in enumerate(spans)
+        ]
+    return turns
 
 
-def on_tokens(turns: Sequence[TurnSpan], values: Sequence[float], like_BT: Tensor) -> Tensor:
-    """Give every token of a turn the turn's value.
+def values_on_tokens(turns: Sequence[TurnSpan], values: Sequence[float], like_BT: Tensor) -> Tensor:
+    """Return a tensor in which every token of a turn has the turn's value.
+
+    Args:
+        turns: turns of the batch.
+        values: one value for each turn.
+        like_BT: tensor `(B, T)` with the device of the result.
 
     Returns:
-        Float `(B, T)`, 0 where no turn lies.
+        Float `(B, T)`, 0 outside of the turns.
     """
     out_BT = torch.zeros_like(like_BT, dtype=torch.float32)
     for turn, value in zip(turns, values, strict=True):
@@ -113,8 +118,8 @@ def on_tokens(turns: Sequence[TurnSpan], values: Sequence[float], like_BT: Tenso
     return out_BT
 
 
-def on_last_tokens(turns: Sequence[TurnSpan], like_BT: Tensor) -> Tensor:
-    """Put each turn's reward on the last token that the model wrote in it; float `(B, T)`."""
+def rewards_on_last_tokens(turns: Sequence[TurnSpan], like_BT: Tensor) -> Tensor:
+    """Return a tensor with each turn's reward on the last token of its reply; float `(B, T)`, 0 elsewhere."""
     out_BT = torch.zeros_like(like_BT, dtype=torch.float32)
     for turn in turns:
         out_BT[turn.row, turn.end - 1] = turn.reward
