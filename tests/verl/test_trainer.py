@@ -70,7 +70,7 @@ class Ranks:
 
 
 def test_padding_is_spread_over_the_mini_batches():
-    """Plain verl sorts padding to the end of each rank's rows. Of 32 rows 13 are padding; a rank's mini batch has 8 rows."""
+    """Plain verl sorts padding to the end of each rank. Of 32 rows 13 are padding; a mini batch of a rank has 8."""
     made = trainer(critic_warmup=0)
     made.config.actor_rollout_ref = {"actor": {"ppo_mini_batch_size": 4}, "rollout": {"n": 4}}
     made.use_critic, made.actor_rollout_wg, made.tokenizer = False, Ranks(), SimpleNamespace(eos_token_id=0)
