@@ -35,7 +35,7 @@ GOOD = {
 
 
 def changed(path, value):
-    """Return a copy of `GOOD` with another value at a path, or without the field if the value is None."""
+    """Return a copy of `GOOD` with another value at a path; the value None removes the field."""
     task = copy.deepcopy(GOOD)
     parent = task
     *keys, last = path

@@ -1,4 +1,4 @@
-"""One Chromium with all its processes: health, memory, and how it is killed."""
+"""One Chromium with all its processes: health check, memory, and termination."""
 
 import asyncio
 import os

@@ -22,12 +22,12 @@ TITLE_TIMEOUT_S = 1.0
 WINDOW_OPEN_S = 1.0
 """Seconds to wait for a window that a page opens."""
 WAIT_UNTIL_STABLE = f"""new Promise(done => {{
-  const begun = performance.now();
+  const startedAt = performance.now();
   const over = () => {{ clearTimeout(timer); watch.disconnect(); done(document.readyState); }};
   let timer = setTimeout(over, {QUIET_MS});
   const watch = new MutationObserver(() => {{
     clearTimeout(timer);
-    timer = setTimeout(over, Math.min({QUIET_MS}, Math.max(0, {MOVING_MS} - (performance.now() - begun))));
+    timer = setTimeout(over, Math.min({QUIET_MS}, Math.max(0, {MOVING_MS} - (performance.now() - startedAt))));
   }});
   watch.observe(document, {{subtree: true, childList: true, attributes: true, characterData: true}});
 }})"""
