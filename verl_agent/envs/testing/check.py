@@ -103,7 +103,7 @@ def check_adapter(  # noqa: PLR0913 - one parameter for each way in which enviro
     env = envs[0]
     report.run("items carry their environment's name", lambda: task_checks.check_names(listed, name))
     report.run("ids are unique and splits apart", lambda: task_checks.check_ids(listed))
-    report.run("items are JSON", lambda: task_checks.check_json(listed, adapter))
+    report.run("items are JSON", lambda: task_checks.check_json(listed))
     report.run("tasks are the same twice", lambda: task_checks.check_repeat(env, listed))
     chosen = {item.id: item for split in listed.values() for item in spread(split, items)}
     harness = Harness(env, list(chosen.values()), timeout_s, budget_s, replay_exact)

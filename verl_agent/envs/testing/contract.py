@@ -79,7 +79,7 @@ def check_action_format(env: EnvAdapter) -> bool:
     for name, text in KEPT_TEXTS.items():
         action = action_format.action_with(text)
         call = f"action_format.parse(action_format.format({action!r}))"
-        with boundary(call, advice, type(env)):
+        with boundary(call, advice):
             parsed = action_format.parse(action_format.format(action))
         if parsed != action:
             lost[name] = (call, parsed)

@@ -35,7 +35,7 @@ class Transcript:
 def configure(adapter: type[EnvAdapter], options: Mapping[str, Any]) -> EnvAdapter:
     """Return the environment with `options`."""
     call = f"{adapter.__name__}(**{dict(options)})"
-    with boundary(call, "Check the options and the constructor.", adapter, settings=True):
+    with boundary(call, "Check the options and the constructor.", settings=True):
         return adapter(**options)
 
 
@@ -69,7 +69,7 @@ class Harness:
     def new_session(self) -> EnvAdapter:
         """Return a fresh session."""
         advice = "The constructor must work every time it is called."
-        with boundary("new_session()", advice, type(self.env), settings=True):
+        with boundary("new_session()", advice, settings=True):
             return self.env.new_session()
 
     def within_budget(self, check: str, items: Sequence[T]) -> Iterator[T]:
@@ -90,7 +90,7 @@ class Harness:
     def _demonstrate(self, item: TaskItem) -> list[str] | None:
         session, call = self.new_session(), f"demonstration({item.id!r})"
         action_format = self.env.action_format
-        with boundary(call, "Without an oracle raise NotImplementedError, else return actions.", type(session)):
+        with boundary(call, "Without an oracle raise NotImplementedError, else return actions."):
             try:
                 demos = list(session.demonstration(item))
             except NotImplementedError:
@@ -181,7 +181,7 @@ class Harness:
                     "a call", f"took over {self.timeout_s:g} s", "Limit the time that it waits and computes."
                 )
             waiting = wait(waiting, timeout=left).not_done
-        with boundary("playing an item", "A session must not disturb the event loop or its thread.", type(self.env)):
+        with boundary("playing an item", "A session must not disturb the event loop or its thread."):
             return [future.result() for future in futures]
 
     def end(self, threads: Sequence[EventLoopThread]) -> None:

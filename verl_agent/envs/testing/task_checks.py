@@ -31,7 +31,7 @@ def list_all(env: EnvAdapter) -> dict[str, list[TaskItem]]:
     listed: dict[str, list[TaskItem]] = {}
     for split in env.splits:
         call = f"tasks({split!r})"
-        with boundary(call, "Every name in `splits` must list its items.", type(env)):
+        with boundary(call, "Every name in `splits` must list its items."):
             listed[split] = list(env.tasks(split))
         if not listed[split]:
             raise ContractViolation(call, "returned no items", "List at least one, or remove the name from `splits`.")
@@ -80,13 +80,13 @@ def check_ids(listed: Listed) -> None:
                 )
 
 
-def check_json(listed: Listed, adapter: type[EnvAdapter]) -> None:
+def check_json(listed: Listed) -> None:
     """Check that the data of items survives JSON; items travel between processes."""
     advice = "Use only texts, finite numbers, booleans, None, lists and dicts of those."
     for split, items in listed.items():
         for item in items:
             call = f"tasks({split!r})"
-            with boundary(f"{call} has item {item.id!r}, whose data", advice, adapter):
+            with boundary(f"{call} has item {item.id!r}, whose data", advice):
                 data = dict(item.data)
                 if json.loads(json.dumps(data, allow_nan=False)) != data:
                     raise ContractViolation(call, f"has data that JSON changes in item {item.id!r}", advice)

@@ -2,16 +2,15 @@
 
 import inspect
 import math
-import traceback
+import re
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.types import Message, StepResult, TaskItem
 
 MAX_MESSAGE = 20_000
@@ -54,13 +53,12 @@ class ContractViolation(Exception):
 
 
 @contextmanager
-def boundary(call: str, advice: str, adapter: type[EnvAdapter], settings: bool = False) -> Iterator[None]:
+def boundary(call: str, advice: str, settings: bool = False) -> Iterator[None]:
     """Turn an exception of a call into the adapter into a `ContractViolation` with its position in the code.
 
     Args:
         call: the call, as source code.
         advice: change that keeps the contract.
-        adapter: class of the environment.
         settings: let `ConfigError` pass: the call may report an option or a machine that is not suitable.
     """
     try:
@@ -70,31 +68,16 @@ def boundary(call: str, advice: str, adapter: type[EnvAdapter], settings: bool =
     except (Exception, SystemExit) as error:  # boundary to the adapter, which may raise anything
         if settings and isinstance(error, ConfigError):
             raise
-        name, text = type(error).__name__, shorten(str(error).rstrip(". \n"), 300)
-        where = position(error, adapter)
-        got = f"raised {name}{f': {text}' if text else ''}{f' ({where})' if where else ''}"
-        raise ContractViolation(call, got, advice, f"{name} {where or text}") from error
-
-
-def position(error: BaseException, adapter: type[EnvAdapter]) -> str:
-    """Return file and line of the last call in the adapter's folder that led to `error`, or ""."""
-    try:
-        folder = Path(inspect.getfile(adapter)).resolve().parent
-    except (OSError, TypeError):  # a class without a source file
-        return ""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_absolute()]
-    own = [frame for frame in frames if folder in Path(frame.filename).resolve().parents]
-    if not own:
-        return ""
-    path = Path(own[-1].filename)
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{shown}:{own[-1].lineno}"
+        text = describe_exception(error)
+        position = re.search(r"\([^()]*:\d+\)\Z", text)
+        cause = f"{type(error).__name__} {position[0]}" if position else text
+        raise ContractViolation(call, f"raised {text}", advice, cause) from error
 
 
 async def reset(session: EnvAdapter, item: TaskItem) -> list[Message]:
     """Begin `item` and check the messages."""
     call = f"reset({item.id!r})"
-    with boundary(call, "A session must be able to begin every item that tasks() lists.", type(session), settings=True):
+    with boundary(call, "A session must be able to begin every item that tasks() lists.", settings=True):
         messages = await _awaited(call, "reset", session.reset(item))
         if not isinstance(messages, list) or not messages:
             raise ContractViolation(
@@ -115,7 +98,7 @@ async def step(session: EnvAdapter, action: str) -> StepResult:
     """Take one action and check the result."""
     call = f"step({shorten(repr(action), 60)})"
     advice = "Answer an action that is not possible with an observation that explains it."
-    with boundary(call, advice, type(session)):
+    with boundary(call, advice):
         result = await _awaited(call, "step", session.step(action))
         if not isinstance(result, StepResult):
             raise ContractViolation(call, f"returned {shorten(repr(result))}", "Return a StepResult.")
@@ -131,7 +114,7 @@ async def step(session: EnvAdapter, action: str) -> StepResult:
 async def close(session: EnvAdapter) -> None:
     """Close the session."""
     advice = "close() may be called at any time and more than once; guard what reset() creates."
-    with boundary("close()", advice, type(session)):
+    with boundary("close()", advice):
         await _awaited("close()", "close", session.close())
 
 
