@@ -57,7 +57,7 @@ def test_nothing_leaks(env):
     say(f"{env}: {found}")
     assert found.start is not None and found.end is not None
     assert (found.episodes, found.solved) == (EPISODES[env], CLIENTS * order.finished)
-    assert found.stats["open_sessions"] == found.stats["pool_sessions"] == found.stats["pool_faults"] == 0
+    assert found.stats["open_sessions"] == found.stats["pool_sessions"] == found.stats["pool_env_errors"] == 0
     assert (found.end.files, found.end.processes) == (found.start.files, found.start.processes)
     assert found.end.threads == found.start.threads
     assert found.most_mb <= max(found.tenth_mb * (1 + MAX_GROWTH), found.tenth_mb + MAX_GROWTH_MB)

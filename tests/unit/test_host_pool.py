@@ -1,4 +1,4 @@
-"""A pool places sessions, bounds their number, forgets idle ones, and replaces hosts that are worn or stuck."""
+"""HostPool: assigning sessions to hosts, limits, idle sessions, and replacement of hosts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from verl_agent.envs.hosts.host import CallLimits, Health
 from verl_agent.envs.hosts.link import InlineLink
 from verl_agent.envs.hosts.local import inline_pool, local_pool
 from verl_agent.envs.hosts.pool import HostPool
-from verl_agent.envs.hosts.slot import PoolLimits, worn_out
+from verl_agent.envs.hosts.slot import PoolLimits, retirement_reason
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import (
@@ -64,7 +64,7 @@ async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 # Places
 
 
-def test_hosts_are_started_when_the_others_are_busy_and_not_before():
+def test_another_host_starts_when_the_others_are_busy():
     async def fill(pool):
         hosts = []
         for _ in range(8):
@@ -75,7 +75,7 @@ def test_hosts_are_started_when_the_others_are_busy_and_not_before():
     assert with_pool(fill) == [1, 1, 2, 2, 2, 2, 2, 2]  # busy=2, count=2
 
 
-def test_more_hosts_than_cores_are_started_only_when_the_others_are_full():
+def test_more_hosts_than_cores_start_only_when_the_others_are_full():
     async def fill(pool):
         hosts = []
         for _ in range(8):
@@ -87,7 +87,7 @@ def test_more_hosts_than_cores_are_started_only_when_the_others_are_full():
     assert with_pool(fill, limits=limits) == [1, 1, 1, 1, 2, 2, 2, 2]  # sessions=4
 
 
-def test_a_session_goes_to_the_host_with_the_fewest():
+def test_a_session_opens_in_the_host_with_the_fewest_sessions():
     async def play(pool):
         first = [await pool.open() for _ in range(4)]
         for session in first[:2]:  # both on the first host
@@ -99,7 +99,7 @@ def test_a_session_goes_to_the_host_with_the_fewest():
     assert on_second is also and third is fourth and third is not on_second
 
 
-def test_numbers_are_random_and_fit_63_bits():
+def test_session_numbers_are_random_and_fit_63_bits():
     async def many(pool):
         return [await pool.open() for _ in range(8)]
 
@@ -107,7 +107,7 @@ def test_numbers_are_random_and_fit_63_bits():
     assert len(set(numbers)) == 8 and all(0 <= number < 2**63 for number in numbers) and max(numbers) > 2**48
 
 
-def test_a_full_pool_lets_wait_and_then_says_so():
+def test_open_waits_in_a_full_pool_and_then_raises():
     async def overfill(pool):
         sessions = [await pool.open() for _ in range(8)]
         with pytest.raises(PoolFullError, match=r"no place .* in 0\.1 s: 2 hosts hold 4 sessions each"):
@@ -123,7 +123,7 @@ def test_a_full_pool_lets_wait_and_then_says_so():
     assert (stats["sessions"], stats["waiting"], stats["opened"], stats["closed"]) == (8, 0, 9, 1)
 
 
-def test_whoever_stops_waiting_takes_no_place():
+def test_a_cancelled_open_takes_no_slot():
     async def give_up(pool):
         sessions = [await pool.open() for _ in range(8)]
         waiting = asyncio.create_task(pool.open())
@@ -135,7 +135,7 @@ def test_whoever_stops_waiting_takes_no_place():
     with_pool(give_up)
 
 
-def test_closing_is_finished_although_nobody_waits_for_it():
+def test_a_cancelled_close_still_closes_the_session():
     async def close_impatiently(pool):
         session = await begun(pool)
         task = asyncio.create_task(pool.step(session, "block 1"))
@@ -153,7 +153,7 @@ def test_closing_is_finished_although_nobody_waits_for_it():
 # Calls that fail
 
 
-def test_a_call_that_hangs_ends_its_session_and_leaves_the_others():
+def test_a_hanging_call_ends_only_its_session():
     async def hang(pool):
         bad, good = await begun(pool), await begun(pool)
         with pytest.raises(EnvTimeoutError, match=r"step took more than 0\.5 s"):
@@ -163,10 +163,10 @@ def test_a_call_that_hangs_ends_its_session_and_leaves_the_others():
         return (await pool.step(good, "hello")).observation, pool.stats()
 
     observation, stats = with_pool(hang)
-    assert (observation, stats["sessions"], stats["faults"]) == ("1", 1, 1)
+    assert (observation, stats["sessions"], stats["env_errors"]) == ("1", 1, 1)
 
 
-def test_a_place_that_a_fault_took_is_free_again():
+def test_a_timed_out_session_frees_its_slot():
     async def hang(pool):
         for _ in range(3):
             sessions = [await begun(pool) for _ in range(8)]
@@ -176,7 +176,7 @@ def test_a_place_that_a_fault_took_is_free_again():
     assert with_pool(hang) == 0
 
 
-def test_an_error_of_the_adapter_leaves_its_session_to_be_closed():
+def test_an_error_of_the_adapter_keeps_its_session_open():
     async def fail(pool):
         session = await begun(pool)
         with pytest.raises(EnvError, match="step failed: KeyError: 'observation'"):
@@ -184,7 +184,7 @@ def test_an_error_of_the_adapter_leaves_its_session_to_be_closed():
         return pool.stats()
 
     stats = with_pool(fail)
-    assert (stats["faults"], stats["sessions"]) == (1, 1)
+    assert (stats["env_errors"], stats["sessions"]) == (1, 1)
 
 
 def test_a_failure_names_the_adapters_line_and_is_logged_once(caplog):
@@ -202,7 +202,7 @@ def test_a_failure_names_the_adapters_line_and_is_logged_once(caplog):
 
 
 class Refused(EnvError):
-    """An error that only one adapter knows, with a constructor of its own."""
+    """An adapter's own error class, with another constructor."""
 
     def __init__(self, site: str, code: int) -> None:
         super().__init__(f"{site} answered {code}")
@@ -215,7 +215,7 @@ class Refused(EnvError):
         (ConfigError("env.options.url is not set."), ConfigError, "env.options.url is not set."),
     ],
 )
-def test_what_an_adapter_raises_on_purpose_stays_what_it_is_and_can_travel(error, kind, text):
+def test_deliberate_errors_keep_their_kind_and_can_be_pickled(error, kind, text):
     class Failing(Obedient):
         async def reset(self, item):
             raise error
@@ -232,7 +232,7 @@ def test_what_an_adapter_raises_on_purpose_stays_what_it_is_and_can_travel(error
 # Sessions and hosts that are given up
 
 
-def test_a_session_that_nobody_calls_is_closed_and_its_place_is_free():
+def test_an_idle_session_is_closed_and_frees_its_slot():
     talk = talk_class()
 
     async def leave(pool):
@@ -253,7 +253,7 @@ def test_a_session_in_a_long_call_is_not_idle():
     assert with_pool(work, calls=CallLimits(5.0, idle_s=0.1)) == "None"
 
 
-def test_a_host_that_has_served_its_episodes_takes_no_more_and_ends_with_its_last():
+def test_a_retired_host_takes_no_sessions_and_ends_with_its_last():
     async def serve(pool):
         old = await begun(pool)
         for _ in range(3):
@@ -270,7 +270,7 @@ def test_a_host_that_has_served_its_episodes_takes_no_more_and_ends_with_its_las
     assert (stats["hosts"], stats["hosts_lost"], stats["sessions"]) == (1, 0, 1)
 
 
-def test_threads_that_never_come_back_wear_a_host_out():
+def test_stuck_threads_retire_a_host():
     async def block(pool):
         sessions = [await begun(pool) for _ in range(8)]
         await asyncio.gather(*(pool.step(session, "block 4") for session in sessions), return_exceptions=True)
@@ -290,7 +290,7 @@ def test_sessions_of_one_thread_share_it():
     assert "MainThread" not in with_pool(ask, hosting=Hosting(threads=0, busy=4))  # here the loop is the caller's
 
 
-def test_waiting_for_a_shared_thread_is_no_fault():
+def test_waiting_for_a_shared_thread_is_not_a_timeout():
     async def queue(pool):
         sessions = [await begun(pool) for _ in range(4)]
         return await asyncio.gather(*(pool.step(session, "block 0.25") for session in sessions))
@@ -298,7 +298,7 @@ def test_waiting_for_a_shared_thread_is_no_fault():
     assert len(with_pool(queue, hosting=Hosting(threads=1, busy=4))) == 4  # the last one waits for long
 
 
-def test_a_shared_thread_that_is_stuck_ends_its_sessions_and_its_host():
+def test_a_stuck_shared_thread_ends_its_sessions_and_its_host():
     async def block(pool):
         bad, good = await begun(pool), await begun(pool)
         steps = await asyncio.gather(pool.step(bad, "block 4"), pool.step(good, "a"), return_exceptions=True)
@@ -308,7 +308,7 @@ def test_a_shared_thread_that_is_stuck_ends_its_sessions_and_its_host():
 
     kinds, why = with_pool(block, hosting=Hosting(threads=1, busy=4))
     assert kinds == [EnvTimeoutError, EnvError]
-    assert why == "the thread that it shares is stuck in a call of another session."
+    assert why == "its shared thread is stuck in a call of another session."
 
 
 @pytest.mark.parametrize(
@@ -317,20 +317,22 @@ def test_a_shared_thread_that_is_stuck_ends_its_sessions_and_its_host():
         (Health(frozenset(), 4, 0, 0, 2048.0), ""),
         (Health(frozenset(), 3, 0, 0, 4096.0), ""),  # it takes that much from the start
         (Health(frozenset(), 4, 0, 0, 4096.0), "it holds 4096 MiB, more than 2048, after 4 episodes"),
-        (Health(frozenset(), 20_000, 0, 0, 1.0), "it has begun 20000 episodes"),
+        (Health(frozenset(), 20_000, 0, 0, 1.0), "it has played 20000 episodes"),
         (Health(frozenset(), 4, 0, 7, 1.0), ""),
         (Health(frozenset(), 4, 0, 8, 1.0), "8 of its threads are stuck"),
     ],
 )
-def test_what_wears_a_host_out(health, reason):
-    assert worn_out(health, SMALL).startswith(reason) and bool(worn_out(health, SMALL)) == bool(reason)
+def test_reasons_to_retire_a_host(health, reason):
+    assert retirement_reason(health, SMALL).startswith(reason) and bool(retirement_reason(health, SMALL)) == bool(
+        reason
+    )
 
 
 # Hosts that do not start, or die
 
 
 def custom(links: list[Any]) -> HostPool:
-    """A pool whose hosts are these, in order; an exception is what starting one raises."""
+    """Return a pool of these hosts, in order; an exception is raised by the start of a host."""
     left = iter(links)
 
     async def start():
@@ -347,7 +349,7 @@ def inline() -> InlineLink:
 
 
 class Dead(InlineLink):
-    """A host that has died without anybody having noticed."""
+    """A host that has died without being detected."""
 
     def __init__(self) -> None:
         super().__init__(Obedient(), SMALL, QUICK)
@@ -357,7 +359,7 @@ class Dead(InlineLink):
 
 
 class Frozen(Dead):
-    """A host that never answers a question for its health."""
+    """A host that never answers a health check."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
         if method == "health":
@@ -365,7 +367,7 @@ class Frozen(Dead):
         return None
 
 
-def test_a_dead_host_is_replaced_before_a_session_notices():
+def test_a_dead_host_is_replaced_while_a_session_opens():
     async def play():
         pool = custom([Dead(), inline()])
         await pool.step(await begun(pool), "a")
@@ -377,7 +379,7 @@ def test_a_dead_host_is_replaced_before_a_session_notices():
     assert (stats["hosts"], stats["hosts_lost"], stats["sessions"]) == (1, 1, 1)
 
 
-def test_a_host_that_does_not_answer_is_given_up_with_its_sessions():
+def test_a_host_without_an_answer_is_stopped_with_its_sessions():
     async def play():
         pool = custom([Frozen(), inline()])
         session = await pool.open()
@@ -390,7 +392,7 @@ def test_a_host_that_does_not_answer_is_given_up_with_its_sessions():
     asyncio.run(play())
 
 
-def test_no_host_at_all_is_an_error_of_the_session_with_the_reason():
+def test_open_raises_the_reason_if_no_host_starts():
     async def play():
         pool = custom([EnvError("no display")])
         with pytest.raises(EnvError, match="no display"):
@@ -403,7 +405,7 @@ def test_no_host_at_all_is_an_error_of_the_session_with_the_reason():
     assert (stats["sessions"], stats["hosts"], stats["opened"]) == (0, 0, 0)
 
 
-def test_where_another_host_does_not_start_the_first_takes_all():
+def test_the_first_host_takes_all_sessions_if_no_other_starts():
     async def play():
         pool = custom([inline(), EnvError("no memory")])
         sessions = [await begun(pool) for _ in range(4)]
@@ -415,7 +417,7 @@ def test_where_another_host_does_not_start_the_first_takes_all():
     assert (opened, stats["hosts"], stats["hosts_started"]) == (4, 1, 1)
 
 
-def test_a_wrong_setting_stops_the_run():
+def test_a_config_error_of_the_adapter_is_raised():
     async def play():
         pool = custom([ConfigError("env.options.url is not set.")])
         with pytest.raises(ConfigError):
@@ -425,7 +427,7 @@ def test_a_wrong_setting_stops_the_run():
     asyncio.run(play())
 
 
-def test_a_pool_that_is_shut_down_opens_nothing_and_keeps_nobody_waiting():
+def test_shutdown_ends_waiting_opens_and_refuses_new_ones():
     async def play():
         pool = inline_pool(Obedient(), QUICK, PoolLimits(count=1, wait_s=60), SMALL)
         for _ in range(4):
@@ -441,7 +443,7 @@ def test_a_pool_that_is_shut_down_opens_nothing_and_keeps_nobody_waiting():
     asyncio.run(play())
 
 
-def test_an_environment_that_is_not_opened_cannot_step():
+def test_a_step_before_the_first_reset_raises_env_error():
     async def step(pool):
         with pytest.raises(EnvError, match="before the first reset"):
             await PooledEnv(talk_class()(), pool).step("a")
@@ -449,7 +451,7 @@ def test_an_environment_that_is_not_opened_cannot_step():
     with_pool(step)
 
 
-def test_the_section_env_says_where_sessions_live_and_how_many():
+def test_section_env_determines_the_pool_and_its_limits():
     hosts = HostSettings("inline", count=1, sessions=2, wait_s=0.05, idle_s=0.3)
 
     async def fill() -> None:
@@ -471,11 +473,11 @@ def test_the_section_env_says_where_sessions_live_and_how_many():
 @pytest.mark.parametrize(
     ("name", "least"), [("threads", 0), ("sessions", 1), ("busy", 1), ("episodes", 1), ("memory_mb", 1)]
 )
-def test_an_adapter_cannot_ask_for_nothing(name, least):
+def test_hosting_rejects_values_below_their_minimum(name, least):
     with pytest.raises(ConfigError, match=rf"Hosting\.{name} must be >= {least}, got {least - 1}"):
         Hosting(**{name: least - 1})
 
 
-def test_settings_go_before_what_the_adapter_says():
+def test_settings_override_the_hosting_of_the_adapter():
     assert Hosting(sessions=64).bounded(sessions=2) == Hosting(sessions=2)
     assert Hosting(memory_mb=64).bounded(memory_mb=None) == Hosting(memory_mb=64)

@@ -1,4 +1,4 @@
-"""Host processes: what kills or freezes one costs its own sessions only, and nothing outlives the pool."""
+"""Host processes: a killed or frozen host ends only its own sessions, and no process outlives the pool."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def with_pool(
     hosting: Hosting = SMALL,
     limits: PoolLimits = LIMITS,
 ) -> Any:
-    """Run `work` on a pool of processes; no process is left afterwards."""
+    """Run `work` on a pool of processes and check that no process remains."""
 
     async def run() -> Any:
         pool = process_pool(adapter(**options or {}), calls, limits, hosting)
@@ -82,7 +82,7 @@ def alive(pid: int) -> bool:
 
 
 def left(pids: list[int], seconds: float = 15.0) -> list[int]:
-    """Those of the processes that do not end in time."""
+    """Return the processes that do not end in time."""
     give_up = time.monotonic() + seconds
     while any(map(alive, pids)) and time.monotonic() < give_up:
         time.sleep(0.02)
@@ -90,13 +90,13 @@ def left(pids: list[int], seconds: float = 15.0) -> list[int]:
 
 
 async def four(pool: HostPool) -> list[int]:
-    """Two sessions on each of two hosts."""
+    """Open two sessions on each of two hosts."""
     sessions = [await begun(pool) for _ in range(4)]
     assert host_of(pool, sessions[0]) == host_of(pool, sessions[1]) != host_of(pool, sessions[2])
     return sessions
 
 
-def test_sessions_live_in_another_process_and_not_in_this_one():
+def test_sessions_run_in_host_processes():
     async def ask(pool):
         session = await begun(pool)
         return int((await pool.step(session, "pid")).observation), host_of(pool, session).pid
@@ -106,7 +106,7 @@ def test_sessions_live_in_another_process_and_not_in_this_one():
 
 
 @pytest.mark.parametrize("verb", ["die", "freeze"])
-def test_what_ends_a_host_ends_its_own_sessions_only_and_the_pool_is_whole_again(verb):
+def test_a_dead_host_ends_only_its_own_sessions_and_is_replaced(verb):
     async def lose(pool):
         bad, mate, other, another = await four(pool)
         slow = asyncio.create_task(pool.step(mate, "sleep 19"))
@@ -128,7 +128,7 @@ def test_what_ends_a_host_ends_its_own_sessions_only_and_the_pool_is_whole_again
     assert (stats["hosts"], stats["hosts_lost"], stats["sessions"]) == (2, 1, 6)
 
 
-def test_a_host_killed_while_it_is_idle_is_noticed():
+def test_a_host_killed_while_idle_is_detected():
     async def kill(pool):
         session = await begun(pool)
         host_of(pool, session).kill()
@@ -139,7 +139,7 @@ def test_a_host_killed_while_it_is_idle_is_noticed():
     with_pool(kill)
 
 
-def test_episodes_of_a_host_that_is_killed_are_played_again():
+def test_episodes_of_a_killed_host_are_retried():
     scripts = iter([["hello", "die"], *[["sleep 0.3", "sleep 0.3", "end"]] * 20])  # the first try of the first kills
 
     async def play(pool):
@@ -158,7 +158,7 @@ def test_episodes_of_a_host_that_is_killed_are_played_again():
     assert all("died" in tries[0].error for tries in lost)
 
 
-def test_a_call_that_hangs_ends_its_session_and_leaves_the_others():
+def test_a_hanging_call_ends_only_its_session():
     async def hang(pool):
         bad, good = await begun(pool), await begun(pool)
         steps = await asyncio.gather(pool.step(bad, "block 60"), pool.step(good, "sleep 0.5"), return_exceptions=True)
@@ -169,7 +169,7 @@ def test_a_call_that_hangs_ends_its_session_and_leaves_the_others():
     assert (error, observation) == (["step took more than 1 s"], "2")
 
 
-def test_without_threads_sessions_are_called_in_the_hosts_own_loop():
+def test_with_zero_threads_sessions_run_in_the_hosts_loop():
     async def ask(pool):
         sessions = [await begun(pool) for _ in range(2)]
         threads = {(await pool.step(session, "thread")).observation for session in sessions}
@@ -187,7 +187,7 @@ def test_without_threads_sessions_are_called_in_the_hosts_own_loop():
     assert found == ({"MainThread"}, "step took more than 1 s", "None", "step failed: SystemExit: 3", 0)
 
 
-def test_without_threads_a_call_that_never_returns_costs_the_host():
+def test_with_zero_threads_a_call_that_never_returns_kills_the_host():
     async def block(pool):
         bad, other = await begun(pool), await begun(pool)
         with pytest.raises(HostLostError):
@@ -200,7 +200,7 @@ def test_without_threads_a_call_that_never_returns_costs_the_host():
     assert with_pool(block, hosting=Hosting(threads=0, busy=8), limits=limits) == "1"
 
 
-def test_what_was_left_alone_is_closed_in_its_host(tmp_path):
+def test_idle_sessions_are_closed_in_their_host(tmp_path):
     async def leave(pool):
         await begun(pool)
         await until(lambda: pool.stats()["reaped"] == 1)
@@ -211,7 +211,7 @@ def test_what_was_left_alone_is_closed_in_its_host(tmp_path):
     assert note.read_text() == "closed\n"
 
 
-def test_memory_is_measured_with_what_the_host_started():
+def test_memory_includes_the_child_processes_of_the_host():
     gauge = MemoryGauge(every_s=0.0)
     alone = gauge()
     script = "import time; held = b'x' * 100 * 2**20; print(flush=True); time.sleep(60)"
@@ -224,7 +224,7 @@ def test_memory_is_measured_with_what_the_host_started():
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-def test_sessions_that_only_wait_hardly_wait_for_each_other(blocks):
+def test_sessions_that_wait_run_concurrently(blocks):
     sessions, seconds, steps = 256, 0.2, 3
 
     async def play(pool):
@@ -257,7 +257,7 @@ def test_sessions_that_only_wait_hardly_wait_for_each_other(blocks):
         (Odd, "hello", "cannot be sent between processes: TypeError: a window cannot be pickled"),
     ],
 )
-def test_an_error_travels_as_one_of_ours_and_the_host_goes_on(adapter, action, error):
+def test_an_error_reaches_the_caller_and_the_host_continues(adapter, action, error):
     async def fail(pool):
         session = await begun(pool)
         with pytest.raises(EnvError, match=error):
@@ -268,16 +268,16 @@ def test_an_error_travels_as_one_of_ours_and_the_host_goes_on(adapter, action, e
     assert with_pool(fail, adapter) == 0
 
 
-def test_large_texts_travel():
+def test_large_observations_reach_the_caller():
     async def write(pool):
         return len((await pool.step(await begun(pool), f"write {3 * 2**20}")).observation)
 
     assert with_pool(write) == 3 * 2**20
 
 
-def test_a_class_that_a_host_could_not_find_is_refused():
+def test_a_class_that_a_host_cannot_import_raises_config_error():
     class Local(Obedient):
-        """Known to this function only."""
+        """A class that no other process can import."""
 
     async def begin(pool):
         with pytest.raises(ConfigError, match="top level of a module"):
@@ -289,7 +289,7 @@ def test_a_class_that_a_host_could_not_find_is_refused():
 # The end
 
 
-def test_shutting_down_closes_sessions_and_ends_what_they_started(tmp_path):
+def test_shutdown_closes_sessions_and_ends_their_child_processes(tmp_path):
     note = tmp_path / "note"
 
     async def leave_open(pool):
@@ -319,7 +319,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("verb", ["sleep 60", "freeze"])
-def test_hosts_and_what_they_started_do_not_outlive_a_pool_that_is_killed(verb):
+def test_hosts_and_their_children_end_with_a_killed_pool(verb):
     path = json.dumps([str(ROOT), *sys.path])
     parent = subprocess.Popen([sys.executable, "-c", PARENT, path, verb], stdout=subprocess.PIPE, cwd=ROOT)
     assert parent.stdout is not None
@@ -335,7 +335,7 @@ def test_hosts_and_what_they_started_do_not_outlive_a_pool_that_is_killed(verb):
     assert still == []
 
 
-def test_nothing_is_left_of_thousands_of_episodes_of_which_a_tenth_is_abandoned():
+def test_thousands_of_episodes_leak_no_memory_files_or_threads():
     env = make_env("guess_number")
     item = env.tasks("test")[0]
     episodes, at_once = 2000, 50

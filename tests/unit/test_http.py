@@ -318,7 +318,7 @@ def test_a_fault_of_the_server_itself_is_a_500_that_names_no_details():
 def test_a_full_pool_is_a_503_that_says_when_to_come_back(guess):
     sessions = [post(guess, "/create").json()["id"] for _ in range(4)]
     full = post(guess, "/create")
-    assert refused(full, 503).startswith("no place for another session became free in 0.1 s")
+    assert refused(full, 503).startswith("no slot for another session became free in 0.1 s")
     assert full.headers["retry-after"] == "1"
     post(guess, "/close", {"id": sessions[0]})
     assert post(guess, "/create").status_code == 200

@@ -1,4 +1,4 @@
-"""The HTTP environment: plays on our servers and on AgentGym's, wherever they are and whatever becomes of them."""
+"""The environment `http`: episodes on servers of `verl-agent serve` and of AgentGym, and failures of servers."""
 
 import asyncio
 import pickle
@@ -45,13 +45,13 @@ def options(env: str, *urls: str, **more: Any) -> dict[str, Any]:
 
 
 def nowhere() -> str:
-    """A URL where nobody listens."""
+    """Return a URL without a server."""
     with bind("127.0.0.1", 0) as listener:
         return url_of(listener)
 
 
 def until(what: Callable[[], object]) -> None:
-    """Wait for something that happens soon."""
+    """Poll until a condition holds."""
     end = time.monotonic() + 200
     while not what():
         assert time.monotonic() < end
@@ -59,7 +59,7 @@ def until(what: Callable[[], object]) -> None:
 
 
 async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[DemoAction | str]) -> Episode:
-    """Play moves as an agent would say them, and whole replies as they are."""
+    """Play actions as an agent renders them, and whole replies unchanged."""
     env = HttpEnv(**chosen)
     agent = ReAct(env.action_format)
     said = [move if isinstance(move, str) else agent.render_demo([move], 0) for move in moves]
@@ -69,7 +69,7 @@ async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[DemoActi
 # Our servers
 
 
-def test_the_oracle_solves_20_goals_of_textcraft_from_here():
+def test_the_oracle_solves_20_goals_of_textcraft_over_http():
     local = {item.id: item for item in TextCraft().tasks("test")}
     with serving("textcraft", pool_of(TextCraft)) as running:
         chosen = options("textcraft", running.url)
@@ -96,8 +96,8 @@ def test_the_oracle_solves_20_goals_of_textcraft_from_here():
     assert here.messages == episodes[0].messages
 
 
-def test_it_keeps_the_contract():
-    """Also that sessions in threads with event loops of their own share connections without mixing."""
+def test_the_http_environment_keeps_the_contract():
+    """Includes sessions in several event loops that share connections."""
     with serving("guess_number", pool_of(GuessNumber)) as running:
         chosen = options("guess_number", running.url)
         report = check_adapter(HttpEnv, chosen, items=2, timeout_s=250)
@@ -105,7 +105,7 @@ def test_it_keeps_the_contract():
         until(lambda: len(running.server.book) == 0)
 
 
-def test_measurements_and_the_end_come_through():
+def test_measurements_and_termination_reach_the_client():
     with serving("guess_number", pool_of(GuessNumber)) as running:
         chosen = options("guess_number", running.url)
         item = TaskItem("guess_number", "100:7")
@@ -115,7 +115,7 @@ def test_measurements_and_the_end_come_through():
     assert (episode.stop, episode.reward, len(episode.turns)) == (StopReason.TERMINATED, 1.0, 3)
 
 
-def test_splits_tasks_and_success_are_the_servers():
+def test_splits_tasks_and_success_reward_come_from_the_servers():
     class Lenient(GuessNumber):
         success_reward = 0.5
 
@@ -158,7 +158,7 @@ def test_host_processes_play_on_a_server():
 # Several servers, and what becomes of them
 
 
-def test_a_dead_server_is_left_out():
+def test_a_dead_server_gets_no_sessions():
     with serving("guess_number", pool_of(GuessNumber)) as running:
         chosen = options("guess_number", nowhere(), running.url, nowhere())
         items = select_tasks("http", "test", chosen)
@@ -167,7 +167,7 @@ def test_a_dead_server_is_left_out():
         assert running.pool.stats()["opened"] == 4
 
 
-def test_sessions_go_where_the_fewest_are():
+def test_a_session_opens_on_the_server_with_the_fewest_sessions():
     with ExitStack() as stack:
         servers = [stack.enter_context(serving("guess_number", pool_of(GuessNumber))) for _ in range(3)]
         chosen = options("guess_number", *[server.url for server in servers])
@@ -188,7 +188,7 @@ def test_sessions_go_where_the_fewest_are():
         assert [len(server.server.book) for server in servers] == [0, 0, 0]
 
 
-def test_a_full_server_sends_the_next_session_elsewhere():
+def test_a_full_server_is_skipped():
     with ExitStack() as stack:
         servers = [stack.enter_context(serving("guess_number", pool_of(GuessNumber, places=n))) for n in (1, 3)]
         chosen = options("guess_number", *[server.url for server in servers])
@@ -203,7 +203,7 @@ def test_a_full_server_sends_the_next_session_elsewhere():
         assert [server.pool.stats()["opened"] for server in servers] == [1, 3]
 
 
-def test_a_session_waits_for_a_place():
+def test_a_session_waits_for_a_free_slot():
     with serving("guess_number", pool_of(GuessNumber, places=1)) as running:
         chosen, item = options("guess_number", running.url), TaskItem("guess_number", "100:7")
 
@@ -220,7 +220,7 @@ def test_a_session_waits_for_a_place():
         assert running.pool.stats()["opened"] == 2
 
 
-def test_no_place_in_time_is_an_error_of_the_episode():
+def test_waiting_too_long_for_a_slot_ends_the_episode_with_an_error():
     with serving("guess_number", pool_of(GuessNumber), limits=Limits(sessions=1)) as running:
         httpx.post(running.url + "/create")
         env = HttpEnv(**options("guess_number", running.url) | {"timeout_s": 0.2})
@@ -229,7 +229,7 @@ def test_no_place_in_time_is_an_error_of_the_episode():
         asyncio.run(env.close())
 
 
-def test_a_server_that_dies_in_the_middle_ends_the_episode_not_the_run():
+def test_a_server_that_dies_ends_the_episode_but_not_the_run():
     class Dying(GuessNumber):
         die: Callable[[], None]
 
@@ -247,7 +247,7 @@ def test_a_server_that_dies_in_the_middle_ends_the_episode_not_the_run():
         assert running.pool.stats()["opened"] == 1  # the step was not sent again
 
 
-def test_a_server_that_is_gone_between_two_steps():
+def test_a_server_that_stops_between_two_steps_raises_env_error():
     with serving("guess_number", pool_of(GuessNumber)) as running:
         env = HttpEnv(**options("guess_number", running.url))
         asyncio.run(env.reset(TaskItem("guess_number", "100:7")))
@@ -256,7 +256,7 @@ def test_a_server_that_is_gone_between_two_steps():
     asyncio.run(env.close())
 
 
-def test_a_session_that_idled_too_long_is_said_to_be_unknown():
+def test_a_session_that_was_idle_for_too_long_is_unknown():
     with serving("guess_number", pool_of(GuessNumber)) as running:
         env = HttpEnv(**options("guess_number", running.url))
         asyncio.run(env.reset(TaskItem("guess_number", "100:7")))
@@ -286,8 +286,8 @@ def test_errors_of_the_environment_keep_their_kind():
             asyncio.run(env.close())
 
 
-def test_a_cancelled_call_gives_its_place_back():
-    """An episode that waits for a place and is given up must not be counted as a session of that server."""
+def test_a_cancelled_call_frees_its_slot():
+    """An episode that is cancelled while it waits must not count as a session of that server."""
 
     async def give_up(url: str) -> dict[str, int]:
         server_pool = ServerPool([url])
@@ -301,7 +301,7 @@ def test_a_cancelled_call_gives_its_place_back():
         assert transport().submit(give_up(url)).result() == {url: 0}
 
 
-def test_step_before_reset_is_an_error():
+def test_a_step_before_the_first_reset_raises_env_error():
     with pytest.raises(EnvError, match="step before reset"):
         asyncio.run(HttpEnv("textcraft", "http://127.0.0.1:1").step("x"))
 
@@ -321,14 +321,14 @@ def test_the_token_comes_from_the_environment(monkeypatch):
         assert asyncio.run(solve(TaskItem("guess_number", "100:7"), chosen, ["Action: 7"])).reward == 1.0
 
 
-def test_no_server_is_an_error_that_says_how_to_start_one():
+def test_an_unreachable_server_names_the_command_that_starts_one():
     with pytest.raises(ConfigError) as error:
         make_env("http", options("textcraft", nowhere(), nowhere())).tasks("train")
     assert str(error.value).count("cannot be reached") == 2
     assert "Start a server with: verl-agent serve textcraft" in str(error.value)
 
 
-def test_a_server_of_another_environment_is_refused():
+def test_a_server_of_another_environment_raises_config_error():
     with (
         serving("guess_number", pool_of(GuessNumber)) as running,
         pytest.raises(ConfigError, match=f"env='textcraft', but {running.url} serves 'guess_number'"),
@@ -336,7 +336,7 @@ def test_a_server_of_another_environment_is_refused():
         make_env("http", options("textcraft", running.url)).tasks("train")
 
 
-def test_servers_with_different_tasks_are_refused():
+def test_servers_with_different_tasks_raise_config_error():
     with ExitStack() as stack:
         one, two = (stack.enter_context(serving("guess_number", pool_of(GuessNumber))) for _ in range(2))
         two.server.tasks.splits = {"train": GuessNumber().tasks("small_train")}
@@ -344,7 +344,7 @@ def test_servers_with_different_tasks_are_refused():
             make_env("http", options("guess_number", one.url, two.url)).tasks("train")
 
 
-def test_what_is_no_server_of_ours_is_refused():
+def test_a_server_that_sends_html_raises_config_error():
     page = Starlette(routes=[Route("/info", lambda request: PlainTextResponse("<html>"))])
     with serving_app(page) as running, pytest.raises(ConfigError, match="answered no JSON: <html>"):
         make_env("http", options("textcraft", running.url)).tasks("train")
@@ -367,18 +367,18 @@ def test_what_is_no_server_of_ours_is_refused():
         ({"url": "http://a"}, "env.options.url is not an option of 'http'. Did you mean 'urls'?"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(changed, message):
+def test_invalid_options_raise_config_error_naming_the_key(changed, message):
     with pytest.raises(ConfigError) as error:
         make_env("http", options("textcraft", "http://127.0.0.1:1") | changed)
     assert message in str(error.value)
 
 
-def test_without_options_it_says_what_it_needs():
+def test_missing_options_are_named():
     with pytest.raises(ConfigError, match=r"env 'http' needs env\.options\.env and env\.options\.urls\."):
         make_env("http")
 
 
-def test_numbers_of_items():
+def test_read_numbers_accepts_numbers_and_ranges():
     assert read_numbers("train", "3, 0-2,7") == (3, 0, 1, 2, 7)
 
 
@@ -392,13 +392,13 @@ SOLVED = {
     "searchqa": [("Wrong.", 0.2, False), ("Right.", 1.0, True)],
     "webarena": [("a tree", 0.0, False), ("a tree", 1.0, True)],
 }
-"""What the server of each environment answers to two actions that solve a task, in its own units."""
+"""Answers of each environment's server to two actions that solve a task, in its own units."""
 RETURNS = {"babyai": 0.3}
 SENT = {"searchqa": "<search>north</search>", "webarena": "```go north```"}
 
 
 @pytest.mark.parametrize("name", list(SOLVED))
-def test_each_of_agentgyms_servers_is_understood(name):
+def test_the_client_plays_on_each_server_of_agentgym(name):
     server = Server(name, SOLVED[name])
     with serving_app(server.app) as running:
         chosen = options(name, running.url, protocol="agentgym", items={"train": "0-9", "test": "10-12"})
@@ -422,7 +422,7 @@ def test_each_of_agentgyms_servers_is_understood(name):
     assert [body["action"] for call, body in server.heard if call == "step"] == [SENT.get(name, "go north")] * 2
 
 
-def test_instructions_are_the_users_if_he_says_any():
+def test_the_option_instructions_replaces_the_default_ones():
     server = Server("textcraft", SOLVED["textcraft"])
     with serving_app(server.app) as running:
         chosen = options("textcraft", running.url, protocol="agentgym", items={"train": "0"}, instructions="Craft.")
@@ -432,7 +432,7 @@ def test_instructions_are_the_users_if_he_says_any():
 
 
 @pytest.mark.parametrize(("name", "item"), [("textcraft", 404), ("webarena", 408)])
-def test_errors_with_status_200_are_errors(name, item):
+def test_an_error_with_status_200_raises_env_error(name, item):
     server = Server(name, SOLVED[name])
     with serving_app(server.app) as running:
         chosen = options(name, running.url, protocol="agentgym", items={"train": str(item)})
@@ -441,8 +441,8 @@ def test_errors_with_status_200_are_errors(name, item):
     assert ("list index out of range" if item == 404 else "could not begin the task in time") in episode.error
 
 
-def test_our_server_is_no_server_of_agentgyms_own_but_answers_like_one():
-    """The two protocols are one: our client in AgentGym's language plays on our server."""
+def test_verl_agent_serve_answers_the_protocol_of_agentgym():
+    """The client with protocol=agentgym plays on a server of `verl-agent serve`."""
     with serving("textcraft", pool_of(TextCraft)) as running:
         chosen = options("textcraft", running.url, protocol="agentgym", items={"train": "0-443"})
         item = select_tasks("http", "train", chosen)[5]

@@ -1,4 +1,4 @@
-"""What is free and what a run takes, on this machine's readings and on others'."""
+"""Free memory and disk, and the need of a run."""
 
 from pathlib import Path
 
@@ -36,11 +36,11 @@ def meminfo(total_gib: int, free_gib: int) -> str:
         (f"{16 * GIB}\n", f"{17 * GIB}\n", Memory(16 * GIB, 0, limited=True)),
     ],
 )
-def test_a_containers_limit_counts_and_what_it_holds_already(limit, used, expected):
+def test_the_limit_and_use_of_a_container_reduce_free_memory(limit, used, expected):
     assert memory(meminfo(64, 60), limit, used) == expected
 
 
-def test_memory_that_cannot_be_read_is_not_guessed():
+def test_unreadable_memory_is_none():
     assert memory("") is None
     require_memory(None, 1e9)
 
@@ -51,7 +51,7 @@ def test_this_machine_has_more_memory_than_it_has_free():
     assert 0 < found.free <= found.total
 
 
-def test_too_little_memory_is_refused_with_advice():
+def test_too_little_memory_raises_config_error():
     found = Memory(24 * 10**9, 9 * 10**9)
     with pytest.raises(ConfigError, match=r"9\.0 of 24\.0 GB of memory of this machine are free, .* 14 GB\."):
         require_memory(found, 14)
@@ -60,18 +60,18 @@ def test_too_little_memory_is_refused_with_advice():
     require_memory(found, 9)
 
 
-def test_parameters_are_counted_in_the_weights(tmp_path):
+def test_parameters_are_counted_from_the_weights(tmp_path):
     save_file({"a": np.zeros((3, 5), np.float32), "b": np.zeros(7, np.float16)}, tmp_path / "one.safetensors")
     save_file({"c": np.zeros((2, 2), np.float32)}, tmp_path / "two.safetensors")
     assert parameters(tmp_path) == 3 * 5 + 7 + 4
 
 
-def test_parameters_of_a_model_elsewhere_are_unknown(tmp_path):
+def test_parameters_of_a_remote_model_are_unknown(tmp_path):
     assert parameters("Qwen/Qwen2.5-3B-Instruct") is None
     assert parameters(tmp_path) is None
 
 
-def test_a_larger_model_takes_more_of_both():
+def test_a_larger_model_needs_more_memory_and_disk():
     assert memory_needed(None, 14, 24) == memory_needed(7_000_000, 14, 24) == 14
     assert memory_needed(1_135_000_000, 14, 24) == memory_needed(1_135_000_000, 14, 24, 8) == 38
     assert [memory_needed(count, 14, 24, 8) for count in (0, 67_500_000, 135_000_000, None)] == [8, 11, 14, 14]
@@ -80,7 +80,7 @@ def test_a_larger_model_takes_more_of_both():
     assert disk_needed(1_000_000_000, [], 2) == 0
 
 
-def test_too_little_disk_is_refused_before_the_first_checkpoint():
+def test_too_little_disk_raises_config_error():
     with pytest.raises(ConfigError, match=r"5\.0 GB are free below runs/a, its checkpoints take 6\.5 GB\. Make room"):
         require_disk(5 * 10**9, 6.48, Path("runs/a"))
     require_disk(7 * 10**9, 6.48, Path("runs/a"))

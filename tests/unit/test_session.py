@@ -1,4 +1,4 @@
-"""Whatever an adapter does in its thread, the event loop goes on, the episode ends, and the thread ends with it."""
+"""Sessions in threads: a blocking or failing adapter does not stop the event loop, and its thread ends."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ def session_threads() -> set[str]:
 
 
 def gone(before: set[str], within_s: float = 5.0) -> bool:
-    """Whether all session threads that are not in `before` end in time."""
+    """Return True if all session threads that are not in `before` end in time."""
     end = time.monotonic() + within_s
     while session_threads() - before and time.monotonic() < end:
         time.sleep(0.01)
@@ -37,12 +37,12 @@ async def one(talk: type[Talk], timeout_s: float = 5.0, **options) -> Episode:
         await pool.shutdown()
 
 
-def test_a_session_plays_like_its_adapter():
+def test_a_pooled_session_plays_like_its_adapter():
     episode = asyncio.run(one(talk_class(), turns=2))
     assert (episode.stop, episode.reward, len(episode.turns)) == (StopReason.TERMINATED, 1.0, 2)
 
 
-def test_the_adapter_lives_in_one_thread_of_its_own():
+def test_all_calls_of_a_session_run_in_its_own_thread():
     talk = talk_class()
     asyncio.run(one(talk))
     (env,) = talk.played()
@@ -70,7 +70,7 @@ def test_a_blocking_adapter_does_not_stop_the_event_loop():
     assert asyncio.run(tick_meanwhile()) >= 5  # a stopped loop ticks once
 
 
-def test_blocking_sessions_wait_side_by_side():
+def test_blocking_sessions_run_concurrently():
     async def twenty() -> list[Episode]:
         return await asyncio.gather(*(one(talk_class(), turns=1, fault="block", seconds=0.3) for _ in range(20)))
 
@@ -80,8 +80,8 @@ def test_blocking_sessions_wait_side_by_side():
 
 
 @pytest.mark.parametrize("where", ["new_session", "reset", "step"])
-def test_a_blocked_call_is_timed_out_and_its_adapter_closed_when_it_returns(where):
-    """Else a browser or a server's session stays open for ever (fault 7)."""
+def test_a_blocked_call_times_out_and_its_adapter_is_closed_when_it_returns(where):
+    """Otherwise a browser or a server's session would stay open forever."""
     before, talk = session_threads(), talk_class()
     episode = asyncio.run(one(talk, timeout_s=0.2, fault="block", where=where, seconds=1.0))
     call = "reset" if where == "new_session" else where
@@ -91,7 +91,7 @@ def test_a_blocked_call_is_timed_out_and_its_adapter_closed_when_it_returns(wher
     assert [env.closed for env in talk.played()] == [1]
 
 
-def test_a_hang_is_timed_out_and_its_adapter_is_closed():
+def test_a_hanging_call_times_out_and_its_adapter_is_closed():
     before, talk = session_threads(), talk_class()
     episode = asyncio.run(one(talk, timeout_s=0.2, fault="hang"))
     assert (episode.stop, episode.error) == (StopReason.ENV_ERROR, "step took more than 0.2 s")
@@ -106,7 +106,7 @@ def test_a_hang_is_timed_out_and_its_adapter_is_closed():
         ({"where": "reset", "fault": "raise"}, "reset failed: KeyError: 'observation'"),
     ],
 )
-def test_an_adapter_that_does_not_start_is_an_error_of_the_episode(options, error):
+def test_a_failing_constructor_or_reset_ends_the_episode_with_an_error(options, error):
     before = session_threads()
     episode = asyncio.run(one(talk_class(), **options))
     cause, _, line = episode.error.partition(" (")
@@ -115,7 +115,7 @@ def test_an_adapter_that_does_not_start_is_an_error_of_the_episode(options, erro
     assert gone(before)
 
 
-def test_the_adapter_decides_what_success_is():
+def test_the_success_reward_is_that_of_the_adapter():
     talk = type("Talk", (Talk,), {"made": [], "success_reward": 0.5})
     assert asyncio.run(one(talk)).success_reward == 0.5
 
@@ -148,7 +148,7 @@ def test_a_session_that_was_never_used_closes():
     assert talk.played() == []
 
 
-def test_a_session_that_is_closed_or_was_never_there_is_unknown():
+def test_a_closed_or_unopened_session_is_unknown():
     async def close_twice(pool):
         session = await pool.open()
         await pool.close(session)
@@ -160,7 +160,7 @@ def test_a_session_that_is_closed_or_was_never_there_is_unknown():
     converse(talk_class(), close_twice)
 
 
-def test_a_step_before_the_first_reset_is_an_error_and_the_session_goes_on():
+def test_a_step_before_the_first_reset_raises_and_keeps_the_session():
     async def step_first(pool):
         session = await pool.open()
         with pytest.raises(EnvError, match="before the first reset"):
@@ -171,8 +171,8 @@ def test_a_step_before_the_first_reset_is_an_error_and_the_session_goes_on():
     assert converse(talk_class(), step_first).observation == "heard 1"
 
 
-def test_a_session_that_is_reset_again_has_a_fresh_adapter():
-    """An adapter plays one episode; AgentGym's clients play many in one session."""
+def test_a_second_reset_uses_a_fresh_instance():
+    """An instance plays one episode; AgentGym's clients play many in one session."""
     talk = talk_class()
 
     async def twice(pool):
@@ -196,7 +196,7 @@ def test_calls_of_one_session_run_one_after_another():
     assert converse(Obedient, together) >= 0.3
 
 
-def test_a_session_that_is_closed_during_a_call_ends_it():
+def test_closing_a_session_ends_its_running_call():
     talk = talk_class()
 
     async def close_in_the_middle(pool):
@@ -212,7 +212,7 @@ def test_a_session_that_is_closed_during_a_call_ends_it():
     assert talk.played()[0].closed == 1
 
 
-def test_an_adapter_that_exits_ends_neither_its_thread_nor_the_process():
+def test_sys_exit_in_an_adapter_ends_neither_its_thread_nor_the_process():
     async def leave(pool):
         session = await pool.open()
         await pool.reset(session, ITEM)

@@ -1,4 +1,4 @@
-"""Tasks are chosen by split or by a file of ids, and never both trained on and held out."""
+"""Selection of tasks by split or by a file of ids, and the check that selections are disjoint."""
 
 from pathlib import Path
 
@@ -25,12 +25,12 @@ def ids(source: str) -> list[str]:
     return [item.id for item in select_tasks("guess_number", source)]
 
 
-def test_a_split_in_the_order_of_its_environment():
+def test_a_split_keeps_the_order_of_its_environment():
     assert ids("small_test") == list(list_tasks("guess_number", "small_test"))
     assert len(ids("small_test")) == 17
 
 
-def test_a_file_keeps_its_order_and_may_mix_splits(write):
+def test_a_file_keeps_its_order_and_mixes_splits(write):
     test, train = ids("test")[0], ids("train")[0]
     assert ids(write(f"# held out and not\n{test}  # first\n\n  {train}\r\n")) == [test, train]
 
@@ -44,38 +44,38 @@ def test_a_file_needs_no_suffix(write):
     [
         ("", "holds no task ids."),
         ("# nothing\n \n", "holds no task ids."),
-        ("100:1\n100:1\n100:2\n100:1\n", "2 task ids occur twice."),
+        ("100:1\n100:1\n100:2\n100:1\n", "2 task ids occur more than once."),
         ("100:1\n100:101\n", "env 'guess_number' has no task '100:101'. Did you mean '100:"),
     ],
 )
-def test_a_file_that_cannot_be_meant_is_refused(write, text, message):
+def test_an_invalid_file_raises_config_error(write, text, message):
     with pytest.raises(ConfigError) as error:
         ids(write(text))
     assert message in str(error.value)
     assert "ids.txt" in str(error.value)
 
 
-def test_a_missing_file_is_answered_with_the_splits():
+def test_a_missing_file_lists_the_splits():
     with pytest.raises(ConfigError, match=r"'no/such\.txt' does not exist.*train, test, small_train, small_test\."):
         ids("no/such.txt")
 
 
-def test_an_unknown_split_is_answered_with_the_nearest_one():
+def test_an_unknown_split_suggests_the_nearest_one():
     with pytest.raises(ConfigError, match=r"no split 'smal_train'\. Did you mean 'small_train'\?"):
         ids("smal_train")
 
 
-def test_an_unknown_environment_is_answered_with_the_nearest_one():
+def test_an_unknown_environment_suggests_the_nearest_one():
     with pytest.raises(ConfigError, match=r"env\.name='gess_number' is not registered\. Did you mean 'guess_number'\?"):
         select_tasks("gess_number", "train")
 
 
-def test_splits_that_do_not_overlap_pass():
+def test_disjoint_splits_pass():
     check_disjoint("guess_number", "train", "test")
 
 
-def test_training_on_what_is_held_out_is_refused(write):
-    """61 test items of the reference's SciWorld come from its training set (fault 9)."""
+def test_overlapping_selections_raise_config_error(write):
+    """In AgentGym's SciWorld 61 test items come from the training set."""
     leak = write(f"{ids('test')[3]}\n{ids('train')[0]}\n")
     with pytest.raises(ConfigError) as error:
         check_disjoint("guess_number", leak, "test")

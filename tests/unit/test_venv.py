@@ -1,4 +1,4 @@
-"""What goes into the virtual environment of one environment follows from installed metadata, and training stays out."""
+"""Packages of a virtual environment that serves one environment without the packages of training."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ Requires-Dist: pytest; extra == "dev"
 
 @pytest.fixture
 def installed(tmp_path: Path):
-    """Two installed packages, ours and another one, each with an environment."""
+    """Install this package and another one, each with an environment."""
 
     def install(name: str, metadata: str, entry: str, origin: dict | None = None) -> None:
         folder = tmp_path / f"{name}.dist-info"
@@ -49,13 +49,13 @@ def installed(tmp_path: Path):
     sys.path.remove(str(tmp_path))
 
 
-def test_an_environment_of_ours_takes_serving_its_own_extra_and_nothing_of_training(installed):
+def test_an_environment_of_this_package_takes_the_extra_serve_and_its_own(installed):
     wanted = plan("icy")
     assert wanted.requirements == ["rich>=13", "uvicorn<1,>=0.35", "frost==1.0"]
     assert wanted.sources == [["verl-agent==9.1"]]
 
 
-def test_an_environment_of_another_package_takes_what_that_package_requires(installed):
+def test_an_environment_of_another_package_takes_the_requirements_of_that_package(installed):
     wanted = plan("other")
     assert wanted.requirements == ["rich>=13", "uvicorn<1,>=0.35", "numpy<2"]
     assert wanted.sources == [["verl-agent==9.1"], ["Other_Envs==2.0"]]
@@ -73,23 +73,23 @@ def test_an_environment_of_another_package_takes_what_that_package_requires(inst
         ({"url": "https://host/agent-9.1.whl", "archive_info": {}}, ["https://host/agent-9.1.whl"]),
     ],
 )
-def test_a_package_comes_from_where_it_came(installed, origin, source):
+def test_a_package_is_installed_from_its_original_source(installed, origin, source):
     installed("verl_agent-9.1", OURS, "icy = ours.adapter:Icy", origin)
     assert plan("icy").sources == [source]
 
 
-def test_an_unknown_environment_is_answered_with_the_nearest(installed):
+def test_an_unknown_environment_suggests_the_nearest(installed):
     with pytest.raises(ConfigError, match=r"env 'ici' is not registered\. Did you mean 'icy'\?"):
         plan("ici")
 
 
-def test_a_folder_that_is_not_ours_is_left_alone(installed, tmp_path):
+def test_an_unrelated_folder_is_not_changed(installed, tmp_path):
     (tmp_path / "pyvenv.cfg").write_text("")
     with pytest.raises(ConfigError, match=r"was not made by this command\. Name a new folder"):
         make(tmp_path, "icy", print)
 
 
-def test_one_that_is_finished_is_not_made_again(installed, tmp_path):
+def test_a_complete_virtual_environment_is_kept(installed, tmp_path):
     folder, said = tmp_path / "venv", []
     folder.mkdir()
     folder.joinpath(STAMP).write_text(plan("icy").text)
@@ -98,5 +98,5 @@ def test_one_that_is_finished_is_not_made_again(installed, tmp_path):
 
 
 @pytest.mark.parametrize("given", [["--venv", "x"], ["--venv=x"]])
-def test_the_option_is_taken_out_before_the_command_is_repeated(given):
+def test_without_venv_removes_the_option(given):
     assert without_venv(["serve", "icy", *given, "--port", "1"]) == ["serve", "icy", "--port", "1"]

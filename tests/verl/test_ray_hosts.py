@@ -1,4 +1,4 @@
-"""Hosts as Ray actors: one pool for all processes of a run, that loses a killed host's sessions and nothing else."""
+"""Hosts as Ray actors: one pool for all processes of a run; a killed host ends only its own sessions."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ SETTINGS = EnvSettings("obedient", timeout_s=2.0, hosts=HostSettings("ray", coun
 
 
 class Small(Obedient):
-    """Two hosts hold four of these."""
+    """An environment of which two hosts hold four sessions."""
 
     hosting = Hosting(sessions=2, busy=1)
 
@@ -60,14 +60,14 @@ async def pid(pool: RayPool, session: int) -> int:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_as_many_hosts_as_find_a_cpu():
+def test_the_number_of_hosts_follows_the_free_cpus():
     assert hosts_in_cluster(0.25) == 8
     assert hosts_in_cluster(4.0) == 1
     assert hosts_in_cluster(0.0) == 2
 
 
 @pytest.mark.usefixtures("cluster")
-def test_hosts_are_actors_that_all_workers_share():
+def test_all_workers_share_the_hosts():
     async def play() -> None:
         training, validation = RayPool(Small(), SETTINGS), RayPool(Small(), SETTINGS)
         sessions = [(pool, await begun(pool)) for pool in (training, validation, training, validation)]
@@ -102,15 +102,15 @@ def test_hosts_are_actors_that_all_workers_share():
         assert not any(map(psutil.pid_exists, left))
         with pytest.raises(HostLostError):
             await validation.step(fresh[1], "hello")
-        await begun(validation)  # starts the pool anew
+        await begun(validation)  # starts the pool again
         await validation.shutdown()
 
     asyncio.run(play())
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_host_that_is_killed_in_the_middle_of_a_batch_costs_no_episode_of_it():
-    """Eight episodes are a step; one of its two hosts is killed, and the pool has two again before the step ends."""
+def test_a_host_killed_during_a_batch_loses_no_episode():
+    """A step has eight episodes; one of the two hosts is killed and replaced before the step ends."""
 
     async def play() -> tuple[list[list[Episode]], RayPool, set[int]]:
         pool = RayPool(Small(), replace(SETTINGS, hosts=replace(SETTINGS.hosts, wait_s=60.0)))
@@ -137,7 +137,7 @@ def test_a_host_that_is_killed_in_the_middle_of_a_batch_costs_no_episode_of_it()
 
 
 @pytest.mark.usefixtures("cluster")
-def test_one_machine_has_plain_processes_unless_it_is_told_otherwise():
+def test_auto_uses_local_processes_on_one_machine():
     auto = EnvSettings("obedient", hosts=HostSettings("auto"))
     assert isinstance(training_pool(Small(), auto), HostPool)
     assert isinstance(training_pool(Small(), SETTINGS), RayPool)

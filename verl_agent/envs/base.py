@@ -11,21 +11,22 @@ from verl_agent.errors import ConfigError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 Oracle: TypeAlias = Callable[[str], DemoAction]
-"""The next move, by what is seen; asked once a turn, in order."""
+"""Returns the next action for an observation; called once a turn, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """What one host process of an environment may hold; every number but `threads` is >= 1.
+    """Limits of one host process of an environment.
 
     Attributes:
-        threads: threads that its sessions share; None gives each session a thread of its own. 0 calls them in the
-            host's own loop, one after another, which is the fastest for what computes for a few milliseconds and
-            never waits: no time limit reaches a call that does not return, until the host is killed.
-        sessions: most sessions at once.
-        busy: sessions from which another host is started rather than this one filled further.
-        episodes: episodes after which it is replaced, once its sessions have ended.
-        memory_mb: MiB, with the processes that it started, above which it is replaced likewise.
+        threads: number of threads that the sessions of a host share, >= 0. None gives each session its own thread.
+            0 calls all sessions in the event loop of the host, one after another. That is the fastest for
+            environments that compute for a few milliseconds and never wait, but a call that does not return has no
+            time limit: the host is killed with all its sessions.
+        sessions: most sessions of a host at once, >= 1.
+        busy: number of sessions from which another host is started instead of adding one here, >= 1.
+        episodes: number of episodes after which a host is replaced once its sessions have ended, >= 1.
+        memory_mb: memory in MiB, child processes included, above which a host is replaced in the same way, >= 1.
     """
 
     threads: int | None = None
@@ -42,7 +43,7 @@ class Hosting:
                 raise ConfigError(f"Hosting.{name} must be >= {least}, got {value}.")
 
     def bounded(self, sessions: int | None = None, memory_mb: int | None = None) -> "Hosting":
-        """The same with other limits, where they are given."""
+        """Return a copy with other limits; None keeps the limit."""
         return replace(self, sessions=sessions or self.sessions, memory_mb=memory_mb or self.memory_mb)
 
 
@@ -132,33 +133,34 @@ class EnvAdapter(ABC):
 
     @abstractmethod
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Begin `item`; returns the rules and what is seen first, ending with a user message.
+        """Begin `item` and return the rules and the first observation.
 
-        How a reply must look is not said here: the agent adds that.
+        The last message is a user message. The agent adds the format of replies, so it is not described here.
         """
 
     @abstractmethod
     async def step(self, action: str) -> StepResult:
-        """Take one action, bare as `form` found it. What cannot be done is answered with an observation that says so.
+        """Carry out one action, the text that `action_format` parsed from a reply.
 
-        Actions that are none, or not possible, are counted by `info={"invalid_action": 1.0}`.
+        An action that is unknown or impossible raises nothing. It returns an observation that says so, and
+        `info={"invalid_action": 1.0}`, which is counted.
         """
 
     async def close(self) -> None:  # noqa: B027 - most environments have nothing to release
-        """Release what the session holds. May be called more than once."""
+        """Release the resources of the session. May be called more than once."""
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
-        """Moves that solve `item`, for supervised warm starts and tests.
+        """Return actions that solve `item`, for supervised warm starts and tests.
 
         Raises:
-            NotImplementedError: no oracle exists; that is the default.
+            NotImplementedError: the environment has no oracle; the default.
         """
         raise NotImplementedError(f"{type(self).__name__} has no oracle.")
 
     def oracle(self, item: TaskItem) -> Oracle | None:
-        """What solves `item` by what it sees, where moves depend on that; None, the default: `demonstration` does.
+        """Return an oracle whose actions depend on the observations, or None, the default, to use `demonstration`.
 
-        Its episodes are recorded by an evaluation with `model.path=oracle`, and learnt from as any are.
+        An evaluation with `model.path=oracle` plays and records its episodes.
         """
         return None
 

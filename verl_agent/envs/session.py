@@ -30,50 +30,53 @@ class Session(Protocol):
 
 
 class SessionPool(Protocol):
-    """Sessions of one environment with one set of options, created, called and closed by number.
+    """Pool of sessions of one environment, addressed by number.
 
-    Calls of different sessions run side by side; those of one session run one after another.
+    Calls of different sessions run concurrently. Calls of one session run one after another.
     """
 
     async def open(self) -> int:
-        """A new session; returns its number, random and below 2**63.
+        """Open a session and return its number, random and below 2**63.
 
         Raises:
-            PoolFullError: no place became free in time.
+            PoolFullError: no slot became free in time.
             EnvError: no host could be started.
         """
         ...
 
     async def reset(self, session: int, item: TaskItem) -> list[Message]:
-        """See `EnvAdapter.reset`; a session that is reset again plays with a fresh adapter.
+        """Begin `item`; see `EnvAdapter.reset`. Every reset starts a fresh instance of the adapter.
 
         Raises:
-            UnknownSessionError: no such session; it was closed, reaped, or its host ended.
-            EnvTimeoutError: the call took too long; the session is closed.
-            HostLostError: the session's host died, or answers no more; the session is over.
-            EnvError: the adapter raised; the session is still there, to be reset or closed.
-            ConfigError: the adapter says that a setting is wrong.
+            UnknownSessionError: the session does not exist: it was closed, was idle for too long, or its host ended.
+            EnvTimeoutError: the call exceeds the time limit; the session is closed.
+            HostLostError: the session's host died or stopped answering; the session has ended.
+            EnvError: the adapter raised an exception; the session remains and can be reset or closed.
+            ConfigError: the adapter rejects a setting.
         """
         ...
 
     async def step(self, session: int, action: str) -> StepResult:
-        """See `EnvAdapter.step` and `reset`; a step before the first reset raises `EnvError`."""
+        """Carry out one action; see `EnvAdapter.step`. Raises the errors of `reset`.
+
+        A step before the first reset raises `EnvError`.
+        """
         ...
 
     async def close(self, session: int) -> None:
-        """Give a session back; one that is closed or unknown is no error."""
+        """Close a session; a session that does not exist is ignored."""
         ...
 
     def stats(self) -> Mapping[str, float]:
-        """Counts and sizes by name.
+        """Return counts and sizes by name.
 
-        Now: `sessions`, `waiting` (for a place), `hosts`, `threads_stuck`, `memory_mb`. Since the start: `opened`,
-        `closed`, `reaped` (for being idle), `faults`, `hosts_started`, `hosts_lost`, `hosts_recycled`.
+        Current: `sessions`, `waiting` (for a slot), `hosts`, `threads_stuck`, `memory_mb`. Since the start: `opened`,
+        `closed`, `reaped` (closed for being idle), `env_errors`, `hosts_started`, `hosts_lost`, `hosts_recycled`.
         """
         ...
 
     async def shutdown(self) -> None:
-        """Close all sessions and end all hosts."""
+        """Close all sessions and stop all hosts."""
         ...
 
 

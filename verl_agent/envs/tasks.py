@@ -1,4 +1,4 @@
-"""Choose task items by split or by a file of ids, and check them against the environment."""
+"""Selection of task items by split or by a file of ids."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,21 @@ from verl_agent.types import TaskItem
 
 
 def select_tasks(env: str, source: str, options: Mapping[str, Any] | None = None) -> list[TaskItem]:
-    """The items that `source` names.
+    """Return the items that `source` names.
 
     Args:
         env: registered name of the environment.
-        source: a split, or the path of a text file with one task id a line (`#` begins a comment).
-        options: keyword arguments of its adapter, for environments whose tasks depend on them.
+        source: name of a split, or path of a text file with one task id a line (`#` begins a comment).
+        options: keyword arguments of the adapter; None for its defaults.
 
     Raises:
-        ConfigError: unknown environment, split or id, a file without ids, or an id that occurs twice.
+        ConfigError: unknown environment, split or id, a file without ids, or a duplicate id.
     """
     path = Path(source)
     if not (path.suffix or path.is_file()):
         return list(list_tasks(env, source, options).values())
     if not path.is_file():
-        raise ConfigError(f"task file {source!r} does not exist. Name a file, or a split: {_splits(env, options)}.")
+        raise ConfigError(f"task file {source!r} does not exist. Choose a file, or a split: {_splits(env, options)}.")
     ids = [line for raw in path.read_text(encoding="utf-8").splitlines() if (line := raw.split("#")[0].strip())]
     if not ids:
         raise ConfigError(f"task file {source!r} holds no task ids.")
@@ -36,12 +36,12 @@ def select_tasks(env: str, source: str, options: Mapping[str, Any] | None = None
         if task_id not in known:
             raise ConfigError(f"{source}: env {env!r} has no task {task_id!r}. {did_you_mean(task_id, known)[:300]}")
     if len(set(ids)) != len(ids):
-        raise ConfigError(f"{source}: {len(ids) - len(set(ids))} task ids occur twice.")
+        raise ConfigError(f"{source}: {len(ids) - len(set(ids))} task ids occur more than once.")
     return [known[task_id] for task_id in ids]
 
 
 def sample_tasks(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:
-    """`count` of the tasks, the same ones on every machine and for every order of the list."""
+    """Return `count` of the tasks: the same ones on every machine and for every order of the list."""
     return sorted(tasks, key=lambda item: hashlib.sha256(item.id.encode()).hexdigest())[:count]
 
 
@@ -52,20 +52,20 @@ def check_disjoint(
     options: Mapping[str, Any] | None = None,
     keys: tuple[str, str] = ("env.train_tasks", "env.eval_tasks"),
 ) -> None:
-    """Refuse to evaluate on tasks that are trained on.
+    """Raise if a task is in both selections.
 
     Args:
         env: registered name of the environment.
-        train: what is trained on, see `select_tasks`.
-        held_out: what is not, likewise.
-        options: keyword arguments of its adapter.
-        keys: the settings that name the two, for the message.
+        train: source of the training tasks, see `select_tasks`.
+        held_out: source of the evaluation tasks.
+        options: keyword arguments of the adapter; None for its defaults.
+        keys: config keys of the two sources, for the message.
 
     Raises:
         ConfigError: the two selections share a task.
     """
-    trained = {item.id for item in select_tasks(env, train, options)}
-    shared = trained & {item.id for item in select_tasks(env, held_out, options)}
+    train_ids = {item.id for item in select_tasks(env, train, options)}
+    shared = train_ids & {item.id for item in select_tasks(env, held_out, options)}
     if shared:
         raise ConfigError(
             f"{keys[0]}={train!r} and {keys[1]}={held_out!r} share {len(shared)} tasks, "

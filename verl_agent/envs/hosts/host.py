@@ -1,6 +1,6 @@
-"""The inside of a host: sessions of one environment, called in threads, and forgotten when they hang or idle.
+"""A host: sessions of one environment that are called in threads, and removed when a call hangs or they are idle.
 
-Knows nothing of other hosts, and not through which process boundary it is called.
+It is independent of other hosts and of the connection to its pool.
 """
 
 import asyncio
@@ -17,22 +17,23 @@ from verl_agent.types import Message, StepResult, TaskItem
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 60.0
-"""Seconds that an adapter's close may take in its thread, whether or not somebody still waits for it."""
+"""Most seconds of an adapter's `close` in its thread, even if no caller awaits it any more."""
 TICK_S = 0.25
+"""Most seconds between two checks for hanging calls and idle sessions."""
 MAX_LOGGED = 100
-"""Most different failures that a host logs; each is also in the record of its episode."""
+"""Most different failures that a host logs; the episode record holds each of them."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Seconds that the sessions of a host have.
+    """Time limits of a session.
 
     Attributes:
-        timeout_s: for one reset or step, from when its thread begins it.
-        idle_s: between two calls; a session that is left alone for longer is closed.
-        grace_s: for a thread to come back from a call that was given up, before it counts as stuck; also for a
-            close to be waited for.
+        timeout_s: most seconds of one reset or step, from its start in the thread.
+        idle_s: seconds without a call after which a session is closed.
+        grace_s: seconds after which the thread of an abandoned call counts as stuck; also most seconds that a caller
+            waits for `close`.
     """
 
     timeout_s: float = 60.0
@@ -42,14 +43,14 @@ class CallLimits:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a host says of itself.
+    """Answer of a host to a health check.
 
     Attributes:
-        sessions: numbers of the sessions that it has.
-        episodes: begun so far.
-        reaped: sessions closed so far because they were left alone.
-        stuck: threads that did not come back from a call that was given up.
-        memory_mb: MiB of its process and those that it started; 0 where it shares its process.
+        sessions: numbers of its open sessions.
+        episodes: number of episodes that have begun.
+        reaped: number of sessions closed for being idle.
+        stuck: number of threads that an abandoned call still occupies.
+        memory_mb: memory in MiB of its process and the child processes; 0 for a host in the pool's process.
     """
 
     sessions: frozenset[int]
@@ -61,11 +62,11 @@ class Health:
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    lane: EventLoopThread
+    thread: EventLoopThread
     used_at: float
     env: EnvAdapter | None = None
     calls: set[Call[Any]] = field(default_factory=set)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # taken in the lane: one call after another
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the running call, in its thread
 
 
 class Host:
@@ -73,9 +74,9 @@ class Host:
 
     Args:
         env: the environment with its options.
-        hosting: how many threads there are.
-        limits: seconds.
-        memory_mb: tells the memory of the process.
+        hosting: limits of the host; it reads the number of threads.
+        limits: time limits of the sessions.
+        memory_mb: returns the memory of the process in MiB.
     """
 
     def __init__(
@@ -95,10 +96,10 @@ class Host:
         self._watcher: asyncio.Task[None] | None = None
 
     async def open(self, number: int) -> None:
-        """Make a session; its adapter is created at the first reset."""
+        """Open a session; its first reset constructs the adapter."""
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch())
-        self._sessions[number] = _Session(self._lane(), time.monotonic())
+        self._sessions[number] = _Session(self._choose_thread(), time.monotonic())
 
     async def reset(self, number: int, item: TaskItem) -> list[Message]:
         """See `SessionPool.reset`."""
@@ -112,34 +113,33 @@ class Host:
         return await self._call(session, "step", lambda: self._act(session, action))
 
     async def close(self, number: int) -> None:
-        """Forget a session and close its adapter; a thread that is stuck does so when its call returns."""
+        """Remove a session and close its adapter; a stuck thread closes it when its call returns."""
         if number in self._sessions:
-            closing = self._forget(number, UnknownSessionError(f"session {number} was closed during the call."))
+            closing = self._remove(number, UnknownSessionError(f"session {number} was closed during the call."))
             await asyncio.wait([closing.answer], timeout=self._limits.grace_s)
 
     async def health(self) -> Health:
-        """How it is."""
+        """Return the state of the host."""
         stuck = self._stuck(time.monotonic())
         return Health(frozenset(self._sessions), self._episodes, self._reaped, len(stuck), self._memory_mb())
 
     async def shutdown(self) -> None:
-        """Close all sessions; waits a while for adapters that take their time."""
-        gone = UnknownSessionError("the host is shut down.")
+        """Close all sessions and wait for their adapters for at most `grace_s`."""
         for number in list(self._sessions):
-            self._forget(number, gone)
+            self._remove(number, UnknownSessionError("the host is shut down."))
         if self._calls:
             await asyncio.wait([call.answer for call in self._calls], timeout=self._limits.grace_s)
         if self._watcher is not None:
             self._watcher.cancel()
-        for lane in self._shared:
-            lane.end()
+        for thread in self._shared:
+            thread.end()
 
     def _find(self, number: int) -> _Session:
         if number not in self._sessions:
-            raise UnknownSessionError(f"no session {number}: it was closed, or ended after a fault or by being idle.")
+            raise UnknownSessionError(f"no session {number}: it was closed, timed out, or was idle for too long.")
         return self._sessions[number]
 
-    def _lane(self) -> EventLoopThread:
+    def _choose_thread(self) -> EventLoopThread:
         if self._hosting.threads is None:
             return EventLoopThread()
         if self._hosting.threads == 0:
@@ -148,18 +148,18 @@ class Host:
         if len(self._shared) < self._hosting.threads:
             self._shared.append(EventLoopThread())
             return self._shared[-1]
-        lanes = [session.lane for session in self._sessions.values()]
-        return min(self._shared, key=lanes.count)
+        threads = [session.thread for session in self._sessions.values()]
+        return min(self._shared, key=threads.count)
 
-    async def _call(self, session: _Session, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        call: Call[T] = Call(session.lane, what, self._limits.timeout_s)
+    async def _call(self, session: _Session, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        call: Call[T] = Call(session.thread, name, self._limits.timeout_s)
         session.calls.add(call)
         self._calls.add(call)
-        call.start(lambda: self._guard(call, session.turn, work))
+        call.start(lambda: self._guard(call, session.lock, work))
         try:
             return await call.answer
         except asyncio.CancelledError:
-            call.end(EnvError(f"{what} was given up by its caller."))
+            call.end(EnvError(f"{name} was cancelled by its caller."))
             raise
         finally:
             session.calls.discard(call)
@@ -168,9 +168,9 @@ class Host:
                 self._calls.discard(call)
 
     async def _begin(self, session: _Session, item: TaskItem) -> list[Message]:
-        if session.env is not None:  # an adapter plays one episode
-            last, session.env = session.env, None
-            await last.close()
+        if session.env is not None:  # an instance plays one episode
+            previous, session.env = session.env, None
+            await previous.close()
         session.env = self._env.new_session()
         return await session.env.reset(item)
 
@@ -179,58 +179,59 @@ class Host:
             raise EnvError("step came before the first reset.")
         return await session.env.step(action)
 
-    def _forget(self, number: int, why: EnvError) -> Call[None]:
-        """Take a session off the table, end its calls with `why`, and have its adapter closed in its thread."""
+    def _remove(self, number: int, error: EnvError) -> Call[None]:
+        """Remove a session, end its calls with `error`, and start closing its adapter in its thread."""
         session = self._sessions.pop(number)
         for call in session.calls:
-            call.end(why)
-        closing: Call[None] = Call(session.lane, "close", CLOSE_TIMEOUT_S)
+            call.end(error)
+        closing: Call[None] = Call(session.thread, "close", CLOSE_TIMEOUT_S)
         self._calls.add(closing)
         closing.start(lambda: self._close(closing, session))
         return closing
 
     async def _close(self, closing: Call[None], session: _Session) -> None:
-        """Close an adapter, in its lane; one that fails has nobody left to tell but the log."""
+        """Close an adapter in its thread; a failure is only logged."""
 
         async def end() -> None:
             if session.env is not None:
                 await session.env.close()
 
         try:
-            await self._guard(closing, session.turn, end)
-        except AgentError as error:  # the caller has left
+            await self._guard(closing, session.lock, end)
+        except AgentError as error:  # no caller awaits it
             self._log_once(error)
         finally:
-            if session.lane not in self._shared:
-                session.lane.end()
+            if session.thread not in self._shared:
+                session.thread.end()
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(min(TICK_S, self._limits.timeout_s / 4, self._limits.idle_s / 4))
-            self._look(time.monotonic())
+            self._check_calls(time.monotonic())
 
-    def _look(self, now: float) -> None:
-        """Give up calls that take too long and sessions that nobody calls."""
+    def _check_calls(self, now: float) -> None:
+        """Abandon calls that exceed their limit, and remove their sessions and idle ones."""
         self._calls = {call for call in self._calls if not call.over}
         late = {call for call in self._calls if call.overdue(now)}
         for call in late:
-            call.end(EnvTimeoutError(f"{call.what} took more than {call.limit_s:g} s"))
-        blocked = {lane for lane in self._stuck(now) if lane in self._shared}
+            call.end(EnvTimeoutError(f"{call.name} took more than {call.limit_s:g} s"))
+        blocked = {thread for thread in self._stuck(now) if thread in self._shared}
         for number, session in list(self._sessions.items()):
             if late & session.calls:
-                self._forget(number, EnvTimeoutError(f"an earlier call took more than {self._limits.timeout_s:g} s"))
-            elif session.lane in blocked:
-                self._forget(number, EnvError("the thread that it shares is stuck in a call of another session."))
+                self._remove(number, EnvTimeoutError(f"an earlier call took more than {self._limits.timeout_s:g} s"))
+            elif session.thread in blocked:
+                self._remove(number, EnvError("its shared thread is stuck in a call of another session."))
             elif not session.calls and now - session.used_at > self._limits.idle_s:
-                self._forget(number, UnknownSessionError(f"nobody called it for {self._limits.idle_s:g} s."))
+                self._remove(number, UnknownSessionError(f"it was idle for {self._limits.idle_s:g} s."))
                 self._reaped += 1
 
     def _stuck(self, now: float) -> set[EventLoopThread]:
-        return {call.lane for call in self._calls if call.holds_thread(now, self._limits.grace_s)}
+        """Return the threads that abandoned calls still occupy."""
+        return {call.thread for call in self._calls if call.is_stuck(now, self._limits.grace_s)}
 
-    async def _guard(self, call: Call[Any], turn: asyncio.Lock, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` when the session's last call has ended, and raise an `AgentError` for any other exception."""
-        async with turn:
+    async def _guard(self, call: Call[Any], lock: asyncio.Lock, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` after the session's previous call; raise an `EnvError` for any exception but an `AgentError`."""
+        async with lock:
             call.began_at = time.monotonic()
             try:
                 return await work()
@@ -240,7 +241,7 @@ class Host:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
-                failure = EnvError(f"{call.what} failed: {describe_exception(error)}")
+                failure = EnvError(f"{call.name} failed: {describe_exception(error)}")
                 self._log_once(failure, error)
                 raise failure from error
 
@@ -252,7 +253,7 @@ class Host:
 
 
 def _own(error: AgentError) -> AgentError:
-    """The same as an error of ours, for one of an adapter's own may not survive the way to another process."""
+    """Return the error as a class of this package: another process may be unable to unpickle an adapter's subclass."""
     kind = next(kind for kind in type(error).__mro__ if kind.__module__ == AgentError.__module__)
     own: AgentError = kind(str(error))
     return own

@@ -1,7 +1,7 @@
-"""The main function of a host process: answer what the pool asks over a socket until it is closed.
+"""Main function of a host process: answers the calls of its pool over a socket until the socket is closed.
 
-The socket is one end of a pair that nobody else can open. It is closed when the pool's process ends, however it
-does, so a host never outlives it; a host that cannot notice, because its interpreter hangs, is ended by a timer.
+The socket is one end of a pair that no other process can open. The operating system closes it when the pool's process
+ends for any reason, so a host never outlives its pool. A timer ends a host whose interpreter hangs.
 """
 
 import asyncio
@@ -20,21 +20,21 @@ from verl_agent.envs.hosts.host import CallLimits, Host
 from verl_agent.envs.hosts.link import answer
 from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.wire import frame, read_frame
-from verl_agent.errors import EnvError
+from verl_agent.errors import EnvError, describe_exception
 
 EXIT_S = 20.0
-"""Seconds that closing sessions and leaving the interpreter may take together."""
+"""Most seconds for closing the sessions and leaving the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first frame: what the host is to hold.
+    """First message to a host process.
 
     Attributes:
         env: the environment; pickled as its class name and its options.
-        hosting: what the host may hold.
-        limits: of calls.
-        frozen_s: seconds without any sign of its event loop after which the process ends itself.
+        hosting: limits of the host.
+        limits: time limits of the sessions.
+        frozen_s: seconds without progress of its event loop after which the process ends itself.
     """
 
     env: EnvAdapter
@@ -44,15 +44,15 @@ class Setup:
 
 
 def main(descriptor: int) -> None:
-    """Be a host.
+    """Run a host.
 
     Args:
-        descriptor: number of the inherited socket.
+        descriptor: file descriptor of the inherited socket.
     """
     orphaned = threading.Event()
-    atexit.register(_end_group, orphaned)  # registered first, so it runs last
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a thread with an event loop takes three
+    atexit.register(_kill_group, orphaned)  # registered first, so it runs last
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))  # a thread with an event loop takes three
     asyncio.run(_serve(descriptor, orphaned))
 
 
@@ -61,15 +61,15 @@ async def _serve(descriptor: int, orphaned: threading.Event) -> None:
     try:
         setup: Setup = await read_frame(reader)
         host = Host(setup.env, setup.hosting, setup.limits, MemoryGauge())
-    except Exception as error:  # whatever importing the adapter's module raises
-        writer.write(frame(EnvError(f"{type(error).__name__}: {error}")))
+    except Exception as error:  # boundary: unpickling imports the adapter's module and runs its constructor
+        writer.write(frame(EnvError(f"the environment does not start: {describe_exception(error)}")))
         await writer.drain()
         return
     writer.write(frame(None))
-    timer = asyncio.create_task(_wind_up(setup.frozen_s))
-    asked = asyncio.create_task(_answer_all(host, reader, writer, orphaned))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.cancel)
-    await asyncio.wait([asked])
+    timer = asyncio.create_task(_reset_timer(setup.frozen_s))
+    answering = asyncio.create_task(_answer_all(host, reader, writer, orphaned))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, answering.cancel)
+    await asyncio.wait([answering])
     timer.cancel()
     faulthandler.dump_traceback_later(EXIT_S, exit=True)
     await host.shutdown()
@@ -78,17 +78,17 @@ async def _serve(descriptor: int, orphaned: threading.Event) -> None:
 async def _answer_all(
     host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, orphaned: threading.Event
 ) -> None:
-    """Answer side by side until the other side says that it is over, or is gone."""
+    """Answer calls concurrently until the pool sends None or closes the socket."""
     running: set[asyncio.Task[None]] = set()
     while True:
         try:
-            question = await read_frame(reader)
+            request = await read_frame(reader)
         except (asyncio.IncompleteReadError, OSError):
             orphaned.set()
             return
-        if question is None:
+        if request is None:
             return
-        task = asyncio.create_task(_answer(host, writer, *question))
+        task = asyncio.create_task(_answer(host, writer, *request))
         running.add(task)
         task.add_done_callback(running.discard)
 
@@ -97,21 +97,21 @@ async def _answer(
     host: Host, writer: asyncio.StreamWriter, number: int, method: str, arguments: tuple[Any, ...]
 ) -> None:
     try:
-        sent = frame((number, await answer(host, method, arguments)))
-    except EnvError as error:
-        sent = frame((number, error))
+        reply = frame((number, await answer(host, method, arguments)))
+    except EnvError as error:  # the answer cannot be pickled
+        reply = frame((number, error))
     if not writer.is_closing():
-        writer.write(sent)
+        writer.write(reply)
 
 
-async def _wind_up(frozen_s: float) -> None:
-    """Keep the timer from going off as long as this loop runs; it needs no interpreter to end the process."""
+async def _reset_timer(frozen_s: float) -> None:
+    """Restart the timer as long as this loop runs. The timer is a C thread, so it ends a process that hangs."""
     while True:
         faulthandler.dump_traceback_later(frozen_s, exit=True)
         await asyncio.sleep(frozen_s / 4)
 
 
-def _end_group(orphaned: threading.Event) -> None:
-    """End what the adapters started, and with it this process, if nobody else is left to do it."""
+def _kill_group(orphaned: threading.Event) -> None:
+    """Kill the adapters' processes and this one if the pool's process has ended, which otherwise kills them."""
     if orphaned.is_set():
         os.killpg(os.getpgrp(), signal.SIGKILL)

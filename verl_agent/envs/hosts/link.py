@@ -1,4 +1,4 @@
-"""A host as its pool sees it, and the one that lives in the pool's own process."""
+"""Connection of a pool to one host, and the one to a host in the pool's own process."""
 
 import logging
 from dataclasses import replace
@@ -12,47 +12,48 @@ log = logging.getLogger(__name__)
 
 
 class HostLink(Protocol):
-    """A running host, wherever it is."""
+    """Connection to a running host."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of `Host`.
 
         Raises:
             HostLostError: the host is dead.
-            AgentError: what the method raised.
+            AgentError: the error that the method raised.
         """
         ...
 
-    async def end(self, why: str) -> None:
-        """End the host; it is asked to close its sessions first. One that is dead is no error.
+    async def end(self, reason: str) -> None:
+        """Ask the host to close its sessions, then stop it. A dead host is ignored.
 
-        Calls that are still waited for raise `HostLostError` with the reason.
+        Pending calls raise `HostLostError` with the reason.
         """
         ...
 
 
 async def answer(host: Host, method: str, arguments: tuple[Any, ...]) -> Any:
-    """What a call into a host returns, or the error of ours that it raises: both can be sent."""
+    """Call a method of `host` and return its result or its error; other processes can unpickle both."""
     try:
         return await getattr(host, method)(*arguments)
     except AgentError as error:
         return error
-    except Exception as error:  # the caller must hear of our own faults too, or it waits for ever
+    except Exception as error:  # boundary of the host: without an answer the caller would wait forever
         log.exception("%s failed", method)
         return EnvError(f"{method} failed in its host: {type(error).__name__}: {error}")
 
 
 class InlineLink:
-    """A host in this process: nothing to start, and nothing that could be killed."""
+    """Connection to a host in this process."""
 
     def __init__(self, env: EnvAdapter, hosting: Hosting, limits: CallLimits) -> None:
-        threaded = hosting if hosting.threads else replace(hosting, threads=None)  # this loop is not the host's
+        # With threads=0 calls would block the pool's loop, which belongs to the caller.
+        threaded = hosting if hosting.threads else replace(hosting, threads=None)
         self._host = Host(env, threaded, limits)
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """See `HostLink.call`."""
         return await getattr(self._host, method)(*arguments)
 
-    async def end(self, why: str) -> None:
-        """See `HostLink.end`; calls that are waited for raise `UnknownSessionError`."""
+    async def end(self, reason: str) -> None:
+        """See `HostLink.end`; pending calls raise `UnknownSessionError`."""
         await self._host.shutdown()

@@ -1,4 +1,4 @@
-"""Pools on this machine: hosts as plain child processes, or one in this process."""
+"""Pools of host processes on this machine, or of one host in this process."""
 
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
@@ -10,34 +10,37 @@ from verl_agent.envs.settings import EnvSettings
 
 
 def process_pool(env: EnvAdapter, calls: CallLimits, limits: PoolLimits, hosting: Hosting | None = None) -> HostPool:
-    """A pool of host processes, which end with it or with this process.
+    """Return a pool of host processes. They end with the pool or with this process.
 
     Args:
         env: the environment; its class must be importable by name.
         calls: limits of calls and sessions.
-        limits: of the pool.
-        hosting: what a host may hold; None for what the adapter says.
+        limits: limits of the pool.
+        hosting: limits of a host; None for those of the adapter.
     """
-    holds = hosting or env.hosting
+    hosting = hosting or env.hosting
 
     async def start() -> ProcessLink:
-        return await start_process(env, holds, calls, limits.frozen_s)
+        return await start_process(env, hosting, calls, limits.frozen_s)
 
-    return HostPool(start, holds, limits)
+    return HostPool(start, hosting, limits)
 
 
 def inline_pool(env: EnvAdapter, calls: CallLimits, limits: PoolLimits, hosting: Hosting | None = None) -> HostPool:
-    """The same without any process: for tests, and for an adapter that cannot be sent to one."""
-    holds = hosting or env.hosting
+    """Return a pool without processes, for tests and for adapters that cannot be pickled.
+
+    Args: see `process_pool`; the class may be defined anywhere.
+    """
+    hosting = hosting or env.hosting
 
     async def start() -> InlineLink:
-        return InlineLink(env, holds, calls)
+        return InlineLink(env, hosting, calls)
 
-    return HostPool(start, holds, limits)
+    return HostPool(start, hosting, limits)
 
 
 def local_pool(env: EnvAdapter, settings: EnvSettings, count: int | None = None) -> HostPool:
-    """The pool that the section `env` asks for, on this machine.
+    """Return the pool that section `env` describes, on this machine.
 
     Args:
         env: the environment.
@@ -45,7 +48,7 @@ def local_pool(env: EnvAdapter, settings: EnvSettings, count: int | None = None)
         count: most hosts; None for `env.hosts.count`.
     """
     hosts = settings.hosts
-    kind = inline_pool if hosts.where == "inline" else process_pool
+    new_pool = inline_pool if hosts.where == "inline" else process_pool
     limits = PoolLimits(count=count or hosts.count or HOSTS, wait_s=hosts.wait_s)
-    holds = env.hosting.bounded(hosts.sessions, hosts.memory_mb)
-    return kind(env, CallLimits(settings.timeout_s, hosts.idle_s), limits, holds)
+    hosting = env.hosting.bounded(hosts.sessions, hosts.memory_mb)
+    return new_pool(env, CallLimits(settings.timeout_s, hosts.idle_s), limits, hosting)

@@ -1,4 +1,4 @@
-"""An event loop in which sessions are called, mostly in a thread of its own, and one such call seen from outside."""
+"""Event loops that run the calls of sessions, and the state of one such call."""
 
 import asyncio
 import itertools
@@ -13,7 +13,7 @@ _numbers = itertools.count(1)
 
 
 class EventLoopThread:
-    """A daemon thread with an event loop; it lives until `end()` and until what blocks it returns."""
+    """Daemon thread with an event loop. It runs until `end()`, or longer if a call blocks it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -21,120 +21,122 @@ class EventLoopThread:
         self._thread.start()
 
     def end(self) -> None:
-        """Let the thread end when it comes back to its loop; works from any thread, and twice."""
-        with suppress(RuntimeError):  # it has ended
+        """Stop the loop and the thread as soon as no call blocks them. May be called twice and from any thread."""
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        left = asyncio.all_tasks(self.loop)
-        for task in left:
+        remaining = asyncio.all_tasks(self.loop)
+        for task in remaining:
             task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self.loop.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
         self.loop.close()
 
 
 class InlineLoop(EventLoopThread):
-    """The loop that makes the calls, without any thread: for what computes briefly, which a thread would slow down."""
+    """The caller's own event loop, without a thread: for short computations, which a thread would slow down."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
 
     def end(self) -> None:
-        """The loop goes on: it is not the lane's."""
+        """Do nothing: the loop belongs to the caller."""
 
 
 class Call(Generic[T]):
-    """A coroutine that runs in a lane while the loop that made the call goes on.
+    """Coroutine that runs in another event loop, while the caller's loop continues.
 
     Args:
-        lane: where it runs.
-        what: its name in errors.
-        limit_s: seconds that it may take once it has begun.
+        thread: loop that runs the coroutine.
+        name: name of the call, for messages.
+        limit_s: most seconds of the call, from its start.
 
     Attributes:
-        answer: what it returns or raises, in the loop of the caller.
-        began_at: monotonic second at which its turn came, None while it waits.
-        ended_at: monotonic second at which `end()` gave it up, None if it was not.
-        over: whether its coroutine has left the lane.
+        answer: future in the caller's loop with the result or the exception.
+        began_at: monotonic time in seconds at which the coroutine started, None while it waits.
+        ended_at: monotonic time in seconds at which `end()` abandoned the call, None if it did not.
+        over: True if the coroutine has finished.
     """
 
-    def __init__(self, lane: EventLoopThread, what: str, limit_s: float) -> None:
-        self.lane, self.what, self.limit_s = lane, what, limit_s
+    def __init__(self, thread: EventLoopThread, name: str, limit_s: float) -> None:
+        self.thread, self.name, self.limit_s = thread, name, limit_s
         self.began_at: float | None = None
         self.ended_at: float | None = None
         self.over = False
-        self._home = asyncio.get_running_loop()
-        self._at_home = lane.loop is self._home
-        self.answer: asyncio.Future[T] = self._home.create_future()
-        self.answer.add_done_callback(_retrieve)
+        self._caller_loop = asyncio.get_running_loop()
+        self._is_inline = thread.loop is self._caller_loop
+        self.answer: asyncio.Future[T] = self._caller_loop.create_future()
+        self.answer.add_done_callback(_retrieve_exception)
         self._task: asyncio.Task[None] | None = None
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        """Send the work to the lane."""
-        if self._at_home:
-            self._in_lane(work)
+        """Schedule the coroutine in its loop."""
+        if self._is_inline:
+            self._create_task(work)
         else:
-            self.lane.loop.call_soon_threadsafe(self._in_lane, work)
+            self.thread.loop.call_soon_threadsafe(self._create_task, work)
 
     def end(self, error: Exception) -> None:
-        """Give up: the caller gets `error` now; the coroutine is cancelled as soon as its thread lets it."""
+        """Abandon the call: `answer` raises `error` now, and the coroutine is cancelled once its thread is free."""
         if self.ended_at is not None or self.over:
             return
         self.ended_at = time.monotonic()
         if not self.answer.done():
             self.answer.set_exception(error)
-        with suppress(RuntimeError):  # the lane has ended
-            self.lane.loop.call_soon_threadsafe(self._cancel_in_lane)
+        with suppress(RuntimeError):  # the loop is closed
+            self.thread.loop.call_soon_threadsafe(self._cancel_task)
 
     def overdue(self, now: float) -> bool:
-        """Whether it has begun, is still waited for, and takes longer than it may."""
+        """Return True if the call runs for longer than its limit and was not abandoned."""
         return self.ended_at is None and self.began_at is not None and now - self.began_at > self.limit_s
 
-    def holds_thread(self, now: float, grace_s: float) -> bool:
-        """Whether it was given up at least `grace_s` ago and keeps its thread all the same."""
+    def is_stuck(self, now: float, grace_s: float) -> bool:
+        """Return True if the call was abandoned at least `grace_s` ago and still occupies its thread."""
         return (
             self.ended_at is not None and self.began_at is not None and not self.over and now - self.ended_at > grace_s
         )
 
-    def _in_lane(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._task = self.lane.loop.create_task(self._run(work))
-        self._task.add_done_callback(self._leave)
+    def _create_task(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._task = self.thread.loop.create_task(self._run(work))
+        self._task.add_done_callback(self._finish)
 
-    def _cancel_in_lane(self) -> None:
+    def _cancel_task(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
     async def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        """Answer at once: callbacks of a task run only after all others that are ready, and those may block."""
+        """Run the coroutine and answer at once: callbacks of a task run after all ready ones, which may block."""
         try:
             result = await work()
         except Exception as error:
             self.over = True
-            self._tell(self.answer.set_exception, error)
+            self._settle(self.answer.set_exception, error)
         else:
             self.over = True
-            self._tell(self.answer.set_result, result)
+            self._settle(self.answer.set_result, result)
 
-    def _leave(self, task: asyncio.Task[None]) -> None:
-        """It may be cancelled, even before it has begun."""
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        """Mark the call as finished; a task may be cancelled before it starts."""
         self.over = True
         if task.cancelled():
-            self._tell(self.answer.cancel)
+            self._settle(self.answer.cancel)
 
-    def _tell(self, settle: Callable[..., Any], *found: Any) -> None:
-        def settle_at_home() -> None:
+    def _settle(self, settle: Callable[..., Any], *arguments: Any) -> None:
+        """Call a method of `answer` in the caller's loop."""
+
+        def settle_unless_done() -> None:
             if not self.answer.done():
-                settle(*found)
+                settle(*arguments)
 
-        if self._at_home:
-            return settle_at_home()
-        with suppress(RuntimeError):  # nobody is there any more to be told
-            self._home.call_soon_threadsafe(settle_at_home)
+        if self._is_inline:
+            return settle_unless_done()
+        with suppress(RuntimeError):  # the caller's loop is closed
+            self._caller_loop.call_soon_threadsafe(settle_unless_done)
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Mark an exception as seen: whoever gave up waiting for it does not want it logged."""
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Mark the exception as retrieved, so that asyncio does not log one that no caller awaits any more."""
     if not future.cancelled():
         future.exception()

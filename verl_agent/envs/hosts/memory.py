@@ -1,4 +1,4 @@
-"""How much memory a host takes, with the processes that it started."""
+"""Memory of a host and of the processes that it started."""
 
 import time
 
@@ -6,11 +6,11 @@ import psutil
 
 
 class MemoryGauge:
-    """Memory of a process and its descendants, MiB; measured now and then.
+    """Memory of a process and its descendants in MiB, cached between measurements.
 
     Args:
-        every_s: seconds for which a figure is good: finding all children reads the whole process table.
-        pid: of the process; None for this one.
+        every_s: seconds between two measurements; each one reads the whole process table.
+        pid: id of the process; None for this one.
     """
 
     def __init__(self, every_s: float = 30.0, pid: int | None = None) -> None:
@@ -18,18 +18,18 @@ class MemoryGauge:
         self._measured_at, self._mb = -every_s, 0.0
 
     def __call__(self) -> float:
-        """The last figure, or a new one."""
+        """Return the cached value, or measure again if it is too old."""
         now = time.monotonic()
         if now - self._measured_at >= self._every_s:
-            self._measured_at, self._mb = now, sum(map(_resident_mb, self._family()))
+            self._measured_at, self._mb = now, sum(map(_resident_mb, self._processes()))
         return self._mb
 
-    def _family(self) -> list[psutil.Process]:
+    def _processes(self) -> list[psutil.Process]:
         return [self._process, *self._process.children(recursive=True)]
 
 
 def _resident_mb(process: psutil.Process) -> float:
     try:
         return float(process.memory_info().rss / 2**20)
-    except psutil.Error:  # it has just ended
+    except psutil.Error:  # the process has just ended
         return 0.0

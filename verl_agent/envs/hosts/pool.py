@@ -1,6 +1,6 @@
-"""Hosts and who lives where: places sessions, bounds their number, and replaces hosts that are worn or dead.
+"""Pool of hosts that run environment sessions: assigns sessions to hosts and replaces retired and dead hosts.
 
-Knows nothing of how a host is started or spoken to; that is its `HostLink`.
+It is independent of how a host is started and called; see `HostLink`.
 """
 
 import asyncio
@@ -14,40 +14,40 @@ from typing import Any
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import Health
 from verl_agent.envs.hosts.link import HostLink
-from verl_agent.envs.hosts.slot import HostSlot, PoolLimits, worn_out
+from verl_agent.envs.hosts.slot import HostSlot, PoolLimits, retirement_reason
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
-OPEN_TRIES = 3
-"""Hosts that may die under a session before it is given up."""
+OPEN_ATTEMPTS = 3
+"""Most hosts that `open` tries if they die meanwhile."""
 START_PAUSE_S = 60.0
-"""Seconds after a host did not start in which the others take its sessions."""
-COUNTS = ("opened", "closed", "reaped", "faults", "hosts_started", "hosts_lost", "hosts_recycled")
-"""What a pool counts from its start on."""
+"""Seconds after a failed start in which no other host is started."""
+COUNTS = ("opened", "closed", "reaped", "env_errors", "hosts_started", "hosts_lost", "hosts_recycled")
+"""Statistics that are counted since the start of the pool."""
 log = logging.getLogger(__name__)
 
 
 class HostPool:
-    """A `SessionPool` over hosts that are started when they are needed.
+    """A `SessionPool` that starts hosts on demand.
 
     It belongs to the event loop in which it is first used.
 
     Args:
         start: starts a host.
-        hosting: what a host may hold.
-        limits: of the pool.
+        hosting: limits of a host.
+        limits: limits of the pool.
     """
 
     def __init__(self, start: Callable[[], Awaitable[HostLink]], hosting: Hosting, limits: PoolLimits) -> None:
         self._start, self._hosting, self._limits = start, hosting, limits
-        self._places: list[HostSlot] = []
-        self._homes: dict[int, HostSlot] = {}
-        self._room = asyncio.Semaphore(limits.count * hosting.sessions)
+        self._slots: list[HostSlot] = []
+        self._slot_of: dict[int, HostSlot] = {}
+        self._capacity = asyncio.Semaphore(limits.count * hosting.sessions)
         self._waiting = 0
         self._start_after = 0.0
         self._counts: Counter[str] = Counter()
         self._watchers: set[asyncio.Task[None]] = set()
-        self._endings: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._shut = False
 
     async def open(self) -> int:
@@ -55,19 +55,19 @@ class HostPool:
         self._waiting += 1
         try:
             async with asyncio.timeout(self._limits.wait_s):
-                await self._room.acquire()
+                await self._capacity.acquire()
         except TimeoutError:
             raise PoolFullError(
-                f"no place for another session became free in {self._limits.wait_s:g} s: {self._limits.count} hosts "
+                f"no slot for another session became free in {self._limits.wait_s:g} s: {self._limits.count} hosts "
                 f"hold {self._hosting.sessions} sessions each. Allow more hosts, or play fewer episodes at once."
             ) from None
         finally:
             self._waiting -= 1
         number = secrets.randbits(63)
         try:
-            await self._settle(number)
+            await self._open_in_host(number)
         except BaseException:
-            self._room.release()
+            self._capacity.release()
             raise
         self._counts["opened"] += 1
         return number
@@ -83,28 +83,30 @@ class HostPool:
         return result
 
     async def close(self, session: int) -> None:
-        """See `SessionPool.close`; a caller that waits no longer does not keep it from being closed."""
-        place = self._homes.pop(session, None)
-        if place is not None:
-            await asyncio.shield(run(self._close(session, place), self._endings))
+        """See `SessionPool.close`; the session is closed even if the caller is cancelled."""
+        slot = self._slot_of.pop(session, None)
+        if slot is not None:
+            await asyncio.shield(run(self._close(session, slot), self._background))
 
     def link(self, session: int) -> HostLink:
-        """The host of a session.
+        """Return the connection to the host of a session.
 
         Raises:
-            UnknownSessionError: no such session.
+            UnknownSessionError: the session does not exist.
         """
-        if session not in self._homes:
-            raise UnknownSessionError(f"no session {session}: it was closed, or ended with its host or by being idle.")
-        return self._homes[session].started.result()
+        if session not in self._slot_of:
+            raise UnknownSessionError(
+                f"no session {session}: it was closed, was idle for too long, or ended with its host."
+            )
+        return self._slot_of[session].started.result()
 
     def stats(self) -> Mapping[str, float]:
-        """See `SessionPool.stats`; `threads_stuck` and `memory_mb` are those of the hosts at their last answer."""
-        health = [place.health for place in self._places]
+        """See `SessionPool.stats`; `threads_stuck` and `memory_mb` come from the last health checks."""
+        health = [slot.health for slot in self._slots]
         return {
-            "sessions": len(self._homes),
+            "sessions": len(self._slot_of),
             "waiting": self._waiting,
-            "hosts": len(self._places),
+            "hosts": len(self._slots),
             "threads_stuck": sum(one.stuck for one in health),
             "memory_mb": sum(one.memory_mb for one in health),
         } | {name: self._counts[name] for name in COUNTS}
@@ -113,71 +115,71 @@ class HostPool:
         """See `SessionPool.shutdown`."""
         self._shut = True
         for _ in range(self._waiting):
-            self._room.release()
-        for place in list(self._places):
-            self._drop(place, "the pool is shut down.")
+            self._capacity.release()
+        for slot in list(self._slots):
+            self._stop(slot, "the pool is shut down.")
         for watcher in self._watchers:
             watcher.cancel()
-        await asyncio.gather(*self._watchers, *self._endings, return_exceptions=True)
+        await asyncio.gather(*self._watchers, *self._background, return_exceptions=True)
 
     async def _call(self, method: str, session: int, argument: object) -> Any:
         link = self.link(session)
         try:
             return await link.call(method, session, argument)
-        except (EnvTimeoutError, UnknownSessionError):  # the host has ended it
-            self._counts["faults"] += 1
-            self._free(self._homes.pop(session, None), session)
+        except (EnvTimeoutError, UnknownSessionError):  # the host has removed the session
+            self._counts["env_errors"] += 1
+            self._release(self._slot_of.pop(session, None), session)
             raise
         except HostLostError as error:
-            self._lose(self._homes.get(session), str(error))
+            self._stop_dead(self._slot_of.get(session), str(error))
             raise
         except EnvError:
-            self._counts["faults"] += 1
+            self._counts["env_errors"] += 1
             raise
 
-    async def _settle(self, number: int) -> None:
-        """Open a session in a host; another one is tried if it dies over it."""
-        for tries_left in reversed(range(OPEN_TRIES)):
-            place = self._choose()
-            place.opening += 1
+    async def _open_in_host(self, number: int) -> None:
+        """Open a session in a host, or in another one if that dies meanwhile."""
+        for attempts_left in reversed(range(OPEN_ATTEMPTS)):
+            slot = self._choose()
+            slot.opening += 1
             try:
-                link = await asyncio.shield(place.started)
+                link = await asyncio.shield(slot.started)
                 await link.call("open", number)
-                if place not in self._places:
+                if slot not in self._slots:
                     raise HostLostError("the host was lost while the session was opened.")
-                place.sessions.add(number)
-                self._homes[number] = place
+                slot.sessions.add(number)
+                self._slot_of[number] = slot
                 return
             except EnvError as error:
-                self._lose(place, str(error))
-                did_start = place.started.exception() is None
-                if not tries_left or not (did_start or self._places):
+                self._stop_dead(slot, str(error))
+                did_start = slot.started.exception() is None
+                if not attempts_left or not (did_start or self._slots):
                     raise
-            except asyncio.CancelledError:  # the session may have been opened all the same
-                if place.started.done():
-                    run(self._close(number, place), self._endings)
+            except asyncio.CancelledError:  # the session may have been opened nevertheless
+                if slot.started.done():
+                    run(self._close(number, slot), self._background)
                 raise
             finally:
-                place.opening -= 1
-                self._end_if_empty(place)
+                slot.opening -= 1
+                self._stop_if_empty(slot)
 
     def _choose(self) -> HostSlot:
-        """The host with the fewest sessions, or a new one if that one has enough and there may be more."""
+        """Return the host with the fewest sessions, or start another one if that host is busy."""
         if self._shut:
             raise EnvError("the pool is shut down.")
-        open_places = [place for place in self._places if not place.retired]
-        best = min(open_places, key=lambda place: place.load, default=None)
-        full, spread = self._hosting.sessions, len(open_places) < self._limits.cores
-        enough = min(self._hosting.busy, full) if spread else full
-        no_more = len(open_places) >= self._limits.count or time.monotonic() < self._start_after
-        if best is not None and (best.load < enough or no_more):
+        available = [slot for slot in self._slots if not slot.retired]
+        best = min(available, key=lambda slot: slot.load, default=None)
+        cores_free = len(available) < self._limits.cores
+        busy = min(self._hosting.busy, self._hosting.sessions) if cores_free else self._hosting.sessions
+        no_more = len(available) >= self._limits.count or time.monotonic() < self._start_after
+        if best is not None and (best.load < busy or no_more):
             return best
-        place = HostSlot(asyncio.create_task(self._started()))
-        self._places.append(place)
-        run(self._watch(place), self._watchers)
-        return place
+        slot = HostSlot(asyncio.create_task(self._start_host()))
+        self._slots.append(slot)
+        run(self._watch(slot), self._watchers)
+        return slot
 
-    async def _started(self) -> HostLink:
+    async def _start_host(self) -> HostLink:
         try:
             async with asyncio.timeout(self._limits.start_s):
                 link = await self._start()
@@ -190,85 +192,86 @@ class HostPool:
         self._counts["hosts_started"] += 1
         return link
 
-    async def _watch(self, place: HostSlot) -> None:
-        """Ask a host for its health until it is gone."""
+    async def _watch(self, slot: HostSlot) -> None:
+        """Check the health of a host until it leaves the pool."""
         try:
-            link = await asyncio.shield(place.started)
-        except Exception as error:  # whoever waits for it is told by the task itself
-            self._lose(place, f"it did not start: {error}")
+            link = await asyncio.shield(slot.started)
+        except Exception as error:  # boundary: callers of `open` get the error from the task
+            self._stop_dead(slot, f"it did not start: {error}")
             return
-        while place in self._places:
+        while slot in self._slots:
             await asyncio.sleep(self._limits.ping_s)
-            known = frozenset(place.sessions)
+            known = frozenset(slot.sessions)
             try:
                 async with asyncio.timeout(self._limits.frozen_s):
                     health: Health = await link.call("health")
             except TimeoutError:
-                self._lose(place, f"a host did not answer for {self._limits.frozen_s:g} s.")
+                self._stop_dead(slot, f"a host did not answer for {self._limits.frozen_s:g} s.")
             except HostLostError as error:
-                self._lose(place, str(error))
+                self._stop_dead(slot, str(error))
             else:
-                self._note(place, health, known)
+                self._update(slot, health, known)
 
-    def _note(self, place: HostSlot, health: Health, known: frozenset[int]) -> None:
-        self._counts["reaped"] += health.reaped - place.health.reaped
-        place.health = health
-        for session in known - health.sessions:  # it was reaped, or its last call was given up; or it is closing
-            self._free(self._homes.pop(session, None), session)
-        worn = worn_out(health, self._hosting)
-        if worn and not place.retired:
-            log.warning("a host takes no more sessions and is replaced: %s", worn)
+    def _update(self, slot: HostSlot, health: Health, known: frozenset[int]) -> None:
+        """Store the health of a host, release the sessions that it removed, and retire it if there is a reason."""
+        self._counts["reaped"] += health.reaped - slot.health.reaped
+        slot.health = health
+        for session in known - health.sessions:  # idle, timed out, or being closed
+            self._release(self._slot_of.pop(session, None), session)
+        reason = retirement_reason(health, self._hosting)
+        if reason and not slot.retired:
+            log.warning("a host takes no more sessions and is replaced: %s", reason)
             self._counts["hosts_recycled"] += 1
-            place.retired = True
-            self._end_if_empty(place)
+            slot.retired = True
+            self._stop_if_empty(slot)
 
-    async def _close(self, session: int, place: HostSlot) -> None:
+    async def _close(self, session: int, slot: HostSlot) -> None:
         try:
-            await place.started.result().call("close", session)
+            await slot.started.result().call("close", session)
         except HostLostError as error:
-            self._lose(place, str(error))
+            self._stop_dead(slot, str(error))
         finally:
-            self._counts["closed"] += session in place.sessions
-            self._free(place, session)
+            self._counts["closed"] += session in slot.sessions
+            self._release(slot, session)
 
-    def _free(self, place: HostSlot | None, session: int) -> None:
-        """Give back the place of a session that is over."""
-        if place is not None and session in place.sessions:
-            place.sessions.discard(session)
-            self._room.release()
-            self._end_if_empty(place)
+    def _release(self, slot: HostSlot | None, session: int) -> None:
+        """Make room for another session after this one has ended."""
+        if slot is not None and session in slot.sessions:
+            slot.sessions.discard(session)
+            self._capacity.release()
+            self._stop_if_empty(slot)
 
-    def _end_if_empty(self, place: HostSlot) -> None:
-        if place.retired and not place.load and place in self._places:
-            self._drop(place, "the host was replaced.")
+    def _stop_if_empty(self, slot: HostSlot) -> None:
+        if slot.retired and not slot.load and slot in self._slots:
+            self._stop(slot, "the host was replaced.")
 
-    def _lose(self, place: HostSlot | None, why: str) -> None:
-        """A host is dead: its sessions are over, and the next one that needs a place starts another host."""
-        if place is None or place not in self._places:
+    def _stop_dead(self, slot: HostSlot | None, reason: str) -> None:
+        """Remove a dead host and its sessions; the next session that needs one starts another host."""
+        if slot is None or slot not in self._slots:
             return
-        log.warning("a host with %d sessions is lost: %s", len(place.sessions), why)
+        log.warning("a host with %d sessions is lost: %s", len(slot.sessions), reason)
         self._counts["hosts_lost"] += 1
-        self._counts["faults"] += len(place.sessions)
-        self._drop(place, why)
+        self._counts["env_errors"] += len(slot.sessions)
+        self._stop(slot, reason)
 
-    def _drop(self, place: HostSlot, why: str) -> None:
-        """Take a host out of the pool and end it."""
-        self._places.remove(place)
-        for session in list(place.sessions):
-            self._homes.pop(session, None)
-            self._free(place, session)
-        run(self._end(place, why), self._endings)
+    def _stop(self, slot: HostSlot, reason: str) -> None:
+        """Remove a host from the pool and stop it in the background."""
+        self._slots.remove(slot)
+        for session in list(slot.sessions):
+            self._slot_of.pop(session, None)
+            self._release(slot, session)
+        run(self._end(slot, reason), self._background)
 
-    async def _end(self, place: HostSlot, why: str) -> None:
+    async def _end(self, slot: HostSlot, reason: str) -> None:
         try:
-            link = await place.started
-        except Exception:  # it never started
+            link = await slot.started
+        except Exception:  # boundary: the host did not start
             return
-        await link.end(why)
+        await link.end(reason)
 
 
 def run(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-    """Start work in the background; `tasks` hold it until it is done."""
+    """Run `work` as a task; `tasks` keeps a reference until it is done."""
     task = asyncio.create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

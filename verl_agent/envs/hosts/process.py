@@ -1,4 +1,4 @@
-"""A host in a process of its own, started afresh (never forked) and spoken to over a pair of sockets."""
+"""A host in a new process, not a fork, and the connection to it over a pair of sockets."""
 
 import asyncio
 import itertools
@@ -26,15 +26,15 @@ BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
     "from verl_agent.envs.hosts.host_main import main; main(int(sys.argv[1]))"
 )
-"""Runs the child with the search path of this process, which may know more than its environment says."""
+"""Code of the child process: takes over `sys.path` of this process, which may differ from its environment."""
 END_S = 10.0
-"""Seconds that a host has to close its sessions and end before it is killed."""
+"""Seconds that a host has to close its sessions and exit before it is killed."""
 POLL_S = 0.02
 log = logging.getLogger(__name__)
 
 
 class ProcessLink:
-    """A host process. Made by `start_process`."""
+    """Connection to a host process; see `start_process`."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", stream: socket.socket) -> None:
         self._process, self._stream = process, stream
@@ -46,34 +46,34 @@ class ProcessLink:
 
     @property
     def pid(self) -> int:
-        """Of the process, which leads a process group of its own."""
+        """Id of the process, which leads its own process group."""
         return self._process.pid
 
     async def begin(self, setup: bytes) -> None:
-        """Send the first frame and wait until the host is ready.
+        """Send the first message and wait until the host is ready.
 
         Raises:
-            HostLostError: it ended at once.
-            EnvError: it could not import the adapter.
+            HostLostError: the process ended at once.
+            EnvError: it could not import or construct the adapter.
         """
         reader, self._writer = await asyncio.open_connection(sock=self._stream)
         self._writer.write(setup)
         try:
-            refusal = await read_frame(reader)
+            failure = await read_frame(reader)
         except (asyncio.IncompleteReadError, OSError) as error:
             raise HostLostError(f"the host process {self.pid} ended while it started; see the log.") from error
-        if refusal is not None:
-            raise refusal
+        if failure is not None:
+            raise failure
         self._reading = asyncio.create_task(self._read(reader))
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """See `HostLink.call`."""
         if self._lost or self._writer is None:
-            raise HostLostError(self._lost or "the host has not begun.")
+            raise HostLostError(self._lost or "the host has not started.")
         number = next(self._numbers)
-        sent = frame((number, method, arguments))
+        request = frame((number, method, arguments))
         self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._writer.write(sent)
+        self._writer.write(request)
         try:
             answer = await self._waiting[number]
         finally:
@@ -82,20 +82,20 @@ class ProcessLink:
             raise answer
         return answer
 
-    async def end(self, why: str) -> None:
+    async def end(self, reason: str) -> None:
         """See `HostLink.end`."""
-        self._lose(why)
+        self._fail_calls(reason)
         if self._reading is not None:
             self._reading.cancel()
         if self._writer is not None:
-            self._writer.write(frame(None))  # it closes its sessions, and ends
+            self._writer.write(frame(None))  # the host closes its sessions and exits
         (self._writer or self._stream).close()
         if self._process.returncode is not None:
             return
         with suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
             process = psutil.Process(self.pid)
             await wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE)
-            os.killpg(self.pid, signal.SIGKILL)  # what it left behind too; its number is not free before it is reaped
+            os.killpg(self.pid, signal.SIGKILL)  # its child processes too; the zombie keeps the id
         await wait_until(lambda: self._process.poll() is not None)
         if self._process.returncode:
             log.warning("the host process %d ended with %d", self.pid, self._process.returncode)
@@ -105,22 +105,23 @@ class ProcessLink:
             while True:
                 number, answer = await read_frame(reader)
                 waiting = self._waiting.get(number)
-                if waiting is not None and not waiting.done():  # else its caller was cancelled
+                if waiting is not None and not waiting.done():  # otherwise the caller was cancelled
                     waiting.set_result(answer)
         except (asyncio.IncompleteReadError, OSError):
-            self._lose(f"the host process {self.pid} died.")
-        except Exception as error:  # an answer that this process cannot read; nobody may wait for it for ever
-            self._lose(f"the host process {self.pid} sent what cannot be read: {type(error).__name__}: {error}")
+            self._fail_calls(f"the host process {self.pid} died.")
+        except Exception as error:  # boundary: this process cannot unpickle the answer, and its caller waits
+            self._fail_calls(f"an answer of the host process {self.pid} is unreadable: {type(error).__name__}: {error}")
 
-    def _lose(self, why: str) -> None:
-        self._lost = self._lost or why
+    def _fail_calls(self, reason: str) -> None:
+        """Raise `HostLostError` in all pending calls."""
+        self._lost = self._lost or reason
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(HostLostError(self._lost))
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what nobody announces, for `END_S` at most."""
+    """Poll `condition` until it holds, for at most `END_S`."""
     for _ in range(int(END_S / POLL_S)):
         if condition():
             return
@@ -128,28 +129,28 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 
 
 async def start_process(env: EnvAdapter, hosting: Hosting, limits: CallLimits, frozen_s: float) -> ProcessLink:
-    """Start a host process for one environment.
+    """Start a host process.
 
     Args:
         env: the environment; its class must be importable by name.
-        hosting: what it may hold.
-        limits: of calls.
-        frozen_s: seconds without a sign of its event loop after which it ends itself.
+        hosting: limits of the host.
+        limits: time limits of the sessions.
+        frozen_s: seconds without progress of its event loop after which the process ends itself.
 
     Raises:
-        ConfigError: the class or its options cannot be sent to another process.
-        HostLostError: it ended at once.
-        EnvError: it could not import the adapter.
+        ConfigError: the class or its options cannot be pickled.
+        HostLostError: the process ended at once.
+        EnvError: it could not import or construct the adapter.
     """
     setup = packed(Setup(env, hosting, limits, frozen_s))
-    ours, theirs = socket.socketpair()
-    with theirs:
+    own_end, child_end = socket.socketpair()
+    with child_end:
         path = json.dumps([entry or os.getcwd() for entry in sys.path])
-        command = [sys.executable, "-c", BOOT, str(theirs.fileno()), path, type(env).__qualname__]
+        command = [sys.executable, "-c", BOOT, str(child_end.fileno()), path, type(env).__qualname__]
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+            command, stdin=subprocess.DEVNULL, pass_fds=[child_end.fileno()], start_new_session=True
         )
-    link = ProcessLink(process, ours)
+    link = ProcessLink(process, own_end)
     try:
         await link.begin(setup)
     except BaseException:
@@ -160,20 +161,20 @@ async def start_process(env: EnvAdapter, hosting: Hosting, limits: CallLimits, f
 
 
 def packed(setup: Setup) -> bytes:
-    """The first frame.
+    """Return the first message as bytes.
 
     Raises:
-        ConfigError: the class or its options cannot be sent to another process.
+        ConfigError: the class or its options cannot be pickled.
     """
     adapter = type(setup.env)
     if adapter.__module__ == "__main__":
         raise ConfigError(
-            f"{adapter.__qualname__} is defined in the script that runs, where a host process cannot find it. "
+            f"{adapter.__qualname__} is defined in the script itself, which a host process cannot import. "
             "Move it to a module, or set env.hosts.where=inline."
         )
     try:
         pickle.dumps(setup)
-    except Exception as error:
+    except Exception as error:  # boundary: options may raise anything when they are pickled
         raise ConfigError(
             f"{adapter.__qualname__} cannot be sent to a host process: {error}. Define it at the top level of a "
             "module, use plain values in env.options, or set env.hosts.where=inline."

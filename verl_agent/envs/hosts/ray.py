@@ -1,7 +1,7 @@
-"""Hosts as Ray actors over the machines of a cluster: one pool for training and validation, shared by all workers.
+"""Pool of hosts as Ray actors on the machines of a cluster, shared by all workers of a training run.
 
-One actor, the desk, gives out places; every reset and step goes straight from the worker to the host. Hosts belong
-to the desk and the desk to the worker that asked for it first, so all of them end with the run.
+One `PoolActor` opens and closes sessions. Resets and steps go directly from the worker to the host. The worker that
+uses the pool first owns the `PoolActor`, which owns the hosts, so all of them end with the run.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import AgentError, EnvError, HostLostError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
-SHARE = 0.001
-"""How much of `env.hosts.resource` a host takes: the resource marks machines, it does not count hosts."""
+RESOURCE_AMOUNT = 0.001
+"""Amount of `env.hosts.resource` that a host reserves; small, because the resource only marks machines."""
 END_S = 10.0
 """Seconds that a host has to close its sessions before it is killed."""
 START_S = 120.0
-"""Seconds that an actor may take to start on a machine that has not imported anything yet."""
+"""Most seconds for the start of an actor; the first one on a machine imports all modules."""
 
 
 def training_pool(env: EnvAdapter, settings: EnvSettings) -> SessionPool:
-    """The pool that the section `env` asks for, inside a training run."""
+    """Return the pool that section `env` describes, inside a training run."""
     where = settings.hosts.where
     if where == "auto":
         where = "ray" if sum(node["Alive"] for node in ray.nodes()) > 1 else "local"
@@ -45,9 +45,9 @@ def training_pool(env: EnvAdapter, settings: EnvSettings) -> SessionPool:
 
 
 class RayPool:
-    """A `SessionPool` whose desk and hosts are Ray actors.
+    """A `SessionPool` whose hosts are Ray actors.
 
-    All pools of a run with the same settings are the same pool; whichever is used first starts it.
+    Instances with the same settings in one run share one `PoolActor`; the first one that is used starts it.
 
     Args:
         env: the environment.
@@ -56,12 +56,12 @@ class RayPool:
 
     def __init__(self, env: EnvAdapter, settings: EnvSettings) -> None:
         self._env, self._settings = env, settings
-        self._desk: ActorHandle | None = None
+        self._actor: ActorHandle | None = None
         self._links: dict[int, RayLink] = {}
         self._stats: Mapping[str, float] = {}
 
     async def open(self) -> int:
-        """See `SessionPool.open`; if the desk was lost since the last time, another one is started."""
+        """See `SessionPool.open`; if the `PoolActor` was lost, another one is started."""
         try:
             number, actor = await self._ask("open")
         except HostLostError:
@@ -86,16 +86,16 @@ class RayPool:
                 await asyncio.shield(self._ask("close", session))
 
     def stats(self) -> Mapping[str, float]:
-        """See `SessionPool.stats`; of the whole pool, as of the last session that this process opened or closed."""
+        """See `SessionPool.stats`; the values of the whole pool when this process last opened or closed a session."""
         return self._stats
 
     async def shutdown(self) -> None:
-        """See `SessionPool.shutdown`; ends the pool of all processes."""
+        """See `SessionPool.shutdown`; stops the pool for all processes."""
         with suppress(HostLostError):
             await self._ask("shutdown")
-        if self._desk is not None:
-            ray.kill(self._desk)
-        self._desk = None
+        if self._actor is not None:
+            ray.kill(self._actor)
+        self._actor = None
         self._links.clear()
 
     def _link(self, session: int) -> "RayLink":
@@ -104,20 +104,20 @@ class RayPool:
         return self._links[session]
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
-        if self._desk is None:
-            self._desk = start_desk(self._env, self._settings)
+        if self._actor is None:
+            self._actor = start_pool_actor(self._env, self._settings)
         try:
-            found, self._stats = await self._desk.ask.remote(method, *arguments)
+            result, self._stats = await self._actor.ask.remote(method, *arguments)
         except RayError as error:
-            self._desk = None  # the next one to ask starts another
+            self._actor = None  # the next call starts another one
             raise HostLostError(f"the pool of hosts is lost: {last_line(error)}") from error
-        if isinstance(found, AgentError):
-            raise found
-        return found
+        if isinstance(result, AgentError):
+            raise result
+        return result
 
 
 class PoolActor:
-    """Gives out places in hosts that it starts and watches. Runs as an actor, in an event loop.
+    """Opens sessions in hosts that it starts and monitors. Runs as an asynchronous Ray actor.
 
     Args:
         env: the environment.
@@ -136,12 +136,12 @@ class PoolActor:
         self._pool = HostPool(start, holds, limits)
 
     async def ask(self, method: str, *arguments: Any) -> tuple[Any, Mapping[str, float]]:
-        """Call one of the methods below; returns its answer or error, and the state of the pool."""
+        """Call one of the methods below; return its result or error, and the statistics of the pool."""
         try:
-            found = await getattr(self, f"_{method}")(*arguments)
+            result = await getattr(self, f"_{method}")(*arguments)
         except AgentError as error:
-            found = error
-        return found, dict(self._pool.stats())
+            result = error
+        return result, dict(self._pool.stats())
 
     async def _open(self) -> tuple[int, ActorHandle]:
         number = await self._pool.open()
@@ -157,12 +157,12 @@ class PoolActor:
 
 
 class HostActor:
-    """A `Host` in a process of Ray's.
+    """A `Host` in a Ray actor.
 
     Args:
         env: the environment.
-        hosting: what it may hold.
-        limits: of calls.
+        hosting: limits of the host.
+        limits: time limits of the sessions.
     """
 
     def __init__(self, env: EnvAdapter, hosting: Hosting, limits: CallLimits) -> None:
@@ -173,32 +173,32 @@ class HostActor:
         return await answer(self._host, method, arguments)
 
     async def process(self) -> int:
-        """Its process number; that it answers says that it has started."""
+        """Return the process id; the answer shows that the actor has started."""
         return os.getpid()
 
 
 class RayLink:
-    """A `HostLink` to an actor."""
+    """A `HostLink` to a `HostActor`."""
 
     def __init__(self, actor: ActorHandle) -> None:
         self.actor = actor
-        self._why = ""
+        self._end_reason = ""
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """See `HostLink.call`."""
         try:
-            found = await self.actor.answer.remote(method, arguments)
+            result = await self.actor.answer.remote(method, arguments)
         except RayTaskError as error:
             raise EnvError(f"{method} failed in its host: {last_line(error)}") from error
         except RayError as error:
-            raise HostLostError(self._why or f"the host is lost: {last_line(error)}") from error
-        if isinstance(found, AgentError):
-            raise found
-        return found
+            raise HostLostError(self._end_reason or f"the host is lost: {last_line(error)}") from error
+        if isinstance(result, AgentError):
+            raise result
+        return result
 
-    async def end(self, why: str) -> None:
+    async def end(self, reason: str) -> None:
         """See `HostLink.end`."""
-        self._why = why
+        self._end_reason = reason
         with suppress(HostLostError, TimeoutError):
             async with asyncio.timeout(END_S):
                 await self.call("shutdown")
@@ -206,15 +206,16 @@ class RayLink:
 
 
 def hosts_in_cluster(num_cpus: float) -> int:
-    """How many hosts find a CPU now, at least one; without a share of a CPU the machines' cores are counted."""
+    """Return the number of hosts for which the cluster has free CPUs, at least 1; `num_cpus=0` counts as 1 each."""
     free = ray.available_resources().get("CPU", 0.0)
     return max(1, int(free / (num_cpus or 1.0)))
 
 
-def start_desk(env: EnvAdapter, settings: EnvSettings) -> ActorHandle:
-    """The desk of this run and environment, started if it is not there yet.
+def start_pool_actor(env: EnvAdapter, settings: EnvSettings) -> ActorHandle:
+    """Return the `PoolActor` of this run and environment; start it if it does not exist.
 
-    Its name has that of the job, so runs do not meet, and stands for the settings, so the parts of a mixture do not.
+    Its name contains the job, so that runs do not share it, and a digest of the settings, so that the environments of
+    a mixture do not.
     """
     digest = hashlib.sha256(repr((settings.name, settings.options, settings.timeout_s)).encode()).hexdigest()[:8]
     name = f"verl_agent_hosts_{ray.get_runtime_context().get_job_id()}_{digest}"
@@ -223,16 +224,16 @@ def start_desk(env: EnvAdapter, settings: EnvSettings) -> ActorHandle:
 
 
 async def start_host(env: EnvAdapter, settings: EnvSettings, hosting: Hosting) -> RayLink:
-    """Start a host where Ray finds the CPUs for it, on another machine than the last one if it can.
+    """Start a host on a machine with free CPUs, if possible not on that of the previous host.
 
     Raises:
-        EnvError: it ended at once.
+        EnvError: the actor ended at once.
     """
     calls = CallLimits(settings.timeout_s, settings.hosts.idle_s)
     actor = ray.remote(HostActor).options(**placement(settings.hosts)).remote(env, hosting, calls)
     try:
         await actor.process.remote()
-    except asyncio.CancelledError:  # it found no place in time; else it would take one later
+    except asyncio.CancelledError:  # no machine was free in time; the actor must not start later
         ray.kill(actor)
         raise
     except RayError as error:
@@ -241,16 +242,16 @@ async def start_host(env: EnvAdapter, settings: EnvSettings, hosting: Hosting) -
 
 
 def placement(hosts: HostSettings) -> dict[str, Any]:
-    """Options of Ray for one host: no GPU, a share of a CPU, spread over the machines that may have hosts."""
+    """Return the Ray options of one host: no GPU, a fraction of a CPU, spread over the allowed machines."""
     return {
         "num_cpus": hosts.num_cpus,
         "num_gpus": 0,
-        "resources": {hosts.resource: SHARE} if hosts.resource else None,
+        "resources": {hosts.resource: RESOURCE_AMOUNT} if hosts.resource else None,
         "scheduling_strategy": "SPREAD",
         "max_concurrency": 100_000,
     }
 
 
 def last_line(error: RayError) -> str:
-    """What Ray says, without the traceback before it and the advice behind it."""
+    """Return the last line of Ray's message, which has a traceback before it."""
     return shorten((str(error).strip().splitlines() or [type(error).__name__])[-1])

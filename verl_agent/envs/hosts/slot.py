@@ -1,4 +1,4 @@
-"""A host as its pool keeps it: who lives there, how it is, and when it is worn; and the bounds of a pool."""
+"""The pool's record of one host (sessions, health, retirement) and the pool's limits."""
 
 import asyncio
 import os
@@ -10,26 +10,28 @@ from verl_agent.envs.hosts.host import Health
 from verl_agent.envs.hosts.link import HostLink
 
 HOSTS = 8
+"""Most hosts of a pool by default."""
 STUCK_THREADS = 8
-"""Threads that a host with one for each session may lose to calls that never return."""
+"""Stuck threads after which a host with a thread for each session is replaced."""
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """Bounds of a pool.
+    """Limits of a pool.
 
     Attributes:
-        count: most hosts; those that are replaced and wait for their last sessions are not counted.
-        cores: hosts that can compute at once; beyond them another one is started only when the others are full.
-        wait_s: seconds that `open` waits for a place.
-        start_s: seconds that a host may take to start.
-        ping_s: seconds between two questions for a host's health.
-        frozen_s: seconds within which it has to answer one.
+        count: most hosts, without those that are retired and wait for their last sessions.
+        cores: number of hosts up to which a busy host is a reason to start another one; beyond it, hosts are filled
+            first.
+        wait_s: most seconds that `open` waits for a free slot.
+        start_s: most seconds that a host may take to start.
+        ping_s: seconds between two health checks of a host.
+        frozen_s: seconds without an answer to a health check after which a host is killed.
     """
 
     count: int = HOSTS
@@ -45,11 +47,11 @@ class HostSlot:
     """One host of a pool.
 
     Attributes:
-        started: gives its link once it has started.
-        sessions: those for which it is responsible, closing ones included.
-        opening: sessions that are about to be opened in it.
-        retired: whether it only waits for its last session to end.
-        health: its last answer.
+        started: task that returns the link once the host has started.
+        sessions: open sessions, including those that are being closed.
+        opening: number of sessions that are being opened.
+        retired: True if the host takes no more sessions and stops after its last one.
+        health: answer to the last health check.
     """
 
     started: asyncio.Task[HostLink]
@@ -60,19 +62,19 @@ class HostSlot:
 
     @property
     def load(self) -> int:
-        """Sessions that it has or gets."""
+        """Number of sessions, open or being opened."""
         return len(self.sessions) + self.opening
 
 
-def worn_out(health: Health, hosting: Hosting) -> str:
-    """Why a host should be replaced, or an empty text."""
+def retirement_reason(health: Health, hosting: Hosting) -> str:
+    """Return the reason to replace a host, or "" to keep it."""
     if health.stuck >= (STUCK_THREADS if hosting.threads is None else 1):
         return f"{health.stuck} of its threads are stuck."
     if health.episodes >= hosting.episodes:
-        return f"it has begun {health.episodes} episodes."
+        return f"it has played {health.episodes} episodes."
     if health.memory_mb > hosting.memory_mb and health.episodes >= hosting.sessions:
         return (
             f"it holds {health.memory_mb:.0f} MiB, more than {hosting.memory_mb}, after {health.episodes} episodes. "
-            "If that is what the environment takes, raise env.hosts.memory_mb."
+            "If the environment needs that much, raise env.hosts.memory_mb."
         )
     return ""

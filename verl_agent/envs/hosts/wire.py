@@ -1,4 +1,4 @@
-"""Records as framed pickles on a stream between two processes of ours: eight bytes of length, then the pickle."""
+"""Messages between a pool and its host process: pickles with a length of eight bytes before each."""
 
 import asyncio
 import pickle
@@ -9,29 +9,29 @@ from verl_agent.errors import EnvError
 
 LENGTH = struct.Struct("!Q")
 MAX_BYTES = 16 * 2**20
-"""Size of a frame; an action or observation that exceeds it ends its episode."""
+"""Largest message in bytes; a larger action or observation ends its episode."""
 
 
-def frame(record: object) -> bytes:
-    """A record as it travels.
+def frame(message: object) -> bytes:
+    """Return a message as bytes.
 
     Raises:
-        EnvError: it cannot be pickled, or is too large.
+        EnvError: the message cannot be pickled, or is too large.
     """
     try:
-        body = pickle.dumps(record, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        raise EnvError(f"what was said cannot be sent between processes: {type(error).__name__}: {error}") from error
+        body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # boundary: the message holds the adapter's objects
+        raise EnvError(f"a message cannot be sent between processes: {type(error).__name__}: {error}") from error
     if len(body) > MAX_BYTES:
-        raise EnvError(f"what was said has {len(body):,} bytes; at most {MAX_BYTES:,} are sent between processes.")
+        raise EnvError(f"a message has {len(body):,} bytes; at most {MAX_BYTES:,} are sent between processes.")
     return LENGTH.pack(len(body)) + body
 
 
 async def read_frame(reader: asyncio.StreamReader) -> Any:
-    """The next record.
+    """Return the next message.
 
     Raises:
-        asyncio.IncompleteReadError, OSError: the other side is gone.
+        asyncio.IncompleteReadError, OSError: the other process closed the connection.
     """
     (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
     return pickle.loads(await reader.readexactly(length))
