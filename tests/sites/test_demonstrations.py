@@ -9,8 +9,8 @@ from transformers import AutoTokenizer
 
 from tests.support.composing import ROOT, recipe
 from tests.support.web import needs_chromium
-from verl_agent.commands.evaluate import play
 from verl_agent.evaluation.job import prepare_evaluation
+from verl_agent.evaluation.run import play_pending
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.offline.datasets import EpisodeDataset
 
@@ -21,7 +21,7 @@ def record_episodes(kind, folder, *overrides):
     """Return the records of the oracle's episodes on the first tasks of a recipe."""
     config = recipe(RECIPES / f"demos_{kind}_cpu.yaml", f"evaluation.output_dir={folder}", *overrides)
     job = prepare_evaluation(config)
-    asyncio.run(play(job, Console(redirect_output=True)))
+    asyncio.run(play_pending(job, Console(quiet=True)))
     return job.records()
 
 

@@ -1,17 +1,20 @@
-"""An evaluation plays what is missing, records every try, bounds what runs at once, and goes on where it stopped."""
+"""Test the loop of an evaluation, resuming, the checks of its settings, and the warning about training settings."""
 
 import asyncio
 import json
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from tests.support.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.evaluation.job import check_device, model_name, prepare_evaluation
-from verl_agent.evaluation.loop import ONLY_FAULTS, EvaluationSetup, episode_seed, pending, play_all
+from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, episode_seed, pending_episodes, play_all
+from verl_agent.evaluation.training_differences import TrainingDifference, differences_table
 from verl_agent.evaluation.vllm_engine import request_options
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import EpisodeLimits
@@ -22,12 +25,12 @@ from verl_agent.types import Episode, Message, Reply, StopReason, TaskItem
 TASKS = [TaskItem("talk", name) for name in "abcd"]
 
 
-class Evaluation:
-    """A small evaluation of `Talk` with scripted replies; remembers what it was told and given."""
+class TalkEvaluation:
+    """Small evaluation of `Talk` with scripted replies; keeps the reported episodes and the seeds."""
 
     def __init__(self, folder: Path, fault: str = "", allowed: float = 1.0, concurrency: int = 2) -> None:
         self.path, self.talk = folder / "episodes.jsonl", talk_class()
-        self.seen: list[Episode] = []
+        self.reported: list[Episode] = []
         self.seeds: list[int] = []
         self.setup = EvaluationSetup(
             new_env=lambda: self.talk(turns=2, fault=fault),
@@ -41,10 +44,10 @@ class Evaluation:
         )
 
     def play(self, items: Sequence[TaskItem] = TASKS, samples: int = 1) -> list[EpisodeRecord]:
-        """Play what is missing; returns all that is on record."""
+        """Play the pending episodes and return all records."""
         earlier = list(read_records(self.path)) if self.path.exists() else []
         with EpisodeWriter(self.path) as writer:
-            asyncio.run(play_all(pending(items, samples, earlier), self.setup, writer, self.seen.append))
+            asyncio.run(play_all(pending_episodes(items, samples, earlier), self.setup, writer, self.reported.append))
         return list(read_records(self.path))
 
     def _policy(self, item: TaskItem, seed: int) -> ScriptedPolicy:
@@ -52,8 +55,8 @@ class Evaluation:
         return ScriptedPolicy(["one", "two"])
 
 
-def test_every_task_is_played_and_recorded_as_evaluation(tmp_path):
-    records = Evaluation(tmp_path).play(samples=2)
+def test_every_task_is_played_and_recorded(tmp_path):
+    records = TalkEvaluation(tmp_path).play(samples=2)
     assert sorted((record["task"], record["sample"]) for record in records) == [(t, s) for t in "abcd" for s in (0, 1)]
     assert {(record["purpose"], record["split"], record["model"]) for record in records} == {
         ("evaluation", "test", "models/x")
@@ -61,48 +64,48 @@ def test_every_task_is_played_and_recorded_as_evaluation(tmp_path):
     assert all(record["success"] for record in records)
 
 
-def test_a_second_run_plays_nothing_again_and_only_what_was_added(tmp_path):
-    first = Evaluation(tmp_path)
+def test_a_second_start_plays_only_pending_episodes(tmp_path):
+    first = TalkEvaluation(tmp_path)
     first.play(TASKS[:2])
-    second = Evaluation(tmp_path)
+    second = TalkEvaluation(tmp_path)
     records = second.play(TASKS[:3])
-    assert [episode.item.id for episode in second.seen] == ["c"]
+    assert [episode.item.id for episode in second.reported] == ["c"]
     assert len(records) == 3
-    third = Evaluation(tmp_path)
+    third = TalkEvaluation(tmp_path)
     assert third.play(TASKS[:3]) == records
     assert third.seeds == []
 
 
-def test_an_episode_has_its_own_seed_whatever_is_played_beside_it(tmp_path):
-    alone = Evaluation(tmp_path)
+def test_the_seed_of_an_episode_is_independent_of_other_episodes(tmp_path):
+    alone = TalkEvaluation(tmp_path)
     alone.play([TASKS[2]])
     assert alone.seeds == [episode_seed(1, "c", 0)]
 
 
-def test_a_failed_environment_is_retried_recorded_and_told(tmp_path):
-    evaluation = Evaluation(tmp_path, fault="raise")
+def test_every_attempt_is_recorded_and_the_last_one_reported(tmp_path):
+    evaluation = TalkEvaluation(tmp_path, fault="raise")
     records = evaluation.play(TASKS[:1])
     assert [(record["attempt"], record["stop"]) for record in records] == [(1, "env_error"), (2, "env_error")]
-    assert [episode.stop for episode in evaluation.seen] == [StopReason.ENV_ERROR]
+    assert [episode.stop for episode in evaluation.reported] == [StopReason.ENV_ERROR]
 
 
-def test_too_many_failures_stop_it_and_keep_what_was_played(tmp_path):
+def test_too_many_env_errors_stop_the_evaluation_and_keep_its_records(tmp_path):
     with pytest.raises(
         EnvErrorLimitError, match=r"2 of 2 episodes failed .*of 4 planned; env\.max_env_error_rate=0\.25"
     ):
-        Evaluation(tmp_path, fault="raise", allowed=0.25, concurrency=1).play()
+        TalkEvaluation(tmp_path, fault="raise", allowed=0.25, concurrency=1).play()
     assert len({record["task"] for record in read_records(tmp_path / "episodes.jsonl")}) == 2
 
 
-def test_nothing_but_failures_at_first_stops_it_early(tmp_path):
-    evaluation = Evaluation(tmp_path, fault="raise", allowed=0.9, concurrency=1)
+def test_initial_env_errors_stop_the_evaluation_early(tmp_path):
+    evaluation = TalkEvaluation(tmp_path, fault="raise", allowed=0.9, concurrency=1)
     with pytest.raises(EnvErrorLimitError):
         evaluation.play(samples=100)
-    assert len(evaluation.seen) == ONLY_FAULTS
+    assert len(evaluation.reported) == MAX_INITIAL_ERRORS
 
 
-def test_no_more_episodes_run_at_once_than_allowed(tmp_path):
-    evaluation = Evaluation(tmp_path, concurrency=3)
+def test_concurrency_limits_the_episodes_played_at_once(tmp_path):
+    evaluation = TalkEvaluation(tmp_path, concurrency=3)
     running: list[int] = []
 
     class Slow(ScriptedPolicy):
@@ -124,8 +127,8 @@ def test_no_more_episodes_run_at_once_than_allowed(tmp_path):
     assert max(running) == 3
 
 
-def test_a_policy_that_fails_is_a_bug_and_ends_the_evaluation(tmp_path):
-    evaluation = Evaluation(tmp_path)
+def test_an_error_of_the_policy_ends_the_evaluation(tmp_path):
+    evaluation = TalkEvaluation(tmp_path)
     evaluation.setup = EvaluationSetup(
         evaluation.setup.new_env,
         plain,
@@ -139,8 +142,8 @@ def test_a_policy_that_fails_is_a_bug_and_ends_the_evaluation(tmp_path):
     assert all(env.closed for env in evaluation.talk.made)
 
 
-def test_the_engine_is_asked_for_log_probs_only_if_the_caller_is():
-    assert [request_options(given)["logprobs"] for given in ({}, {"logprobs": False}, {"logprobs": True})] == [
+def test_the_engine_returns_log_probs_only_on_request():
+    assert [request_options(sampling)["logprobs"] for sampling in ({}, {"logprobs": False}, {"logprobs": True})] == [
         None,
         None,
         0,
@@ -154,14 +157,15 @@ def test_the_engine_is_asked_for_log_probs_only_if_the_caller_is():
         ("/x/runs/sft/global_step_4/huggingface", "sft_step4"),
         ("/cache/models/smollm2-135m", "smollm2-135m"),
         ("Qwen/Qwen2.5-3B-Instruct", "Qwen2.5-3B-Instruct"),
+        ("python:my_package.policies:greedy", "greedy"),
     ],
 )
-def test_a_model_has_a_short_name(model, name):
+def test_a_model_has_a_short_name_for_folders(model, name):
     assert model_name(model) == name
 
 
 def composed(folder: Path, **evaluation) -> DictConfig:
-    """A recipe as Hydra composes it, with a model that reads 128 tokens."""
+    """Return a recipe as Hydra composes it, with a model that has a context of 128 tokens."""
     model = folder / "model"
     model.mkdir(exist_ok=True)
     (model / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 128}))
@@ -180,17 +184,17 @@ def composed(folder: Path, **evaluation) -> DictConfig:
     )
 
 
-def test_an_evaluation_knows_what_is_to_be_played(tmp_path):
-    job = prepare_evaluation(composed(tmp_path, samples=3, max_tasks=2))
-    assert (len(job.slots), job.planned, job.model) == (6, 6, str(tmp_path / "model"))
+def test_an_evaluation_plans_every_sample_of_the_tasks(tmp_path):
+    evaluation = prepare_evaluation(composed(tmp_path, samples=3, max_tasks=2))
+    assert (len(evaluation.pending), evaluation.planned, evaluation.model) == (6, 6, str(tmp_path / "model"))
 
 
-def test_an_evaluation_may_grow_in_its_folder(tmp_path):
+def test_more_samples_are_allowed_in_the_same_folder(tmp_path):
     prepare_evaluation(composed(tmp_path, samples=1))
     assert prepare_evaluation(composed(tmp_path, samples=2, concurrency=1)).folder == tmp_path / "out"
 
 
-def test_a_folder_keeps_to_one_evaluation(tmp_path):
+def test_another_evaluation_in_the_same_folder_raises_config_error(tmp_path):
     prepare_evaluation(composed(tmp_path, temperature=1.0))
     with pytest.raises(ConfigError, match=r"holds another evaluation: evaluation\.temperature was 1\.0, is now 0\.5"):
         prepare_evaluation(composed(tmp_path, temperature=0.5))
@@ -199,17 +203,17 @@ def test_a_folder_keeps_to_one_evaluation(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("samples", 0, "evaluation.samples must be >= 1"),
-        ("temperature", -1, "evaluation.temperature must be >= 0"),
-        ("top_p", 0, "evaluation.top_p must be above 0"),
+        ("samples", 0, "evaluation.samples=0 is not allowed. Allowed: a whole number >= 1"),
+        ("temperature", -1, "evaluation.temperature=-1 is not allowed. Allowed: a number >= 0"),
+        ("top_p", 0, "evaluation.top_p=0 is not allowed. Allowed: a number above 0 and at most 1"),
         ("purpose", "train", "evaluation.purpose='train' is not allowed. Allowed: evaluation, collection"),
         ("sample", 2, "Did you mean 'samples'"),
         ("tasks", "tset", "Did you mean 'test'"),
-        ("compare_with", "runs/never_was", "evaluation.compare_with='runs/never_was' is no folder"),
+        ("compare_with", "runs/never_was", "evaluation.compare_with='runs/never_was' is not the folder"),
         ("output_dir", "???", "lacks a value for evaluation.output_dir"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, setting, value, message):
+def test_invalid_settings_raise_config_error_before_a_folder_is_made(tmp_path, setting, value, message):
     with pytest.raises(ConfigError, match=message):
         prepare_evaluation(composed(tmp_path, **{setting: value}))
     assert not (tmp_path / "out").exists()
@@ -218,7 +222,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, se
 @pytest.mark.parametrize(
     ("section", "key", "value", "message"),
     [
-        ("engine", "device", "gpu", r"engine\.device='gpu' is not known\. Allowed: cuda, cpu\."),
+        ("engine", "device", "gpu", r"engine\.device='gpu' is not allowed\. Allowed: cuda, cpu\."),
         (
             "data",
             "max_response_length",
@@ -227,7 +231,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, se
         ),
     ],
 )
-def test_what_machine_or_model_cannot_do_is_refused_before_anything_is_written(tmp_path, section, key, value, message):
+def test_unsupported_devices_and_lengths_raise_config_error(tmp_path, section, key, value, message):
     config = composed(tmp_path)
     config[section][key] = value
     with pytest.raises(ConfigError, match=message):
@@ -235,13 +239,69 @@ def test_what_machine_or_model_cannot_do_is_refused_before_anything_is_written(t
     assert not (tmp_path / "out").exists()
 
 
-def test_a_recipe_for_another_machine_names_what_to_do():
+def test_a_recipe_for_other_hardware_raises_config_error_with_a_remedy():
     here, elsewhere = ("cpu", "cuda") if use_cpu_device() else ("cuda", "cpu")
     check_device(here)
     with pytest.raises(ConfigError, match=rf"^engine\.device='{elsewhere}': .* engine\.device={here}"):
         check_device(elsewhere)
 
 
-def test_samples_that_would_all_be_the_same_are_refused(tmp_path):
+def test_several_samples_at_temperature_0_raise_config_error(tmp_path):
     with pytest.raises(ConfigError, match="would play the same episode again"):
         prepare_evaluation(composed(tmp_path, samples=2, temperature=0))
+
+
+def trained_run(folder: Path, **changes) -> Path:
+    """Return the checkpoint of a run that was trained with the settings of `composed`, except for `changes`."""
+    model = folder / "run" / "global_step_5" / "huggingface"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 128}))
+    (model / "model.safetensors").touch()
+    settings = {
+        "env.name": "guess_number",
+        "env.options": {},
+        "agent": {"name": "react", "options": {}, "context": {"keep": "all"}},
+        "horizon.max_turns": [2, 3],
+        "episode.max_tokens_per_turn": 8,
+        "data.max_prompt_length": 64,
+        "data.max_response_length": 64,
+    }
+    (folder / "run" / "run.json").write_text(json.dumps(settings | changes))
+    return folder / "run"
+
+
+def test_an_evaluation_with_the_settings_of_training_has_no_differences(tmp_path):
+    config = composed(tmp_path)
+    config.model.path = str(trained_run(tmp_path))
+    evaluation = prepare_evaluation(config)
+    assert evaluation.training_run == tmp_path / "run"
+    assert evaluation.training_differences == []
+
+
+def test_settings_that_differ_from_training_are_reported_with_both_values(tmp_path):
+    agent = {"name": "act", "options": {"instructions": False}, "context": {"keep": "all"}}
+    config = composed(tmp_path)
+    config.model.path = str(trained_run(tmp_path, agent=agent, **{"horizon.max_turns": [2, 4]}))
+    evaluation = prepare_evaluation(config)
+    assert evaluation.training_differences == [
+        TrainingDifference("agent.name", "act", "react"),
+        TrainingDifference("agent.options.instructions", False, None),
+        TrainingDifference("horizon.eval_max_turns", 4, 3),
+    ]
+    console = Console(file=StringIO(), width=120)
+    console.print(differences_table(evaluation.training_differences, tmp_path / "run"))
+    shown = console.file.getvalue()
+    assert "trained with other settings" in shown
+    assert ["agent.name", "'act'", "'react'"] in [line.split() for line in shown.splitlines()]
+
+
+def test_options_of_another_environment_are_not_compared(tmp_path):
+    config = composed(tmp_path)
+    config.model.path = str(trained_run(tmp_path, **{"env.name": "textcraft", "env.options": {"depth": 2}}))
+    differences = prepare_evaluation(config).training_differences
+    assert differences == [TrainingDifference("env.name", "textcraft", "guess_number")]
+
+
+def test_a_model_outside_a_run_has_no_training_settings(tmp_path):
+    evaluation = prepare_evaluation(composed(tmp_path))
+    assert (evaluation.training_run, evaluation.training_differences) == (None, [])

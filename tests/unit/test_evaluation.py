@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.loop import episode_seed, pending
+from verl_agent.evaluation.loop import episode_seed, pending_episodes
 from verl_agent.evaluation.report import comparison_table, results_table, write_report
 from verl_agent.evaluation.results import ALL, compare, final_records, success_estimate, summarize
 from verl_agent.evaluation.statistics import mean_over_tasks, wilson_interval
@@ -115,7 +115,7 @@ ITEMS = [TaskItem("talk", "a"), TaskItem("talk", "b")]
 
 
 def pending_ids(records: list[EpisodeRecord], samples: int = 2) -> list[tuple[str, int]]:
-    return [(slot.item.id, slot.sample) for slot in pending(ITEMS, samples, records)]
+    return [(one.item.id, one.sample) for one in pending_episodes(ITEMS, samples, records)]
 
 
 def test_the_first_samples_of_all_tasks_precede_the_second():

@@ -221,7 +221,7 @@ def test_dpo_rejects_records_of_another_environment(tmp_path):
 def test_an_evaluation_recipe_fits_its_environment(path):
     config = recipe(path, "model.path=some/model")
     settings = evaluation_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
-    env = settings.agent.env
+    env = settings.run.env
     make_env(env.name, env.options)
     with chdir(ROOT):
         assert select_tasks(env.name, settings.evaluation.tasks, env.options)

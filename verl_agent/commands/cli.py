@@ -35,7 +35,8 @@ RECIPE_COMMANDS = (
         "eval",
         "evaluate",
         "eval_cpu",
-        "Evaluate a model on held-out tasks; model.path is a run, a checkpoint, a folder, a hub id or oracle.",
+        "Evaluate a policy on held-out tasks; model.path is a run, a checkpoint, a folder, a hub id, oracle, random or "
+        "python:MODULE:NAME.",
     ),
 )
 """Commands that run a recipe: name, module, example recipe, help."""

@@ -39,7 +39,10 @@ RENAMED = {
 """Present name of each key that had another name in an earlier version."""
 UNUSED = "reward."
 """Section of verl for reward models, which this package does not use."""
-MODEL_HINT = "model.path=DIR names a run, a checkpoint or a model's folder; or give a hub id, smollm2-135m, or oracle."
+MODEL_HINT = (
+    "model.path=DIR names a run, a checkpoint or a model's folder; or give a hub id, smollm2-135m, oracle, random, or "
+    "python:MODULE:NAME."
+)
 EACH_EPOCH = "after_each_epoch"
 """Value of verl's SFT trainer for `FREQUENCIES`, besides numbers."""
 SEVERAL_TYPES = ("horizon.steps_per_stage", "algorithm.rollout_correction.rollout_is_threshold")

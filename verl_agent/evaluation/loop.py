@@ -1,7 +1,4 @@
-"""Play every task of an evaluation, several episodes at once, and record each as it ends.
-
-Knows neither model nor engine: a policy is made for each try from a seed.
-"""
+"""Concurrent loop of an evaluation: plays pending episodes and records each attempt as it ends."""
 
 import asyncio
 import hashlib
@@ -18,17 +15,17 @@ from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_epis
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, TaskItem
 
-ONLY_FAULTS = 20
-"""Episodes that may fail one after the other, from the first on, before an evaluation is given up."""
+MAX_INITIAL_ERRORS = 20
+"""Number of environment errors, without one valid episode, after which an evaluation stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedEpisode:
-    """One episode to be played.
+    """Episode of an evaluation that is not played yet.
 
     Attributes:
-        item: its task.
-        sample: number of this sample of the task, from 0.
+        item: task of the episode.
+        sample: index among the samples of the task, from 0.
     """
 
     item: TaskItem
@@ -37,19 +34,19 @@ class PlannedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSetup:
-    """What all episodes of an evaluation share.
+    """Values that all episodes of an evaluation share.
 
     Attributes:
-        new_env: makes a fresh session.
-        new_agent: makes the agent of one try.
-        new_policy: makes the policy of one try from the task and the episode's seed.
-        limits: turns, seconds and retries.
-        tasks: selection that the items are from, for the record.
-        model: the policy's name, for the record.
-        seed: of the whole evaluation.
-        concurrency: episodes at once, >= 1.
-        max_env_error_rate: share of the episodes, 0 to 1, whose environment may fail.
-        purpose: what they are played for, for the record.
+        new_env: factory of sessions.
+        new_agent: factory of the agent of one attempt.
+        new_policy: factory of the policy of one attempt, from the task and the episode's seed.
+        limits: limits of turns, seconds and retries.
+        tasks: `evaluation.tasks`, for the record.
+        model: name of the policy, for the record.
+        seed: seed of the whole evaluation.
+        concurrency: number of episodes played at once, >= 1.
+        max_env_error_rate: largest allowed share of episodes with environment errors, 0 to 1.
+        purpose: purpose of the episodes, for the record.
     """
 
     new_env: Callable[[], Session]
@@ -64,41 +61,41 @@ class EvaluationSetup:
     purpose: Purpose = "evaluation"
 
 
-def pending(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
-    """What is still to be played: all but the sound episodes on record; a failed environment gets a new chance.
+def pending_episodes(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
+    """Return the episodes without a valid record; episodes with environment errors are pending again.
 
-    The first sample of every task comes before the second of any, so that a run that is stopped has seen most tasks.
+    The first samples of all tasks come before the second ones, so that an interrupted evaluation covers most tasks.
     """
     final = [record for record in final_records(records) if to_episode(record).valid]
     done = {(record["task"], record["sample"]) for record in final}
-    slots = [PlannedEpisode(item, sample) for sample in range(samples) for item in items]
-    return [slot for slot in slots if (slot.item.id, slot.sample) not in done]
+    planned = [PlannedEpisode(item, sample) for sample in range(samples) for item in items]
+    return [one for one in planned if (one.item.id, one.sample) not in done]
 
 
 def episode_seed(seed: int, task: str, sample: int) -> int:
-    """Seed of one episode, 32 bits; it depends on nothing else that is played."""
+    """Return the seed of one episode, 32 bits, independent of all other episodes."""
     return int.from_bytes(hashlib.sha256(f"{seed} {task} {sample}".encode()).digest()[:4])
 
 
 async def play_all(
-    slots: Sequence[PlannedEpisode],
+    planned: Sequence[PlannedEpisode],
     setup: EvaluationSetup,
     writer: EpisodeWriter,
     on_episode: Callable[[Episode], None],
 ) -> None:
-    """Play all slots; each episode is on disk before the next one starts in its place.
+    """Play episodes concurrently; each is on disk before its worker starts the next one.
 
     Args:
-        slots: what to play.
-        setup: how.
-        writer: takes every try.
-        on_episode: told of each episode's last try.
+        planned: episodes to play.
+        setup: shared values.
+        writer: writer of the records; it gets every attempt.
+        on_episode: called with the last attempt of each episode.
 
     Raises:
-        EnvErrorLimitError: more environments failed than allowed, or nothing but failures came at first.
+        EnvErrorLimitError: the rate of environment errors exceeds the limit, or the first episodes all failed.
     """
-    waiting, faults = iter(slots), _Faults(len(slots), setup.max_env_error_rate)
-    workers = [asyncio.create_task(_work(waiting, setup, writer, faults, on_episode)) for _ in range(setup.concurrency)]
+    queue, errors = iter(planned), _ErrorCount(len(planned), setup.max_env_error_rate)
+    workers = [asyncio.create_task(_work(queue, setup, writer, errors, on_episode)) for _ in range(setup.concurrency)]
     try:
         await asyncio.gather(*workers)
     finally:
@@ -108,52 +105,52 @@ async def play_all(
 
 
 async def _work(
-    waiting: Iterator[PlannedEpisode],
+    queue: Iterator[PlannedEpisode],
     setup: EvaluationSetup,
     writer: EpisodeWriter,
-    faults: "_Faults",
+    errors: "_ErrorCount",
     on_episode: Callable[[Episode], None],
 ) -> None:
-    for slot in waiting:
-        episode = await _play(slot, setup, writer)
+    for planned in queue:
+        episode = await _play(planned, setup, writer)
         on_episode(episode)
-        faults.add(episode)
+        errors.add(episode)
 
 
-async def _play(slot: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
-    seed = episode_seed(setup.seed, slot.item.id, slot.sample)
-    tries = await play_until_valid(
-        slot.item, setup.new_env, setup.new_agent, lambda: setup.new_policy(slot.item, seed), setup.limits
+async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
+    item, seed = planned.item, episode_seed(setup.seed, planned.item.id, planned.sample)
+    attempts = await play_until_valid(
+        item, setup.new_env, setup.new_agent, lambda: setup.new_policy(item, seed), setup.limits
     )
-    for attempt, episode in enumerate(tries, start=1):
-        origin = EpisodeMeta(
+    for number, episode in enumerate(attempts, start=1):
+        meta = EpisodeMeta(
             purpose=setup.purpose,
             split=setup.tasks,
             step=0,
-            group=slot.item.id,
-            sample=slot.sample,
+            group=item.id,
+            sample=planned.sample,
             started_at=datetime.fromtimestamp(episode.started_at, UTC),
             seconds=episode.seconds,
-            attempt=attempt,
+            attempt=number,
             model=setup.model,
         )
-        writer.write(to_record(episode, origin))
-    return tries[-1]
+        writer.write(to_record(episode, meta))
+    return attempts[-1]
 
 
 @dataclass(slots=True)
-class _Faults:
+class _ErrorCount:
     planned: int
-    allowed_share: float
+    allowed_rate: float
     ended: int = 0
     failed: int = 0
 
     def add(self, episode: Episode) -> None:
         self.ended += 1
         self.failed += not episode.valid
-        hopeless = self.failed == self.ended == ONLY_FAULTS and self.allowed_share < 1
-        if hopeless or self.failed > self.allowed_share * self.planned:
+        hopeless = self.failed == self.ended == MAX_INITIAL_ERRORS and self.allowed_rate < 1
+        if hopeless or self.failed > self.allowed_rate * self.planned:
             raise EnvErrorLimitError(
                 f"{self.failed} of {self.ended} episodes failed in their environment, of {self.planned} planned; "
-                f"env.max_env_error_rate={self.allowed_share:g}. The last one: {episode.error}"
+                f"env.max_env_error_rate={self.allowed_rate:g}. The last error: {episode.error}"
             )

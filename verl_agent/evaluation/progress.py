@@ -1,4 +1,4 @@
-"""What a person sees while an evaluation plays: a bar in a terminal, a line now and then in a log."""
+"""Progress of an evaluation: a bar in a terminal, and about twenty plain lines elsewhere."""
 
 import time
 from datetime import timedelta
@@ -11,21 +11,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from verl_agent.types import Episode
 
 LINES = 20
-"""Lines that a log gets, about."""
+"""Approximate number of plain lines."""
 
 
 class EvaluationProgress:
-    """Counts episodes as they end. Use it as a context manager.
+    """Counter of ended episodes that shows itself. Use it as a context manager.
 
     Args:
-        console: where to show it.
-        total: episodes of the whole evaluation.
-        done: how many of them were played earlier.
+        console: output console.
+        total: number of episodes of the whole evaluation.
+        done: number of episodes played by earlier starts.
     """
 
     def __init__(self, console: Console, total: int, done: int = 0) -> None:
         self.console, self.total = console, total
-        self.played = self.solved = self.faults = 0
+        self.played = self.solved = self.errors = 0
         self._done_before, self._started = done, time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -36,27 +36,27 @@ class EvaluationProgress:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
-            redirect_stdout=False,  # what libraries print belongs into the log
+            redirect_stdout=False,  # output of libraries belongs in the log
             redirect_stderr=False,
         )
         self._task = self._bar.add_task("playing", total=total, completed=done)
 
     def __enter__(self) -> Self:
-        """Start to draw, if there is a terminal."""
+        """Start the bar if the console is a terminal."""
         if self.console.is_terminal:
             self._bar.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Leave the last state on the screen."""
+        """Stop the bar and leave its last state on the screen."""
         if self.console.is_terminal:
             self._bar.stop()
 
     def add(self, episode: Episode) -> None:
-        """Count one episode, the last try of it."""
+        """Count the last attempt of one episode."""
         self.played += 1
         self.solved += episode.success
-        self.faults += not episode.valid
+        self.errors += not episode.valid
         self._bar.update(self._task, advance=1, description=self.state)
         if not self.console.is_terminal and (self.played % max(1, self.total // LINES) == 0 or not self._left):
             left = timedelta(seconds=round(self._left * (time.monotonic() - self._started) / self.played))
@@ -65,10 +65,10 @@ class EvaluationProgress:
 
     @property
     def state(self) -> str:
-        """Success of this run's sound episodes so far."""
-        valid = self.played - self.faults
+        """Success rate of the valid episodes of this start, and the number of environment errors."""
+        valid = self.played - self.errors
         rate = f"success {self.solved / valid:.1%}" if valid else "success -"
-        return f"{rate}, {self.faults} faults" if self.faults else rate
+        return f"{rate}, {self.errors} environment errors" if self.errors else rate
 
     @property
     def _left(self) -> int:

@@ -1,103 +1,86 @@
-"""The sections of an evaluation, typed and checked before anything starts."""
+"""Sections of an evaluation recipe."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_agent.config.settings import RunSettings, run_settings
 from verl_agent.errors import ConfigError
-from verl_agent.sections import section
+from verl_agent.sections import STRICT, section
+
+Count = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class LengthSettings:
-    """Section `data` of an evaluation, under the names that training has.
+    """Section `data` of an evaluation, with the names that training uses.
 
     Attributes:
-        max_prompt_length: tokens before the first reply.
-        max_response_length: tokens after it, replies and observations together.
+        max_prompt_length: token limit of the prompt.
+        max_response_length: token limit of all replies and observations after the prompt.
         apply_chat_template_kwargs: keyword arguments of the chat template.
     """
 
-    max_prompt_length: int
-    max_response_length: int
-    apply_chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("max_prompt_length", "max_response_length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"data.{name} must be >= 1 token, got {getattr(self, name)}.")
+    max_prompt_length: Count
+    max_response_length: Count
+    apply_chat_template_kwargs: Mapping[str, Any] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class EngineSettings:
-    """Section `engine` of an evaluation: how vLLM serves the model.
+    """Section `engine` of an evaluation: options of vLLM, which serves the model.
 
     Attributes:
-        device: `cuda` or `cpu`: what the recipe is sized for. vLLM itself uses what it was built for.
-        dtype: type of the weights, as vLLM names it; `auto` is that of the checkpoint.
-        enforce_eager: do without compilation and CUDA graphs: starts sooner, decodes slower.
-        max_num_seqs: sequences decoded at once.
-        tensor_parallel_size: GPUs that share the model.
-        gpu_memory_utilization: share of a GPU's memory, 0 to 1; on a CPU VLLM_CPU_KVCACHE_SPACE counts instead.
-        block_size: tokens in a block of the cache, of which whole ones are reused between turns; null is vLLM's choice.
+        device: device that the recipe is sized for. vLLM itself uses the device that it was built for.
+        dtype: type of the weights, as vLLM names it; `auto` is the type of the checkpoint.
+        enforce_eager: disables compilation and CUDA graphs; vLLM then starts sooner and decodes slower.
+        max_num_seqs: most sequences that are decoded at once.
+        tensor_parallel_size: number of GPUs that share the model.
+        gpu_memory_utilization: share of a GPU's memory, above 0, up to 1; on a CPU VLLM_CPU_KVCACHE_SPACE is used.
+        block_size: tokens in a block of the KV cache, the unit of prefix caching; null is vLLM's choice.
     """
 
-    device: str = "cuda"
+    device: Literal["cuda", "cpu"] = "cuda"
     dtype: str = "auto"
     enforce_eager: bool = False
-    max_num_seqs: int = 128
-    tensor_parallel_size: int = 1
-    gpu_memory_utilization: float = 0.9
-    block_size: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "tensor_parallel_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"engine.{name} must be >= 1, got {getattr(self, name)}.")
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ConfigError(f"engine.gpu_memory_utilization must be in 0 to 1, got {self.gpu_memory_utilization}.")
+    max_num_seqs: Count = 128
+    tensor_parallel_size: Count = 1
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    block_size: Count | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class EvaluationSettings:
     """Section `evaluation`.
 
     Attributes:
-        tasks: a split of the environment, or a file with one task id a line.
-        max_tasks: play the first so many of them; null for all.
-        samples: episodes of each task.
-        temperature: of sampling; 0 takes the likeliest token.
-        top_p: share of the probability mass that is sampled from, above 0, up to 1.
-        seed: of sampling; each episode and turn derives its own.
-        concurrency: episodes played at once.
+        tasks: split of the environment, or path of a file with one task id per line.
+        max_tasks: number of tasks to play, from the first on; null for all.
+        samples: episodes per task.
+        temperature: sampling temperature; 0 takes the most likely token.
+        top_p: probability mass that is sampled from, above 0, up to 1.
+        seed: seed of sampling; the seed of each episode and turn is derived from it.
+        concurrency: episodes that are played at once.
         output_dir: folder of results and records; null for a new one in runs/eval.
-        compare_with: output folder of an earlier evaluation to compare with, task by task, or null.
-        purpose: what the records say that they are for: `evaluation`, or `collection` of episodes to learn from.
+        compare_with: output folder of an earlier evaluation to compare with by task, or null.
+        purpose: purpose in the records: `evaluation`, or `collection` of episodes to learn from.
     """
 
     tasks: str = "test"
-    max_tasks: int | None = None
-    samples: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
+    max_tasks: Count | None = None
+    samples: Count = 1
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     seed: int = 1
-    concurrency: int = 128
+    concurrency: Count = 128
     output_dir: str | None = None
     compare_with: str | None = None
-    purpose: str = "evaluation"
+    purpose: Literal["evaluation", "collection"] = "evaluation"
 
     def __post_init__(self) -> None:
-        if self.purpose not in ("evaluation", "collection"):
-            raise ConfigError(f"evaluation.purpose={self.purpose!r} is not allowed. Allowed: evaluation, collection.")
-        for name in ("samples", "concurrency", "max_tasks"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"evaluation.{name} must be >= 1, got {value}.")
-        if self.temperature < 0:
-            raise ConfigError(f"evaluation.temperature must be >= 0, got {self.temperature}.")
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"evaluation.top_p must be above 0 and at most 1, got {self.top_p}.")
         if self.temperature == 0 and self.samples > 1:
             raise ConfigError(
                 f"evaluation.samples={self.samples} with temperature 0 would play the same episode again. "
@@ -105,35 +88,42 @@ class EvaluationSettings:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@plain_dataclass(frozen=True, slots=True)
 class EvaluationConfig:
-    """All sections of an evaluation."""
+    """All sections of an evaluation.
 
-    agent: RunSettings
+    Attributes:
+        run: sections that training has, too.
+        data: section `data`.
+        engine: section `engine`.
+        evaluation: section `evaluation`.
+    """
+
+    run: RunSettings
     data: LengthSettings
     engine: EngineSettings
     evaluation: EvaluationSettings
 
 
 def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
-    """The sections of a whole, resolved evaluation config.
+    """Build the sections of a whole, resolved evaluation config.
 
     Raises:
-        ConfigError: see `section`; or a turn's token budget exceeds the episode's.
+        ConfigError: a section is missing, `section` rejects one, or a turn's token budget exceeds the episode's.
     """
     for name in ("data", "engine", "evaluation"):
         if not isinstance(config.get(name), Mapping):
             raise ConfigError(f"the config has no section {name!r}. Start from an evaluation recipe in recipes/.")
-    agent, data = run_settings(config), section("data", LengthSettings, config["data"])
-    if agent.env.hosts.where == "ray":
+    run, data = run_settings(config), section("data", LengthSettings, config["data"])
+    if run.env.hosts.where == "ray":
         raise ConfigError("env.hosts.where='ray' is for training. Allowed in an evaluation: auto, local, inline.")
-    turn = agent.episode.max_tokens_per_turn
+    turn = run.episode.max_tokens_per_turn
     if turn > data.max_response_length:
         raise ConfigError(
             f"episode.max_tokens_per_turn={turn} exceeds data.max_response_length={data.max_response_length}."
         )
     return EvaluationConfig(
-        agent,
+        run,
         data,
         section("engine", EngineSettings, config["engine"]),
         section("evaluation", EvaluationSettings, config["evaluation"]),

@@ -1,4 +1,4 @@
-"""vLLM in a process of its own behind the one call that a policy makes; serves evaluation, trains nothing."""
+"""vLLM engine of an evaluation, in a process of its own."""
 
 import os
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from verl_agent.evaluation.settings import EngineSettings
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One reply in tokens.
+    """One generated reply.
 
     Attributes:
-        token_ids: what the model wrote, with its end-of-turn token.
-        log_probs: one for each of them, if they were asked for.
-        extra_fields: empty; part of what `EnginePolicy` reads.
-        stop_reason: why vLLM stopped.
+        token_ids: generated ids, end-of-turn token included.
+        log_probs: log-probability of each id; None if they were not requested.
+        extra_fields: always empty; `EnginePolicy` reads it.
+        stop_reason: vLLM's reason for the end of the reply.
     """
 
     token_ids: list[int]
@@ -28,29 +28,29 @@ class Generation:
 
 
 def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of vLLM's SamplingParams for one reply.
+    """Return keyword arguments of vLLM's SamplingParams for one reply.
 
     Args:
-        sampling_params: the same, but for `logprobs`, which is true or false.
+        sampling_params: the same keyword arguments, with `logprobs` as true or false.
     """
     return {**sampling_params, "logprobs": 0 if sampling_params.get("logprobs") else None}
 
 
 class VllmEngine:
-    """A `TokenEngine` on vLLM's asynchronous engine. Create it inside a running event loop, and close it.
+    """`TokenEngine` on vLLM's asynchronous engine. Create it inside a running event loop, and close it.
 
     Args:
-        model: a model folder or hub id.
+        model: folder or hub id of the model.
         settings: section `engine`.
-        context: tokens that an episode may have, prompt included.
-        seed: of requests that bring none.
+        context: token limit of an episode, prompt included.
+        seed: seed of requests without one.
 
     Raises:
         ConfigError: vLLM is not installed.
     """
 
     def __init__(self, model: str, settings: EngineSettings, context: int, seed: int = 0) -> None:
-        # The engine's process must not be forked from one that has threads and may have touched a GPU.
+        # The engine's process must not be forked from a process that has threads or has used a GPU.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         try:
@@ -76,8 +76,8 @@ class VllmEngine:
         """Generate one reply.
 
         Args:
-            request_id: of the episode.
-            prompt_ids: everything said so far.
+            request_id: id of the episode.
+            prompt_ids: ids of the conversation so far.
             sampling_params: see `request_options`.
         """
         from vllm import SamplingParams
@@ -97,13 +97,13 @@ class VllmEngine:
         return Generation(ids, log_probs, {}, completion.finish_reason)
 
     def close(self) -> None:
-        """End the engine's process. May be called more than once."""
+        """Stop the engine's process. May be called more than once."""
         self._engine.shutdown()
 
     def __enter__(self) -> Self:
-        """The engine itself."""
+        """Return the engine itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close it."""
+        """Close the engine."""
         self.close()

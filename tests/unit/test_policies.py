@@ -1,0 +1,137 @@
+"""Test evaluations of the oracle, of random actions and of Python code, which need neither a model nor an engine."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from tests.support.fakes import talk_class
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.job import Evaluation, prepare_evaluation
+from verl_agent.evaluation.policies import demonstrated_actions
+from verl_agent.evaluation.run import play_pending
+from verl_agent.rollout.function_policy import FunctionPolicy, load_policy
+from verl_agent.types import Message, Reply
+
+MESSAGES: list[Message] = [{"role": "user", "content": "Guess."}]
+NOT_CALLABLE = 7
+
+
+def five(messages: list[Message]) -> str:
+    """Return the same guess in every turn."""
+    return "Action: 5"
+
+
+async def async_five(messages: list[Message]) -> Reply:
+    return Reply("Action: 5", tokens=3)
+
+
+class Counter:
+    """Policy that guesses 1, 2, 3, ...; every episode needs an instance of its own."""
+
+    def __init__(self) -> None:
+        self.guess = 0
+
+    def reply(self, messages: Sequence[Message]) -> str:
+        self.guess += 1
+        return f"Action: {self.guess}"
+
+
+class WithoutReply:
+    """Class that is no policy."""
+
+
+def no_text(messages: list[Message]) -> int:
+    return len(messages)
+
+
+def evaluated(folder: Path, model: str, **evaluation) -> Evaluation:
+    """Play an evaluation of GuessNumber to its end."""
+    config = {
+        "env": {"name": "guess_number", "hosts": {"where": "inline"}},
+        "horizon": {"max_turns": [7]},
+        "episode": {"max_tokens_per_turn": 8},
+        "agent": {"name": "act"},
+        "data": {"max_prompt_length": 64, "max_response_length": 64},
+        "model": {"path": model},
+        "engine": {},
+        "evaluation": {"output_dir": str(folder), "max_tasks": 4, **evaluation},
+    }
+    prepared = prepare_evaluation(OmegaConf.create(config))
+    asyncio.run(play_pending(prepared, Console(quiet=True)))
+    return prepared
+
+
+def test_the_oracle_solves_every_task(tmp_path):
+    evaluation = evaluated(tmp_path, "oracle", max_tasks=None)
+    records = evaluation.records()
+    assert {record["task"] for record in records} == {item.id for item in evaluation.items}
+    assert {(record["model"], record["success"]) for record in records} == {("oracle", True)}
+
+
+def test_random_actions_are_parsed_and_reproducible(tmp_path):
+    first, second = (
+        {
+            record["task"]: [turn["action"] for turn in record["turns"]]
+            for record in evaluated(tmp_path / name, "random").records()
+        }
+        for name in "ab"
+    )
+    assert first == second
+    assert len({tuple(actions) for actions in first.values()}) > 1
+    assert all(action is not None for actions in first.values() for action in actions)
+
+
+def test_random_actions_require_demonstrations():
+    env = talk_class()()
+    with pytest.raises(
+        ConfigError, match=r"model\.path='random' draws .* Talk has no oracle\. Use .*python:MODULE:NAME"
+    ):
+        demonstrated_actions(env, env.tasks("train"))
+
+
+@pytest.mark.parametrize("name", ["five", "async_five"])
+def test_a_function_is_played_and_recorded(tmp_path, name):
+    records = evaluated(tmp_path, f"python:{__name__}:{name}").records()
+    assert {turn["action"] for record in records for turn in record["turns"]} == {"5"}
+    assert {record["model"] for record in records} == {f"python:{__name__}:{name}"}
+
+
+def test_each_episode_gets_its_own_instance_of_a_class(tmp_path):
+    records = evaluated(tmp_path, f"python:{__name__}:Counter").records()
+    assert len(records) == 4
+    assert all(record["turns"][0]["action"] == "1" for record in records)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("python:module", r"module' is not allowed\. Allowed: python:MODULE:NAME, for example"),
+        ("python:no.such.module:reply", r"module 'no\.such\.module' does not import: No module named 'no'\. Install"),
+        (f"python:{__name__}:fiv", r"has no 'fiv'\. Did you mean 'five'\?"),
+        (f"python:{__name__}:NOT_CALLABLE", r"'NOT_CALLABLE' is of type int\. Allowed: a function of the messages"),
+        (f"python:{__name__}:WithoutReply", r"class 'WithoutReply' has no method `reply`"),
+    ],
+)
+def test_an_invalid_path_raises_config_error(path, message):
+    with pytest.raises(ConfigError, match=rf"^model\.path='python:.*{message}"):
+        load_policy(path)
+
+
+def test_an_invalid_path_is_reported_before_a_folder_is_made(tmp_path):
+    with pytest.raises(ConfigError, match="has no 'missing'"):
+        evaluated(tmp_path / "out", f"python:{__name__}:missing")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_reply_of_another_type_raises_config_error():
+    with pytest.raises(ConfigError, match=r"no_text returned 1 of type int\. Allowed: the text of the reply"):
+        asyncio.run(FunctionPolicy(no_text).reply(MESSAGES))
+
+
+def test_a_policy_that_is_not_callable_raises_config_error():
+    with pytest.raises(ConfigError, match=r"a policy=7 is not callable"):
+        FunctionPolicy(NOT_CALLABLE)  # type: ignore[arg-type]

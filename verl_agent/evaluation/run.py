@@ -1,0 +1,95 @@
+"""Run of an evaluation: play the pending episodes, then show and write the results."""
+
+import asyncio
+import os
+from dataclasses import asdict
+from functools import partial
+
+from rich.console import Console
+
+from verl_agent.agents.registry import make_agent
+from verl_agent.envs.hosts.local import local_pool
+from verl_agent.envs.registry import make_env
+from verl_agent.envs.session import PooledEnv
+from verl_agent.evaluation.job import RECORDS, REPORT, Evaluation, model_name
+from verl_agent.evaluation.loop import EvaluationSetup, play_all
+from verl_agent.evaluation.policies import start_policies
+from verl_agent.evaluation.progress import EvaluationProgress
+from verl_agent.evaluation.report import comparison_table, results_table, write_report
+from verl_agent.evaluation.results import compare, summarize
+from verl_agent.evaluation.training_differences import differences_table
+from verl_agent.preflight.rl import worker_environment
+from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.runs.processes import ending_all_children
+from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.record_files import EpisodeWriter
+
+
+def run_evaluation(evaluation: Evaluation, console: Console) -> None:
+    """Play the pending episodes and end all child processes; warn first if the model was trained differently."""
+    if evaluation.training_run is not None and evaluation.training_differences:
+        console.print(differences_table(evaluation.training_differences, evaluation.training_run))
+    if evaluation.pending:
+        os.environ |= worker_environment(evaluation.folder)
+        with ending_all_children():
+            asyncio.run(play_pending(evaluation, console))
+
+
+async def play_pending(evaluation: Evaluation, console: Console) -> None:
+    """Start policies and session hosts, and play the pending episodes."""
+    config, pending = evaluation.config, evaluation.pending
+    settings = config.run.env
+    env = make_env(settings.name, settings.options)
+    console.print(f"starting {evaluation.model}; {len(pending)} episodes to play", markup=False, soft_wrap=True)
+    pool = local_pool(env, settings)
+    with (
+        start_policies(evaluation.model, config, evaluation.items) as new_policy,
+        EpisodeWriter(evaluation.folder / RECORDS) as writer,
+    ):
+        setup = EvaluationSetup(
+            new_env=lambda: PooledEnv(env, pool),
+            new_agent=partial(make_agent, config.run.agent, env.action_format),
+            new_policy=new_policy,
+            limits=EpisodeLimits(config.run.horizon.turns_for_evaluation(), None, settings.retries),
+            tasks=config.evaluation.tasks,
+            model=evaluation.model,
+            seed=config.evaluation.seed,
+            concurrency=config.evaluation.concurrency,
+            max_env_error_rate=settings.max_env_error_rate,
+            purpose=config.evaluation.purpose,
+        )
+        with EvaluationProgress(console, evaluation.planned, evaluation.planned - len(pending)) as progress:
+            try:
+                await play_all(pending, setup, writer, progress.add)
+            finally:
+                await pool.shutdown()
+
+
+def report(evaluation: Evaluation, console: Console) -> None:
+    """Show and write the results of the recorded episodes, if there are any."""
+    records = evaluation.records()
+    results = summarize(records)
+    if not results:
+        return
+    overall, config = results[-1], evaluation.config
+    played = overall.episodes + overall.env_errors
+    title = f"{config.run.env.name}, {config.evaluation.tasks}: {model_name(evaluation.model)}"
+    partial_title = f"{title} ({played} of {evaluation.planned} episodes)"
+    console.print(results_table(results, title if played == evaluation.planned else partial_title))
+    shared = {record["task"] for record in evaluation.baseline} & {record["task"] for record in records}
+    comparisons = compare(evaluation.baseline, records) if shared else []
+    if comparisons:
+        console.print(comparison_table(comparisons, str(config.evaluation.compare_with)))
+    facts = {
+        "provenance": asdict(Provenance.collect()),
+        "model": evaluation.model,
+        "seed": config.evaluation.seed,
+        "planned": evaluation.planned,
+        "played": played,
+        "training_run": str(evaluation.training_run) if evaluation.training_run else None,
+        "training_differences": [asdict(one) for one in evaluation.training_differences],
+        "config": evaluation.plain,
+    }
+    path = evaluation.folder / REPORT
+    write_report(path, facts, results, comparisons)
+    console.print(f"results: {path}\nepisodes: {evaluation.folder / RECORDS}", markup=False, soft_wrap=True)

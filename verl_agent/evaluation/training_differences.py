@@ -1,0 +1,119 @@
+"""Comparison of an evaluation's settings with those of the run that trained the model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from verl_agent.evaluation.settings import EvaluationConfig
+from verl_agent.runs.identity import SETTINGS_FILE, read_settings
+
+FREE = ("env.options", "agent.options", "data.apply_chat_template_kwargs")
+"""Keyword arguments, where a missing key differs from a given one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingDifference:
+    """A setting in which an evaluation differs from the run that trained its model.
+
+    Attributes:
+        key: dotted name of the setting.
+        trained: value in training; None if it was not set.
+        evaluated: value in the evaluation; None if it is not set.
+    """
+
+    key: str
+    trained: Any
+    evaluated: Any
+
+
+def run_of_model(model: str) -> Path | None:
+    """Return the folder of the run that a checkpoint lies in; None for a hub id or a folder outside a run."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return None
+    return next((one for one in (folder, *folder.resolve().parents[:4]) if (one / SETTINGS_FILE).is_file()), None)
+
+
+def training_differences(run: Path, config: EvaluationConfig) -> list[TrainingDifference]:
+    """Compare the settings of an evaluation with those recorded in the folder of a run.
+
+    Settings that the run did not record are not compared, and for a mixture neither are those of its environments.
+
+    Args:
+        run: folder of the run, with its `run.json`.
+        config: sections of the evaluation.
+    """
+    evaluated = compared_settings(config)
+    recorded = read_settings(run)
+    trained = {key: _select(recorded, key) for key in evaluated}
+    if trained["horizon.eval_max_turns"] is None:
+        stages = _select(recorded, "horizon.max_turns")
+        trained["horizon.eval_max_turns"] = max(stages) if isinstance(stages, list) and stages else stages
+    compared = list(evaluated)
+    if _select(recorded, "env.mixture"):
+        compared = [key for key in compared if key.startswith("data.")]
+    elif trained["env.name"] not in (None, evaluated["env.name"]):
+        compared.remove("env.options")  # options of another environment
+    return [
+        one for key in compared if trained[key] is not None for one in _differences(key, trained[key], evaluated[key])
+    ]
+
+
+def compared_settings(config: EvaluationConfig) -> dict[str, Any]:
+    """Return the settings that affect prompts, parsing of replies and limits of episodes, by dotted name."""
+    run, data = config.run, config.data
+    return {
+        "env.name": run.env.name,
+        "env.options": run.env.options,
+        "agent.name": run.agent.name,
+        "agent.options": run.agent.options,
+        "agent.context": run.agent.context,
+        "horizon.eval_max_turns": run.horizon.turns_for_evaluation(),
+        "episode.max_tokens_per_turn": run.episode.max_tokens_per_turn,
+        "episode.on_truncated_turn": run.episode.on_truncated_turn,
+        "data.max_prompt_length": data.max_prompt_length,
+        "data.max_response_length": data.max_response_length,
+        "data.apply_chat_template_kwargs": data.apply_chat_template_kwargs,
+    }
+
+
+def differences_table(differences: Sequence[TrainingDifference], run: Path) -> Table:
+    """Return a table with one row per difference."""
+    file = run / SETTINGS_FILE
+    table = Table(
+        title=f"[bold yellow]Warning:[/] the model was trained with other settings ({escape(str(file))})",
+        caption="Success may be lower than in training. Set these keys as in training if that is not intended.",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
+    table.title_justify = table.caption_justify = "left"
+    for heading in ("setting", "trained with", "evaluated with"):
+        table.add_column(heading, overflow="fold")
+    for one in differences:
+        table.add_row(escape(one.key), escape(repr(one.trained)), escape(repr(one.evaluated)))
+    return table
+
+
+def _select(settings: Mapping[str, Any], key: str) -> Any:
+    """Return a setting by its dotted name; None if it is missing."""
+    node: Any = settings
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _differences(key: str, trained: Any, evaluated: Any) -> Iterator[TrainingDifference]:
+    if not isinstance(trained, Mapping):
+        if trained != evaluated:
+            yield TrainingDifference(key, trained, evaluated)
+        return
+    names = trained.keys() | evaluated.keys() if key in FREE else trained.keys() & evaluated.keys()
+    for name in sorted(names):
+        if trained.get(name) != evaluated.get(name):
+            yield TrainingDifference(f"{key}.{name}", trained.get(name), evaluated.get(name))

@@ -1,0 +1,95 @@
+"""Policies of plain Python: a function from messages to the text of a reply, by reference or by dotted path."""
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.rollout.episode import Policy
+from verl_agent.types import Message, Reply
+
+ReplyFunction: TypeAlias = Callable[[list[Message]], str | Reply | Awaitable[str | Reply]]
+"""Function of the visible messages that returns the reply; sync or async."""
+PREFIX = "python:"
+"""Beginning of a `model.path` that names a function or a class."""
+EXAMPLE = "python:my_package.policies:reply"
+
+
+class FunctionPolicy:
+    """Policy that calls a function for each reply.
+
+    A sync function runs in a thread, so that other episodes continue. Several episodes may call it at the same time.
+
+    Args:
+        function: function of the messages that returns a text or a `Reply`, or an awaitable of one.
+        name: name of the function in error messages; None for its own.
+    """
+
+    def __init__(self, function: ReplyFunction, name: str | None = None) -> None:
+        if not callable(function):
+            raise ConfigError(
+                f"{name or 'a policy'}={function!r} is not callable. Allowed: a function of the messages that returns "
+                "the text of the reply."
+            )
+        self._function = function
+        self._name = name or getattr(function, "__qualname__", repr(function))
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        """See `Policy.reply`.
+
+        Raises:
+            ConfigError: the function returned neither a text nor a `Reply`.
+        """
+        answer: Any = await asyncio.to_thread(self._function, list(messages))
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, str):
+            return Reply(answer)
+        if isinstance(answer, Reply):
+            return answer
+        raise ConfigError(
+            f"{self._name} returned {answer!r:.100} of type {type(answer).__name__}. Allowed: the text of the reply "
+            "(str), or a verl_agent.types.Reply."
+        )
+
+
+def load_policy(path: str, key: str = "model.path") -> Callable[[], Policy]:
+    """Return a factory of policies for `python:MODULE:NAME`.
+
+    `NAME` is a function (see `FunctionPolicy`), or a class without constructor arguments whose `reply` method is such a
+    function. Each attempt at an episode gets an instance of its own.
+
+    Args:
+        path: the path, prefix included.
+        key: setting that holds the path, for messages.
+
+    Raises:
+        ConfigError: the path is malformed, the module does not import, or the name is missing or not callable.
+    """
+    module_name, _, name = path.removeprefix(PREFIX).partition(":")
+    if not path.startswith(PREFIX) or not module_name or not name:
+        raise ConfigError(f"{key}={path!r} is not allowed. Allowed: python:MODULE:NAME, for example {EXAMPLE}.")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{key}={path!r}: module {module_name!r} does not import: {error}. Install its package, or start the "
+            "command in the folder that contains it."
+        ) from error
+    found: Any = getattr(module, name, None)
+    if found is None:
+        names = [one for one in vars(module) if not one.startswith("_")]
+        raise ConfigError(f"{key}={path!r}: module {module_name!r} has no {name!r}. {did_you_mean(name, names)}")
+    if inspect.isclass(found):
+        if not callable(getattr(found, "reply", None)):
+            raise ConfigError(f"{key}={path!r}: class {name!r} has no method `reply`. Add `reply(self, messages)`.")
+        new_policy = cast(Callable[[], Policy], found)
+        return lambda: FunctionPolicy(new_policy().reply, path)
+    if not callable(found):
+        raise ConfigError(
+            f"{key}={path!r}: {name!r} is of type {type(found).__name__}. Allowed: a function of the messages, or a "
+            "class with a method `reply`."
+        )
+    return lambda: FunctionPolicy(found, path)
