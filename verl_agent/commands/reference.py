@@ -149,7 +149,7 @@ def _settings_classes() -> Iterator[str]:
         yield f"## `{key}`\n{introduction}\n\n| key | default | allowed | meaning |\n|---|---|---|---|"
         if kind is Window:
             yield _row("keep", "`all`", "all, last, summary", "messages that the model sees")
-        for field in fields(kind):  # type: ignore[arg-type]  # kind is a dataclass
+        for field in fields(kind):
             default = defaults.get(field.name, MISSING) if isinstance(defaults, dict) else MISSING
             if default is MISSING:
                 default = getattr(field.default, "default", field.default)  # pydantic's Field has a default of its own
