@@ -1,4 +1,4 @@
-"""The GPU recipe trains two steps of a small model on one GPU, and the engine has the trained weights."""
+"""Test that the GPU recipe trains two steps on one GPU, and that the engine has the trained weights."""
 
 import subprocess
 import sys
@@ -25,13 +25,13 @@ SMALL = [
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
 
-def test_two_steps_on_one_gpu(tmp_path: Path):
-    place = ["--config-dir", str(ROOT / "recipes/textcraft"), "--config-name", "grpo"]
+def test_two_training_steps_on_one_gpu(tmp_path: Path):
+    config = ["--config-dir", str(ROOT / "recipes/textcraft"), "--config-name", "grpo"]
     command = [
         sys.executable,
         "-m",
         "verl_agent.commands.train",
-        *place,
+        *config,
         *SMALL,
         f"trainer.default_local_dir={tmp_path}",
     ]

@@ -1,14 +1,12 @@
-"""A round of AgentEvol over two environments, killed while it plays the second: it goes on where it was.
+"""Tests of a round of AgentEvol over two environments that is killed in the second one and resumed.
 
-Minutes of work on two cores; the model is small and knows nothing, so that everything it plays is kept.
+Takes minutes on two cores. The model is small and random, so the round keeps all its episodes.
 """
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.models import write_byte_model
-from tests.verl.test_training import MARK, REPOSITORY, wait_for_end
+from tests.support.training_runs import command_line, run_environment, wait_for_end
 from verl_agent.evaluation.job import RECORDS
 from verl_agent.models.lora import has_adapters
 from verl_agent.models.resolve import resolve_checkpoint
@@ -65,7 +63,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @pytest.fixture(scope="module")
 def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the rounds, killed once and finished."""
+    """Folder of the rounds, after one kill and a resumed run to the end."""
     root = tmp_path_factory.mktemp("evolve")
     write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
     numbers = PLAY.replace("ENV", "guess_number").replace("OPTIONS", "{tolerant: true}")
@@ -77,47 +75,46 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("crafts", crafts.replace("HELD_OUT", "easy_test")),
     ):
         (root / f"{name}.yaml").write_text(text)
-    command = [sys.executable, "-m", "verl_agent.commands.evolve", "--config-dir", str(root), "--config-name", "evolve"]
-    environment = {**os.environ, MARK: str(root), "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}
+    command, environment = command_line("evolve", root, "evolve"), run_environment(root)
 
     first = subprocess.Popen(command, env=environment, cwd=root)
-    second, give_up = root / "rounds/round_1/explore/textcraft" / RECORDS, time.monotonic() + 1500
+    second, deadline = root / "rounds/round_1/explore/textcraft" / RECORDS, time.monotonic() + 1500
     while not (second.is_file() and second.stat().st_size):
-        assert first.poll() is None and time.monotonic() < give_up
+        assert first.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    wait_for_end(str(root))
-    assert "1/explore/0" in done(root) and "1/learn/0" not in done(root)
-    with (root / "said.txt").open("w") as said:
-        subprocess.run(command, env=environment, cwd=root, check=True, timeout=1500, stdout=said)
+    wait_for_end(root)
+    assert "1/explore/0" in done_stages(root) and "1/learn/0" not in done_stages(root)
+    with (root / "output.txt").open("w") as output:
+        subprocess.run(command, env=environment, cwd=root, check=True, timeout=1500, stdout=output)
     yield root / "rounds"
-    assert wait_for_end(str(root)) == []
+    assert wait_for_end(root) == []
 
 
-def done(root: Path) -> list[str]:
+def done_stages(root: Path) -> list[str]:
     return list(json.loads((root / "rounds/state.json").read_text())["done"])
 
 
-def explored(rounds: Path, env: str) -> list[EpisodeRecord]:
+def explored_records(rounds: Path, env: str) -> list[EpisodeRecord]:
     return list(read_records(rounds / "round_1/explore" / env / RECORDS))
 
 
 @pytest.mark.parametrize("env", ["guess_number", "textcraft"])
-def test_each_episode_is_played_once_before_or_after_the_kill(rounds, env):
-    played = Counter((record["task"], record["sample"]) for record in explored(rounds, env))
+def test_every_episode_is_played_once_before_or_after_the_kill(rounds, env):
+    played = Counter((record["task"], record["sample"]) for record in explored_records(rounds, env))
     assert len(played) == TASKS * SAMPLES and set(played.values()) == {1}
-    assert {record["purpose"] for record in explored(rounds, env)} == {"collection"}
+    assert {record["purpose"] for record in explored_records(rounds, env)} == {"collection"}
 
 
-def test_the_round_learns_from_both_environments_and_from_the_base_set(rounds):
-    assert done(rounds.parent) == sorted(["0/learn/0", "1/explore/0", "1/explore/1", "1/learn/0"])
-    said = " ".join((rounds.parent / "said.txt").read_text().split())
-    assert re.search(r"4 episodes of the oracle, \d+ recorded of guess_number, \d+ recorded of textcraft", said)
+def test_round_learns_from_both_environments_and_the_base_set(rounds):
+    assert done_stages(rounds.parent) == sorted(["0/learn/0", "1/explore/0", "1/explore/1", "1/learn/0"])
+    output = " ".join((rounds.parent / "output.txt").read_text().split())
+    assert re.search(r"4 episodes of the oracle, \d+ recorded of guess_number, \d+ recorded of textcraft", output)
     base, both = (read_settings(rounds / f"round_{number}/learn")["recorded episodes"] for number in (0, 1))
     assert base != both
 
 
-def test_policies_that_were_trained_with_adapters_are_whole_models(rounds):
+def test_policies_trained_with_adapters_are_complete_models(rounds):
     for number in (0, 1):
         assert not has_adapters(resolve_checkpoint(rounds / f"round_{number}/learn"))

@@ -1,6 +1,6 @@
-"""A real pretrained model learns on two CPU cores: hours of work, in pieces that can be stopped and resumed.
+"""Tests that a pretrained model learns on two CPU cores, in hours of work.
 
-The runs lie in `runs/long_*` of the repository, by commit, so that an interrupted test goes on where it was.
+The runs are in `runs/long_*` of the repository, by commit, so an interrupted test resumes.
 """
 
 import json
@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 
 def run(module: str, recipe: str, *overrides: str) -> None:
     folder, name = recipe.split("/")
-    place = ["--config-dir", str(ROOT / "recipes" / folder), "--config-name", name]
-    subprocess.run([sys.executable, "-m", module, *place, *overrides], cwd=ROOT, check=True)
+    config = ["--config-dir", str(ROOT / "recipes" / folder), "--config-name", name]
+    subprocess.run([sys.executable, "-m", module, *config, *overrides], cwd=ROOT, check=True)
 
 
 def commit() -> str:
@@ -30,13 +30,13 @@ def commit() -> str:
 
 
 def gain(folder: Path) -> Estimate:
-    """Success at the last less that at the first validation of a run, by task."""
-    found = validation_gain(read_records(folder / "episodes"))
-    assert found is not None
-    return found[2].difference
+    """Return the success rate of the last validation of a run minus that of the first, paired by task."""
+    comparison = validation_gain(read_records(folder / "episodes"))
+    assert comparison is not None
+    return comparison[2].difference
 
 
-def test_reinforcement_raises_success_on_held_out_goals():
+def test_grpo_after_sft_raises_success_on_held_out_goals():
     warm, folder = ROOT / f"runs/long_textcraft_sft_{commit()}", ROOT / f"runs/long_textcraft_{commit()}"
     run("verl_agent.commands.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={warm}")
     model = f"actor_rollout_ref.model.path={warm}"
@@ -47,41 +47,41 @@ def test_reinforcement_raises_success_on_held_out_goals():
     assert difference.mean >= 0.15
 
 
-def test_an_untouched_model_learns_without_a_warm_start():
+def test_grpo_without_sft_raises_success():
     folder = ROOT / f"runs/long_guess_number_{commit()}"
     run("verl_agent.commands.train", "guess_number/grpo_cpu", f"trainer.default_local_dir={folder}")
     assert gain(folder).low > 0
 
 
-def test_rounds_of_exploring_and_learning_raise_success():
+def test_rounds_of_agentevol_raise_success():
     folder = ROOT / f"runs/long_textcraft_evolve_{commit()}"
     run("verl_agent.commands.evolve", "textcraft/evolve_cpu", f"evolve.output_dir={folder}")
     rounds = json.loads((folder / "evolve.json").read_text())["rounds"]
-    success = [one["result"]["success"]["mean"] for one in rounds]
+    success = [result["result"]["success"]["mean"] for result in rounds]
     assert len(success) == 4
     assert success[-1] > success[0] + 0.1
     assert rounds[-1]["gain"]["difference"]["low"] > 0
 
 
-def test_preferences_among_its_own_episodes_raise_success():
-    at = ROOT / f"runs/long_textcraft_dpo_{commit()}"
-    run("verl_agent.commands.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={at}/sft")
+def test_dpo_on_own_episodes_raises_success():
+    root = ROOT / f"runs/long_textcraft_dpo_{commit()}"
+    run("verl_agent.commands.sft", "textcraft/sft_cpu", f"trainer.default_local_dir={root}/sft")
     run(
         "verl_agent.commands.evaluate",
         "textcraft/explore_cpu",
-        f"model.path={at}/sft",
-        f"evaluation.output_dir={at}/explore",
+        f"model.path={root}/sft",
+        f"evaluation.output_dir={root}/explore",
     )
-    learn = [f"model.path={at}/sft", f"preference.records={at}/explore", f"trainer.default_local_dir={at}/dpo"]
+    learn = [f"model.path={root}/sft", f"preference.records={root}/explore", f"trainer.default_local_dir={root}/dpo"]
     run("verl_agent.commands.dpo", "textcraft/dpo_cpu", *learn)
     for name in ("sft", "dpo"):
-        where = f"evaluation.output_dir={at}/{name}_eval"
+        output = f"evaluation.output_dir={root}/{name}_eval"
         run(
             "verl_agent.commands.evaluate",
             "textcraft/eval_cpu",
-            f"model.path={at}/{name}",
-            where,
+            f"model.path={root}/{name}",
+            output,
             "evaluation.samples=2",
         )
-    before, after = (list(read_records(at / f"{name}_eval/episodes.jsonl")) for name in ("sft", "dpo"))
+    before, after = (list(read_records(root / f"{name}_eval/episodes.jsonl")) for name in ("sft", "dpo"))
     assert compare(before, after)[-1].difference.low > 0

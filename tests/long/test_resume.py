@@ -1,13 +1,11 @@
-"""A mixture under GiGPO, with an adaptive horizon, killed in the middle: what follows is what would have followed.
+"""Tests that a killed run of a mixture with GiGPO and an adaptive horizon resumes as if it had not been killed.
 
-Minutes of work on two cores; the model is small and knows nothing.
+Takes minutes on two cores. The model is small and random.
 """
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.models import write_model
-from tests.verl.test_training import REPOSITORY, wait_for_end
+from tests.support.training_runs import command_line, last_step, run_environment, wait_for_end
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
 from verl_agent.trace.metrics_log import read_metrics
@@ -64,7 +62,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run that was killed once left behind."""
+    """Folder, metrics and records of a run that was killed once."""
 
     folder: Path
     killed_after: int
@@ -79,34 +77,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder, recipes = root / "run", root / "recipes"
     recipes.mkdir()
     recipes.joinpath("mixed.yaml").write_text(RECIPE)
-    command = [
-        sys.executable,
-        "-m",
-        "verl_agent.commands.train",
-        "--config-dir",
-        str(recipes),
-        "--config-name",
-        "mixed",
-    ]
-    command += [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
-    environment = {
-        **os.environ,
-        "VERL_AGENT_TEST_RUN": str(root),
-        "PYTHONPATH": str(REPOSITORY),
-        "VERL_PLATFORM": "cpu",
-    }
+    overrides = [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
+    command, environment = command_line("train", recipes, "mixed", *overrides), run_environment(root)
 
     first = subprocess.Popen(command, env=environment)
-    tracker, give_up = folder / "latest_checkpointed_iteration.txt", time.monotonic() + 1500
-    while not (tracker.is_file() and int(tracker.read_text() or 0) >= 2):
-        assert first.poll() is None and time.monotonic() < give_up
+    deadline = time.monotonic() + 1500
+    while last_step(folder) < 2:
+        assert first.poll() is None and time.monotonic() < deadline
         time.sleep(0.5)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    killed_after = int(tracker.read_text())
-    wait_for_end(str(root))
+    killed_after = last_step(folder)
+    wait_for_end(root)
     subprocess.run(command, env=environment, check=True, timeout=1500)
-    wait_for_end(str(root))
+    wait_for_end(root)
     return Run(
         folder,
         killed_after,
@@ -115,7 +99,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
-def played(run: Run, env: str) -> dict[int, list[EpisodeRecord]]:
+def records_by_step(run: Run, env: str) -> dict[int, list[EpisodeRecord]]:
+    """Return the training records of an environment by step."""
     by_step = defaultdict(list)
     for record in run.records:
         if record["env"] == env and record["purpose"] == "train":
@@ -123,20 +108,20 @@ def played(run: Run, env: str) -> dict[int, list[EpisodeRecord]]:
     return by_step
 
 
-def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
+def test_tasks_are_those_of_an_uninterrupted_run(run: Run):
     items = {name: select_tasks(name, SPLITS[name][0], OPTIONS[name]) for name in OPTIONS}
     order = MixtureOrder({name: len(items[name]) for name in OPTIONS}, [1.0, 2.0], seed=1)
     for step in range(1, STEPS + 1):
         expected = {order.at(position) for position in range((step - 1) * BATCH, step * BATCH)}
         ids = {(label, items[label][number].id) for label, number in expected}
-        assert ids == {(name, record["task"]) for name in OPTIONS for record in played(run, name)[step]}
+        assert ids == {(name, record["task"]) for name in OPTIONS for record in records_by_step(run, name)[step]}
 
 
-def test_the_adaptive_horizon_follows_from_the_metrics_alone(run: Run):
-    """Replayed from the log of both starts; so neither the kill nor the restart left a trace."""
+def test_adaptive_horizon_follows_from_the_logged_metrics(run: Run):
+    """A replay of the metrics of both starts gives the same states."""
     state = AdaptiveState(GROWING)
     for step in range(1, STEPS + 1):
-        assert {record["max_turns"] for record in played(run, "guess_number")[step]} == {state.max_turns}, step
+        assert {record["max_turns"] for record in records_by_step(run, "guess_number")[step]} == {state.max_turns}, step
         saved = json.loads((run.folder / f"global_step_{step}" / STATE_FILE).read_text())
         if step == run.killed_after and step not in run.metrics:  # killed between saving and logging
             state.restore(saved["guess_number"])
@@ -144,15 +129,17 @@ def test_the_adaptive_horizon_follows_from_the_metrics_alone(run: Run):
         values = run.metrics[step]
         state.observe(values["env/guess_number/success_rate"], values["env/guess_number/turn_limit"])
         assert saved == {"guess_number": state.saved()}
-    assert state.max_turns > 1, "it never grew, so nothing was tried"
+    assert state.max_turns > 1, "the horizon never grew, so the test proves nothing"
 
 
-def test_the_staged_horizon_of_the_other_part_follows_the_step(run: Run):
-    limits = {step: {record["max_turns"] for record in records} for step, records in played(run, "textcraft").items()}
+def test_staged_horizon_follows_the_step(run: Run):
+    limits = {
+        step: {record["max_turns"] for record in records} for step, records in records_by_step(run, "textcraft").items()
+    }
     assert limits == {1: {1}, 2: {1}, 3: {2}, 4: {2}, 5: {2}}
 
 
-def test_costs_are_learnt_and_the_raw_score_is_kept(run: Run):
+def test_shaped_return_has_the_costs_and_the_reward_does_not(run: Run):
     for record in (record for record in run.records if record["purpose"] == "train"):
         turns = record["turns"]
         cost = 0.01 * len(turns) + 0.02 * sum(turn["info"].get("invalid_action", 0.0) for turn in turns)
@@ -161,8 +148,7 @@ def test_costs_are_learnt_and_the_raw_score_is_kept(run: Run):
         assert values["episode/shaped_return_mean"] < values["episode/reward_mean"]
 
 
-def test_the_weights_move_where_episodes_differ(run: Run):
-    """In a step whose episodes all earned the same there is nothing to learn."""
-    moved = {step: values["actor/grad_norm"] > 0 for step, values in run.metrics.items()}
-    assert moved == {step: values["critic/advantages/max"] > 0 for step, values in run.metrics.items()}
-    assert any(moved.values())
+def test_weights_change_in_steps_with_different_returns_only(run: Run):
+    changed = {step: values["actor/grad_norm"] > 0 for step, values in run.metrics.items()}
+    assert changed == {step: values["critic/advantages/max"] > 0 for step, values in run.metrics.items()}
+    assert any(changed.values())

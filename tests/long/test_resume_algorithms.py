@@ -1,14 +1,12 @@
-"""Each online algorithm killed at a random moment: what follows goes on from the weights and moments that were saved.
+"""Tests that every online algorithm, killed at a random moment, resumes from the saved weights and moments.
 
-Minutes of work on two cores for each; the model is small and knows nothing.
+Takes minutes on two cores for each algorithm. The model is small and random.
 """
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +17,14 @@ from typing import Any
 import pytest
 
 from tests.support.models import write_byte_model
-from tests.verl.test_training import MARK, REPOSITORY, last_step, played, unstopped, wait_for_end
+from tests.support.training_runs import (
+    command_line,
+    last_step,
+    run_environment,
+    tasks_by_step,
+    uninterrupted_tasks,
+    wait_for_end,
+)
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
@@ -61,7 +66,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run that was killed once left behind; `delay` is the seconds from a checkpoint to the kill."""
+    """Folder, metrics and records of a run that was killed `delay` seconds after a checkpoint."""
 
     algorithm: str
     folder: Path
@@ -73,50 +78,41 @@ class Run:
 
 @pytest.fixture(scope="module", params=ALGORITHMS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Train, kill with SIGKILL some time after a step at random is saved, and run the same command again to the end."""
+    """Train, kill with SIGKILL shortly after the checkpoint of a random step, and run the same command to the end."""
     root = tmp_path_factory.mktemp(request.param)
     folder, recipes = root / "run", root / "recipes"
     recipes.mkdir()
     recipes.joinpath("killed.yaml").write_text(RECIPE)
-    command = [
-        sys.executable,
-        "-m",
-        "verl_agent.commands.train",
-        "--config-dir",
-        str(recipes),
-        "--config-name",
-        "killed",
-    ]
-    command += [*ALGORITHMS[request.param], f"trainer.default_local_dir={folder}"]
     model = write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
-    command += [f"actor_rollout_ref.model.path={model}"]
-    environment = {**os.environ, MARK: str(root), "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}
+    overrides = [f"trainer.default_local_dir={folder}", f"actor_rollout_ref.model.path={model}"]
+    command = command_line("train", recipes, "killed", *ALGORITHMS[request.param], *overrides)
+    environment = run_environment(root)
 
     first = subprocess.Popen(command, env=environment)
-    give_up = time.monotonic() + 1500
-    after = random.randint(1, STEPS - 1)
-    while last_step(folder) < after:
-        assert first.poll() is None and time.monotonic() < give_up
+    deadline = time.monotonic() + 1500
+    kill_step = random.randint(1, STEPS - 1)
+    while last_step(folder) < kill_step:
+        assert first.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     delay = random.uniform(0, 0.5)
     time.sleep(delay)
     first.send_signal(signal.SIGKILL)
     first.wait()
     killed_after = last_step(folder)
-    wait_for_end(str(root))
+    wait_for_end(root)
     subprocess.run(command, env=environment, check=True, timeout=1500)
-    wait_for_end(str(root))
+    wait_for_end(root)
     metrics = read_metrics(sorted(folder.glob("metrics/*.jsonl")))
     return Run(request.param, folder, delay, killed_after, metrics, list(read_records(folder / "episodes")))
 
 
 def parameters(checkpoint: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]]:
-    """Weight, moments and settings of each parameter in a checkpoint of one process."""
+    """Yield weight, moments and settings of each parameter in a checkpoint of one process."""
     import torch
 
     weights, optimizer = (
-        torch.load(next(checkpoint.glob(f"{part}_world_size_1_rank_0.pt")), weights_only=False)
-        for part in ("model", "optim")
+        torch.load(next(checkpoint.glob(f"{kind}_world_size_1_rank_0.pt")), weights_only=False)
+        for kind in ("model", "optim")
     )
     tensors = [weight.to_local() for name, weight in weights.items() if name != "lm_head.weight"]  # tied
     (settings,) = optimizer["param_groups"]
@@ -131,7 +127,7 @@ def parameters(checkpoint: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str
 
 
 def test_one_step_of_adam_leads_from_each_checkpoint_to_the_next(run: Run):
-    """Over the kill, too: from other weights or moments than the saved ones no gradient at all would lead there."""
+    """After the kill too: from other weights or moments than the saved ones no gradient leads to the next."""
     import torch
 
     models = ("actor", "critic") if run.algorithm == "ppo" else ("actor",)
@@ -148,14 +144,16 @@ def test_one_step_of_adam_leads_from_each_checkpoint_to_the_next(run: Run):
             torch.testing.assert_close(new, expected, rtol=0, atol=1e-6)
 
 
-def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
-    """DAPO plays more tasks where groups are alike: how many a step takes is open, but not which come next."""
+def test_tasks_are_those_of_an_uninterrupted_run(run: Run):
+    """DAPO replaces uniform groups, so the number of tasks of a step varies; their order does not."""
     ids = [item.id for item in select_tasks("guess_number", "small_train")]
     if run.algorithm != "dapo":
-        assert played(run.records) == unstopped(ids, TASKS, STEPS)
+        assert tasks_by_step(run.records) == uninterrupted_tasks(ids, TASKS, STEPS)
         return
-    first, second = (played(list(read_records(start))) for start in sorted((run.folder / "episodes").glob("*.jsonl")))
-    order = [task for tasks in unstopped(ids, 1, len(ids)).values() for task in tasks]
+    first, second = (
+        tasks_by_step(list(read_records(start))) for start in sorted((run.folder / "episodes").glob("*.jsonl"))
+    )
+    order = [task for tasks in uninterrupted_tasks(ids, 1, len(ids)).values() for task in tasks]
     begin = 0
     for step in range(1, STEPS + 1):
         tasks = (first if step <= run.killed_after else second)[step]
@@ -163,25 +161,24 @@ def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
         begin += len(tasks)
 
 
-def test_dapo_learns_from_groups_that_differ(run: Run):
-    """And from as many as a batch has, though others were played that were alike."""
+def test_dapo_replaces_uniform_groups_to_fill_a_batch(run: Run):
     if run.algorithm != "dapo":
-        pytest.skip("of DAPO alone")
-    validation_gain: dict[tuple[int, str], set[float]] = {}
+        pytest.skip("a test of DAPO")
+    returns: dict[tuple[int, str], set[float]] = {}
     for record in run.records:
-        validation_gain.setdefault((record["step"], record["group"]), set()).add(record["shaped_return"])
-    assert any(len(rewards) == 1 for rewards in validation_gain.values()), "no group was alike, so nothing was tried"
+        returns.setdefault((record["step"], record["group"]), set()).add(record["shaped_return"])
+    assert any(len(group) == 1 for group in returns.values()), "no group was uniform, so the test proves nothing"
     for step, values in run.metrics.items():
         assert values["episode/uniform_groups"] == 0
-        assert sum(len(rewards) > 1 for (when, _), rewards in validation_gain.items() if when == step) >= TASKS
+        assert sum(len(group) > 1 for (played_in, _), group in returns.items() if played_in == step) >= TASKS
 
 
-def test_no_step_is_lost_and_the_horizon_follows_the_step(run: Run):
-    """A kill between saving and logging costs the metrics of one step, never the step."""
+def test_every_step_is_trained_and_the_horizon_follows_the_step(run: Run):
+    """A kill between checkpoint and log loses the metrics of one step, never the step."""
     assert set(range(1, STEPS + 1)) - set(run.metrics) <= {run.killed_after}
     resumed = max(run.folder.glob("metrics/*.jsonl"))
     assert json.loads(resumed.open().readline())["step"] == run.killed_after + 1
     assert {(record["step"], record["max_turns"]) for record in run.records} == {(1, 1), (2, 1), (3, 2), (4, 2)}
-    moved = {step: values["actor/grad_norm"] > 0 for step, values in run.metrics.items()}
-    assert moved == {step: values["critic/advantages/max"] > 0 for step, values in run.metrics.items()}
-    assert any(moved.values())  # not where all episodes of a group earned the same
+    changed = {step: values["actor/grad_norm"] > 0 for step, values in run.metrics.items()}
+    assert changed == {step: values["critic/advantages/max"] > 0 for step, values in run.metrics.items()}
+    assert any(changed.values())  # a step with uniform groups only changes no weight

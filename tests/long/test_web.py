@@ -1,4 +1,4 @@
-"""A real pretrained model takes a step of training on the embedded shop, through the script that users call."""
+"""Test of one training step with a pretrained model on the embedded shop, through the recipe's script."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ SMALL = (
     f"data.train_batch_size={TASKS}",
     f"actor_rollout_ref.rollout.n={SAMPLES}",
     f"horizon.max_turns=[{TURNS}]",
-    "episode.on_truncated_turn=play",  # a model without the warm start does not stop by itself
+    "episode.on_truncated_turn=play",  # a model without SFT rarely ends its reply
     "trainer.total_training_steps=1",
     "trainer.val_before_train=false",
     "trainer.test_freq=-1",
@@ -27,7 +27,7 @@ SMALL = (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-def test_a_step_of_training_on_the_shop(sites, tmp_path):
+def test_one_training_step_on_the_shop(sites, tmp_path):
     variables = {**os.environ, "VIRTUAL_ENV": sys.prefix, "VERL_AGENT_SITES": str(sites.home.folder)}
     script = ["bash", str(ROOT / "recipes/webarena/train.sh"), "--config-name", "grpo_shop_cpu"]
     subprocess.run([*script, *SMALL, f"trainer.default_local_dir={tmp_path}"], env=variables, check=True)

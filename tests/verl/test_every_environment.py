@@ -1,9 +1,7 @@
 """Test of all environments in one training run: a tiny random model, each environment in its own host process."""
 
 import math
-import os
 import subprocess
-import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
@@ -11,7 +9,7 @@ import pytest
 
 from tests.support.corpus import embedded_corpus
 from tests.support.models import write_model
-from tests.verl.test_training import REPOSITORY
+from tests.support.training_runs import command_line, run_environment
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
@@ -60,11 +58,10 @@ class Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     root = tmp_path_factory.mktemp("every")
     (root / "all.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(root), "--config-name", "all"]
-    command += [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={root}/run"]
+    overrides = [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={root}/run"]
+    command = command_line("train", root, "all", *overrides)
     with embedded_corpus(root / "cache"):
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
+        ended = subprocess.run(command, env=run_environment(root), capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return Run(read_metrics(sorted(root.glob("run/metrics/*.jsonl"))), list(read_records(root / "run/episodes")))
 

@@ -7,25 +7,29 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.support.models import write_model
+from tests.support.training_runs import (
+    command_line,
+    last_step,
+    marked_processes,
+    run_environment,
+    tasks_by_step,
+    uninterrupted_tasks,
+    wait_for_end,
+)
 from verl_agent.runs.processes import shared_memory
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 
-REPOSITORY = Path(__file__).parents[2]
 STEPS, TASKS, SAMPLES = 5, 2, 4
-MARK = "VERL_AGENT_TEST_RUN"
-"""Environment variable that all processes of the run under test inherit."""
 
 FLAKY = """
 import os
@@ -111,17 +115,6 @@ def write_package(folder: Path) -> Path:
     return folder
 
 
-def marked_processes(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.AccessDenied, psutil.NoSuchProcess):
-            continue
-    return found
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Train, press Ctrl-C once a step is saved; go on, kill with SIGKILL after the next; go on to the end."""
@@ -129,17 +122,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     recipes, folder = root / "recipes", root / "run"
     recipes.mkdir()
     recipes.joinpath("tiny.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipes), "--config-name", "tiny"]
-    command += [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
-    path = f"{write_package(root / 'site')}:{REPOSITORY}"
-    environment = {**os.environ, MARK: str(root), "PYTHONPATH": path, "VERL_PLATFORM": "cpu"}
+    overrides = [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
+    command = command_line("train", recipes, "tiny", *overrides)
+    environment = run_environment(root, write_package(root / "site"))
 
-    interrupted = interrupt(start_until(command, environment, folder, step=1), folder, str(root))
+    interrupted = interrupt(start_until(command, environment, folder, step=1), folder, root)
     second = start_until(command, environment, folder, step=interrupted.after + 1)
     second.send_signal(signal.SIGKILL)
     second.communicate()
     killed_after = last_step(folder)
-    wait_for_end(str(root))
+    wait_for_end(root)
 
     third = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert third.returncode == 0, third.stdout + third.stderr
@@ -150,7 +142,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         read_metrics(sorted(folder.glob("metrics/*.jsonl"))),
         list(read_records(folder / "episodes")),
         third.stdout,
-        wait_for_end(str(root)),
+        wait_for_end(root),
     )
 
 
@@ -166,30 +158,13 @@ def start_until(command: list[str], environment: dict[str, str], folder: Path, s
     return process
 
 
-def last_step(folder: Path) -> int:
-    tracker = folder / "latest_checkpointed_iteration.txt"
-    return int(tracker.read_text() or 0) if tracker.is_file() else 0
-
-
-def interrupt(process: "subprocess.Popen[str]", folder: Path, mark: str) -> Interrupted:
+def interrupt(process: "subprocess.Popen[str]", folder: Path, mark: Path) -> Interrupted:
     """Press Ctrl-C: every process of the terminal's foreground group gets SIGINT."""
     held = shared_memory(marked_processes(mark))
     os.killpg(process.pid, signal.SIGINT)
     output = process.communicate(timeout=120)[0]
     left = {path.name for path in held if path.exists()}
-    return Interrupted(last_step(folder), process.returncode, output, wait_for_end(mark, seconds=5), left)
-
-
-def wait_for_end(mark: str, seconds: float = 60) -> list[str]:
-    """Command lines of the run's processes that are still there after a while; they are killed."""
-    give_up = time.monotonic() + seconds
-    while marked_processes(mark) and time.monotonic() < give_up:
-        time.sleep(1)
-    left = marked_processes(mark)
-    names = [" ".join(process.cmdline())[:200] for process in left]
-    for process in left:
-        process.kill()
-    return names
+    return Interrupted(last_step(folder), process.returncode, output, wait_for_end(mark, timeout_s=5), left)
 
 
 pytestmark = pytest.mark.timeout(1800)
@@ -231,30 +206,11 @@ def test_the_horizon_follows_the_step_through_the_restart(run: Run):
     assert played == {(1, 2), (2, 2), (3, 3), (4, 3), (5, 3)}
 
 
-def unstopped(ids: list[str], tasks: int, steps: int) -> dict[int, set[str]]:
-    """The tasks of each step of a run that is never stopped, with `data.seed=1`."""
-    import torch
-    from torchdata.stateful_dataloader import StatefulDataLoader
-    from torchdata.stateful_dataloader.sampler import RandomSampler
-
-    order = RandomSampler(ids, generator=torch.Generator().manual_seed(1))
-    batches = iter(StatefulDataLoader(ids, batch_size=tasks, sampler=order, drop_last=True))
-    return {step: set(next(batches)) for step in range(1, steps + 1)}
-
-
-def played(records: list[EpisodeRecord]) -> dict[int, set[str]]:
-    """The tasks that were played in each step."""
-    tasks = defaultdict(set)
-    for record in records:
-        tasks[record["step"]].add(record["task"])
-    return dict(tasks)
-
-
 def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
     from verl_agent.envs.tasks import select_tasks
 
     ids = [item.id for item in select_tasks("guess_number", "small_train")]
-    assert played(run.records) == unstopped(ids, TASKS, STEPS)
+    assert tasks_by_step(run.records) == uninterrupted_tasks(ids, TASKS, STEPS)
 
 
 def test_failing_environments_are_retried_and_left_out(run: Run):
