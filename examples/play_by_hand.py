@@ -1,0 +1,21 @@
+"""Play one task by hand: python examples/play_by_hand.py [environment]."""
+
+import sys
+
+import verl_agent as va
+
+
+def main(name: str = "guess_number") -> None:
+    """Show each prompt and read the replies from the keyboard."""
+    env = va.make_env(name)
+
+    def ask(messages: list[va.Message]) -> str:
+        print(f"\n{messages[-1]['content']}")
+        return f"Action: {input('your action> ')}"
+
+    episode = va.play_sync(env.tasks("test")[0], env, policy=ask, max_turns=10)
+    print(f"\nThe episode ended: {episode.stop}. Reward {episode.reward:g}, success: {episode.success}.")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,152 @@
+"""The public API: its names, its cost, and playing with any policy."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+import verl_agent as va
+
+NAMES = [
+    "ActionFormat",
+    "Agent",
+    "AgentError",
+    "ConfigError",
+    "DemoAction",
+    "EnvAdapter",
+    "EnvError",
+    "EnvErrorLimitError",
+    "EnvTimeoutError",
+    "Episode",
+    "FenceFormat",
+    "Horizon",
+    "HostLostError",
+    "Hosting",
+    "LineFormat",
+    "Message",
+    "Parameter",
+    "Policy",
+    "PoolFullError",
+    "Reply",
+    "Requirement",
+    "StepResult",
+    "StopReason",
+    "TagFormat",
+    "TaskItem",
+    "Tool",
+    "Turn",
+    "UnknownSessionError",
+    "check_adapter",
+    "list_envs",
+    "make_agent",
+    "make_env",
+    "play",
+    "play_sync",
+    "read_records",
+    "summarize",
+]
+"""A change of this list is a change of the public API and needs a line in the CHANGELOG."""
+
+
+def guess(text: str):
+    """Return a policy that always replies `text`."""
+    return lambda messages: text
+
+
+def first_task():
+    env = va.make_env("guess_number")
+    return env.tasks("small_test")[0], env
+
+
+def test_the_public_names_are_pinned():
+    assert va.__all__ == NAMES
+    assert all(getattr(va, name) is not None for name in NAMES)
+
+
+def test_an_unknown_name_raises_and_lists_the_public_names():
+    with pytest.raises(AttributeError, match=r"no attribute 'plya'\. Public names: ActionFormat"):
+        va.plya  # noqa: B018
+
+
+def test_importing_takes_under_300_ms_and_loads_neither_torch_nor_verl():
+    code = (
+        "import sys, time; start = time.perf_counter(); import verl_agent as va; va.EnvAdapter; va.TaskItem;"
+        "took = time.perf_counter() - start;"
+        "assert not {'torch', 'verl', 'ray', 'transformers'} & sys.modules.keys(), sorted(sys.modules);"
+        "print(took)"
+    )
+    took = min(float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(3))
+    assert took < 0.3
+
+
+def test_playing_loads_neither_torch_nor_verl():
+    code = (
+        "import sys, verl_agent as va; env = va.make_env('guess_number');"
+        "va.play_sync(env.tasks('test')[0], env, policy=lambda messages: 'Action: 5', max_turns=2);"
+        "assert not {'torch', 'verl', 'ray', 'transformers'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_function_plays_an_episode():
+    task, env = first_task()
+    episode = va.play_sync(task, env, policy=guess(f"Action: {task.data['target']}"), max_turns=3)
+    assert (episode.success, episode.stop, len(episode.turns)) == (True, va.StopReason.TERMINATED, 1)
+
+
+def test_an_asynchronous_function_plays_an_episode():
+    task, env = first_task()
+
+    async def reply(messages: Sequence[va.Message]) -> str:
+        await asyncio.sleep(0)
+        return "Action: 0"
+
+    episode = va.play_sync(task, env, policy=reply, max_turns=3)
+    assert (episode.stop, len(episode.turns)) == (va.StopReason.TURN_LIMIT, 3)
+
+
+def test_an_object_with_reply_plays_an_episode():
+    class Counts:
+        """Replies 1, 2, 3, ..."""
+
+        number = 0
+
+        async def reply(self, messages: Sequence[va.Message]) -> va.Reply:
+            self.number += 1
+            return va.Reply(f"Action: {self.number}")
+
+    task, env = first_task()
+    episode = va.play_sync(task, env, policy=Counts(), agent="act", max_turns=50)
+    assert episode.success
+    assert [turn.action for turn in episode.turns] == [str(n) for n in range(1, task.data["target"] + 1)]
+
+
+def test_an_environment_can_be_played_again():
+    task, env = first_task()
+    policy = guess(f"Action: {task.data['target']}")
+    assert [va.play_sync(task, env, policy=policy, max_turns=1).success for _ in range(2)] == [True, True]
+
+
+def test_play_sync_inside_an_event_loop_says_to_await_play():
+    task, env = first_task()
+
+    async def notebook() -> None:
+        va.play_sync(task, env, policy=guess("Action: 1"))
+
+    with pytest.raises(RuntimeError, match="await play"):
+        asyncio.run(notebook())
+
+
+def test_a_policy_of_a_wrong_kind_raises_config_error():
+    task, env = first_task()
+    with pytest.raises(va.ConfigError, match="policy"):
+        va.play_sync(task, env, policy="gpt")  # type: ignore[arg-type]
+
+
+def test_an_agent_takes_options_and_a_context():
+    agent = va.make_agent("act", va.LineFormat(), context={"keep": "last", "turns": 2}, instructions=False)
+    assert agent.instructions is False
+    with pytest.raises(va.ConfigError, match="instrucions"):
+        va.make_agent("act", va.LineFormat(), instrucions=False)

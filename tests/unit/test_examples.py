@@ -1,0 +1,65 @@
+"""The example programs and the Python blocks of the README run as they are."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import verl_agent as va
+from tests.support.episodes import talk
+from verl_agent.trace.record_files import EpisodeWriter
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+def run(program: str, *arguments: str, keyboard: str = "") -> str:
+    """Run one example and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / program), *arguments],
+        input=keyboard,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_episode_is_played_from_the_keyboard():
+    said = run("play_by_hand.py", "guess_number", keyboard="25\n" * 10)
+    assert "The episode ended: turn_limit" in said or "success: True" in said
+
+
+def test_a_scripted_policy_solves_the_whole_split():
+    assert "success: 17 of 17" in run("scripted_policy.py")
+
+
+def test_records_become_a_table(tmp_path):
+    with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
+        writer.write(talk("a b", reward=1.0, task="1"))
+        writer.write(talk("a b c", reward=0.0, task="2"))
+    said = run("records_table.py", str(tmp_path))
+    assert re.search(r"^0\s+0\.5\s+2\.5$", said, re.M), said
+
+
+def test_every_example_is_listed():
+    listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    assert [
+        path.name for path in (ROOT / "examples").glob("*.*") if path.name not in listed and path.suffix != ".md"
+    ] == []
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=[block.split("\n")[2][:30] for block in BLOCKS])
+def test_a_python_block_of_the_readme_runs(block):
+    exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_environment_of_the_readme_fulfils_the_contract():
+    names: dict[str, type[va.EnvAdapter]] = {}
+    exec(compile(next(block for block in BLOCKS if "EnvAdapter" in block), "README.md", "exec"), names)
+    env = names["Parity"]()
+    task = env.tasks("train")[3]
+    assert va.play_sync(task, env, policy=lambda messages: "Action: odd", max_turns=2).success
