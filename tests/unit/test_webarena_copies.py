@@ -10,7 +10,7 @@ import pytest
 from env_adapters.webarena.sites.folders import Home
 from env_adapters.webarena.sites.served.copies import VISITOR, Copies, current
 from env_adapters.webarena.sites.siteset import SITES, SiteSet
-from env_adapters.webarena.sites.supervisor import sweep
+from env_adapters.webarena.sites.supervisor import remove_idle_copies
 from verl_agent.errors import ConfigError, EnvError
 
 PORTS = {"shop": 7770, "forum": 7771, "code": 7772}
@@ -107,7 +107,7 @@ def test_copies_that_nobody_uses_are_swept(site):
     (site.folder / VISITOR).mkdir()
     for folder in (old.folder, site.folder / VISITOR):
         os.utime(folder, (1, 1))
-    assert sweep(site.folder, idle_s=60) == 1
+    assert remove_idle_copies(site.folder, idle_s=60) == 1
     assert sorted(folder.name for folder in site.folder.iterdir()) == sorted([new.name, VISITOR])
 
 

@@ -1,4 +1,4 @@
-"""Sites that show another world are refused, and two processes that start the same sites wait for each other."""
+"""Tests that sites of another seed or code are rejected and that processes start the same sites one after the other."""
 
 import asyncio
 import fcntl
@@ -10,7 +10,7 @@ import pytest
 
 from env_adapters.webarena.sites import control
 from env_adapters.webarena.sites.folders import Home, code_key
-from env_adapters.webarena.sites.supervisor import hold
+from env_adapters.webarena.sites.supervisor import acquire
 from env_adapters.webarena.sites.world import DEFAULT_SEED
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks
 from verl_agent.errors import ConfigError
@@ -21,69 +21,69 @@ STATE = {"pid": 1, "ports": PORTS, "seed": DEFAULT_SEED, "code": code_key()}
 
 @pytest.fixture
 def home(tmp_path):
-    made = Home(tmp_path / "sites")
-    made.copies.mkdir(parents=True)
-    return made
+    home = Home(tmp_path / "sites")
+    home.copies.mkdir(parents=True)
+    return home
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
-        ({"seed": 7}, f"started with the seed 7, and {DEFAULT_SEED} is wanted"),
-        ({"code": "0123456789ab"}, f"started with the code 0123456789ab, and {code_key()} is wanted"),
-        ({"code": None}, f"started with the code older, and {code_key()} is wanted"),
+        ({"seed": 7}, f"started with the seed 7, but {DEFAULT_SEED} is required"),
+        ({"code": "0123456789ab"}, f"started with the code 0123456789ab, but {code_key()} is required"),
+        ({"code": None}, f"started with the code older, but {code_key()} is required"),
     ],
 )
-def test_sites_of_another_world_are_played_by_no_episode_and_left_alone_by_up(home, changed, said):
+def test_sites_of_another_seed_or_code_raise_config_error(home, changed, message):
     state = {key: value for key, value in (STATE | changed).items() if value is not None}
     home.state.write_text(json.dumps(state))
     source = EmbeddedTasks(home.folder)
     with home.lock.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as the process that looks after the sites does
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as the supervisor does
         for start in (
             lambda: asyncio.run(source.open(source.items("test")[0])),
             lambda: control.up(home, DEFAULT_SEED, 0, print),
         ):
-            with pytest.raises(ConfigError, match=f"{said}.*verl-agent sites down, then verl-agent sites up"):
+            with pytest.raises(ConfigError, match=f"{message}.*verl-agent sites down, then verl-agent sites up"):
                 start()
     assert not list(home.copies.iterdir())
 
 
-def test_sites_of_this_world_are_played(home):
+def test_sites_of_the_current_seed_and_code_are_opened(home):
     home.state.write_text(json.dumps(STATE))
     source = EmbeddedTasks(home.folder)
-    opened = asyncio.run(source.open(source.items("test")[0]))
-    assert opened.routes
-    opened.release()
+    environment = asyncio.run(source.open(source.items("test")[0]))
+    assert environment.routes
+    environment.release()
 
 
-def test_who_starts_the_same_sites_waits_for_the_other(home):
-    seen, said = [], []
+def test_second_start_of_the_same_sites_waits(home):
+    order, progress = [], []
     inside = threading.Event()
 
     def first():
-        with control.alone(home, said.append):
+        with control.exclusive_start(home, progress.append):
             inside.set()
             time.sleep(0.3)
-            seen.append("first")
+            order.append("first")
 
     thread = threading.Thread(target=first)
     thread.start()
     inside.wait()
-    with control.alone(home, said.append):
-        seen.append("second")
+    with control.exclusive_start(home, progress.append):
+        order.append("second")
     thread.join()
-    assert seen == ["first", "second"] and said == ["waiting for another process that starts these sites"]
+    assert order == ["first", "second"] and progress == ["waiting for another process that starts these sites"]
 
 
-def test_asking_whether_sites_run_is_no_obstacle_to_others(home):
+def test_check_for_a_supervisor_does_not_block_its_start(home):
     home.lock.touch()
-    with home.lock.open("a") as asked:
-        fcntl.flock(asked, fcntl.LOCK_SH)  # somebody else asks
-        assert not control.looked_after(home)
-        threading.Timer(0.2, fcntl.flock, (asked, fcntl.LOCK_UN)).start()
+    with home.lock.open("a") as check:
+        fcntl.flock(check, fcntl.LOCK_SH)  # another process checks for a supervisor
+        assert not control.has_supervisor(home)
+        threading.Timer(0.2, fcntl.flock, (check, fcntl.LOCK_UN)).start()
         with home.lock.open("a") as lock:
-            assert hold(lock)
-            assert control.looked_after(home)
+            assert acquire(lock)
+            assert control.has_supervisor(home)
             with home.lock.open("a") as other:
-                assert not hold(other)
+                assert not acquire(other)

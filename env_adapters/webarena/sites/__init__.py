@@ -1,4 +1,4 @@
-"""Real web applications on this machine, with a made-up world in them, and a copy of their state for each session."""
+"""Real web applications on this machine, filled with generated data; each session has a copy of their state."""
 
 from env_adapters.webarena.sites.siteset import URLS, Copy, SiteSet
 

@@ -18,24 +18,26 @@ from verl_agent.errors import ConfigError
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Real web sites on this machine for the web tasks: a shop with its administration, a forum, a code host.",
+    help="Web sites on this machine for the web tasks: a shop with its administration, a forum, a code host.",
 )
 console = Console(soft_wrap=True)
 
 Folder = Annotated[
     Path | None,
-    typer.Option(help="Where the sites keep what they make; without it $VERL_AGENT_SITES, which episodes look at too."),
+    typer.Option(help="Folder of the sites; default $VERL_AGENT_SITES, which episodes use too."),
 ]
 
 
 @app.command()
 def up(
     folder: Folder = None,
-    seed: Annotated[int, typer.Option(help="Of the world; the tasks are about the default one.")] = DEFAULT_SEED,
-    port: Annotated[int, typer.Option(help="The shop's; the others follow. 0 for any.", min=0)] = control.FIRST_PORT,
+    seed: Annotated[int, typer.Option(help="Seed of the generated data; the tasks need the default.")] = DEFAULT_SEED,
+    port: Annotated[
+        int, typer.Option(help="Port of the shop; the others follow. 0 for any free ports.", min=0)
+    ] = control.FIRST_PORT,
 ) -> None:
-    """Install what the sites need, fill them, and start them."""
-    with explained():
+    """Install, fill and start the sites."""
+    with report_config_error():
         sites = control.up(home(folder), seed, port, lambda line: console.print(line, highlight=False))
         for name, port in sites.ports.items():
             console.print(f"{name:6} http://127.0.0.1:{port}", highlight=False)
@@ -43,42 +45,42 @@ def up(
 
 @app.command()
 def down(folder: Folder = None) -> None:
-    """End the sites."""
-    with explained():
-        console.print("The sites have ended." if control.down(home(folder)) else "No sites ran.")
+    """Stop the sites."""
+    with report_config_error():
+        console.print("The sites have stopped." if control.down(home(folder)) else "No sites were running.")
 
 
 @app.command()
 def status(folder: Folder = None) -> None:
-    """Say how the sites are."""
-    with explained():
-        found = control.status(home(folder))
+    """Show response time, processes and memory of each site."""
+    with report_config_error():
+        sites_health = control.status(home(folder))
         table = Table("site", "port", "answers in", "processes", "memory")
-        for one in found:
-            answer = "no answer" if one.answer_ms is None else f"{one.answer_ms:.0f} ms"
-            table.add_row(one.name, str(one.port), answer, str(one.processes), f"{one.memory_mb:.0f} MiB")
+        for health in sites_health:
+            answer = "no answer" if health.answer_ms is None else f"{health.answer_ms:.0f} ms"
+            table.add_row(health.name, str(health.port), answer, str(health.processes), f"{health.memory_mb:.0f} MiB")
         console.print(table)
         sites = SiteSet.running(home(folder).folder)
         copies = len(list(sites.home.copies.iterdir()))
         console.print(f"seed {sites.seed}, {copies} copies, process {sites.pid}", highlight=False)
-    raise typer.Exit(code=int(any(one.answer_ms is None for one in found)))
+    raise typer.Exit(code=int(any(health.answer_ms is None for health in sites_health)))
 
 
 @app.command()
 def reset(folder: Folder = None) -> None:
-    """Remove all copies of the sites' state, the visitors' too."""
-    with explained():
+    """Remove all copies of the sites' state, including that of visitors."""
+    with report_config_error():
         console.print(f"{control.reset(home(folder))} copies were removed.", highlight=False)
 
 
 def home(folder: Path | None) -> Home:
-    """The folder that is meant."""
+    """Return the folder of the sites."""
     return Home((folder or sites_home()).resolve())
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """End the command with a message instead of a traceback where something has to be changed."""
+def report_config_error() -> Iterator[None]:
+    """End the command with a message instead of a traceback after a ConfigError."""
     try:
         yield
     except ConfigError as error:

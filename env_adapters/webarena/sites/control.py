@@ -1,4 +1,4 @@
-"""Start and stop the sites, and say how they are."""
+"""Start, stop and status of the sites."""
 
 import fcntl
 import http.client
@@ -24,19 +24,19 @@ from env_adapters.webarena.sites.supervisor import SITES, START_S
 from verl_agent.errors import ConfigError
 
 FIRST_PORT = 7870
-END_S = 20.0
+STOP_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a site is.
+    """Health of a site.
 
     Attributes:
-        name: shop, forum or code.
-        port: where it listens on this machine.
-        answer_ms: milliseconds until it answered, None if it did not.
-        processes: that answer for it.
-        memory_mb: MiB of these that nobody else uses, and their part of what they share.
+        name: name of the site: shop, forum or code.
+        port: port on loopback.
+        answer_ms: response time in milliseconds, or None without a response.
+        processes: number of its processes.
+        memory_mb: proportional set size of its processes in MiB.
     """
 
     name: str
@@ -47,24 +47,24 @@ class Health:
 
 
 def up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
-    """Start the sites, with all that they need; those that run already are left alone.
+    """Install and start the sites, or return those that already run.
 
     Args:
-        home: their folder.
-        seed: of the world.
-        first_port: the shop's, the others follow; 0 for any that are free.
-        say: is told what is done.
+        home: folder of the sites.
+        seed: seed of the generated data.
+        first_port: port of the shop; the others follow. 0 for any free ports.
+        say: function that reports progress.
 
     Raises:
-        ConfigError: something is missing, a port is taken, or other sites run here.
+        ConfigError: a requirement is missing, a port is in use, or sites of another seed run from this folder.
     """
-    with alone(home, say):
+    with exclusive_start(home, say):
         return _up(home, seed, first_port, say)
 
 
 @contextmanager
-def alone(home: Home, say: Say) -> Iterator[None]:
-    """Wait until nobody else installs or starts sites in this folder, and keep others from it."""
+def exclusive_start(home: Home, say: Say) -> Iterator[None]:
+    """Hold the lock for installing and starting sites in this folder; wait if another process holds it."""
     home.folder.mkdir(parents=True, exist_ok=True)
     with home.installing.open("a") as lock:
         try:
@@ -81,12 +81,12 @@ def _up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
         sites.check(seed)
         return sites
     install(home, seed, say)
-    ports = [first_port + place if first_port else free_port() for place in range(len(SITES))]
-    taken = [port for port in ports if not port_is_free(port)]
-    if taken:
-        raise ConfigError(f"Port {taken[0]} is taken. Choose others: verl-agent sites up --port {first_port + 100}")
+    ports = [first_port + index if first_port else free_port() for index in range(len(SITES))]
+    in_use = [port for port in ports if not port_is_free(port)]
+    if in_use:
+        raise ConfigError(f"Port {in_use[0]} is in use. Choose others: verl-agent sites up --port {first_port + 100}")
     home.state.unlink(missing_ok=True)
-    sweep_all(home)
+    reset(home)
     say("starting the sites")
     with (home.logs / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
@@ -113,88 +113,93 @@ def _up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
 
 
 def down(home: Home) -> bool:
-    """End the sites; whether any ran.
+    """Stop the sites; return False if none were running.
 
     Raises:
-        ConfigError: they do not end.
+        ConfigError: the sites do not stop in time.
     """
     if not is_up(home):
         return False
     pid = SiteSet.running(home.folder).pid
     os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + END_S
-    while looked_after(home):
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while has_supervisor(home):
         if time.monotonic() > deadline:
-            raise ConfigError(f"The sites of process {pid} did not end within {END_S:.0f} s.")
+            raise ConfigError(
+                f"The sites of process {pid} did not stop within {STOP_TIMEOUT_S:.0f} s. Kill it: kill -9 {pid}"
+            )
         time.sleep(0.1)
-    sweep_all(home)
+    reset(home)
     return True
 
 
 def reset(home: Home) -> int:
-    """Remove all copies, the visitors' too, so that each begins anew; returns how many there were.
+    """Remove all copies, including that of visitors, and return their number.
 
-    Sessions that use one lose it, and their requests are refused.
+    Requests of sessions that use a removed copy are refused.
     """
-    return sweep_all(home)
+    copies = list(home.copies.iterdir()) if home.copies.is_dir() else []
+    for copy in copies:
+        shutil.rmtree(copy, ignore_errors=True)
+    return len(copies)
 
 
 def status(home: Home) -> Sequence[Health]:
-    """How each site is.
+    """Return the health of each site.
 
     Raises:
-        ConfigError: none run.
+        ConfigError: the sites are not running.
     """
     if not is_up(home):
         raise ConfigError(f"No sites run from {home.folder}. Start them: verl-agent sites up")
     sites = SiteSet.running(home.folder)
-    found = []
+    rows = []
     for name, port in sites.ports.items():
         members = processes_of(sites, name)
-        found.append(Health(name, port, answer_ms(port), len(members), sum(map(memory_mb, members))))
-    return found
+        rows.append(Health(name, port, answer_ms(port), len(members), sum(map(memory_mb, members))))
+    return rows
 
 
 def processes_of(sites: SiteSet, name: str) -> list[psutil.Process]:
-    """The processes that answer for a site."""
+    """Return the processes of a site."""
     port = sites.ports[name]
-    return [
-        one for process in psutil.Process(sites.pid).children() if port in listening(process) for one in family(process)
-    ]
+    servers = [process for process in psutil.Process(sites.pid).children() if port in listening_ports(process)]
+    return [process for server in servers for process in process_tree(server)]
 
 
 def memory_mb(process: psutil.Process) -> float:
-    """MiB of a process, with its part of what it shares; 0 of one that has ended."""
+    """Return the proportional set size of a process in MiB, or 0 if it has ended."""
     try:
         return float(process.memory_full_info().pss) / 2**20
     except psutil.Error:
         return 0.0
 
 
-def family(process: psutil.Process) -> list[psutil.Process]:
-    """A process and all that it started."""
+def process_tree(process: psutil.Process) -> list[psutil.Process]:
+    """Return a process and all its descendants, or an empty list if it has ended."""
     try:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
 
 
-def listening(process: psutil.Process) -> set[int]:
-    """Ports that a process listens on."""
+def listening_ports(process: psutil.Process) -> set[int]:
+    """Return the ports that a process listens on."""
     try:
-        return {one.laddr.port for one in process.net_connections("tcp4") if one.status == psutil.CONN_LISTEN}
+        connections = process.net_connections("tcp4")
     except psutil.Error:
         return set()
+    return {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
 def answer_ms(port: int) -> float | None:
-    """Milliseconds until a site answers, None if it does not."""
+    """Return the response time of a site in milliseconds, or None without a response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         connection.request("GET", HEALTH)
         connection.getresponse().read()
-        return (time.monotonic() - began) * 1000
+        return (time.monotonic() - started_at) * 1000
     except (OSError, http.client.HTTPException):
         return None
     finally:
@@ -202,31 +207,23 @@ def answer_ms(port: int) -> float | None:
 
 
 def is_up(home: Home) -> bool:
-    """Whether sites run from this folder, and are ready."""
-    return looked_after(home) and home.state.exists()
+    """Return True if sites run from this folder and are ready."""
+    return has_supervisor(home) and home.state.exists()
 
 
-def looked_after(home: Home) -> bool:
-    """Whether a process looks after sites of this folder, also while they start or end: it holds the lock."""
+def has_supervisor(home: Home) -> bool:
+    """Return True if a supervisor holds the lock of this folder, including while sites start or stop."""
     if not home.lock.exists():
         return False
     with home.lock.open("a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a share: others may ask at the same time
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a shared lock, so that other checks do not block
         except BlockingIOError:
             return True
     return False
 
 
-def sweep_all(home: Home) -> int:
-    """Remove all copies; returns how many there were."""
-    copies = list(home.copies.iterdir()) if home.copies.is_dir() else []
-    for copy in copies:
-        shutil.rmtree(copy, ignore_errors=True)
-    return len(copies)
-
-
 def tail(logs: Path) -> str:
-    """The end of each log."""
+    """Return the end of each log."""
     parts = [file.read_text(encoding="utf-8", errors="replace").strip()[-600:] for file in sorted(logs.glob("*.log"))]
     return "\n".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""Where the sites keep what they make: programs, the state that copies begin with, the copies themselves."""
+"""Folders of the sites: programs, initial state, and copies of the state."""
 
 import os
 from dataclasses import dataclass
@@ -12,66 +12,70 @@ SITES_VARIABLE = "VERL_AGENT_SITES"
 
 
 def sites_home() -> Path:
-    """The folder of all this: `$VERL_AGENT_SITES`, or below `$VERL_AGENT_CACHE`, or in the user's cache."""
-    named = os.environ.get(SITES_VARIABLE)
-    if named:
-        return Path(named)
-    chosen = os.environ.get("VERL_AGENT_CACHE")
+    """Return the default folder: `$VERL_AGENT_SITES`, or below `$VERL_AGENT_CACHE`, or in the user's cache."""
+    folder = os.environ.get(SITES_VARIABLE)
+    if folder:
+        return Path(folder)
+    cache_folder = os.environ.get("VERL_AGENT_CACHE")
     root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return (Path(chosen) if chosen else root / "verl_agent") / "webarena"
+    return (Path(cache_folder) if cache_folder else root / "verl_agent") / "webarena"
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folder of one set of sites, and what lies in it."""
+    """Root folder of one set of sites.
+
+    Attributes:
+        folder: path of the root folder.
+    """
 
     folder: Path
 
     @property
     def venv(self) -> Path:
-        """The virtual environment that the sites run in."""
+        """Virtual environment of the sites."""
         return self.folder / "venv"
 
     @property
     def fossil(self) -> Path:
-        """Where Fossil is unpacked if the machine has none."""
+        """Folder into which Fossil is unpacked if it is not installed."""
         return self.folder / "fossil"
 
     @property
     def copies(self) -> Path:
-        """The copies, a folder each."""
+        """Folder of the copies, which are one folder each."""
         return self.folder / "copies"
 
     @property
     def logs(self) -> Path:
-        """What the sites' processes print."""
+        """Folder with the logs of the sites' processes."""
         return self.folder / "logs"
 
     @property
     def state(self) -> Path:
-        """Addresses and process of the sites that run."""
+        """File with ports and process id of the running sites."""
         return self.folder / "state.json"
 
     @property
     def lock(self) -> Path:
-        """Held by the process that runs the sites."""
+        """Lock of the supervisor, which it holds while the sites run."""
         return self.folder / "lock"
 
     @property
     def installing(self) -> Path:
-        """Held by who makes what the sites need, and starts them."""
+        """Lock of the process that installs and starts the sites."""
         return self.folder / "installing"
 
     def seed(self, number: int) -> Path:
-        """The state that copies begin with, for the world of a seed and the code that writes it."""
+        """Return the folder with the initial state of copies, for a seed and the code that generates it."""
         return self.folder / f"seed-{number}-{code_key()}"
 
 
 @cache
 def code_key() -> str:
-    """A name for the present code of the worlds and of the seeding."""
-    found = sha256()
+    """Return a hash of the code that generates the data and fills the sites."""
+    digest = sha256()
     files = [*HERE.glob("world/**/*"), *HERE.glob("served/**/*"), HERE / "requirements.txt", HERE / "logins.py"]
     for file in sorted(file for file in files if file.is_file() and file.suffix != ".pyc"):
-        found.update(f"{file.relative_to(HERE)}\n".encode() + file.read_bytes())
-    return found.hexdigest()[:KEY_CHARS]
+        digest.update(f"{file.relative_to(HERE)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:KEY_CHARS]

@@ -1,4 +1,4 @@
-"""What the sites need, made once: a virtual environment, Fossil, and the state that copies begin with."""
+"""Installation of the sites: a virtual environment, Fossil, and the initial state of copies."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from verl_agent.errors import ConfigError
 
 REQUIREMENTS = HERE / "requirements.txt"
 ROOT = HERE.parents[2]
-"""Folder of the package that this module belongs to."""
+"""Folder that contains the package `env_adapters`."""
 STAMP = ".verl-agent-sites"
 FOSSIL_PACKAGES = ("fossil", "libfuse2")
 GET_FOSSIL = "apt-get install fossil"
@@ -23,10 +23,15 @@ Say = Callable[[str], None]
 
 
 def install(home: Home, seed: int, say: Say) -> None:
-    """Make what is missing.
+    """Install whatever is missing.
+
+    Args:
+        home: folder of the sites.
+        seed: seed of the generated data.
+        say: function that reports progress.
 
     Raises:
-        ConfigError: something cannot be had.
+        ConfigError: a download or a command fails.
     """
     home.folder.mkdir(parents=True, exist_ok=True)
     for folder in (home.copies, home.logs):
@@ -37,13 +42,13 @@ def install(home: Home, seed: int, say: Say) -> None:
 
 
 def make_venv(folder: Path, say: Say) -> None:
-    """The virtual environment of the sites, whose packages training never sees.
+    """Create the virtual environment of the sites, which is separate from that of the training.
 
     Raises:
         ConfigError: pip fails.
     """
-    wanted, stamp = f"{REQUIREMENTS.read_text(encoding='utf-8')}\n{ROOT}\n", folder / STAMP
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
+    contents, stamp = f"{REQUIREMENTS.read_text(encoding='utf-8')}\n{ROOT}\n", folder / STAMP
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == contents:
         return
     say(f"new virtual environment {folder}")
     shutil.rmtree(folder, ignore_errors=True)
@@ -52,16 +57,16 @@ def make_venv(folder: Path, say: Say) -> None:
     say("installing django-oscar, django-spirit and gunicorn into it")
     run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
     packages = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
-    # After the environment's own packages: what lies beside ours must not come before them.
+    # A .pth file puts ROOT after the environment's own packages, so other packages in ROOT cannot shadow them.
     Path(packages, "verl_agent_sites.pth").write_text(f"{ROOT}\n", encoding="utf-8")
-    stamp.write_text(wanted, encoding="utf-8")
+    stamp.write_text(contents, encoding="utf-8")
 
 
 def fossil_program(home: Home, say: Say = lambda line: None) -> str:
-    """Path of Fossil: the machine's, or one that is fetched from Debian and unpacked without being installed.
+    """Return the path of Fossil; if it is not installed, download and unpack Debian's package.
 
     Raises:
-        ConfigError: there is none and it cannot be fetched.
+        ConfigError: Fossil is not installed and the download fails.
     """
     installed = shutil.which("fossil")
     if installed:
@@ -93,10 +98,10 @@ def fossil_program(home: Home, say: Say = lambda line: None) -> str:
 
 
 def environment(home: Home, seed: Path) -> dict[str, str]:
-    """Variables of the sites' processes."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    """Return the environment variables of the sites' processes."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return {
-        **kept,
+        **inherited,
         "PYTHONDONTWRITEBYTECODE": "",
         "SITES_COPIES_FOLDER": str(home.copies),
         "SITES_FOSSIL": fossil_program(home),
@@ -105,15 +110,15 @@ def environment(home: Home, seed: Path) -> dict[str, str]:
 
 
 def make_seed(home: Home, seed: int, say: Say) -> None:
-    """The state that copies begin with; the sites are filled side by side, and the folder appears when all are.
+    """Create the initial state of copies. The sites are filled in parallel; the folder appears when all are complete.
 
     Raises:
-        ConfigError: one of them fails.
+        ConfigError: a site could not be filled.
     """
     target = home.seed(seed)
     if target.is_dir():
         return
-    say(f"filling the sites with the world of seed {seed}")
+    say(f"filling the sites with the generated data of seed {seed}")
     new = home.folder / f".{target.name}.{os.getpid()}"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
@@ -129,14 +134,14 @@ def make_seed(home: Home, seed: int, say: Say) -> None:
         )
         for name in SEEDERS
     ]
-    said = [process.communicate()[1] for process in started]
-    for name, process, text in zip(SEEDERS, started, said, strict=True):
+    outputs = [process.communicate()[1] for process in started]
+    for name, process, output in zip(SEEDERS, started, outputs, strict=True):
         if process.returncode:
             shutil.rmtree(new)
-            raise ConfigError(f"{name} failed:\n{text.strip()[-2000:]}")
+            raise ConfigError(f"{name} failed:\n{output.strip()[-2000:]}")
     try:
         new.rename(target)
-    except OSError:  # another process was faster
+    except OSError:  # another process has created it
         shutil.rmtree(new)
     for old in home.folder.glob("seed-*"):
         if old != target:
@@ -144,15 +149,15 @@ def make_seed(home: Home, seed: int, say: Say) -> None:
 
 
 def run(command: Sequence[str], cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a command; returns what it prints.
+    """Run a command and return its output.
 
     Raises:
-        ConfigError: it fails.
+        ConfigError: the command fails.
     """
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     try:
         done = subprocess.run(
-            command, cwd=cwd, env={**kept, **(env or {})}, capture_output=True, text=True, check=False
+            command, cwd=cwd, env={**inherited, **(env or {})}, capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise ConfigError(f"`{command[0]}` cannot be run: {error}") from error

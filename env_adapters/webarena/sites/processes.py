@@ -1,4 +1,4 @@
-"""One site's server: a group of processes that is started, asked whether it answers, and ended as a whole."""
+"""Server of one site: a group of processes that is started, health-checked and stopped together."""
 
 import ctypes
 import http.client
@@ -14,26 +14,26 @@ from pathlib import Path
 from env_adapters.webarena.sites.served.copies import HEALTH
 
 WORKERS: Mapping[str, int] = {"shop": 2, "forum": 1, "code": 1}
-"""Processes that answer for each site; the shop's pages cost the most."""
+"""Worker processes of each site; the shop's pages take the most CPU time."""
 THREADS = 4
-ANSWER_S = 10.0
-"""Seconds that a site may take to answer."""
-END_S = 5.0
-"""Seconds that a server has to end after SIGTERM."""
+ANSWER_TIMEOUT_S = 10.0
+"""Seconds that a site may take to answer a health check."""
+STOP_TIMEOUT_S = 5.0
+"""Seconds that a server may take to stop after SIGTERM."""
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
 class Server:
-    """The server of a site.
+    """Server of a site.
 
     Attributes:
-        name: shop, forum or code.
-        port: where it listens.
-        python: of the sites' virtual environment.
-        variables: of its environment.
-        log: file that it writes to.
-        starts: how often it was started.
+        name: name of the site: shop, forum or code.
+        port: port on loopback.
+        python: Python of the sites' virtual environment.
+        variables: environment variables.
+        log: log file.
+        starts: number of starts.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Server:
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def start(self) -> None:
-        """Start it."""
+        """Start the server."""
         command = [str(self.python), "-m", "gunicorn", "--preload", "--no-control-socket"]
         command += ["--workers", str(WORKERS[self.name]), "--threads", str(THREADS), "--keep-alive", "75"]
         command += ["--bind", f"127.0.0.1:{self.port}", "--log-level", "warning", "--timeout", "60"]
@@ -59,17 +59,17 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=stop_with_parent,
             )
         self.starts += 1
 
     @property
     def alive(self) -> bool:
-        """Whether its first process runs."""
+        """True while its main process runs."""
         return self.process is not None and self.process.poll() is None
 
-    def answers(self, timeout_s: float = ANSWER_S) -> bool:
-        """Whether it answers a request."""
+    def answers(self, timeout_s: float = ANSWER_TIMEOUT_S) -> bool:
+        """Return True if it answers a health check."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
             connection.request("GET", HEALTH)
@@ -80,7 +80,7 @@ class Server:
             connection.close()
 
     def stop(self) -> None:
-        """End it with all its processes."""
+        """Stop it with all its processes."""
         if self.process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -88,20 +88,20 @@ class Server:
                 os.killpg(self.process.pid, number)
             except ProcessLookupError:
                 break
-            deadline = time.monotonic() + END_S
+            deadline = time.monotonic() + STOP_TIMEOUT_S
             while self.process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
         self.process.wait()
         self.process = None
 
 
-def end_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it is gone, however that happens."""
+def stop_with_parent() -> None:
+    """Let the kernel send SIGTERM to this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen there."""
+    """Return True if a server can listen on this port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -112,7 +112,7 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,16 +1,15 @@
-"""The sites that run, and copies of their state for one session each.
+"""Running sites, and copies of their state for one session each.
 
     sites = SiteSet.running()                            # those of `verl-agent sites up`
-    copy = sites.acquire()                               # a folder of its own; files follow with the first request
-    browser.new_context(extra_http_headers=copy.headers) # each request of the session names its copy
-    context.add_cookies(copy.cookies(["shopping"]))      # logged in, where a task asks for it
+    copy = sites.acquire()                               # a folder of its own; the first request adds the files
+    browser.new_context(extra_http_headers=copy.headers) # each request of the session selects its copy
+    context.add_cookies(copy.cookies(["shopping"]))      # log in, if a task requires it
     ...
     copy.release()
 
-The addresses are the same for all sessions and on every machine; whoever opens them leads them to `sites.routes`. What
-a session changes is in its copy alone: two that put something into the cart of the same customer do not see each other.
-A request under a site's name without a copy is refused. A model cannot set headers, so it cannot reach another
-session's copy.
+The URLs are the same for all sessions and on every machine; the client connects them to `sites.routes`. A session
+changes only its own copy, so two sessions can fill the cart of the same customer. A request to a site without a copy is
+refused. A model cannot set headers, so it cannot reach another session's copy.
 """
 
 import json
@@ -33,23 +32,25 @@ SITES = {
     "reddit": ("forum", "http://forum.test"),
     "gitlab": ("code", "http://code.test"),
 }
-"""For each of WebArena's names the process that answers, and the address under which pages and tasks name it. The
-customer and the administrator of the shop have hosts of their own, so that a browser can be logged in as both. `.test`
-is reserved (RFC 2606): whoever opens these addresses says where they lead, see `SiteSet.routes`."""
+"""Server and URL of each site by its name in WebArena.
+
+The customer and the administrator of the shop have different hosts, so that a browser can be logged in as both. The
+domain `.test` is reserved (RFC 2606), so the client has to connect these URLs to `SiteSet.routes`.
+"""
 URLS: Mapping[str, str] = {site: url for site, (_, url) in SITES.items()}
-"""Address of each site, by WebArena's name; the same on every machine."""
+"""URL of each site by its name in WebArena; the same on every machine."""
 START = "Start the sites: verl-agent sites up"
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The state of the sites for one session.
+    """Copy of the state of the sites for one session.
 
     Attributes:
-        name: 32 hexadecimal digits.
-        folder: where its files lie.
-        urls: address of each site, by WebArena's name.
-        seed: of the world.
+        name: name of the copy, 32 hexadecimal digits.
+        folder: folder of its files.
+        urls: URL of each site by its name in WebArena.
+        seed: seed of the generated data.
     """
 
     name: str
@@ -59,16 +60,16 @@ class Copy:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What each request of the session has to send."""
+        """Headers that each request of the session must have."""
         return {HEADER: self.name}
 
     def cookies(self, sites: Iterable[str]) -> list[dict[str, object]]:
-        """Cookies that log the session in at `sites`, as Playwright's `add_cookies` and `storage_state` take them."""
+        """Return the cookies that log the session in on `sites`, in the format of Playwright's `add_cookies`."""
         return [cookie for site in sites if site in self.urls for cookie in cookies(site, self.urls[site], self.seed)]
 
     def release(self) -> None:
-        """Remove the copy; may be called more than once."""
-        for _ in range(3):  # a request that is under way may still write
+        """Remove the copy; a second call has no effect."""
+        for _ in range(3):  # an open request may still write files
             shutil.rmtree(self.folder, ignore_errors=True)
             if not self.folder.exists():
                 return
@@ -76,14 +77,14 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class SiteSet:
-    """A set of sites that runs.
+    """Set of running sites.
 
     Attributes:
-        home: its folder.
-        ports: port of each process: shop, forum, code.
-        seed: of the world that the sites show.
-        pid: of the process that looks after them.
-        code: name of the code that they were made and are served by, "" if it is older than such names.
+        home: folder of the sites.
+        ports: port of each server: shop, forum, code.
+        seed: seed of the generated data.
+        pid: process id of the supervisor.
+        code: hash of the code that generated the data and serves it, or "" if a version without hashes started it.
     """
 
     home: Home
@@ -94,10 +95,13 @@ class SiteSet:
 
     @classmethod
     def running(cls, folder: Path | None = None) -> "SiteSet":
-        """The sites that `verl-agent sites up` started.
+        """Return the sites that `verl-agent sites up` has started.
+
+        Args:
+            folder: folder of the sites; None for the default.
 
         Raises:
-            ConfigError: none run.
+            ConfigError: the sites are not running.
         """
         home = Home(folder or sites_home())
         try:
@@ -109,42 +113,39 @@ class SiteSet:
             raise ConfigError(f"{home.state} cannot be read: {error!r}. {START}") from error
 
     def check(self, seed: int) -> None:
-        """Refuse sites that show another world than the one of `seed` as the present code makes it.
+        """Check that the sites show the data of `seed` as the current code generates it.
 
         Raises:
-            ConfigError: they were started with another seed, or by other code, so that tasks have other answers.
+            ConfigError: they were started with another seed or by other code, so the answers of tasks may differ.
         """
-        for what, found, wanted in (("the seed", self.seed, seed), ("the code", self.code or "older", code_key())):
-            if found != wanted:
+        for name, actual, expected in (("seed", self.seed, seed), ("code", self.code or "older", code_key())):
+            if actual != expected:
                 raise ConfigError(
-                    f"The sites that run from {self.home.folder} were started with {what} {found}, and {wanted} is "
-                    "wanted here: pages and answers would differ. Start them anew: verl-agent sites down, "
+                    f"The sites that run from {self.home.folder} were started with the {name} {actual}, but "
+                    f"{expected} is required: pages and answers would differ. Restart them: verl-agent sites down, "
                     f"then verl-agent sites up{'' if seed == DEFAULT_SEED else f' --seed {seed}'}"
                 )
 
     @property
     def urls(self) -> dict[str, str]:
-        """Address of each site, by WebArena's name; the same on every machine."""
+        """URL of each site by its name in WebArena; the same on every machine."""
         return dict(URLS)
 
     @property
     def routes(self) -> dict[str, tuple[str, int]]:
-        """Where the hosts of these addresses listen, and what a browser has to reach and nothing else.
-
-        Host and port, by the authority in the addresses: `{"shop.test:80": ("127.0.0.1", 7770), ...}`.
-        """
+        """Host and port of each site by the authority in its URL: `{"shop.test:80": ("127.0.0.1", 7770), ...}`."""
         return {f"{urlsplit(url).hostname}:80": ("127.0.0.1", self.ports[name]) for name, url in SITES.values()}
 
     def acquire(self) -> Copy:
-        """A copy for one session, as the world is at its beginning.
+        """Return a fresh copy for one session.
 
         Raises:
-            EnvError: it cannot be made.
+            EnvError: the folder of the copy cannot be created.
         """
         name = uuid.uuid4().hex
         folder = self.home.copies / name
         try:
             folder.mkdir()
         except OSError as error:
-            raise EnvError(f"a copy of the sites cannot be made: {error}. {START}") from error
+            raise EnvError(f"a copy of the sites cannot be created: {error}. {START}") from error
         return Copy(name, folder, self.urls, self.seed)

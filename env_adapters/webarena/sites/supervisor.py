@@ -1,6 +1,6 @@
-"""The process that looks after the sites: `python -m env_adapters.webarena.sites.supervisor FOLDER SEED PORTS`.
+"""Supervisor process of the sites: `python -m env_adapters.webarena.sites.supervisor FOLDER SEED PORTS`.
 
-It starts the servers, restarts what has ended or does not answer, and removes copies that nobody has used for long.
+It starts the servers, restarts servers that have ended or do not answer, and removes copies that are no longer used.
 """
 
 import fcntl
@@ -22,22 +22,28 @@ from env_adapters.webarena.sites.processes import Server
 from env_adapters.webarena.sites.served.copies import VISITOR
 
 SITES = ("shop", "forum", "code")
-LOOK_S = 0.5
-"""Seconds between two looks at the processes."""
-ASK_S = 10.0
-"""Seconds between two questions whether a site answers."""
-FAILURES = 3
-"""Questions in a row without an answer after which a site is restarted."""
+POLL_S = 0.5
+"""Seconds between two checks that the processes run."""
+HEALTH_CHECK_S = 10.0
+"""Seconds between two health checks of the sites."""
+MAX_FAILURES = 3
+"""Consecutive failed health checks after which a site is restarted."""
 IDLE_S = 1800.0
-"""Seconds after which a copy that no request has used is removed; a running session uses its copy."""
+"""Seconds without a request after which a copy is removed."""
 START_S = 60.0
-ASKED_S = 1.0
+LOCK_TIMEOUT_S = 1.0
 
 logger = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """The servers of one set of sites."""
+    """Supervisor of the servers of one set of sites.
+
+    Args:
+        home: folder of the sites.
+        seed: seed of the generated data.
+        ports: port of each site, in the order of `SITES`.
+    """
 
     def __init__(self, home: Home, seed: int, ports: Sequence[int]) -> None:
         self.home, self.seed, self.code = home, seed, code_key()
@@ -50,9 +56,9 @@ class Supervisor:
         self.ended = False
 
     def run(self) -> int:
-        """Run the sites until a signal says to end; returns the exit status."""
+        """Run the sites until SIGTERM or SIGINT and return the exit status."""
         with self.home.lock.open("a") as lock:
-            if not hold(lock):
+            if not acquire(lock):
                 logger.error("other sites already run from %s", self.home.folder)
                 return 1
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -71,24 +77,25 @@ class Supervisor:
         return 0
 
     def end(self, number: int, frame: FrameType | None) -> None:
-        """A signal came."""
+        """Handle a signal by ending the loop."""
         self.ended = True
 
     def wait(self) -> bool:
-        """Wait until all sites answer; whether they do."""
+        """Wait until all sites answer; return False if one does not."""
         deadline = time.monotonic() + START_S
         waiting = list(self.servers)
         while waiting and not self.ended:
-            dead = [server.name for server in waiting if not server.alive]
-            if dead or time.monotonic() > deadline:
-                logger.error("%s did not start; see %s", ", ".join(dead or [s.name for s in waiting]), self.home.logs)
+            ended = [server.name for server in waiting if not server.alive]
+            if ended or time.monotonic() > deadline:
+                names = ended or [server.name for server in waiting]
+                logger.error("%s did not start; see %s", ", ".join(names), self.home.logs)
                 return False
             waiting = [server for server in waiting if not server.answers(1.0)]
             time.sleep(0.1)
         return not self.ended
 
     def write_state(self) -> None:
-        """Say to the world where the sites are."""
+        """Write ports and process id for the processes that use the sites."""
         ports = {server.name: server.port for server in self.servers}
         state = {"pid": os.getpid(), "seed": self.seed, "code": self.code, "ports": ports}
         new = self.home.state.with_suffix(".new")
@@ -96,41 +103,41 @@ class Supervisor:
         new.replace(self.home.state)
 
     def watch(self) -> None:
-        """Look after the sites until the end."""
-        asked = time.monotonic()
+        """Restart servers and remove idle copies until the end."""
+        checked_at = time.monotonic()
         while not self.ended:
             for server in self.servers:
                 if not server.alive:
-                    logger.warning("%s has ended and is started anew", server.name)
+                    logger.warning("%s has ended and is restarted", server.name)
                     self.restart(server)
-            if time.monotonic() - asked > ASK_S:
-                self.ask()
-                sweep(self.home.copies, IDLE_S)
-                asked = time.monotonic()
-            time.sleep(LOOK_S)
+            if time.monotonic() - checked_at > HEALTH_CHECK_S:
+                self.check_health()
+                remove_idle_copies(self.home.copies, IDLE_S)
+                checked_at = time.monotonic()
+            time.sleep(POLL_S)
 
-    def ask(self) -> None:
+    def check_health(self) -> None:
         """Restart the sites that do not answer."""
         for server in self.servers:
             self.failures[server.name] = 0 if server.answers() else self.failures[server.name] + 1
-            if self.failures[server.name] >= FAILURES:
-                logger.warning("%s does not answer and is started anew", server.name)
+            if self.failures[server.name] >= MAX_FAILURES:
+                logger.warning("%s does not answer and is restarted", server.name)
                 self.restart(server)
 
     def restart(self, server: Server) -> None:
-        """End what is left of a server and start it, the later the more often it has failed."""
+        """Stop a server and start it after a delay that doubles with each start."""
         server.stop()
         time.sleep(min(0.1 * 2**server.starts, 10.0))
         server.start()
         self.failures[server.name] = 0
 
 
-def hold(lock: IO[str]) -> bool:
-    """Take the lock of the sites; whether no other process that looks after them has it.
+def acquire(lock: IO[str]) -> bool:
+    """Acquire the lock of the sites; return False if another supervisor holds it.
 
-    Who asks whether there is one has a share of the lock for a moment, and is waited for.
+    The function waits for processes that hold a shared lock for a moment to check for a supervisor.
     """
-    deadline = time.monotonic() + ASKED_S
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,13 +149,13 @@ def hold(lock: IO[str]) -> bool:
             return True
 
 
-def sweep(copies: Path, idle_s: float) -> int:
-    """Remove the copies that no request has used for `idle_s` seconds; returns how many."""
+def remove_idle_copies(copies: Path, idle_s: float) -> int:
+    """Remove the copies that no request has used for `idle_s` seconds and return their number."""
     removed = 0
     for copy in copies.iterdir():
         try:
             idle = time.time() - copy.stat().st_mtime
-        except FileNotFoundError:  # released meanwhile
+        except FileNotFoundError:  # the session has released it
             continue
         if copy.name != VISITOR and idle > idle_s:
             shutil.rmtree(copy, ignore_errors=True)
