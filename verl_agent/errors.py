@@ -1,7 +1,7 @@
-"""The errors that are raised on purpose.
+"""Errors that are raised on purpose.
 
     AgentError
-    ├── ConfigError          the run must not start, or cannot go on: a person has to change something
+    ├── ConfigError          the run must not start or cannot continue; a person has to change something
     │   └── EnvErrorLimitError  too many episodes failed in their environment
     └── EnvError             ends one episode and is recorded in it
         ├── EnvTimeoutError
@@ -9,7 +9,7 @@
         ├── UnknownSessionError
         └── PoolFullError
 
-Anything else that escapes is a bug of ours and propagates.
+Any other exception is a bug in this package and propagates.
 """
 
 import difflib
@@ -41,19 +41,19 @@ class EnvTimeoutError(EnvError):
 
 
 class HostLostError(EnvError):
-    """The host of a session died, or answers no more; its sessions ended with it."""
+    """The host process of a session ended or does not respond; its sessions are lost."""
 
 
 class UnknownSessionError(EnvError):
-    """A session number that does not exist, or exists no more."""
+    """No open session has this number; it never existed, or it was closed."""
 
 
 class PoolFullError(EnvError):
-    """No place for another session became free in time."""
+    """No slot for another session became free in time."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that is not among `known`."""
+    """Return a hint for a name that is not among `known`: the closest name, or all names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names) or 'none'}."

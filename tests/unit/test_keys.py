@@ -104,8 +104,8 @@ def test_loggers_must_be_known_installed_and_include_file():
     check_loggers(["file", "tensorboard"])
     for names, message in (
         (["file", "tensorbord"], "trainer.logger='tensorbord' is not known. Did you mean 'tensorboard'?"),
-        (["file", "swanlab"], "needs a package that is missing: pip install swanlab"),
-        ("tensorboard", "leaves out 'file'"),
+        (["file", "swanlab"], "needs a package that is not installed: pip install swanlab"),
+        ("tensorboard", "lacks 'file'"),
     ):
         with pytest.raises(ConfigError) as refused:
             check_loggers(names)

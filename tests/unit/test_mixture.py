@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from verl_agent.config.mixture import MixtureEnv, shares_of_a_batch
+from verl_agent.config.mixture import MixtureEnv, tasks_per_batch
 from verl_agent.config.settings import RunSettings
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
@@ -50,9 +50,9 @@ def test_order_depends_on_the_seed():
     assert first != second
 
 
-def test_shares_are_rounded_up():
-    assert shares_of_a_batch([2, 1], 8) == [6, 3]
-    assert shares_of_a_batch([1], 32) == [32]
+def test_tasks_per_batch_are_rounded_up():
+    assert tasks_per_batch([2, 1], 8) == [6, 3]
+    assert tasks_per_batch([1], 32) == [32]
 
 
 # Turn limits

@@ -1,4 +1,4 @@
-"""A run has one environment, or a mixture whose parts say only what differs."""
+"""Test that a run has one environment or a mixture, whose entries hold only differences."""
 
 import pytest
 
@@ -6,9 +6,9 @@ from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 
 
-def config(*parts: dict, **env: object) -> dict:
+def config(*entries: dict, **env: object) -> dict:
     return {
-        "env": {"name": "both", "retries": 7, "options": {"tolerant": True}, "mixture": list(parts) or None, **env},
+        "env": {"name": "both", "retries": 7, "options": {"tolerant": True}, "mixture": list(entries) or None, **env},
         "horizon": {"max_turns": [3, 6], "steps_per_stage": 10},
         "episode": {"max_tokens_per_turn": 64},
         "credit": {"step_cost": 0.1},
@@ -16,12 +16,16 @@ def config(*parts: dict, **env: object) -> dict:
     }
 
 
-def test_one_environment_is_a_run_of_one_part():
-    (part,) = run_envs(config(name="guess_number"))
-    assert (part.label, part.env.name, part.env.options) == ("guess_number", "guess_number", {"tolerant": True})
+def test_a_run_without_a_mixture_has_one_environment():
+    (run_env,) = run_envs(config(name="guess_number"))
+    assert (run_env.label, run_env.env.name, run_env.env.options) == (
+        "guess_number",
+        "guess_number",
+        {"tolerant": True},
+    )
 
 
-def test_a_part_takes_from_the_run_what_it_does_not_say():
+def test_an_entry_inherits_the_settings_that_it_does_not_override():
     first, second = run_envs(
         config(
             {"name": "textcraft", "weight": 3, "train_tasks": "easy_train", "horizon": {"max_turns": [4, 8]}},
@@ -32,28 +36,37 @@ def test_a_part_takes_from_the_run_what_it_does_not_say():
     assert (first.settings.horizon.max_turns, first.settings.horizon.steps_per_stage) == ([4, 8], 10)
     assert (second.weight, second.settings.horizon.max_turns, second.settings.episode.max_tokens) == (1, [3, 6], 100)
     assert second.settings.credit.step_cost == 0.1
-    assert first.env.options == {}, "options are of one environment"
+    assert first.env.options == {}, "options are not inherited"
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("entries", "message"),
     [
-        ([{}], "env.mixture[0] has no name."),
+        ([{}], "env.mixture[0].name is missing."),
         ([{"name": "a", "wieght": 1}], "env.mixture[0].wieght is not a setting. Did you mean 'weight'?"),
-        ([{"name": "a", "weight": 0}], "env.mixture[0].weight must be a number > 0, got 0."),
-        ([{"name": "a", "label": "a/b"}], "env.mixture[0].label='a/b' must consist of letters, digits, _ and -."),
-        ([{"name": "a"}, {"name": "a"}], "env.mixture has several parts called a. Give each a label of its own."),
+        ([{"name": "a", "weight": 0}], "env.mixture[0].weight=0 is not allowed. Allowed: a number > 0."),
+        (
+            [{"name": "a", "label": "a/b"}],
+            "env.mixture[0].label='a/b' is not allowed. Allowed: letters, digits, _ and -.",
+        ),
+        (
+            [{"name": "a"}, {"name": "a"}],
+            "env.mixture has several environments with the label a. Set a different label for each.",
+        ),
         ([{"name": "a", "horizon": {"max_turns": [6, 3]}}], "env.mixture[0] (a): horizon.max_turns must not shrink"),
-        ([{"name": "a"}, {"name": "b", "credit": {"place": "turn"}}], "credit.place must be the same for all parts"),
+        (
+            [{"name": "a"}, {"name": "b", "credit": {"place": "turn"}}],
+            "credit.place must be the same for all environments",
+        ),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(parts, message):
+def test_an_invalid_mixture_raises_config_error_naming_the_key(entries, message):
     with pytest.raises(ConfigError) as error:
-        run_envs(config(*parts))
+        run_envs(config(*entries))
     assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("mixture", [[], {}, "textcraft"])
-def test_a_mixture_of_nothing_is_refused(mixture):
-    with pytest.raises(ConfigError, match=r"env\.mixture must be a list of parts"):
+def test_a_mixture_must_be_a_list_of_environments(mixture):
+    with pytest.raises(ConfigError, match=r"env\.mixture must be a list of environments"):
         run_envs(config(mixture=mixture))

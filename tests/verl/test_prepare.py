@@ -90,8 +90,8 @@ def prepared(folder: Path, *changes: str):
         ),
         (
             ["agent.context.keep=summary", "algorithm.adv_estimator=rloo"],
-            "agent.context.keep='summary' makes several rows of an episode, and algorithm.adv_estimator='rloo' takes "
-            "an episode's rows for episodes. Allowed with it: grpo, turn_returns, gigpo.",
+            "agent.context.keep='summary' makes several rows of an episode, and algorithm.adv_estimator='rloo' "
+            "treats the rows of an episode as episodes. Allowed with it: grpo, turn_returns, gigpo.",
         ),
         (
             ["agent.context.keep=last", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
@@ -158,7 +158,7 @@ def prepared(folder: Path, *changes: str):
         ),
         (
             ["algorithm.adv_estimator=gigp"],
-            "algorithm.adv_estimator='gigp' is not one for episodes. Did you mean 'gigpo'?",
+            "algorithm.adv_estimator='gigp' does not support several turns. Did you mean 'gigpo'?",
         ),
         (
             ["algorithm.adv_estimator=gae", "critic.enable=false"],
@@ -170,7 +170,7 @@ def prepared(folder: Path, *changes: str):
         ),
         (
             ["algorithm.adv_estimator=turn_returns", "algorithm.use_kl_in_reward=true"],
-            "algorithm.adv_estimator='turn_returns' takes its rewards from turns",
+            "algorithm.adv_estimator='turn_returns' uses the rewards of turns",
         ),
         (
             ["algorithm.adv_estimator=gae", "critic.model.path=./nowhere"],
@@ -187,11 +187,11 @@ def prepared(folder: Path, *changes: str):
         (
             ["trainer.v1.sampler.sampler_kwargs.min_group_size=1"],
             "algorithm.adv_estimator='grpo' compares the episodes of a task, and trainer.v1.sampler.sampler_kwargs."
-            "min_group_size=1 lets a lone one pass",
+            "min_group_size=1 allows groups of one episode.",
         ),
         (
             ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
-            "algorithm.filter_groups.metric='acc' is not measured.",
+            "algorithm.filter_groups.metric='acc' is not allowed.",
         ),
         (["credit.turn_gamma=0.9"], "credit.turn_gamma=0.9 is not read by algorithm.adv_estimator='grpo'."),
         (["credit.place=turn"], "credit.place=turn is not read by algorithm.adv_estimator='grpo'. Leave it at outcome"),
@@ -227,8 +227,8 @@ def prepared(folder: Path, *changes: str):
             ],
             "env.train_tasks='one.txt' of 'guess_number' has 1 tasks, fewer than the 2 that a batch takes of it.",
         ),
-        (["critic.optim.lr=null"], "critic.optim.lr=None is not allowed. Allowed: a number, 0 or more."),
-        (["trainer.total_epochs=0"], "trainer.total_epochs=0 leaves nothing to train. Allowed: a whole"),
+        (["critic.optim.lr=null"], "critic.optim.lr=None is not allowed. Allowed: a number >= 0."),
+        (["trainer.total_epochs=0"], "trainer.total_epochs=0 is not allowed. Allowed: a whole"),
         (["actor_rollout_ref.actor.optim.lr=-1"], "actor_rollout_ref.actor.optim.lr=-1 is not allowed. Allowed: a"),
         (["trainer.n_gpus_per_node=8"], "trainer.n_gpus_per_node=8 does not work on a CPU"),
         (
@@ -277,9 +277,9 @@ def test_validating_on_training_tasks_needs_env_overlap(folder):
     config.env.eval_tasks = config.env.train_tasks
     for overlap in (False, True):
         config.env.overlap = overlap
-        (part,) = run_envs(OmegaConf.to_container(config))
+        (run_env,) = run_envs(OmegaConf.to_container(config))
         with nullcontext() if overlap else pytest.raises(ConfigError, match="share 51 tasks"):
-            check_environment(part, [part])
+            check_environment(run_env, [run_env])
 
 
 def test_an_invalid_config_leaves_no_files_behind(folder):
@@ -290,7 +290,7 @@ def test_an_invalid_config_leaves_no_files_behind(folder):
 
 @pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
 def test_a_valid_config_is_resolved_and_completed(folder):
-    config, parts = prepared(folder, "trainer.default_local_dir=run", f"actor_rollout_ref.model.path={SMOLLM2}")
+    config, envs = prepared(folder, "trainer.default_local_dir=run", f"actor_rollout_ref.model.path={SMOLLM2}")
     assert OmegaConf.missing_keys(config) <= {
         key for key in OmegaConf.missing_keys(config) if key.startswith("reward.")
     }
@@ -299,7 +299,7 @@ def test_a_valid_config_is_resolved_and_completed(folder):
     assert config.actor_rollout_ref.model.path == str(prepare_smollm2())
     assert Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).is_file()
     assert str(folder / "run/tensorboard") == config.ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR
-    assert [part.settings.horizon.max_turns for part in parts] == [[4]]
+    assert [run_env.settings.horizon.max_turns for run_env in envs] == [[4]]
 
 
 # Machine and model

@@ -1,6 +1,6 @@
-"""Let Hydra find our shared YAML and verl's beside a recipe's, and answer what YAML cannot compute.
+"""Hydra plugin: search path with this package's YAML and verl's, and resolvers for computed values.
 
-`hydra.searchpath` inside a recipe would break recipes that build on recipes, hence a plugin.
+A plugin, since `hydra.searchpath` in a recipe would break recipes that build on other recipes.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 
 class AgentSearchPath(SearchPathPlugin):
-    """Adds this package's folder and verl's to every config search path."""
+    """Adds the YAML folders of this package and of verl to every config search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """See Hydra's SearchPathPlugin."""
@@ -27,7 +27,7 @@ class AgentSearchPath(SearchPathPlugin):
 
 
 def verl_config() -> Path:
-    """The folder of verl's YAML, found without importing verl, which takes ten seconds and more.
+    """Return the folder of verl's YAML, without importing verl, which takes ten seconds or more.
 
     Raises:
         ConfigError: verl is not installed.
@@ -39,7 +39,7 @@ def verl_config() -> Path:
 
 
 def cpu_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """`bfloat16` on processors that compute in it, else `float32`."""
+    """Return `bfloat16` on processors with instructions for it, else `float32`."""
     try:
         flags = set(cpuinfo.read_text(encoding="utf-8").split())
     except OSError:
@@ -48,7 +48,7 @@ def cpu_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def register_config() -> None:
-    """Make recipes composable in this process. May be called more than once."""
+    """Register plugin and resolvers, so that this process can compose recipes. Repeated calls have no effect."""
     Plugins.instance().register(AgentSearchPath)
     OmegaConf.register_new_resolver("cpu_dtype", cpu_dtype, replace=True)
     OmegaConf.register_new_resolver("add", lambda *values: sum(map(int, values)), replace=True)

@@ -1,7 +1,7 @@
-"""What a training recipe takes, before anything starts: memory, and an upper bound of the time.
+"""Estimates of the memory of a run and of an upper bound of its time.
 
-Counted, not measured: from the shape of the model and the settings, by the rules in `estimate`. It knows neither the
-network nor fragmentation; 80 GB cards should be left some GB.
+Computed from the shape of the model and the settings by the rules in `estimate`, not measured. Network and memory
+fragmentation are not included; keep some GB of a GPU free.
 """
 
 from collections.abc import Mapping
@@ -11,30 +11,30 @@ from typing import Any
 from verl_agent.config.mixture import run_envs
 
 CARD_GB = 80.0
-"""Memory of a GPU that recipes are sized for."""
+"""Memory of the GPUs for which recipes are sized, in GB."""
 CONTEXT_GB = 3.0
-"""What CUDA, NCCL and a sleeping engine keep on a GPU."""
+"""GPU memory of CUDA, NCCL and a sleeping engine, in GB."""
 ADAM_BYTES = 16
-"""Each trained parameter: float32 weight, gradient and two moments."""
+"""Bytes of a trained parameter during an update: float32 weight, gradient and two moments."""
 RESTING_BYTES = 12
-"""The same between updates, when gradients are freed."""
+"""Bytes of a trained parameter between updates, when gradients are freed."""
 LOGIT_BYTES = 10
-"""Each logit of a micro batch: bfloat16, a float32 copy, its gradient."""
+"""Bytes of a logit of a micro batch: bfloat16, a float32 copy, its gradient."""
 ACTIVATION_BYTES = 34
-"""Of a layer, for each token and hidden unit, without checkpointing (arXiv 2205.05198, with fused attention)."""
+"""Bytes of a layer per token and hidden unit, without checkpointing (arXiv 2205.05198, with fused attention)."""
 FLOPS = 4e14
-"""Operations a second that a GPU of the 80 GB class reaches in training: 40 % of its bfloat16 peak."""
+"""Operations per second that an 80 GB GPU reaches in training: 40 % of its bfloat16 peak."""
 TOKENS_S = 30.0
-"""Tokens a second of one episode in a full engine: what the longest one waits for."""
+"""Tokens per second of one episode in a full engine."""
 CORE_FLOPS = 1e11
-"""Operations a second that a core reaches in training, in float32 with AVX-512; 1.3e11 measured at 2.5 GHz."""
+"""Operations per second that a core reaches in training, in float32 with AVX-512; 1.3e11 measured at 2.5 GHz."""
 CPU_TOKENS_S = 10.0
-"""As `TOKENS_S`, of vLLM on two cores."""
+"""Tokens per second of one episode in vLLM on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder-only model, in numbers of its config."""
+    """Shape of a decoder-only model, in numbers of its config."""
 
     layers: int
     hidden: int
@@ -47,14 +47,14 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Weights, without the few of biases and norms."""
+        """Number of weights, without biases and norms."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         layer = attention + 3 * self.hidden * self.inner
         return self.layers * layer + self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     @property
     def cache_bytes(self) -> int:
-        """Of the key-value cache, for a token, in bfloat16."""
+        """Bytes of the key-value cache per token, in bfloat16."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
 
 
@@ -68,11 +68,11 @@ SHAPES = {
     "Qwen/Qwen3-8B": Shape(36, 4096, 32, 8, 128, 12288, 151936, False),
     "Qwen/Qwen3-14B": Shape(40, 5120, 40, 8, 128, 17408, 151936, False),
 }
-"""Models of the recipes, so that an estimate needs no download (their config.json)."""
+"""Shapes of the recipes' models (from their config.json), so that an estimate needs no download."""
 
 
 def shape_of(path: str) -> Shape | None:
-    """The shape of a model: from the table, or from the config of a folder; None if neither knows it."""
+    """Return the shape of a model, from `SHAPES` or from a model on this machine; None if it is in neither."""
     if path in SHAPES:
         return SHAPES[path]
     from transformers import AutoConfig
@@ -96,14 +96,14 @@ def shape_of(path: str) -> Shape | None:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """An estimate.
+    """Estimated memory and time of a run.
 
     Attributes:
-        train_gb: of each GPU, at its peak while it trains.
-        play_gb: of each GPU, while the engine plays.
-        host_gb: of each machine's own memory, for what is offloaded.
-        episodes: of full length whose tokens the caches of all engines hold at once.
-        step_s: seconds of a step at most: every episode as long as it may be.
+        train_gb: peak memory of each GPU during training, in GB.
+        play_gb: memory of each GPU while the engine plays, in GB.
+        host_gb: host memory of each machine for offloaded weights and optimizer, in GB.
+        episodes: number of full-length episodes whose tokens fit into the caches of all engines.
+        step_s: upper bound of the time of a step in seconds, with every episode at full length.
     """
 
     train_gb: float
@@ -114,7 +114,7 @@ class Footprint:
 
     @property
     def peak_gb(self) -> float:
-        """Of each GPU."""
+        """Peak memory of each GPU, in GB."""
         return max(self.train_gb, self.play_gb)
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class Footprint:
 
 
 def spell(seconds: float) -> str:
-    """A time as a person says it.
+    """Return a time in words.
 
     Example:
         >>> [spell(seconds) for seconds in (45, 600, 10_000)]
@@ -139,13 +139,13 @@ def spell(seconds: float) -> str:
 
 
 def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float = CARD_GB) -> Footprint:
-    """What a recipe takes.
+    """Estimate memory and time of a training run on GPUs.
 
     Args:
-        config: the whole config in plain values, resolved.
-        shape: of the policy.
-        critic: of the critic, None without one.
-        card_gb: memory of a GPU.
+        config: whole config in plain values, resolved.
+        shape: shape of the policy.
+        critic: shape of the critic, None without a critic.
+        card_gb: memory of a GPU, in GB.
     """
     trainer, actor, rollout = (
         config["trainer"],
@@ -159,10 +159,10 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
 
     trained = [each for each in (shape, critic) if each]
     ranks = [rank, 0]  # a critic trains whole
-    busy = [_states(each, gpus, ways, own, ADAM_BYTES) for each, own in zip(trained, ranks, strict=False)]
+    updating = [_states(each, gpus, ways, own, ADAM_BYTES) for each, own in zip(trained, ranks, strict=False)]
     resting = [_states(each, gpus, ways, own, RESTING_BYTES) for each, own in zip(trained, ranks, strict=False)]
-    kept = bool(actor["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"]) and not rank
-    reference = 4 * shape.parameters / gpus if kept else 0.0
+    has_reference = bool(actor["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"]) and not rank
+    reference = 4 * shape.parameters / gpus if has_reference else 0.0
 
     length = int(data["max_prompt_length"]) + int(data["max_response_length"])
     tokens = (
@@ -171,7 +171,7 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
         else int(actor["ppo_micro_batch_size_per_gpu"]) * length
     )
     working = max(_activations(each, tokens, bool(model["enable_gradient_checkpointing"])) for each in trained) / ways
-    on_card = max(busy) if offload else sum(busy) + reference
+    on_card = max(updating) if offload else sum(updating) + reference
     share = float(rollout["gpu_memory_utilization"])
     parallel = int(rollout["tensor_model_parallel_size"])
     cache = share * card_gb * 1e9 - 2 * shape.parameters / parallel - 2e9
@@ -185,27 +185,27 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
 
 
 def cpu_step_s(config: Mapping[str, Any], shape: Shape, critic: Shape | None, cores: int) -> float:
-    """Seconds of a training step on a CPU at most: every episode as long as it may be."""
+    """Return an upper bound of the seconds of a training step on a CPU, with every episode at full length."""
     length = int(config["data"]["max_prompt_length"]) + int(config["data"]["max_response_length"])
-    kept = bool(config["actor_rollout_ref"]["actor"]["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"])
+    has_reference = bool(config["actor_rollout_ref"]["actor"]["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"])
     trained = [each for each in (shape, critic) if each]
-    return _seconds(config, trained, length, kept, CORE_FLOPS * cores, CPU_TOKENS_S)
+    return _seconds(config, trained, length, has_reference, CORE_FLOPS * cores, CPU_TOKENS_S)
 
 
 def offline_estimate(
     config: Mapping[str, Any], shape: Shape, rows: int, rate: float, ranks: int
 ) -> tuple[float, float]:
-    """What supervised training or DPO takes at most.
+    """Return an upper bound of memory and time of supervised training or DPO.
 
     Args:
-        config: the whole config in plain values, resolved.
-        shape: of the model.
-        rows: episodes that are learnt from in an epoch; of a pair, both.
-        rate: operations a second of all processes together.
-        ranks: processes that share the model.
+        config: whole config in plain values, resolved.
+        shape: shape of the model.
+        rows: number of episodes in an epoch; a pair counts as two.
+        rate: operations per second of all processes together.
+        ranks: number of processes that share the model.
 
     Returns:
-        GB of each GPU, and seconds of all epochs if every episode were as long as it may be.
+        GB of each GPU, and seconds of all epochs with every episode at full length.
     """
     data, model, pairs = config["data"], config["model"], "preference" in config
     length = int(data["max_length"])
@@ -222,7 +222,10 @@ def offline_estimate(
 
 
 def _states(shape: Shape, gpus: int, ways: int, rank: int, each: int) -> float:
-    """Bytes of a trained model on one GPU; Megatron splits weights over `ways` GPUs, its optimizer over all."""
+    """Return the bytes of a trained model on one GPU.
+
+    Megatron splits the weights over `ways` GPUs and the optimizer over all.
+    """
     count = shape.parameters
     if rank:
         wide = shape.hidden + shape.head_dim * shape.heads
@@ -234,7 +237,7 @@ def _states(shape: Shape, gpus: int, ways: int, rank: int, each: int) -> float:
 
 
 def _activations(shape: Shape, tokens: int, checkpointing: bool) -> float:
-    """Bytes that a micro batch takes: what layers keep, the layer at work, the logits."""
+    """Return the bytes of a micro batch: stored activations, the active layer and the logits."""
     layer = ACTIVATION_BYTES * tokens * shape.hidden + 6 * tokens * shape.inner
     kept = shape.layers * 2 * tokens * shape.hidden + layer if checkpointing else shape.layers * layer
     whole_layer = 4 * shape.parameters / shape.layers
@@ -244,12 +247,12 @@ def _activations(shape: Shape, tokens: int, checkpointing: bool) -> float:
 def _seconds(
     config: Mapping[str, Any], trained: list[Shape], length: int, reference: bool, rate: float, tokens_s: float
 ) -> float:
-    """Every episode as long as its budget: operations of all passes at a `rate`, and the decoding of one episode."""
+    """Return the seconds of a step of full-length episodes: all passes at `rate`, and the decoding of one episode."""
     actor, rollout = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]
     tokens = int(config["data"]["train_batch_size"]) * int(rollout["n"]) * length
     passes = [2 + 6 * int(actor["ppo_epochs"])] * len(trained)
     work = sum(each.parameters * count for each, count in zip(trained, passes, strict=True))
     work += 2 * trained[0].parameters if reference else 0
-    settings = [part.settings for part in run_envs(config)]
+    settings = [run_env.settings for run_env in run_envs(config)]
     longest = max(each.horizon.turns_for_evaluation() * each.episode.max_tokens_per_turn for each in settings)
     return float(work * tokens / rate + min(longest, length) / tokens_s)

@@ -1,29 +1,29 @@
-"""Whether token budgets, batches and contexts of a training run fit into each other, checked before it starts."""
+"""Check that token budgets, batches and contexts of a training run fit together."""
 
 from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.config.mixture import MixtureEnv, shares_of_a_batch
+from verl_agent.config.mixture import MixtureEnv, tasks_per_batch
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import TURN_ESTIMATORS, has_critic
 from verl_agent.preflight.prompts import agent_for_checks
 
 
-def check_context(config: DictConfig, part: MixtureEnv) -> None:
-    """A context that is edited makes several rows of an episode, which not every estimator and loss counts as one.
+def check_context(config: DictConfig, run_env: MixtureEnv) -> None:
+    """Check the estimator and the loss of a context that removes turns: an episode then makes several training rows.
 
     Raises:
-        ConfigError: the estimator, or how the loss is averaged, would weigh an episode by its rows.
+        ConfigError: the estimator or the average of the loss would weight an episode by its number of rows.
     """
-    if not agent_for_checks(part.settings).context.edits:
+    if not agent_for_checks(run_env.settings).context.edits:
         return
-    keep = part.settings.agent.context["keep"]
+    keep = run_env.settings.agent.context["keep"]
     for key, allowed, why in (
-        ("algorithm.adv_estimator", ("grpo", *TURN_ESTIMATORS), "takes an episode's rows for episodes"),
-        ("actor_rollout_ref.actor.loss_agg_mode", ("token-mean",), "gives an episode the weight of its rows"),
-        ("algorithm.use_kl_in_reward", (False,), "counts the penalty of its last row alone"),
+        ("algorithm.adv_estimator", ("grpo", *TURN_ESTIMATORS), "treats the rows of an episode as episodes"),
+        ("actor_rollout_ref.actor.loss_agg_mode", ("token-mean",), "weights an episode by its rows"),
+        ("algorithm.use_kl_in_reward", (False,), "counts only the penalty of the last row"),
     ):
         if OmegaConf.select(config, key) not in allowed:
             raise ConfigError(
@@ -32,14 +32,14 @@ def check_context(config: DictConfig, part: MixtureEnv) -> None:
             )
 
 
-def check_budgets(config: DictConfig, part: MixtureEnv) -> None:
-    """Token budgets fit into each other and into the engine's context; batches divide.
+def check_budgets(config: DictConfig, run_env: MixtureEnv) -> None:
+    """Check that token budgets fit together and into the engine's context, and that batches divide.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: a budget is too large, or a batch size is not a multiple.
     """
     prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
-    context, episode = config.actor_rollout_ref.rollout.max_model_len, part.settings.episode
+    context, episode = config.actor_rollout_ref.rollout.max_model_len, run_env.settings.episode
     turn = episode.max_tokens_per_turn
     if context is not None and prompt + response > int(context):
         raise ConfigError(
@@ -53,23 +53,25 @@ def check_budgets(config: DictConfig, part: MixtureEnv) -> None:
         )
     if episode.max_tokens is not None and episode.max_tokens > response:
         raise ConfigError(
-            f"episode.max_tokens={episode.max_tokens} of {part.label!r} exceeds data.max_response_length={response}, "
-            "the most that any episode may have."
+            f"episode.max_tokens={episode.max_tokens} of {run_env.label!r} exceeds data.max_response_length="
+            f"{response}, the maximum of every episode."
         )
     check_micro_batches(config)
     batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
-    several = agent_for_checks(part.settings).context.edits and mini % batch == 0  # one update for all rows of a step
-    if batch % mini and not several:
+    one_update = (
+        agent_for_checks(run_env.settings).context.edits and mini % batch == 0
+    )  # one update for all rows of a step
+    if batch % mini and not one_update:
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
         )
 
 
 def check_micro_batches(config: DictConfig) -> None:
-    """The rows of a step divide into the micro batches of the passes that are not packed by tokens.
+    """Check that the rows of a step divide into micro batches, in passes that are not packed by tokens.
 
     Raises:
-        ConfigError: they do not, so that verl would stop at the first step.
+        ConfigError: the rows do not divide, so that verl would stop at the first step.
     """
     policy, trainer = config.actor_rollout_ref, config.trainer
     episodes = int(policy.rollout.n)
@@ -99,23 +101,23 @@ def check_micro_batches(config: DictConfig) -> None:
             )
 
 
-def check_shares(config: DictConfig, parts: Sequence[MixtureEnv]) -> None:
-    """Every environment has as many tasks as a batch takes of it.
+def check_shares(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
+    """Check that every environment has as many tasks as a batch takes of it.
 
     Raises:
-        ConfigError: one has fewer.
+        ConfigError: an environment has fewer tasks.
     """
     batch = int(config.data.train_batch_size)
-    for part, share in zip(parts, shares_of_a_batch([part.weight for part in parts], batch), strict=True):
-        tasks = len(select_tasks(part.env.name, part.env.train_tasks, part.env.options))
+    for run_env, share in zip(envs, tasks_per_batch([each.weight for each in envs], batch), strict=True):
+        tasks = len(select_tasks(run_env.env.name, run_env.env.train_tasks, run_env.env.options))
         if 0 < int(config.data.train_max_samples) < min(tasks, share):
             raise ConfigError(
-                f"data.train_max_samples={config.data.train_max_samples} leaves fewer tasks of {part.label!r} than the "
-                f"{share} that a batch takes (data.train_batch_size={batch}). Raise it, or set it to -1 for all."
+                f"data.train_max_samples={config.data.train_max_samples} leaves fewer tasks of {run_env.label!r} than "
+                f"the {share} that a batch takes (data.train_batch_size={batch}). Raise it, or set it to -1 for all."
             )
         if tasks < share:
-            whose = "" if len(parts) == 1 else f" of {part.label!r}"
-            wanted = f"data.train_batch_size={batch}" if len(parts) == 1 else f"the {share} that a batch takes of it"
+            owner = "" if len(envs) == 1 else f" of {run_env.label!r}"
+            needed = f"data.train_batch_size={batch}" if len(envs) == 1 else f"the {share} that a batch takes of it"
             raise ConfigError(
-                f"env.train_tasks={part.env.train_tasks!r}{whose} has {tasks} tasks, fewer than {wanted}."
+                f"env.train_tasks={run_env.env.train_tasks!r}{owner} has {tasks} tasks, fewer than {needed}."
             )

@@ -1,4 +1,4 @@
-"""Where verl writes metrics: its `file` logger, which progress and curves read, and whatever a run names beside it."""
+"""Check of `trainer.logger`: the `file` logger is required, since progress and curves read it."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -17,17 +17,17 @@ LOGGERS = {
     "vemlp_wandb": "volcengine_ml_platform",
     "rl_insight": "rl_insight",
 }
-"""Loggers of verl 0.9.1 (utils/tracking.py), and the module that each needs."""
+"""Loggers of verl 0.9.1 (utils/tracking.py) and the module that each needs."""
 
 
 def check_loggers(names: object) -> None:
-    """All loggers exist and are installed, and `file` is among them.
+    """Check that all loggers exist and are installed, and that `file` is among them.
 
     Args:
-        names: `trainer.logger`.
+        names: value of `trainer.logger`.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: a logger is unknown or not installed, or `file` is missing.
     """
     listed = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
     for name in listed:
@@ -35,8 +35,8 @@ def check_loggers(names: object) -> None:
             raise ConfigError(f"trainer.logger={name!r} is not known. {did_you_mean(str(name), LOGGERS)}")
         module = LOGGERS[name]
         if module is not None and find_spec(module) is None:
-            raise ConfigError(f"trainer.logger={name!r} needs a package that is missing: pip install {module}")
+            raise ConfigError(f"trainer.logger={name!r} needs a package that is not installed: pip install {module}")
     if "file" not in listed:
         raise ConfigError(
-            f"trainer.logger={listed} leaves out 'file', which progress, curves and the best checkpoint are read from."
+            f"trainer.logger={listed} lacks 'file', from which progress, curves and the best checkpoint are read."
         )

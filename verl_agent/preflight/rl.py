@@ -1,4 +1,4 @@
-"""Turn a composed recipe into a config that verl can run, or refuse it before anything starts."""
+"""Preparation of a training run: a composed recipe becomes a config for verl, or fails with a clear error."""
 
 import os
 import shutil
@@ -39,49 +39,49 @@ def prepare(config: DictConfig) -> tuple[DictConfig, list[MixtureEnv]]:
     """Resolve, check and complete a config.
 
     Args:
-        config: a recipe with its overrides, as Hydra composed it.
+        config: recipe with its overrides, as Hydra composed it.
 
     Returns:
-        The config that verl gets, resolved, and the environments of the run with the sections of this package.
+        The resolved config for verl, and the environments of the run with their settings.
 
     Raises:
-        ConfigError: anything that would make the run fail later, named by key.
+        ConfigError: a setting would make the run fail later.
     """
     try:
         OmegaConf.resolve(config)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     check_complete(config)
-    parts = run_envs(OmegaConf.to_container(config))
+    envs = run_envs(OmegaConf.to_container(config))
     check_trainer(config)
-    check_algorithm(OmegaConf.to_container(config), parts)
-    for part in parts:
-        check_environment(part, parts)
-        check_context(config, part)
-        check_budgets(config, part)
-    check_shares(config, parts)
+    check_algorithm(OmegaConf.to_container(config), envs)
+    for run_env in envs:
+        check_environment(run_env, envs)
+        check_context(config, run_env)
+        check_budgets(config, run_env)
+    check_shares(config, envs)
     with open_dict(config):
         _complete(config)
-    for part in parts:
-        check_prompts(config, part.settings)
+    for run_env in envs:
+        check_prompts(config, run_env.settings)
     if has_critic(config):
         load_config(config.critic.model.path, "critic.model.path")
     check_machine(config)
-    return config, parts
+    return config, envs
 
 
 def check_trainer(config: DictConfig) -> None:
-    """The config is for this machine's device, and asks for nothing that our sampler leaves out.
+    """Check that the config suits this machine's device and the episode sampler.
 
     Raises:
-        ConfigError: it does not fit.
+        ConfigError: a setting does not suit them.
     """
     if (config.trainer.device == "cpu") != use_cpu_device():
         raise ConfigError(
             "this recipe is for a GPU, and the machine has none. Choose a recipe whose name ends with _cpu."
             if use_cpu_device()
-            else "this recipe is for the CPU, and the machine has an accelerator. Set VERL_PLATFORM=cpu to train on "
-            "the CPU all the same, with the packages of `make setup DEVICE=cpu`."
+            else "this recipe is for the CPU, and the machine has an accelerator. To train on the CPU anyway, set "
+            "VERL_PLATFORM=cpu and use the packages of `make setup DEVICE=cpu`."
         )
     for key in ("trainer.total_training_steps", "data.train_batch_size", "actor_rollout_ref.rollout.n"):
         value = OmegaConf.select(config, key)
@@ -90,12 +90,12 @@ def check_trainer(config: DictConfig) -> None:
     for key in ("actor_rollout_ref.actor.optim.lr", "critic.optim.lr"):
         rate = OmegaConf.select(config, key)
         if not isinstance(rate, int | float) or not rate >= 0:
-            raise ConfigError(f"{key}={rate!r} is not allowed. Allowed: a number, 0 or more.")
+            raise ConfigError(f"{key}={rate!r} is not allowed. Allowed: a number >= 0.")
     epochs = config.trainer.total_epochs
     if not isinstance(epochs, int) or epochs < 1:
         raise ConfigError(
-            f"trainer.total_epochs={epochs!r} leaves nothing to train. Allowed: a whole number >= 1; "
-            "trainer.total_training_steps says when a run ends."
+            f"trainer.total_epochs={epochs!r} is not allowed. Allowed: a whole number >= 1. Set "
+            "trainer.total_training_steps to choose when the run ends."
         )
     if use_cpu_device():
         for key in ("trainer.n_gpus_per_node", "trainer.nnodes"):
@@ -106,37 +106,41 @@ def check_trainer(config: DictConfig) -> None:
                 )
     if use_cpu_device() and os.environ.get("RAY_ADDRESS"):
         raise ConfigError("RAY_ADDRESS names a Ray cluster, but a recipe for the CPU starts its own Ray. Unset it.")
-    for key, wanted in (
+    for key, required in (
         ("trainer.use_v1", True),
         ("trainer.v1.trainer_mode", "verl_agent"),
         ("trainer.v1.sampler.sync_refill_failed_groups", False),
     ):
-        if OmegaConf.select(config, key) != wanted:
+        if OmegaConf.select(config, key) != required:
             raise ConfigError(
-                f"{key}={OmegaConf.select(config, key)!r} does not work with the episode sampler. Allowed: {wanted!r}."
+                f"{key}={OmegaConf.select(config, key)!r} does not suit the episode sampler. Allowed: {required!r}."
             )
 
 
-def check_environment(part: MixtureEnv, parts: Sequence[MixtureEnv]) -> None:
-    """The environment exists, accepts its options, and knows the tasks; what is held out is not trained on.
+def check_environment(run_env: MixtureEnv, envs: Sequence[MixtureEnv]) -> None:
+    """Check the environment's name, options and tasks, and that no held-out task is trained on.
+
+    Args:
+        run_env: environment to check.
+        envs: all environments of the run, whose held-out tasks count.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the environment or its agent is not valid, or train and held-out tasks overlap.
     """
-    env = part.env
+    env = run_env.env
     make_env(env.name, env.options)
-    agent_for_checks(part.settings)
+    agent_for_checks(run_env.settings)
     select_tasks(env.name, env.train_tasks, env.options)
-    for other in parts:
+    for other in envs:
         if other.env.name == env.name and not other.env.overlap:
             check_disjoint(env.name, env.train_tasks, other.env.eval_tasks, env.options)
 
 
 def check_machine(config: DictConfig) -> None:
-    """The machine has the memory and the disk that training this model takes.
+    """Check that the machine has the memory and the disk space that training this model takes.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: memory or disk space is too small.
     """
     memory_gb, disk_gb = needed_gb(config)
     if use_cpu_device():
@@ -147,7 +151,7 @@ def check_machine(config: DictConfig) -> None:
 
 
 def needed_gb(config: DictConfig) -> tuple[float, float]:
-    """Memory that a run takes on a CPU, and disk that its checkpoints take, in GB."""
+    """Return the memory that a run takes on a CPU and the disk space that its checkpoints take, in GB."""
     sizes = [parameters(config.actor_rollout_ref.model.path)]
     if has_critic(config):
         sizes.append(parameters(config.critic.model.path))
@@ -158,7 +162,7 @@ def needed_gb(config: DictConfig) -> tuple[float, float]:
 
 
 def _complete(config: DictConfig) -> None:
-    """Fill in what only this machine knows: paths, environment variables of workers."""
+    """Fill in values of this machine: paths and environment variables of workers."""
     if config.env.mixture:
         config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.training.mixture
     run_dir = Path(config.trainer.default_local_dir).resolve()
@@ -177,7 +181,7 @@ def _complete(config: DictConfig) -> None:
 
 
 def worker_environment(run_dir: Path) -> Mapping[str, str]:
-    """Environment variables that every process of the run gets."""
+    """Return the environment variables of every process of the run."""
     variables = {
         "TENSORBOARD_DIR": str(run_dir / "tensorboard"),
         RUN_NAME: uuid4().hex[:12],
@@ -198,5 +202,5 @@ def worker_environment(run_dir: Path) -> Mapping[str, str]:
 
 
 def ray_dir() -> Path:
-    """Where Ray keeps its session and logs; a short path, since its sockets' names must fit 107 characters."""
+    """Return the folder of Ray's session and logs; a short path, since socket names have at most 107 characters."""
     return Path(tempfile.gettempdir()) / f"ray-{os.getuid()}"
