@@ -135,8 +135,8 @@ def prepared(folder: Path, *changes: str):
         ),
         (
             ["trainer.v1.sampler.sampler_kwargs.skip_uniform=true", "algorithm.adv_estimator=reinforce_plus_plus"],
-            "trainer.v1.sampler.sampler_kwargs.skip_uniform leaves out groups that algorithm.adv_estimator="
-            "'reinforce_plus_plus' learns from.",
+            "trainer.v1.sampler.sampler_kwargs.skip_uniform drops groups that algorithm.adv_estimator="
+            "'reinforce_plus_plus' uses.",
         ),
         (
             [
@@ -204,14 +204,14 @@ def prepared(folder: Path, *changes: str):
             ["horizon.adaptive=0.5"],
             "horizon.adaptive=0.5 is not allowed. Allowed: a section with the keys success_above, ",
         ),
-        (["env.mixture=[{name: guess_number, horizon: [4]}]"], "env.mixture[0].horizon must be a section"),
-        (["env.mixture=[{name: guess_number, weight: .inf}]"], "env.mixture[0].weight must be a number > 0, got inf."),
+        (["env.mixture=[{name: guess_number, horizon: [4]}]"], "env.mixture[0].horizon=[4] is not allowed."),
+        (["env.mixture=[{name: guess_number, weight: .inf}]"], "env.mixture[0].weight=inf is not allowed."),
         (["horizon.adaptive={success_above: 0.5}"], "horizon.adaptive cannot grow from [4]."),
         (
             ["env.mixture=[{name: gess_number}]"],
             "env.name='gess_number' is not registered. Did you mean 'guess_number'?",
         ),
-        (["env.mixture=[]"], "env.mixture must be a list of parts"),
+        (["env.mixture=[]"], "env.mixture must be a list of environments"),
         (
             ["env.mixture=[{name: guess_number, episode: {max_tokens: 201}}]"],
             "episode.max_tokens=201 of 'guess_number' exceeds data.max_response_length=200",
