@@ -1,0 +1,116 @@
+"""Tests of the token budgets of turns and episodes."""
+
+from itertools import cycle
+
+import pytest
+
+from tests.support.fakes import split_ids
+from tests.support.tokens import (
+    REPLIES,
+    check_tokens,
+    play_tokens,
+)
+from verl_agent.agents.context import Summary
+from verl_agent.errors import ConfigError
+from verl_agent.rollout.chat_template import without_empty_thoughts
+from verl_agent.rollout.policy import TokenBudget
+from verl_agent.rollout.tokens import encode_reply
+from verl_agent.types import Reply, StopReason
+
+
+def test_reply_is_truncated_at_the_budget_of_a_turn(smollm2):
+    play = play_tokens(smollm2, ["abcdefgh"], 3, TokenBudget(prompt=100, episode=100, turn=5))
+    assert play.episode.stop is StopReason.TURN_TOKENS
+    assert play.episode.turns[0].reply == Reply("abcde", StopReason.TURN_TOKENS, 5)
+    assert play.engine.sampling == [{"temperature": 1.0, "max_tokens": 5}]
+    check_tokens(play)
+
+
+def test_reply_that_ends_exactly_at_its_budget_is_complete(smollm2):
+    play = play_tokens(smollm2, ["abcd"], 1, TokenBudget(prompt=100, episode=5, turn=5))
+    assert play.episode.turns[0].reply == Reply("abcd", None, 5)
+
+
+def test_later_reply_has_the_remaining_budget_of_the_episode(smollm2):
+    script = ["ab", "abcdefgh"]
+    unlimited = play_tokens(smollm2, script, 2)
+    first_prompt, second_prompt = (len(prompt) for prompt in unlimited.engine.prompts)
+    budget = TokenBudget(prompt=first_prompt, episode=second_prompt - first_prompt + 4, turn=9)
+    play = play_tokens(smollm2, script, 2, budget)
+    assert [sampling["max_tokens"] for sampling in play.engine.sampling] == [9, 4]
+    assert play.episode.turns[1].reply == Reply("abcd", StopReason.EPISODE_TOKENS, 4)
+    assert len(play.segment.response_ids) == budget.episode
+    check_tokens(play)
+
+
+def test_observation_that_exhausts_the_budget_ends_the_episode_after_the_last_reply(smollm2):
+    play = play_tokens(smollm2, ["ab", "never generated"], 2, TokenBudget(prompt=100, episode=6, turn=6))
+    assert (play.episode.stop, len(play.episode.turns), len(play.engine.prompts)) == (StopReason.EPISODE_TOKENS, 1, 1)
+    assert play.segment.response_ids == play.engine.written[0]
+    check_tokens(play)
+
+
+def test_segments_never_exceed_their_budgets(smollm2):
+    for episode in range(1, 90, 8):
+        for turn in {1, min(7, episode), episode}:
+            for play_truncated_turns in (False, True):
+                budget = TokenBudget(prompt=100, episode=episode, turn=turn, play_truncated_turns=play_truncated_turns)
+                play = play_tokens(smollm2, cycle(REPLIES[::3]), 5, budget)
+                assert len(play.segment.response_ids) <= episode
+                assert max(len(ids) for ids in play.engine.written) <= turn
+                assert play.segment.response_mask[-1] == 1
+
+
+def test_prompt_above_its_budget_raises_config_error_naming_the_setting(smollm2):
+    with pytest.raises(ConfigError, match=r"a prompt has \d+ tokens, data\.max_prompt_length allows 5\."):
+        play_tokens(smollm2, ["a"], 1, TokenBudget(prompt=5, episode=100, turn=10))
+
+
+def test_truncated_reply_is_closed_and_played_if_allowed(model):
+    """The model did not write the end-of-turn token, so its mask is 0; the engine reads it as usual."""
+    budget = TokenBudget(prompt=100, episode=5_000, turn=5, play_truncated_turns=True)
+    play = play_tokens(model, ["abcdefgh", "hi"], 2, budget)
+    assert [turn.reply for turn in play.episode.turns] == [
+        Reply("abcde", None, 5, force_closed=True),
+        Reply("hi", None, 3),
+    ]
+    assert play.episode.stop is StopReason.TERMINATED
+    check_tokens(play)
+    end = model.tokenizer.eos_token_id
+    assert (play.segment.response_ids[5], play.segment.response_mask[:6]) == (end, [1, 1, 1, 1, 1, 0])
+    read, rendered = model.tokenizer.decode(play.engine.prompts[1]), model.rendered(play.episode.messages[:-2])
+    assert without_empty_thoughts(read) == without_empty_thoughts(rendered)
+
+
+def test_truncated_reply_that_exhausts_the_episodes_budget_ends_it(smollm2):
+    budget = TokenBudget(prompt=100, episode=5, turn=5, play_truncated_turns=True)
+    play = play_tokens(smollm2, ["abcdefgh"], 3, budget)
+    assert (play.episode.stop, len(play.episode.turns)) == (StopReason.EPISODE_TOKENS, 1)
+    assert len(play.segment.response_ids) == 5
+
+
+def test_reply_that_stops_on_another_token_is_closed_with_mask_zero(smollm2):
+    """Engines stop at every id of the model's generation config, such as `<|endoftext|>`."""
+    stray = smollm2.tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    play = play_tokens(smollm2, [[*split_ids(smollm2.tokenizer, "ab"), stray], "c"], 2)
+    assert play.episode.turns[0].reply == Reply("ab", None, 3)
+    check_tokens(play)
+    assert (play.segment.response_ids[3], play.segment.response_mask[:4]) == (
+        smollm2.tokenizer.eos_token_id,
+        [1, 1, 1, 0],
+    )
+
+
+def test_engine_without_tokens_raises_runtime_error(smollm2):
+    with pytest.raises(RuntimeError, match="the engine returned no tokens"):
+        play_tokens(smollm2, [[]], 1)
+
+
+def test_episode_with_an_edited_context_may_exceed_the_budget_of_one_segment(smollm2):
+    """Removed turns free tokens: a window of one turn suffices for an episode of ten."""
+    script = [encode_reply(smollm2.tokenizer, "word " * 18, smollm2.tokenizer.eos_token_id)] * 10
+    budget = TokenBudget(prompt=200, episode=200, turn=25)
+    assert play_tokens(smollm2, script, 10, budget).episode.stop is StopReason.EPISODE_TOKENS
+    window = play_tokens(smollm2, script, 10, budget, context=Summary(turns=1))
+    assert len(window.episode.turns) == 10
+    assert all(len(segment.prompt_ids + segment.response_ids) <= 400 for segment in window.segments)
