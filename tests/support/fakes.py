@@ -1,4 +1,4 @@
-"""Small real stand-ins for what tests cannot have: a model, an engine, an environment that fails on demand."""
+"""Fakes: a scripted policy, a scripted engine, and an environment that fails on demand."""
 
 import asyncio
 import threading
@@ -18,21 +18,21 @@ ITEM = TaskItem("talk", "1")
 
 
 def plain(context: Context | None = None) -> Agent:
-    """An agent that adds nothing and takes the whole reply for the action."""
+    """Return an agent that adds nothing to the prompt; the whole reply is the action."""
     return Raw(LineFormat(), context)
 
 
 def words_of(env: EnvAdapter, item: TaskItem) -> list[str]:
-    """What an oracle says, in the words of ReAct."""
+    """Return the replies of an oracle, rendered by the ReAct agent."""
     moves = env.demonstration(item)
     return [ReAct(env.action_format).render_demo(moves, turn) for turn in range(len(moves))]
 
 
 class ScriptedPolicy:
-    """Says what it is given, in order; an exception in the script is raised.
+    """Policy that gives scripted replies in order; exceptions in the script are raised.
 
     Args:
-        script: texts, whole replies (to set `cut` and `tokens`), or exceptions.
+        script: texts, whole replies (to set `truncated_by` and `tokens`), or exceptions.
     """
 
     def __init__(self, script: Iterable[str | Reply | Exception]) -> None:
@@ -49,17 +49,17 @@ class ScriptedPolicy:
 
 
 class Talk(EnvAdapter):
-    """Answers `heard <n>`, and ends at the `turns`-th reply with reward 1 and an observation.
+    """Environment that answers `heard <n>`, and ends at the `turns`-th action with reward 1.
 
     Args:
-        turns: replies that it takes.
-        fault: `raise`, `hang` (awaits) or `block` (keeps its thread), or none.
-        where: the call with the fault: `new_session`, `reset`, `step` or `close`.
-        seconds: how long a hang or a block lasts.
+        turns: number of actions until the end.
+        fault: `raise`, `hang` (awaits), `block` (blocks its thread) or "" for no fault.
+        where: call with the fault: `new_session`, `reset`, `step` or `close`.
+        seconds: duration of a hang or a block.
     """
 
     made: ClassVar[list["Talk"]]
-    """Instances of this class, oldest first; `talk_class()` returns a class with a list of its own."""
+    """Instances of this class, oldest first; `talk_class()` returns a class with its own list."""
 
     def __init__(self, turns: int = 100, fault: str = "", where: str = "step", seconds: float = 30.0) -> None:
         type(self).made.append(self)
@@ -73,7 +73,7 @@ class Talk(EnvAdapter):
         return [env for env in cls.made if env.resets or env.closed]
 
     def new_session(self) -> Self:
-        """Return a fresh instance, unless the fault is here."""
+        """Return a fresh instance, or carry out the fault."""
         if self.where == "new_session" and self.fault == "raise":
             raise ValueError("no display")
         if self.where == "new_session" and self.fault == "block":
@@ -111,13 +111,13 @@ class Talk(EnvAdapter):
 
 
 def talk_class() -> type[Talk]:
-    """A fresh `Talk`, with an empty list of sessions."""
+    """Return a subclass of `Talk` with an empty list of instances."""
     return type("Talk", (Talk,), {"made": []})
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOutput:
-    """What is read of verl's `TokenOutput`."""
+    """The fields of verl's `TokenOutput` that this package reads."""
 
     token_ids: list[int]
     log_probs: list[float] | None
@@ -129,13 +129,13 @@ class ScriptedEngine:
     """A `TokenEngine` that writes given texts as real token ids, and stops as an engine does.
 
     Every text is written character by character as far as the tokenizer allows: ids that decode to the
-    text and that its own `encode` would not give. A line longer than `max_tokens` is cut there.
+    text and that its own `encode` would not give. A reply longer than `max_tokens` is truncated there.
 
     Args:
-        tokenizer: of the model it stands for.
-        replies: texts, each closed with the end-of-turn token; or ids, which are returned as they are.
-        log_probs: whether to return any; they are all different and negative.
-        steps: versions of the weights, one for each reply; the last one stays.
+        tokenizer: tokenizer of the model.
+        replies: texts, each followed by the end-of-turn token; or ids, which are returned unchanged.
+        log_probs: True to return log probabilities, all different and negative.
+        steps: version of the weights for each reply; the last one repeats.
     """
 
     def __init__(
@@ -170,5 +170,5 @@ class ScriptedEngine:
 
 
 def split_ids(tokenizer: Any, text: str) -> list[int]:
-    """Ids that decode to `text`, one character at a time: the longest way to write it."""
+    """Return ids that decode to `text`, one character at a time: the longest encoding."""
     return [token for character in text for token in tokenizer.encode(character, add_special_tokens=False)]

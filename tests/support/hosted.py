@@ -1,4 +1,4 @@
-"""An environment that does to its host what it is told to; importable, so that host processes find it."""
+"""Environments whose actions disturb their host; importable by host processes."""
 
 import asyncio
 import os
@@ -18,10 +18,10 @@ ITEM = TaskItem("obedient", "1")
 
 
 class Obedient(EnvAdapter):
-    """Carries out `<verb> [argument]` and answers with what it found; an unknown verb is answered with the turn.
+    """Environment that carries out `<verb> [argument]`; the answer to an unknown verb is the number of the turn.
 
     Args:
-        note: file to which every close adds a line.
+        note: file to which every `close` appends a line.
     """
 
     memory: ClassVar[list[bytes]] = []
@@ -64,7 +64,7 @@ class Obedient(EnvAdapter):
         os.kill(os.getpid(), signal.SIGKILL)
 
     async def do_freeze(self, _: str) -> None:
-        re.match(r"(a+)+$", "a" * 64 + "b")  # takes years, and never lets another thread run
+        re.match(r"(a+)+$", "a" * 64 + "b")  # takes years and blocks all threads
 
     async def do_pid(self, _: str) -> int:
         return os.getpid()
@@ -83,21 +83,21 @@ class Obedient(EnvAdapter):
 
 
 class Unsendable(StepResult):
-    """A result that no other process can read."""
+    """A result that cannot be pickled."""
 
     def __reduce__(self) -> str:
         raise TypeError("a window cannot be pickled")
 
 
 class Odd(Obedient):
-    """Answers with what cannot be sent."""
+    """Environment whose results cannot be pickled."""
 
     async def step(self, action: str) -> StepResult:
         return Unsendable("")
 
 
 class Patient(Obedient):
-    """Every step waits, awaiting or blocking its thread."""
+    """Environment whose steps wait, in the event loop or blocking their thread."""
 
     def __init__(self, seconds: float = 1.0, blocks: bool = False) -> None:
         super().__init__()

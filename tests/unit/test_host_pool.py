@@ -110,7 +110,7 @@ def test_session_numbers_are_random_and_fit_63_bits():
 def test_open_waits_in_a_full_pool_and_then_raises():
     async def overfill(pool):
         sessions = [await pool.open() for _ in range(8)]
-        with pytest.raises(PoolFullError, match=r"no place .* in 0\.1 s: 2 hosts hold 4 sessions each"):
+        with pytest.raises(PoolFullError, match=r"no slot .* in 0\.1 s: 2 hosts hold 4 sessions each"):
             await pool.open()
         waiting = asyncio.create_task(pool.open())
         await asyncio.sleep(0.02)

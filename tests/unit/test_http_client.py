@@ -302,7 +302,7 @@ def test_a_cancelled_call_frees_its_slot():
 
 
 def test_a_step_before_the_first_reset_raises_env_error():
-    with pytest.raises(EnvError, match="step before reset"):
+    with pytest.raises(EnvError, match="before the first reset"):
         asyncio.run(HttpEnv("textcraft", "http://127.0.0.1:1").step("x"))
 
 

@@ -11,8 +11,8 @@ from verl_agent.models.resolve import parameters
 from verl_agent.system.resources import (
     Memory,
     disk_needed,
-    memory,
     memory_needed,
+    parse_memory,
     read_memory,
     require_disk,
     require_memory,
@@ -37,11 +37,11 @@ def meminfo(total_gib: int, free_gib: int) -> str:
     ],
 )
 def test_the_limit_and_use_of_a_container_reduce_free_memory(limit, used, expected):
-    assert memory(meminfo(64, 60), limit, used) == expected
+    assert parse_memory(meminfo(64, 60), limit, used) == expected
 
 
 def test_unreadable_memory_is_none():
-    assert memory("") is None
+    assert parse_memory("") is None
     require_memory(None, 1e9)
 
 

@@ -85,7 +85,7 @@ def test_an_unknown_environment_suggests_the_nearest(installed):
 
 def test_an_unrelated_folder_is_not_changed(installed, tmp_path):
     (tmp_path / "pyvenv.cfg").write_text("")
-    with pytest.raises(ConfigError, match=r"was not made by this command\. Name a new folder"):
+    with pytest.raises(ConfigError, match=r"was not created by this command\. Choose a new folder"):
         make(tmp_path, "icy", print)
 
 

@@ -31,7 +31,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One row of the table.
+    """Row of the table of `verl-agent doctor`.
 
     Attributes:
         name: subject of the check.

@@ -1,6 +1,6 @@
-"""This machine: memory and disk that are free, what a run takes of them, and where the cache lies.
+"""Free memory and disk of this machine, the need of a run, and the cache folder.
 
-Readings are arguments where another machine's can be tried; `read_memory` reads this one's.
+Functions take readings as arguments, so tests can pass those of another machine; `read_memory` reads this one.
 """
 
 import os
@@ -11,17 +11,18 @@ from pathlib import Path
 from verl_agent.errors import ConfigError
 
 RL_MEMORY_GB = 14.0
-"""What trainer, engine and Ray's workers hold together while a model of 135M parameters trains on the CPU; measured."""
+"""GB of memory of trainer, engine and Ray's workers while a model of 135M parameters trains on the CPU; measured."""
 RL_BARE_GB = 9.0
-"""What they hold with a model of a few million parameters; 7.5 measured."""
+"""GB that they use with a model of a few million parameters; 7.5 measured."""
 SFT_MEMORY_GB = 5.0
-"""What supervised training of the same model holds; 4.7 measured."""
+"""GB that supervised training of the 135M model uses; 4.7 measured."""
 MEASURED_PARAMETERS = 135e6
 RL_BYTES = 24
-"""More for each further parameter: float32 weights, gradient, two moments, the engine's copy, one on its way."""
+"""Bytes for each further parameter: float32 weights, gradient, two moments, the engine's copy and one in transit."""
 SFT_BYTES = 16
+"""Bytes for each further parameter of supervised training."""
 SAVED_BYTES = {"model": 4, "optimizer": 8, "hf_model": 4}
-"""Bytes that a checkpoint holds for each parameter, by what `save_contents` names."""
+"""Bytes of a checkpoint for each parameter, by entry of `save_contents`."""
 CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -33,9 +34,9 @@ class Memory:
     """Memory that this process and its children may use, in bytes.
 
     Attributes:
-        total: of the machine, or what its container allows.
-        free: of that, now.
-        limited: whether a container's limit counts.
+        total: memory of the machine, or the limit of its container.
+        free: free part of the total.
+        limited: True if the limit of a container is the total.
     """
 
     total: int
@@ -43,13 +44,13 @@ class Memory:
     limited: bool = False
 
 
-def memory(meminfo: str, limit: str = "", used: str = "") -> Memory | None:
-    """What three files say; None if the first says nothing.
+def parse_memory(meminfo: str, limit: str = "", used: str = "") -> Memory | None:
+    """Return the memory that three files describe; None if the first one has no total.
 
     Args:
         meminfo: text of `/proc/meminfo`.
-        limit: bytes that a container allows; "max" or "" where it does not say.
-        used: bytes that the container has in use, "" if unknown.
+        limit: limit of the container in bytes; "max" or "" without a limit.
+        used: bytes that the container uses; "" if unknown.
     """
     kib = {key: int(value) for key, value in re.findall(r"^(\w+):\s+(\d+) kB", meminfo, re.MULTILINE)}
     if "MemTotal" not in kib:
@@ -63,19 +64,19 @@ def memory(meminfo: str, limit: str = "", used: str = "") -> Memory | None:
 
 
 def read_memory() -> Memory | None:
-    """The memory of this machine, or of the container that it is."""
+    """Return the memory of this machine, or of its container."""
     limit, used = next(((a, b) for a, b in CGROUPS if Path(a).is_file()), ("", ""))
-    return memory(read_text("/proc/meminfo"), read_text(limit), read_text(used))
+    return parse_memory(read_text("/proc/meminfo"), read_text(limit), read_text(used))
 
 
 def memory_needed(count: int | None, measured_gb: float, bytes_each: int, bare_gb: float | None = None) -> float:
-    """GB of memory that training on the CPU takes.
+    """Return the GB of memory that training on the CPU needs.
 
     Args:
-        count: parameters of the model, None if unknown.
-        measured_gb: what a model of 135M parameters takes.
-        bytes_each: for each parameter beyond these.
-        bare_gb: what the smallest model takes; None: as much.
+        count: number of parameters of the model; None if unknown.
+        measured_gb: GB for a model of 135M parameters.
+        bytes_each: bytes for each parameter beyond 135M.
+        bare_gb: GB for the smallest model; None for `measured_gb`.
     """
     if count is None:
         return measured_gb
@@ -88,37 +89,37 @@ def memory_needed(count: int | None, measured_gb: float, bytes_each: int, bare_g
 
 
 def disk_needed(count: int | None, saved: list[str], kept: int | None) -> float:
-    """GB that the checkpoints of a run take; the next one is written before the oldest goes.
+    """Return the GB of disk that the checkpoints of a run need; the next one is written before the oldest is removed.
 
     Args:
-        count: parameters of all models that are saved, None if unknown: then those of the smallest model.
-        saved: what a checkpoint holds, as `save_contents` names it.
-        kept: checkpoints that stay, None for all: then two are counted.
+        count: number of parameters of all saved models; None, if unknown, counts as 135M.
+        saved: entries of `save_contents`.
+        kept: number of checkpoints that are kept; None, for all, counts as one.
     """
     each = sum(SAVED_BYTES.get(name, 0) for name in saved)
     return (count or MEASURED_PARAMETERS) * each * ((kept or 1) + 1) / 1e9
 
 
-def require_memory(found: Memory | None, needed_gb: float) -> None:
-    """Refuse to begin what cannot end.
+def require_memory(memory: Memory | None, needed_gb: float) -> None:
+    """Raise if the memory does not suffice.
 
     Raises:
-        ConfigError: less is free than is needed.
+        ConfigError: less memory is free than needed.
     """
-    if found is None or found.free >= needed_gb * 1e9:
+    if memory is None or memory.free >= needed_gb * 1e9:
         return
-    owner = "this container" if found.limited else "this machine"
+    owner = "this container" if memory.limited else "this machine"
     raise ConfigError(
-        f"{found.free / 1e9:.1f} of {found.total / 1e9:.1f} GB of memory of {owner} are free, training this model "
+        f"{memory.free / 1e9:.1f} of {memory.total / 1e9:.1f} GB of memory of {owner} are free, training this model "
         f"on the CPU takes {needed_gb:.0f} GB. Close other programs, choose a smaller model, or take a larger machine."
     )
 
 
 def require_disk(free_bytes: int, needed_gb: float, folder: Path) -> None:
-    """Refuse a run whose checkpoints do not fit.
+    """Raise if the checkpoints of a run do not fit on the disk.
 
     Raises:
-        ConfigError: less is free than is needed.
+        ConfigError: less disk is free than needed.
     """
     if free_bytes < needed_gb * 1e9:
         raise ConfigError(
@@ -128,13 +129,13 @@ def require_disk(free_bytes: int, needed_gb: float, folder: Path) -> None:
 
 
 def read_text(path: str) -> str:
-    """The text of a file, "" where there is none."""
+    """Return the text of a file; "" if it does not exist."""
     file = Path(path)
     return file.read_text() if path and file.is_file() else ""
 
 
 def cache_dir() -> Path:
-    """Where prepared models and data are kept: `$VERL_AGENT_CACHE`, or a folder in the user's cache."""
+    """Return the folder of prepared models and data: `$VERL_AGENT_CACHE`, or a folder in the user's cache."""
     chosen = os.environ.get("VERL_AGENT_CACHE")
     root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return Path(chosen) if chosen else root / "verl_agent"

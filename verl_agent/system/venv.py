@@ -1,7 +1,8 @@
-"""Make a virtual environment that can serve one environment and nothing else: its pins, and neither torch nor verl.
+"""Virtual environments that serve one environment, without torch and verl.
 
-What is installed follows from installed metadata: the extra `serve` of this package, the extra named after the
-environment (or what the package that registers it requires), and the packages themselves without what training needs.
+Their packages follow from installed metadata: the extra `serve` of this package and the extra named after the
+environment, or the requirements of the package that registers it. The packages themselves are added without their
+dependencies, which only training needs.
 """
 
 import json
@@ -22,16 +23,16 @@ from verl_agent.errors import ConfigError, did_you_mean
 
 PACKAGE = "verl-agent"
 STAMP = ".verl-agent-serves"
-"""File in our environments that says what was installed; empty in one that is not finished."""
+"""File in such a virtual environment that lists the installed packages; empty if it is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What goes into the virtual environment of one environment.
+    """Contents of the virtual environment of one environment.
 
     Attributes:
-        requirements: installed with all that they need.
-        sources: packages installed without what they need: arguments of pip.
+        requirements: packages installed with their dependencies.
+        sources: packages installed without their dependencies, each as arguments of pip.
     """
 
     requirements: Sequence[str]
@@ -39,21 +40,21 @@ class Plan:
 
     @property
     def text(self) -> str:
-        """All of it, to compare with."""
+        """Return the contents as text, to compare with the stamp."""
         return json.dumps([list(self.requirements), [list(source) for source in self.sources]])
 
 
 def plan(env: str) -> Plan:
-    """What is needed to serve `env`.
+    """Return the packages that serving `env` needs.
 
     Raises:
-        ConfigError: no package registers it, or this package is not installed.
+        ConfigError: the environment is not registered.
     """
     known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if env not in known:
         raise ConfigError(f"env {env!r} is not registered. {did_you_mean(env, known)}")
     ours, owner = distribution(PACKAGE), known[env].dist
-    assert owner is not None  # an entry point that is found belongs to a package
+    assert owner is not None  # an installed entry point belongs to a package
     requirements = required(ours, "serve")
     sources = [source(ours)]
     if canonicalize_name(owner.name) == PACKAGE:
@@ -65,66 +66,66 @@ def plan(env: str) -> Plan:
 
 
 def required(package: Distribution, extra: str = "") -> list[str]:
-    """What an extra of a package asks for, or without one what the package itself asks for."""
-    found = []
+    """Return the requirements of an extra of a package; without an extra, those of the package itself."""
+    texts = []
     for requirement in map(Requirement, package.requires or []):
         by_extra = requirement.marker is not None and "extra" in str(requirement.marker)
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
         if applies and by_extra == bool(extra):
             requirement.marker = None
-            found.append(str(requirement))
-    return found
+            texts.append(str(requirement))
+    return texts
 
 
 def source(package: Distribution) -> list[str]:
-    """Arguments with which pip installs `package` from where it came: a folder, a repository, or the index."""
+    """Return the pip arguments that install `package` from its original source: folder, repository or index."""
     recorded = package.read_text("direct_url.json")
     if recorded is None:
         return [f"{package.name}=={package.version}"]
     origin = json.loads(recorded)
     url = origin["url"]
     if "dir_info" in origin:
-        return ["-e", unquote(urlparse(url).path)]  # so that it does not stay behind the folder
+        return ["-e", unquote(urlparse(url).path)]  # changes in the folder take effect at once
     if "vcs_info" in origin:
         return [f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"]
     return [url]
 
 
 def make(folder: Path, env: str, say: Callable[[str], None]) -> None:
-    """Make or renew the virtual environment in `folder`; one that is up to date is left alone.
+    """Create or update the virtual environment in `folder`; keep one that is up to date.
 
     Raises:
-        ConfigError: the folder holds something else, or pip fails.
+        ConfigError: the folder contains something else, or pip fails.
     """
     wanted, stamp = plan(env), folder / STAMP
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted.text:
         return
     if folder.exists() and not stamp.is_file() and any(folder.iterdir()):
-        raise ConfigError(f"--venv {folder} was not made by this command. Name a new folder.")
+        raise ConfigError(f"--venv {folder} was not created by this command. Choose a new folder.")
     say(f"new virtual environment {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    stamp.write_text("", encoding="utf-8")  # ours, and not finished
+    stamp.write_text("", encoding="utf-8")  # created by this command, and incomplete
     _run([sys.executable, "-m", "venv", str(folder)])
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     say(f"installing {', '.join(wanted.requirements)}")
     _run([*pip, *wanted.requirements])
     for arguments in wanted.sources:
-        say(f"installing {' '.join(arguments)} without what only training needs")
+        say(f"installing {' '.join(arguments)} without the dependencies that only training needs")
         _run([*pip, "--no-deps", *arguments])
     stamp.write_text(wanted.text, encoding="utf-8")
 
 
 def without_venv(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command without its option `--venv`."""
-    left = [part for part in arguments if not part.startswith("--venv=")]
-    if "--venv" in left:
-        place = left.index("--venv")
-        del left[place : place + 2]
-    return left
+    """Return the arguments of a command without its option `--venv`."""
+    remaining = [argument for argument in arguments if not argument.startswith("--venv=")]
+    if "--venv" in remaining:
+        index = remaining.index("--venv")
+        del remaining[index : index + 2]
+    return remaining
 
 
 def clean_environment() -> dict[str, str]:
-    """The variables of this process without those that would show another environment's packages to Python."""
+    """Return the environment variables without those that add packages of another virtual environment."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
 

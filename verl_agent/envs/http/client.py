@@ -1,4 +1,4 @@
-"""An environment that lives on other machines: `env.name=http`. Plays against our servers and against AgentGym's."""
+"""Environment `http`: sessions on servers of `verl-agent serve` or of AgentGym."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
@@ -23,9 +23,9 @@ INFO_TIMEOUT_S = 30.0
 
 
 class HttpEnv(EnvAdapter):
-    """One session on one of several servers, which also say what tasks there are. See README.md."""
+    """Environment whose sessions and tasks are on one or several servers. See README.md."""
 
-    hosting = Hosting(threads=1, sessions=512, busy=512)  # it only waits, and shares its connections
+    hosting = Hosting(threads=1, sessions=512, busy=512)  # sessions only wait, and share their connections
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class HttpEnv(EnvAdapter):
         instructions: str | None = None,
         timeout_s: float = 300.0,
     ) -> None:
-        """Say what is played, and where.
+        """Store the options; no server is asked.
 
         Args:
-            env: the environment that the servers offer, such as `textcraft`.
-            urls: base URLs of servers that offer the same, such as `http://node7:8000`.
+            env: environment of the servers, such as `textcraft`.
+            urls: base URLs of servers that offer the same tasks, such as `http://node7:8000`.
             protocol: `verl-agent` for servers of `verl-agent serve`, `agentgym` for AgentGym's own.
             items: for `agentgym`: the numbers of the items of each split, such as `{train: 0-373, test: 374-473}`.
-            instructions: for `agentgym`: what the model is told first; null for the text that belongs to `env`.
-            timeout_s: seconds that one call may take; `env.timeout_s` bounds it too.
+            instructions: for `agentgym`: system message of the episode; null for the default one of `env`.
+            timeout_s: most seconds of one call; `env.timeout_s` limits it too.
         """
         self.settings = HttpSettings.of(env, urls, protocol, items, instructions, timeout_s)
-        self.language = language(self.settings)
+        self.protocol = protocol_of(self.settings)
         self._url = ""
         self._session: Any = None
         self._score = 0.0
@@ -86,47 +86,48 @@ class HttpEnv(EnvAdapter):
         return list_tasks(self.settings, split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Begin `item`; the first time this opens a session on a server."""
-        return await _elsewhere(self._reset(item.id))
+        """Begin `item`; the first reset opens a session on a server."""
+        return await _in_transport_loop(self._reset(item.id))
 
     async def step(self, action: str) -> StepResult:
-        """Send the action. It is never sent twice: the server may have taken it although its answer was lost."""
+        """Send the action, exactly once: the server may have carried it out even if its answer was lost."""
         if self._session is None:
-            raise EnvError("step before reset: this session plays no task yet.")
-        answer = await _elsewhere(self._post("/step", self.language.act(action)))
-        result, self._score = self.language.read_step(answer, self._score)
+            raise EnvError("step came before the first reset.")
+        valid = action.encode(errors="replace").decode()  # JSON of a lone surrogate is refused by servers
+        answer = await _in_transport_loop(self._post("/step", self.protocol.act(valid)))
+        result, self._score = self.protocol.read_step(answer, self._score)
         return result
 
     async def close(self) -> None:
-        """Close the session on its server; one that is gone is no error."""
+        """Close the session on its server; a session that has ended is ignored."""
         if self._session is not None:
             closing = transport().submit(self._close())
-            await asyncio.shield(asyncio.wrap_future(closing))  # it goes on even if nobody waits any longer
+            await asyncio.shield(asyncio.wrap_future(closing))  # it completes even if the caller is cancelled
 
     async def _reset(self, item: str) -> list[Message]:
-        speak = self.language
+        protocol = self.protocol
         if self._session is None:
             servers = server_pool(self.settings.urls)
-            self._url, answer = await servers.create("/create", speak.create, self.settings.timeout_s)
+            self._url, answer = await servers.create("/create", protocol.create, self.settings.timeout_s)
             try:
-                self._session = speak.read_session(answer)
+                self._session = protocol.read_session(answer)
             except EnvError:
                 servers.leave(self._url)
                 raise
         self._score = 0.0
-        answer, observation = await self._post("/reset", speak.begin(item)), None
-        if speak.asks_observation:
-            url = f"{self._url}/observation?{speak.session}={quote(str(self._session))}"
+        answer, observation = await self._post("/reset", protocol.begin(item)), None
+        if protocol.asks_observation:
+            url = f"{self._url}/observation?{protocol.session}={quote(str(self._session))}"
             observation = await transport().request("GET", url, timeout_s=self.settings.timeout_s)
-        return speak.read_prompt(answer, observation)
+        return protocol.read_prompt(answer, observation)
 
     async def _post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
-        body[self.language.session] = self._session
+        body[self.protocol.session] = self._session
         return await transport().request("POST", self._url + path, body, timeout_s or self.settings.timeout_s)
 
     async def _close(self) -> None:
         try:
-            with suppress(EnvError):  # the server forgets sessions that nobody calls
+            with suppress(EnvError):  # the server closes idle sessions itself
                 try:
                     await self._post("/close", {}, CLOSE_TIMEOUT_S)
                 except UnreachableError:
@@ -138,7 +139,7 @@ class HttpEnv(EnvAdapter):
 
 @cache
 def list_tasks(settings: HttpSettings, split: str) -> tuple[TaskItem, ...]:
-    """The tasks of one split."""
+    """Return the tasks of one split."""
     if settings.protocol != OWN:
         return tuple(TaskItem(settings.env, f"{settings.env}_{index}") for index in dict(settings.items)[split])
     listed = _ask(settings, f"/tasks?split={quote(split)}")
@@ -148,25 +149,25 @@ def list_tasks(settings: HttpSettings, split: str) -> tuple[TaskItem, ...]:
 
 @cache
 def ask_servers(settings: HttpSettings) -> Mapping[str, Any]:
-    """What the servers offer; those that cannot be reached are left out as long as one can.
+    """Return the description of the environment that the servers offer; unreachable servers are ignored.
 
     Raises:
-        ConfigError: none answers, or they do not offer the same.
+        ConfigError: no server answers, or the servers offer different tasks.
     """
-    found = _ask(settings, "/info")
-    first = next(iter(found))
-    for url, info in found.items():
+    answers = _ask(settings, "/info")
+    first = next(iter(answers))
+    for url, info in answers.items():
         if pick(info, "env") != settings.env:
             raise ConfigError(f"env.options.env={settings.env!r}, but {url} serves {info['env']!r}.")
-        if pick(info, "digest") != found[first]["digest"]:
+        if pick(info, "digest") != answers[first]["digest"]:
             raise ConfigError(f"{first} and {url} offer different tasks. Serve the same version with the same options.")
-    info = found[first]
-    assert isinstance(info, Mapping)  # pick() has looked into it
+    info = answers[first]
+    assert isinstance(info, Mapping)  # pick() has read it
     return info
 
 
-def language(settings: HttpSettings) -> ServerProtocol:
-    """How the servers are spoken to."""
+def protocol_of(settings: HttpSettings) -> ServerProtocol:
+    """Return the protocol of the servers."""
     if settings.protocol == OWN:
         return OwnLanguage()
     return AgentGymLanguage(settings.env, settings.instructions)
@@ -182,6 +183,6 @@ def _ask(settings: HttpSettings, path: str) -> dict[str, Any]:
         ) from error
 
 
-async def _elsewhere(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on the loop of all requests; whoever is cancelled here cancels it there."""
+async def _in_transport_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` in the event loop of all requests; cancelling the caller cancels it."""
     return await asyncio.wrap_future(transport().submit(work))

@@ -1,4 +1,4 @@
-"""Choose a server for each new session: the one with the fewest of ours, leaving out those that do not answer."""
+"""Choice of a server for each new session: the one with the fewest sessions of this process."""
 
 import asyncio
 import itertools
@@ -13,16 +13,16 @@ from verl_agent.errors import EnvError, EnvTimeoutError, PoolFullError
 
 log = logging.getLogger(__name__)
 
-REST_S = 10.0
-"""Seconds that a server which could not be reached is asked last."""
-FULL_REST_S = 1.0
-"""The same for a server that had no room."""
+UNREACHABLE_S = 10.0
+"""Seconds for which an unreachable server is tried last."""
+FULL_S = 1.0
+"""Seconds for which a full server is tried last."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
-"""Longest pauses between rounds in which no server had room or answered; each is up to twice the last."""
+"""Longest first pause and longest pause in seconds between rounds over all servers; each doubles the last one."""
 
 
 class ServerPool:
-    """The servers of one list of URLs, as this process sees them. To be used on the transport's loop only.
+    """Servers of one list of URLs. Use it in the event loop of the transport only.
 
     Args:
         urls: base URLs, at least one.
@@ -30,22 +30,22 @@ class ServerPool:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self.load = dict.fromkeys(urls, 0)
-        self._rest_until = dict.fromkeys(urls, 0.0)
+        self._last_until = dict.fromkeys(urls, 0.0)
 
     def order(self) -> list[str]:
-        """The URLs, the best one first; equal ones by chance, so that processes do not all choose the same."""
+        """Return the URLs, the best one first; ties are broken at random, so that processes choose different ones."""
         now = asyncio.get_running_loop().time()
-        return sorted(self.load, key=lambda url: (self._rest_until[url] > now, self.load[url], random.random()))
+        return sorted(self.load, key=lambda url: (self._last_until[url] > now, self.load[url], random.random()))
 
     async def create(self, path: str, body: Any, timeout_s: float) -> tuple[str, Any]:
-        """Open a session on the best server that has room; returns its URL and its answer.
+        """Open a session on the best server with a free slot; return its URL and its answer.
 
-        A server that is full or cannot be reached is asked again as long as there is time.
+        Full and unreachable servers are tried again until the time limit.
 
         Raises:
-            PoolFullError: none had room in time.
+            PoolFullError: no server had a free slot in time.
             EnvTimeoutError: a server did not answer in time.
-            UnreachableError: none could be reached in time.
+            UnreachableError: no server was reachable in time.
             EnvError: a server refused.
         """
         loop = asyncio.get_running_loop()
@@ -57,21 +57,21 @@ class ServerPool:
                     answer = await self._try(url, path, body, max(deadline - loop.time(), 0.1))
                 except UnreachableError as error:
                     log.warning("%s", error)
-                    self._rest_until[url] = loop.time() + REST_S
+                    self._last_until[url] = loop.time() + UNREACHABLE_S
                     failure = failure or error
                 except PoolFullError as error:
-                    self._rest_until[url] = loop.time() + FULL_REST_S
+                    self._last_until[url] = loop.time() + FULL_S
                     failure = error
                 else:
                     return url, answer
-            assert failure is not None  # there is at least one URL
+            assert failure is not None  # urls is not empty
             if loop.time() + pause > deadline:
                 raise failure
             await asyncio.sleep(pause)
         raise AssertionError("the pauses never end")
 
     async def _try(self, url: str, path: str, body: Any, timeout_s: float) -> Any:
-        self.load[url] += 1  # at once, so that sessions opened side by side spread
+        self.load[url] += 1  # before the request, so that concurrent calls choose different servers
         try:
             return await transport().request("POST", url + path, body, timeout_s)
         except BaseException:
@@ -79,7 +79,7 @@ class ServerPool:
             raise
 
     def leave(self, url: str) -> None:
-        """A session on this server has ended."""
+        """Count the end of a session on this server."""
         self.load[url] -= 1
 
 
@@ -89,26 +89,26 @@ def _server_pool(shared: Transport, urls: tuple[str, ...]) -> ServerPool:
 
 
 def server_pool(urls: tuple[str, ...]) -> ServerPool:
-    """The servers of `urls`, one object a process."""
+    """Return the pool of `urls`, one object in each process."""
     return _server_pool(transport(), urls)
 
 
 async def ask_all(urls: Sequence[str], path: str, timeout_s: float) -> dict[str, Any]:
-    """GET `path` from every server; returns the answers of those that can be reached, at least one.
+    """GET `path` from every server; return the answers of the reachable ones, at least one.
 
     Raises:
-        EnvError: none can be reached within three rounds, or one refuses.
+        EnvError: no server is reachable within three rounds, or a server refuses.
     """
     for pause in itertools.islice(_pauses(), 3):
         tasks = [transport().request("GET", url + path, timeout_s=timeout_s) for url in urls]
         answers = dict(zip(urls, await asyncio.gather(*tasks, return_exceptions=True), strict=True))
-        away = (UnreachableError, PoolFullError, EnvTimeoutError)
+        unreachable = (UnreachableError, PoolFullError, EnvTimeoutError)
         for answer in answers.values():
-            if isinstance(answer, BaseException) and not isinstance(answer, away):
+            if isinstance(answer, BaseException) and not isinstance(answer, unreachable):
                 raise answer
-        found = {url: answer for url, answer in answers.items() if not isinstance(answer, BaseException)}
-        if found:
-            return found
+        reached = {url: answer for url, answer in answers.items() if not isinstance(answer, BaseException)}
+        if reached:
+            return reached
         await asyncio.sleep(pause)
     raise EnvError("; ".join(str(answer) for answer in answers.values()))
 
