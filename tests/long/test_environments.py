@@ -15,7 +15,7 @@ from env_adapters.webarena.sites.served.copies import VISITOR
 from tests.bench.web_sessions import main, shop
 from tests.support.corpus import embedded_corpus
 from tests.support.environments import KNOWN
-from tests.support.fuzzing import annoy, fuzz
+from tests.support.fuzzing import fuzz, play_fuzzed
 from tests.support.oracles import try_oracle
 from tests.support.scripts import scripts, spread
 from tests.support.served import serve_command, started
@@ -121,6 +121,6 @@ def test_fuzzed_actions_return_bounded_observations(env):
     known, session = KNOWN[env], make_env(env)
     actions = list(fuzz(0, FUZZED, known.words))
     actions[1::2] = [known.wrap.format(action) for action in actions[1::2]]
-    seen = asyncio.run(annoy(session, session.tasks(known.split)[known.item], iter(actions)))
+    seen = asyncio.run(play_fuzzed(session, session.tasks(known.split)[known.item], iter(actions)))
     report(f"{env}: {dict(seen)}")
     assert seen["actions"] == FUZZED

@@ -1,4 +1,4 @@
-"""The environments of this repository as tests see them: what they are called, and what they are told."""
+"""Environments of this repository with the words that tests fuzz them with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One environment.
+    """An environment for fuzzing.
 
     Attributes:
-        split: whose tasks are played.
-        item: place of a task in the split, one that chance words hardly solve.
-        words: of its grammar.
-        wrap: what half of the fuzzed actions stand in.
+        split: split of the task.
+        item: index of the task in the split; random words hardly solve it.
+        words: words of its grammar.
+        wrap: template around half of the fuzzed actions.
     """
 
     split: str

@@ -1,4 +1,4 @@
-"""Episode records of a made-up talk, as short as tests need them."""
+"""Short episode records for tests."""
 
 from datetime import UTC, datetime
 
@@ -17,17 +17,17 @@ def talk(
     stop: StopReason = StopReason.TERMINATED,
     purpose: Purpose = "evaluation",
 ) -> EpisodeRecord:
-    """One episode: a reply for each word, an observation after each, the reward with the last one."""
+    """Return the record of an episode with one reply for each word; the last step earns `reward`."""
     words = replies.split()
     messages: list[Message] = [{"role": "system", "content": "Talk."}, {"role": "user", "content": prompt}]
     turns: list[Turn] = []
     for number, word in enumerate(words, start=1):
         last = number == len(words)
-        cut = stop if last and stop in (StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS) else None
-        step = None if cut else StepResult(f"heard {word}", reward if last else 0.0)
+        truncated_by = stop if last and stop in (StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS) else None
+        step = None if truncated_by else StepResult(f"heard {word}", reward if last else 0.0)
         messages.append({"role": "assistant", "content": word})
         if step:
             messages.append({"role": "user", "content": step.observation})
-        turns.append(Turn(Reply(word, cut, 1), None if cut else word, step, 0.0, 0.0))
+        turns.append(Turn(Reply(word, truncated_by, 1), None if truncated_by else word, step, 0.0, 0.0))
     episode = Episode(TaskItem(env, task), 9, messages, turns, stop, prompt_length=2)
     return to_record(episode, EpisodeMeta(purpose, "train", 0, task, 0, STARTED, seconds=1.0))

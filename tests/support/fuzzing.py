@@ -1,4 +1,4 @@
-"""Actions that no environment asks for, drawn by a seed, and what an environment makes of them."""
+"""Fuzzed actions that depend on a seed, and their effect on an environment."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -43,12 +43,12 @@ KINDS = ("empty", "huge", "binary", "language", "fragment", "digits", "words", "
 
 
 def fuzz(seed: int, count: int, words: Sequence[str]) -> Iterator[str]:
-    """Draw actions of every kind.
+    """Yield actions of every kind.
 
     Args:
-        seed: same seed, same actions.
-        count: how many.
-        words: of the environment's own grammar, which get furthest when they are put together wrongly.
+        seed: seed of the generator.
+        count: number of actions.
+        words: words of the environment's own grammar; wrong combinations of them reach most of its code.
     """
     random = Random(seed)
     yield from BAD_ACTIONS[:count]
@@ -57,7 +57,7 @@ def fuzz(seed: int, count: int, words: Sequence[str]) -> Iterator[str]:
 
 
 def draw(random: Random, kind: str, words: Sequence[str]) -> str:
-    """One action of a kind."""
+    """Return one action of a kind."""
     match kind:
         case "empty":
             return random.choice(("", " ", "\n", "\t\r\n", "\u3000", "\u200b", "``````", '""'))
@@ -78,31 +78,31 @@ def draw(random: Random, kind: str, words: Sequence[str]) -> str:
             parts = [draw(random, other, words)[:200] for other in random.choices(KINDS[:-2], k=3)]
             return random.choice((" ", "\n", "\x00", ", ")).join(parts)
         case _:
-            return "\ud800".join(random.choices(words, k=2))  # a text that is not Unicode
+            return "\ud800".join(random.choices(words, k=2))  # a lone surrogate: not valid Unicode
 
 
 class FuzzedError(AssertionError):
-    """An environment did not answer as it should.
+    """An environment broke its contract.
 
     Args:
-        action: what it was told.
-        why: what it did.
+        action: the fuzzed action.
+        got: result of the action.
     """
 
-    def __init__(self, action: str, why: str) -> None:
-        super().__init__(f"{action[:80]!r} ({len(action)} characters): {why}")
+    def __init__(self, action: str, got: str) -> None:
+        super().__init__(f"{action[:80]!r} ({len(action)} characters): {got}")
 
 
-async def annoy(session: EnvAdapter, item: TaskItem, actions: Iterator[str]) -> Counter[str]:
-    """Take actions in one session, which begins anew when its episode ends.
+async def play_fuzzed(session: EnvAdapter, item: TaskItem, actions: Iterator[str]) -> Counter[str]:
+    """Take actions in one session, which is reset when its episode ends.
 
     Returns:
-        How many actions there were, by what became of them, and the longest observation under `longest`.
+        Number of actions in all and by result (see `result_kind`); `longest` counts characters of an observation.
 
     Raises:
-        FuzzedError: an answer broke the contract of environments, or an episode earned more than 1.
+        FuzzedError: a result broke the contract of environments, or an episode earned more than 1.
     """
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     earned = 0.0
     await reset(session, item)
     for action in actions:
@@ -113,28 +113,28 @@ async def annoy(session: EnvAdapter, item: TaskItem, actions: Iterator[str]) -> 
         earned += result.reward
         if earned > 1.0:
             raise FuzzedError(action, f"earned {result.reward}, {earned} in all")
-        seen["actions"] += 1
-        seen[kind_of(result)] += 1
-        seen["longest"] = max(seen["longest"], len(result.observation))
+        counts["actions"] += 1
+        counts[result_kind(result)] += 1
+        counts["longest"] = max(counts["longest"], len(result.observation))
         if result.terminated:
             earned = 0.0
             await reset(session, item)
     await close(session)
-    assert seen["longest"] <= MAX_MESSAGE  # `step` has checked it
-    return seen
+    assert counts["longest"] <= MAX_MESSAGE  # `step` has checked it
+    return counts
 
 
 def misread(action_format: ActionFormat, actions: Iterator[str]) -> list[str]:
-    """Replies around the actions out of which the parser reads an empty action, or more than they have."""
-    found = []
+    """Return replies around the actions that parse into an empty action, or into more text than they have."""
+    wrong = []
     for action in actions:
         for reply in (action, action_format.format(action), f"{action}\n{action_format.format(action)}\n{action}"):
-            read = action_format.parse(reply)
-            if read is not None and not 0 < len(read) <= len(reply) + len("</answer>"):
-                found.append(reply[:80])
-    return found
+            parsed = action_format.parse(reply)
+            if parsed is not None and not 0 < len(parsed) <= len(reply) + len("</answer>"):
+                wrong.append(reply[:80])
+    return wrong
 
 
-def kind_of(result: StepResult) -> str:
-    """What became of an action."""
-    return "ended" if result.terminated else "refused" if result.info.get("invalid_action") else "answered"
+def result_kind(result: StepResult) -> str:
+    """Return the kind of a result: `ended`, `invalid` or `answered`."""
+    return "ended" if result.terminated else "invalid" if result.info.get("invalid_action") else "answered"

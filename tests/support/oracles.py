@@ -1,4 +1,4 @@
-"""Play the oracles' episodes over HTTP, the actions alone, as AgentGym's clients would."""
+"""Episodes of demonstrations, played over HTTP as AgentGym's clients play."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -12,12 +12,12 @@ AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """What came of the oracle's episodes.
+class OracleResult:
+    """Result of the episodes of demonstrations.
 
     Attributes:
-        solved: ids of the items that it solved.
-        failed: ids of those that it did not, with the score, or why it was not played.
+        solved: ids of the solved items.
+        failed: ids of the other items, each with its score or the reason why it was not played.
     """
 
     solved: Sequence[str]
@@ -25,36 +25,36 @@ class Tried:
 
     @property
     def rate(self) -> float:
-        """Part that is solved."""
+        """Share of solved items."""
         return len(self.solved) / (len(self.solved) + len(self.failed))
 
     def __str__(self) -> str:
         total = len(self.solved) + len(self.failed)
-        return f"{len(self.solved)}/{total} solved" + "".join(f"; {one}" for one in self.failed[:10])
+        return f"{len(self.solved)}/{total} solved" + "".join(f"; {item}" for item in self.failed[:10])
 
 
-def try_oracle(env: str, split: str, url: str, places: Iterable[int] | None = None) -> Tried:
-    """Let the oracle of `env` play on a server.
+def try_oracle(env: str, split: str, url: str, indices: Iterable[int] | None = None) -> OracleResult:
+    """Play the demonstrations of `env` on a server.
 
     Args:
         env: registered name of the environment.
-        split: in which the server counts.
-        url: of the server.
-        places: which items; None for all.
+        split: split in which the server counts.
+        url: URL of the server.
+        indices: indices of items in the split; None for all.
     """
     session = make_env(env)
     items = session.tasks(split)
-    chosen = range(len(items)) if places is None else places
-    scripts = [Script(place, actions(session, items[place])) for place in chosen]
+    chosen = range(len(items)) if indices is None else indices
+    scripts = [Script(index, actions(session, items[index])) for index in chosen]
     scores = asyncio.run(_play_all(url, [script for script in scripts if script.actions]))
-    solved = [items[place].id for place, score in scores.items() if score >= session.success_reward]
-    failed = [f"{items[place].id} {score}" for place, score in scores.items() if score < session.success_reward]
-    failed += [f"{items[script.item].id} not planned" for script in scripts if not script.actions]
-    return Tried(solved, failed)
+    solved = [items[index].id for index, score in scores.items() if score >= session.success_reward]
+    failed = [f"{items[index].id} {score}" for index, score in scores.items() if score < session.success_reward]
+    failed += [f"{items[script.item].id} has no demonstration" for script in scripts if not script.actions]
+    return OracleResult(solved, failed)
 
 
 async def _play_all(url: str, scripts: Sequence[Script]) -> dict[int, float]:
-    """The score of each script's item, 0 where the episode did not end."""
+    """Return the score of each script's item; 0 if the episode did not end."""
     scores: dict[int, float] = {}
     left = iter(scripts)
 

@@ -1,4 +1,4 @@
-"""Whatever an environment is told, it answers, and briefly. With 10,000 actions each: `make soak`."""
+"""Test that environments answer fuzzed actions with short texts. `make soak` runs 10,000 actions each."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ import pytest
 from env_adapters.scienceworld.simulator import simulators
 from tests.support.corpus import embedded_corpus
 from tests.support.environments import KNOWN
-from tests.support.fuzzing import KINDS, annoy, draw, fuzz, misread
+from tests.support.fuzzing import KINDS, draw, fuzz, misread, play_fuzzed
 from verl_agent.envs.registry import load_adapter, make_env
 
 COUNTS = {"textcraft": 2_000, "babyai": 1_000, "deepsearch": 1_000, "scienceworld": 200}
@@ -20,28 +20,28 @@ COUNTS = {"textcraft": 2_000, "babyai": 1_000, "deepsearch": 1_000, "scienceworl
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with embedded_corpus(tmp_path_factory.mktemp("cache")):
         yield
-    simulators().end()  # this process goes on with other tests
+    simulators().end()  # the process continues with other tests
 
 
 @pytest.mark.parametrize("env", KNOWN)
-def test_fuzzed_actions_end_in_a_bounded_observation(env):
+def test_fuzzed_actions_get_bounded_observations(env):
     known, session = KNOWN[env], make_env(env)
     actions = list(fuzz(1, COUNTS[env], known.words))
     actions[1::2] = [known.wrap.format(action) for action in actions[1::2]]
-    seen = asyncio.run(annoy(session, session.tasks(known.split)[known.item], iter(actions)))
-    assert seen["actions"] == COUNTS[env]
-    assert seen["longest"] < 12_000
+    counts = asyncio.run(play_fuzzed(session, session.tasks(known.split)[known.item], iter(actions)))
+    assert counts["actions"] == COUNTS[env]
+    assert counts["longest"] < 12_000
 
 
 @pytest.mark.parametrize("env", KNOWN)
-def test_fuzzed_replies_are_read_in_no_time_and_give_a_part_of_them_or_nothing(env):
+def test_fuzzed_replies_parse_fast_into_a_part_of_them_or_none(env):
     action_format = load_adapter(env).action_format
     started = time.process_time()
     assert misread(action_format, fuzz(2, 500, KNOWN[env].words)) == []
     assert time.process_time() - started < 20  # 1,500 replies, of which a third has up to a million characters
 
 
-def test_a_seed_draws_the_same_actions_and_every_kind_is_among_them():
+def test_fuzzed_actions_depend_on_the_seed_and_have_every_kind():
     words = ("get", "craft")
     assert list(fuzz(3, 200, words)) == list(fuzz(3, 200, words)) != list(fuzz(4, 200, words))
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""A package that `new-env` writes works as it is, from a folder outside this repository; so does the example's."""
+"""Test that packages of `new-env` and of `examples/` work unchanged outside this repository."""
 
 import os
 import shutil
@@ -18,11 +18,11 @@ from verl_agent.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 BASES = {"eval": "agent_eval", "eval_cpu": "agent_eval", "sft_cpu": "agent_sft"}
-"""What recipes are built on, by name; all others on `agent_base`."""
+"""Base YAML of recipes, by name; all others use `agent_base`."""
 
 
 def install(source: Path, site: Path) -> dict[str, str]:
-    """Install a package into a folder of its own; returns the environment variables of processes that have it."""
+    """Install a package into a folder; return environment variables for processes that import it from there."""
     copy = site.with_name("source")
     shutil.copytree(source, copy)  # pip leaves a build folder behind
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
@@ -31,7 +31,7 @@ def install(source: Path, site: Path) -> dict[str, str]:
 
 
 def run(command: Sequence[str], environment: dict[str, str], folder: Path) -> str:
-    """What a command prints; it must succeed."""
+    """Return the output of a command that must succeed."""
     done = subprocess.run(
         [sys.executable, "-m", *command], env=environment, cwd=folder, capture_output=True, text=True, check=False
     )
@@ -48,7 +48,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("source", ["package", ROOT / "examples" / "questions"], ids=["new-env", "example"])
-def test_a_package_keeps_the_contract_and_passes_its_own_tests(source, package, tmp_path):
+def test_packages_keep_the_contract_and_pass_their_own_tests(source, package, tmp_path):
     folder = package if source == "package" else source
     name = folder.name
     environment = install(folder, tmp_path / "site")
@@ -60,14 +60,14 @@ def test_a_package_keeps_the_contract_and_passes_its_own_tests(source, package, 
 
 
 @pytest.mark.parametrize("name", ["traffic_lights", "x", "a23456789_b23456789_c234567890"])
-def test_what_is_written_needs_no_change_by_ruff(name, tmp_path):
+def test_written_packages_pass_ruff(name, tmp_path):
     folder = write_package(name, tmp_path)
     for command in (["check"], ["format", "--check"]):
         run(["ruff", *command, "--no-cache", "."], dict(os.environ), folder)
 
 
 @pytest.mark.parametrize("folder", ["package", ROOT / "examples" / "questions"], ids=["new-env", "example"])
-def test_recipes_hold_only_keys_that_exist_and_name_their_environment(folder, package):
+def test_recipes_have_only_known_keys_and_name_their_environment(folder, package):
     folder = package if folder == "package" else folder
     recipes = sorted((folder / "recipes").glob("*.yaml"))
     assert recipes
@@ -80,7 +80,7 @@ def test_recipes_hold_only_keys_that_exist_and_name_their_environment(folder, pa
         assert OmegaConf.to_container(config)["agent"]["name"] in ("act", "react", "notebook")
 
 
-def test_a_name_is_filled_in_everywhere(package):
+def test_placeholders_are_replaced_in_every_file(package):
     texts = [path.read_text() for path in package.rglob("*") if path.is_file()]
     assert len(texts) == 11
     assert not [text for text in texts if "@name@" in text or "@Class@" in text or "@dist@" in text]
@@ -98,14 +98,14 @@ def test_a_name_is_filled_in_everywhere(package):
         ("json", "is a Python module already"),
     ],
 )
-def test_a_name_that_cannot_be_used(name, words, tmp_path):
+def test_invalid_names_raise_config_errors(name, words, tmp_path):
     with pytest.raises(ConfigError) as refused:
         write_package(name, tmp_path)
     assert words in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+def test_a_folder_that_is_not_empty_is_not_changed(tmp_path):
     (tmp_path / "lamps").mkdir()
     (tmp_path / "lamps" / "mine.txt").touch()
     with pytest.raises(ConfigError, match=r"exists already\. Choose another name, or another folder with --into"):

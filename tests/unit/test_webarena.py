@@ -18,7 +18,6 @@ from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
-from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Episode, Reply, StopReason, TaskItem, Turn
 
@@ -369,16 +368,6 @@ def arguments_of(process):
         return process.cmdline()
     except psutil.Error:  # the process has just ended
         return []
-
-
-@needs_chromium
-def test_check_adapter_reports_no_violation(shop, tmp_path):
-    file = tmp_path / "tasks.json"
-    items = [task(ANSWER_CHECK, task_id=n, split="test" if n % 3 else "train", intent_template_id=17) for n in range(9)]
-    file.write_text(json.dumps(items))
-    options = {"tasks": str(file), "sites": {"shopping": shop}}
-    report = check_adapter(WebArena, options, items=1, timeout_s=120)
-    assert not report.violations, str(report)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The recipes that `new-env` writes pass every check that a training makes before it starts."""
+"""Test that recipes of `new-env` pass every check that runs before training."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ print("prepared", prepare(config)[1][0].env.name)
 
 
 @pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
-def test_a_written_package_is_ready_to_be_trained(tmp_path):
+def test_a_written_package_is_ready_for_training(tmp_path):
     package = write_package("traffic_lights", tmp_path)
     metadata = package / "traffic_lights_env-0.1.0.dist-info"
     metadata.mkdir()

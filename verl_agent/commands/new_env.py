@@ -1,7 +1,8 @@
-"""Write an environment as a package of its own: a small game that trains, for its author to replace."""
+"""Generator of environment packages: writes a small game that trains, for its author to replace."""
 
 import keyword
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,51 +23,51 @@ FILES = {
     "recipes/eval_cpu.yaml": "eval_cpu.yaml.txt",
     "tests/test_@name@.py": "test.py.txt",
 }
-"""Files of a package, and the templates in `commands/templates/environment` that they are made of."""
-LONGEST = 30
-"""Characters of a name; with more, lines of the templates would be too long."""
+"""Files of a package, each with its template in `commands/templates/environment`."""
+MAX_NAME_CHARS = 30
+"""Most characters of a name; a longer one would make lines of the templates too long."""
 
 
 def write_package(name: str, into: Path) -> Path:
     """Write the package of the environment `name`.
 
     Args:
-        name: of the environment and of its Python package.
-        into: folder in which its folder is made.
+        name: name of the environment and of its Python package.
+        into: parent folder of the package's folder.
 
     Returns:
         The folder of the package.
 
     Raises:
-        ConfigError: the name cannot be used, or the folder holds something already.
+        ConfigError: the name cannot be used, or the folder is not empty.
     """
     check_name(name)
     folder = into / name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists already. Choose another name, or another folder with --into.")
-    words = {
+    values = {
         "@name@": name,
         "@dist@": f"{name.replace('_', '-')}-env",
         "@Class@": "".join(part.capitalize() for part in name.split("_")),
     }
     templates = files("verl_agent").joinpath("commands", "templates", "environment")
     for path, template in FILES.items():
-        target = folder / filled(path, words)
+        target = folder / fill(path, values)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(filled(templates.joinpath(template).read_text(encoding="utf-8"), words), encoding="utf-8")
+        target.write_text(fill(templates.joinpath(template).read_text(encoding="utf-8"), values), encoding="utf-8")
     return folder
 
 
 def check_name(name: str) -> None:
-    """The name can be one of an environment and of a Python package.
+    """Check that `name` can name an environment and a Python package.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the name is not allowed, or something else has it already.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name) or len(name) > LONGEST:
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name) or len(name) > MAX_NAME_CHARS:
         raise ConfigError(
             f"NAME={name!r} cannot be the name of a package. Allowed: small letters, digits and single underscores, "
-            f"a letter first, at most {LONGEST}."
+            f"a letter first, at most {MAX_NAME_CHARS}."
         )
     if name in registered():
         raise ConfigError(f"NAME={name!r} is registered already, by {registered()[name]}. Choose another.")
@@ -74,8 +75,8 @@ def check_name(name: str) -> None:
         raise ConfigError(f"NAME={name!r} is a Python module already, which the package would hide. Choose another.")
 
 
-def filled(text: str, words: dict[str, str]) -> str:
-    """A template with its words put in."""
-    for mark, word in words.items():
-        text = text.replace(mark, word)
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """Return a template with its placeholders replaced."""
+    for placeholder, value in values.items():
+        text = text.replace(placeholder, value)
     return text

@@ -1,4 +1,4 @@
-"""An agent of its own: it thinks in a line, and reads its own notes with every answer."""
+"""An agent with a memory: it repeats all answers below each observation."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -8,9 +8,9 @@ from verl_agent.types import Message, StepResult
 
 
 class Notebook(Agent):
-    """Repeats what was answered so far below each observation, so that nothing has to be looked up.
+    """Expects a thought, then the action, and shows the model its notes of all answers.
 
-    An agent is made for each episode, so it may remember. It sees messages, never tokens.
+    A new agent is made for each episode, so it may keep state. It sees messages, never tokens.
     """
 
     thought_template: ClassVar[str] = "Thought: {thought}\n"
@@ -20,12 +20,12 @@ class Notebook(Agent):
         return f"{ONE_ACTION} Always answer in this form:\nThought: what the notes leave\n{self.action_format.template}"
 
     def build_prompt(self, messages: Sequence[Message]) -> list[Message]:
-        """See `Agent`; opens an empty notebook."""
+        """See `Agent`; starts with empty notes."""
         self.notes: list[str] = []
         return super().build_prompt(messages)
 
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
-        """See `Agent`; notes what was answered."""
+        """See `Agent`; adds the answer to the notes."""
         if not step.info.get("invalid_action"):
             self.notes.append(step.observation)
         notes = f"\nNotes: {' '.join(self.notes)}" if self.notes else ""

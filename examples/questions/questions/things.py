@@ -1,4 +1,4 @@
-"""The things to be found: every combination of four traits, and which of them a question is about."""
+"""The things to find: every combination of four traits, and the search for the best question."""
 
 import itertools
 from collections.abc import Iterable
@@ -11,26 +11,26 @@ TRAITS = {
 }
 WORDS = frozenset(itertools.chain.from_iterable(TRAITS.values()))
 THINGS = tuple(" ".join(words) for words in itertools.product(*TRAITS.values()))
-"""All 120, such as `small red wooden box`."""
+"""All 120 things, for example `small red wooden box`."""
 
 
-def words_in(text: str) -> list[str]:
-    """The traits that a text names, in its order, each once."""
-    said = (word.strip("?.,:;!'\"").lower() for word in text.split())
-    return list(dict.fromkeys(word for word in said if word in WORDS))
+def traits_in(text: str) -> list[str]:
+    """Return the traits in a text in their order, each once."""
+    words = (word.strip("?.,:;!'\"`").lower() for word in text.split())
+    return list(dict.fromkeys(word for word in words if word in WORDS))
 
 
-def fits(thing: str, word: str) -> bool:
-    """Whether a thing has a trait."""
-    return word in thing.split()
+def has(thing: str, trait: str) -> bool:
+    """Return True if a thing has a trait."""
+    return trait in thing.split()
 
 
-def left_over(things: Iterable[str], word: str, answer: bool) -> list[str]:
-    """The things for which the question has this answer."""
-    return [thing for thing in things if fits(thing, word) == answer]
+def remaining(things: Iterable[str], trait: str, answer: bool) -> list[str]:
+    """Return the things for which the question about `trait` has this answer."""
+    return [thing for thing in things if has(thing, trait) == answer]
 
 
 def best_question(things: list[str]) -> str:
-    """The trait that halves the things best; the first of several."""
-    words = [word for trait in TRAITS.values() for word in trait]
-    return min(words, key=lambda word: abs(2 * len(left_over(things, word, True)) - len(things)))
+    """Return the trait that divides the things most evenly; the first of several."""
+    traits = [trait for group in TRAITS.values() for trait in group]
+    return min(traits, key=lambda trait: abs(2 * len(remaining(things, trait, True)) - len(things)))

@@ -1,4 +1,4 @@
-"""The environment keeps the contract, its oracle asks few questions, and the agent takes notes."""
+"""Test the environment against its contract and its data sheet, and the notes of the agent."""
 
 import asyncio
 from importlib.metadata import entry_points
@@ -23,23 +23,23 @@ def play(item: TaskItem, actions: list[str]) -> list[StepResult]:
     return asyncio.run(run())
 
 
-def test_both_are_registered():
+def test_environment_and_agent_are_registered():
     assert isinstance(make_env("questions", {"cost": 0.0}), Questions)
     assert entry_points(group="verl_agent.agents")["notebook"].load() is Notebook
 
 
-def test_it_keeps_the_contract():
+def test_check_adapter_reports_no_violation():
     report = check_adapter(Questions, name="questions")
     assert not report.violations, str(report)
 
 
-def test_the_oracle_finds_every_thing_by_halving():
+def test_demonstrations_find_every_thing_with_four_to_ten_questions():
     items = [*Questions().tasks("train"), *Questions().tasks("test")]
     assert len(items) == len(THINGS) == 120
-    moves = [[move.action for move in Questions().demonstration(item)] for item in items]
-    rewards = [play(item, actions)[-1].reward for item, actions in zip(items, moves, strict=True)]
+    demos = [[demo.action for demo in Questions().demonstration(item)] for item in items]
+    rewards = [play(item, actions)[-1].reward for item, actions in zip(items, demos, strict=True)]
     assert min(rewards) >= Questions.success_reward
-    assert {len(actions) - 1 for actions in moves} <= set(range(4, 11))
+    assert {len(actions) - 1 for actions in demos} <= set(range(4, 11))
 
 
 def test_a_wrong_guess_ends_and_earns_nothing():
@@ -49,11 +49,11 @@ def test_a_wrong_guess_ends_and_earns_nothing():
     assert (wrong.reward, wrong.terminated, right.reward, right.terminated) == (0.0, True, 1.0, True)
 
 
-def test_the_agent_repeats_what_was_answered():
+def test_the_agent_repeats_all_answers():
     agent = make_agent(AgentSettings("notebook", context={"keep": "all"}), Questions.action_format)
     assert agent.parse_reply("Thought: halve them.\n<ask>red</ask>") == "<ask>red</ask>"
     agent.build_prompt([{"role": "user", "content": "What do you ask first?"}])
     agent.observe(StepResult("No, it is not red."), "<ask>red</ask>", 1)
     agent.observe(StepResult("Ask about one trait, or guess all four.", info={"invalid_action": 1.0}), None, 2)
-    told = agent.observe(StepResult("Yes, it is large."), "<ask>large</ask>", 3)
-    assert told["content"] == "Yes, it is large.\nNotes: No, it is not red. Yes, it is large."
+    message = agent.observe(StepResult("Yes, it is large."), "<ask>large</ask>", 3)
+    assert message["content"] == "Yes, it is large.\nNotes: No, it is not red. Yes, it is large."
