@@ -37,7 +37,7 @@ class CheckResult:
         name: subject of the check.
         status: result.
         details: version, path or size, or the problem.
-        fix: command that solves the problem; "" if there is none.
+        fix: command that solves the problem; "" without one.
     """
 
     name: str
