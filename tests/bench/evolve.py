@@ -94,7 +94,7 @@ def write_recipes(folder: Path, epochs: int) -> None:
 def run(module: str, folder: Path, recipe: str, *overrides: str) -> None:
     """One command of the product, from where it stands."""
     place = ["--config-dir", str(folder), "--config-name", recipe]
-    subprocess.run([sys.executable, "-m", f"verl_agent.{module}", *place, *overrides], check=True)
+    subprocess.run([sys.executable, "-m", f"verl_agent.commands.{module}", *place, *overrides], check=True)
 
 
 def played(folder: Path, name: str, policy: Path) -> list[EpisodeRecord]:
