@@ -1,4 +1,4 @@
-"""Random llamas for tests and benches: a few million parameters, made in a second, that know nothing."""
+"""Random llamas for tests and benchmarks: a few million untrained parameters, created in a second."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +12,7 @@ CHATML = (
 
 
 def write_model(folder: Path) -> Path:
-    """A llama of 7 million random parameters with SmolLM2's tokenizer."""
+    """Write a llama of 7 million random parameters with SmolLM2's tokenizer."""
     from transformers import AutoTokenizer
 
     from verl_agent.models.resolve import prepare_smollm2
@@ -22,12 +22,12 @@ def write_model(folder: Path) -> Path:
 
 
 def write_byte_model(folder: Path, texts: Iterable[str], vocabulary: int, **sizes: int) -> Path:
-    """A random llama with a byte-level tokenizer of its own.
+    """Write a random llama with its own byte-level tokenizer.
 
     Args:
-        folder: made if missing.
-        texts: what the tokenizer's merges are learnt from.
-        vocabulary: most tokens, at least 258.
+        folder: output folder, created if it is missing.
+        texts: texts from which the tokenizer's merges are computed.
+        vocabulary: largest number of tokens, at least 258.
         sizes: see `write_llama`.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -49,12 +49,12 @@ def write_byte_model(folder: Path, texts: Iterable[str], vocabulary: int, **size
 
 
 def write_llama(folder: Path, tokenizer: Any, **sizes: int) -> Path:
-    """A random llama for a tokenizer, and the tokenizer.
+    """Write a random llama and its tokenizer.
 
     Args:
-        folder: made if missing.
-        tokenizer: of transformers.
-        sizes: keyword arguments of `LlamaConfig`, such as `hidden_size`, in place of the smallest.
+        folder: output folder, created if it is missing.
+        tokenizer: tokenizer of transformers.
+        sizes: keyword arguments of `LlamaConfig` (for example, `hidden_size`) in place of the smallest sizes.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -1,4 +1,4 @@
-"""One command gives the model of a run, or says what there is instead."""
+"""Export of a checkpoint as a model folder, and its errors."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from verl_agent.runs.best_checkpoint import Best, store_best
 
 
 def save(run: Path, step: int, weights: bool = True) -> Path:
-    """A checkpoint of reinforcement learning."""
+    """Create a checkpoint of reinforcement learning."""
     actor = run / f"global_step_{step}/actor"
     (actor / "huggingface").mkdir(parents=True)
     (actor / "huggingface/config.json").write_text("{}")
@@ -25,7 +25,7 @@ def exported(run: Path, into: Path, **which) -> str:
     return (export(run, into, **which) / "model.safetensors").read_text()
 
 
-def test_the_latest_checkpoint_is_exported_with_its_origin(tmp_path):
+def test_the_latest_checkpoint_is_exported_with_its_provenance(tmp_path):
     run = save(save(tmp_path / "run", 5), 10)
     assert exported(run, tmp_path / "model") == "weights 10"
     note = json.loads((tmp_path / "model/verl_agent.json").read_text())
@@ -33,7 +33,7 @@ def test_the_latest_checkpoint_is_exported_with_its_origin(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "run"]
 
 
-def test_another_step_and_the_best_one_can_be_asked_for(tmp_path):
+def test_a_step_or_the_best_checkpoint_can_be_exported(tmp_path):
     run = save(save(save(tmp_path / "run", 5), 10), 15)
     store_best(run / "global_step_10", Best(10, "success", 0.5), run)
     assert exported(run, tmp_path / "a", step=5) == "weights 5"
@@ -42,7 +42,7 @@ def test_another_step_and_the_best_one_can_be_asked_for(tmp_path):
     assert exported(run / "best", tmp_path / "d") == "weights 10"
 
 
-def test_an_empty_folder_may_be_there(tmp_path):
+def test_an_empty_folder_may_exist(tmp_path):
     (tmp_path / "model").mkdir()
     assert exported(save(tmp_path / "run", 5), tmp_path / "model") == "weights 5"
 
@@ -55,7 +55,7 @@ def test_shards_are_found_where_each_backend_leaves_them(tmp_path):
     assert find_shards(tmp_path) is None
 
 
-def test_a_checkpoint_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_checkpoint_raises_config_error(tmp_path):
     run = save(save(tmp_path / "run", 5), 10)
     with pytest.raises(ConfigError, match=r"no checkpoint of step 7. Its steps are: 5, 10"):
         find_checkpoint(run, step=7)
@@ -67,14 +67,14 @@ def test_a_checkpoint_that_is_not_there_is_refused(tmp_path):
         find_checkpoint(tmp_path / "nothing")
 
 
-def test_what_is_no_run_is_refused_and_leaves_nothing(tmp_path):
+def test_another_folder_raises_config_error_and_leaves_nothing(tmp_path):
     (tmp_path / "notes").mkdir()
-    with pytest.raises(ConfigError, match=r"is no model folder"):
+    with pytest.raises(ConfigError, match=r"is neither a model folder"):
         export(tmp_path / "notes", tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
-def test_a_folder_that_holds_something_is_not_written_to(tmp_path):
+def test_a_folder_that_is_not_empty_raises_config_error(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/mine.txt").write_text("keep")
     with pytest.raises(ConfigError, match=r"--into .* is not empty"):

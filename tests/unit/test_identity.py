@@ -36,7 +36,7 @@ def test_equal_settings_are_accepted_and_recorded(tmp_path):
 
 def test_a_changed_setting_raises_config_error_naming_the_key(tmp_path):
     claimed(tmp_path, env={"name": "toy", "options": {}}, model="m")
-    with pytest.raises(ConfigError, match="another run: env.name was 'toy', is now 'maze'; model was 'm', is now 'n'"):
+    with pytest.raises(ConfigError, match=r"another run: env.name was 'toy', is now 'maze'; model was 'm'"):
         claimed(tmp_path, env={"name": "maze", "options": {}}, model="n")
     assert read_settings(tmp_path)["model"] == "m"
 

@@ -1,7 +1,8 @@
-"""A model that cannot be fetched or reads too little is refused with one sentence that names the setting."""
+"""Errors of models that cannot be loaded or have too short a context; each names the setting."""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +29,7 @@ for model in sys.argv[1:]:
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers as the hub does: what is called `gated` needs a login, nothing else exists."""
+    """Fake of the hub: models below `gated/` need a login, no other model exists."""
 
     def do_HEAD(self) -> None:
         gated = self.path.startswith("/gated/")
@@ -40,7 +41,7 @@ class Hub(BaseHTTPRequestHandler):
     do_GET = do_HEAD
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keeps the test's output clean."""
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -53,24 +54,37 @@ def hub() -> Iterator[str]:
 
 
 def asked(folder: Path, *models: str, **variables: str) -> list[str]:
-    """What is said of each model, in a process of its own: the hub's address is read when its library is imported."""
+    """Return the error of each model, from a new process: the hub's library reads its address on import."""
     environment = {**os.environ, "HF_HOME": str(folder), **variables}
     command = [sys.executable, "-c", ASK, *models]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def test_the_hubs_answers_are_told_apart(hub, tmp_path):
+def test_errors_of_the_hub_have_their_own_messages(hub, tmp_path):
     unknown, gated = asked(tmp_path, "qwen/qwen9", "gated/model", HF_ENDPOINT=hub)
     assert unknown.startswith("model.path='qwen/qwen9' is not on the hub, or is private. Check the spelling")
     assert gated.startswith("model.path='gated/model' is open to some users only. Accept its licence")
 
 
-def test_no_network_and_no_copy(tmp_path):
+def test_a_model_that_is_not_cached_raises_config_error_offline(tmp_path):
     (line,) = asked(tmp_path, "owner/model", HF_HUB_OFFLINE="1")
-    assert line.startswith("model.path='owner/model' cannot be fetched: the hub does not answer, and this machine has")
+    assert line.startswith(
+        "model.path='owner/model' cannot be downloaded: the hub does not answer, and this machine has"
+    )
 
 
-def test_a_folder_that_transformers_does_not_know(tmp_path):
+def test_a_hub_that_does_not_answer_is_asked_once(tmp_path):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        lines = asked(tmp_path, "owner/model", "owner/other", HF_ENDPOINT=endpoint)
+    assert [line.partition(" cannot be downloaded")[0] for line in lines] == [
+        "model.path='owner/model'",
+        "model.path='owner/other'",
+    ]
+
+
+def test_an_unknown_architecture_raises_config_error(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "no_such_model"}))
     with pytest.raises(ConfigError, match=r"^model\.path='.*' does not load: .*no_such_model"):
         load_config(str(tmp_path), "model.path")
@@ -87,13 +101,13 @@ def test_a_folder_that_transformers_does_not_know(tmp_path):
         ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 500}, 1000),
     ],
 )
-def test_scaled_positions_count_as_vllm_counts_them(scaling, length):
+def test_context_length_scales_positions_like_vllm(scaling, length):
     config = LlamaConfig(max_position_embeddings=1000)
     config.rope_parameters = {"rope_theta": 10000.0, **scaling}
     assert (context_length(config), positions(config)) == (length, 1000)
 
 
-def test_an_episode_may_fill_the_context_and_no_more():
+def test_an_episode_longer_than_the_context_raises_config_error():
     check_context(100, 40, 60, "model.path='m'")
     check_context(None, 40, 60, "model.path='m'")
     with pytest.raises(ConfigError, match=r"episodes of up to 101 tokens, and model\.path='m' reads at most 100"):

@@ -1,5 +1,6 @@
-"""A model path finds the weights that it stands for, or says what is wrong with it."""
+"""Resolution of model paths to weights, and the errors of paths without weights."""
 
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from verl_agent.models.resolve import resolve_checkpoint, resolve_model
 
 
 def model(folder: Path, weights: str | None = "model.safetensors") -> Path:
-    """A folder that looks like a saved model."""
+    """Create a folder that looks like a saved model."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     if weights:
@@ -18,18 +19,18 @@ def model(folder: Path, weights: str | None = "model.safetensors") -> Path:
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"])
-def test_a_model_folder_is_itself(tmp_path, weights):
+def test_a_model_folder_resolves_to_itself(tmp_path, weights):
     folder = model(tmp_path / "model", weights)
     assert resolve_model(str(folder)) == str(folder)
 
 
 @pytest.mark.parametrize("inside", ["actor/huggingface", "huggingface"])
-def test_a_checkpoint_of_either_trainer_holds_its_weights(tmp_path, inside):
+def test_a_checkpoint_of_either_trainer_resolves_to_its_weights(tmp_path, inside):
     weights = model(tmp_path / "global_step_5" / inside)
     assert resolve_checkpoint(tmp_path / "global_step_5") == weights
 
 
-def test_a_run_stands_for_the_checkpoint_that_its_tracker_names(tmp_path):
+def test_a_run_resolves_to_the_checkpoint_that_its_tracker_names(tmp_path):
     for step in (5, 10):
         model(tmp_path / f"global_step_{step}/actor/huggingface")
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("5\n")
@@ -37,7 +38,7 @@ def test_a_run_stands_for_the_checkpoint_that_its_tracker_names(tmp_path):
 
 
 @pytest.mark.parametrize("tracker", [None, "20"])
-def test_a_run_whose_tracker_is_missing_or_wrong_stands_for_its_highest_step(tmp_path, tracker):
+def test_a_run_without_a_valid_tracker_resolves_to_its_highest_step(tmp_path, tracker):
     for step in (9, 10):
         model(tmp_path / f"global_step_{step}/huggingface")
     if tracker:
@@ -53,24 +54,49 @@ def test_a_checkpoint_without_weights_names_the_setting_that_saves_them(tmp_path
         resolve_model(str(tmp_path), key="model.path")
 
 
-def test_a_model_folder_without_weights_is_refused_too(tmp_path):
+def test_a_model_folder_without_weights_raises_config_error(tmp_path):
     with pytest.raises(ConfigError, match=r"has no weights \(\*\.safetensors or pytorch_model\*\.bin\)\.$"):
         resolve_model(str(model(tmp_path / "model", weights=None)))
 
 
 @pytest.mark.parametrize("inside", [[], ["global_step_3/actor"]])
-def test_a_folder_with_nothing_in_it_is_refused(tmp_path, inside):
+def test_an_empty_folder_raises_config_error(tmp_path, inside):
     for folder in inside:
         (tmp_path / folder).mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"no model folder .* no checkpoint .* no run"):
+    with pytest.raises(ConfigError, match=r"neither a model folder .* nor a checkpoint .* nor a run"):
         resolve_model(str(tmp_path))
 
 
-def test_a_hub_id_is_passed_on():
+def test_a_hub_id_is_returned_unchanged():
     assert resolve_model("Qwen/Qwen2.5-3B-Instruct") == "Qwen/Qwen2.5-3B-Instruct"
 
 
 @pytest.mark.parametrize("path", ["runs/never_was", "./absent/model", "absent", "/absent/model"])
-def test_a_path_that_does_not_exist_is_no_hub_id(path):
+def test_a_missing_path_raises_config_error(path):
     with pytest.raises(ConfigError, match=r"^actor_rollout_ref\.model\.path='.*' does not exist"):
         resolve_model(path)
+
+
+def test_a_missing_checkpoint_names_the_steps_of_its_run(tmp_path):
+    for step in (5, 10):
+        (tmp_path / f"run/global_step_{step}").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"run has the steps 5, 10: \S+/run/global_step_10\. Allowed: the folder"):
+        resolve_model(str(tmp_path / "run/global_step_7"))
+
+
+@pytest.mark.parametrize(
+    ("path", "suggestion"), [("orcale", "oracle"), ("smollm2", "smollm2-135m"), ("warm_strat", "warm_start")]
+)
+def test_a_misspelt_path_names_the_nearest_one(tmp_path, path, suggestion):
+    (tmp_path / "warm_start").mkdir()
+    with (
+        chdir(tmp_path),
+        pytest.raises(ConfigError, match=rf"Did you mean '{suggestion}'\? .*'oracle'"),
+    ):
+        resolve_model(path, policies=["oracle"])
+
+
+def test_a_path_below_an_existing_folder_is_not_a_hub_id(tmp_path):
+    (tmp_path / "outputs").mkdir()
+    with chdir(tmp_path), pytest.raises(ConfigError, match="does not exist"):
+        resolve_model("outputs/warm_start")

@@ -1,4 +1,4 @@
-"""What a run started ends with it, and so does the shared memory that killed processes leave."""
+"""Cleanup after a run: child processes and the shared memory of killed processes."""
 
 import signal
 import subprocess
@@ -22,14 +22,14 @@ linux = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory 
 
 
 def child(*arguments: str) -> "tuple[subprocess.Popen[str], Path]":
-    """A process that holds shared memory, and its file."""
+    """Start a process that holds shared memory; return it and the file of the memory."""
     process = subprocess.Popen([sys.executable, "-c", HOLDS, *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, Path("/dev/shm", process.stdout.readline().strip())
 
 
 def kill_family(process: "subprocess.Popen[str]") -> None:
-    """As Ray does: the tracker that would free the memory is killed too."""
+    """Kill a process and its descendants, as Ray does, with the tracker that would free the memory."""
     for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
         one.send_signal(signal.SIGKILL)
     process.communicate()
@@ -46,7 +46,7 @@ def test_memory_of_killed_processes_is_freed():
 
 
 @linux
-def test_memory_that_somebody_holds_stays():
+def test_memory_that_another_process_holds_stays():
     mine = SharedMemory(create=True, size=4096)
     segment = Path("/dev/shm", mine.name)
     try:

@@ -1,4 +1,4 @@
-"""The loss of DPO and its gradient equal a plain reading of the paper, pair by pair and token by token."""
+"""The loss of DPO and its gradient equal a plain implementation of the paper by loops."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -36,10 +36,10 @@ def rows() -> list[Row]:
 
 
 def log_prob_of_replies(model: LlamaForCausalLM, row: Row) -> torch.Tensor:
-    """The sum over the tokens that the model wrote, by a loop."""
+    """Return the sum over the tokens that the model wrote, by a loop."""
     scores = model(row["input_ids"][None]).logits[0].log_softmax(-1)
-    written = [place for place, one in enumerate(row["loss_mask"].tolist()) if one]
-    return sum(scores[place - 1, row["input_ids"][place]] for place in written)
+    written = [index for index, one in enumerate(row["loss_mask"].tolist()) if one]
+    return sum(scores[index - 1, row["input_ids"][index]] for index in written)
 
 
 def plain_loss(model: LlamaForCausalLM, reference: LlamaForCausalLM) -> tuple[torch.Tensor, list[float]]:

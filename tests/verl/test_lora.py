@@ -1,4 +1,4 @@
-"""A model that was trained with adapters is read as the model that was trained."""
+"""Merging of LoRA adapters: the loaded model equals the trained one."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def base(tmp_path_factory) -> Path:
 
 
 def adapted(base: Path):
-    """The model with adapters that say something."""
+    """Return the model with adapters that change its output."""
     torch.manual_seed(1)
     model = get_peft_model(
         AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
@@ -35,7 +35,7 @@ def adapted(base: Path):
 
 
 def saved(base: Path, checkpoint: Path, **options) -> Path:
-    """The model as verl saves it (fsdp_checkpoint_manager.py:424-464): PEFT's names, rank and alpha noted above."""
+    """Save the model as verl does (fsdp_checkpoint_manager.py:424-464): PEFT's names, rank and alpha noted above."""
     folder = checkpoint / "huggingface"
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     model = adapted(base)
@@ -59,7 +59,7 @@ def test_weights_that_were_saved_with_adapters_are_merged(base, tmp_path, option
     assert not report["missing_keys"] and not report["unexpected_keys"]
     torch.testing.assert_close(logits(read.eval()), logits(adapted(base)), rtol=1e-4, atol=1e-4)
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    assert not torch.allclose(logits(read), logits(plain), atol=1e-2), "the adapters say nothing, so nothing was tried"
+    assert not torch.allclose(logits(read), logits(plain), atol=1e-2), "the adapters change nothing"
 
 
 def test_adapters_that_verls_merger_left_beside_the_model_are_merged(base, tmp_path):
@@ -68,15 +68,15 @@ def test_adapters_that_verls_merger_left_beside_the_model_are_merged(base, tmp_p
     plain.save_pretrained(folder)
     adapted(base).save_pretrained(folder / "lora_adapter")
     with pytest.raises(ConfigError, match=r"holds LoRA adapters apart from the weights"):
-        resolve_checkpoint(folder)  # a folder of somebody's own is left as it is
+        resolve_checkpoint(folder)  # a user's folder is left unchanged
     merge_adapters(folder)
     read = AutoModelForCausalLM.from_pretrained(resolve_checkpoint(folder), dtype=torch.float32).eval()
     torch.testing.assert_close(logits(read), logits(adapted(base)), rtol=1e-4, atol=1e-4)
     assert not (folder / "lora_adapter").exists()
 
 
-def test_a_merging_that_was_killed_is_finished(base, tmp_path):
-    """Between moving the old weights away and the merged ones to their place."""
+def test_a_killed_merge_is_finished(base, tmp_path):
+    """The kill came between the renames of the old and of the merged weights."""
     folder = saved(base, tmp_path / "global_step_2")
     merge_adapters(folder)
     folder.rename(folder.with_name(".huggingface.merged"))
@@ -84,7 +84,7 @@ def test_a_merging_that_was_killed_is_finished(base, tmp_path):
     assert resolve_checkpoint(tmp_path) == folder and not has_adapters(folder)
 
 
-def test_a_file_that_is_cut_off_ends_no_weights(base, tmp_path):
+def test_a_truncated_file_raises_config_error_and_changes_nothing(base, tmp_path):
     folder = saved(base, tmp_path / "global_step_2", max_shard_size="400KB")
     last = max(folder.glob("*.safetensors"))
     last.write_bytes(last.read_bytes()[:40])
@@ -94,9 +94,9 @@ def test_a_file_that_is_cut_off_ends_no_weights(base, tmp_path):
     assert before == {path.name: path.stat().st_size for path in folder.iterdir()}
 
 
-def test_adapters_of_unknown_weight_are_refused(base, tmp_path):
+def test_adapters_of_unknown_rank_raise_config_error(base, tmp_path):
     folder = saved(base, tmp_path / "global_step_2")
     (tmp_path / "global_step_2/lora_train_meta.json").unlink()
-    with pytest.raises(ConfigError, match=r"have LoRA adapters, and neither .* says their rank and alpha"):
+    with pytest.raises(ConfigError, match=r"have LoRA adapters, and neither .* has their rank and alpha"):
         resolve_checkpoint(tmp_path)
     assert has_adapters(folder)

@@ -1,6 +1,5 @@
-"""Write the model of a run as a plain Hugging Face folder, from whatever its trainer saved."""
+"""Export the model of a run as a Hugging Face folder, from merged weights or from the trainer's shards."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -11,35 +10,36 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.lora import merge_adapters
 from verl_agent.models.resolve import checkpoints, latest_checkpoint, resolve_checkpoint
 from verl_agent.runs.best_checkpoint import BEST, read_best
+from verl_agent.runs.identity import write_json_atomically
 from verl_agent.system.resources import require_disk
 from verl_agent.trace.provenance import Provenance
 
 NOTE = "verl_agent.json"
-"""File in the exported folder that says where it comes from."""
+"""File in the exported folder with the checkpoint and provenance."""
 MERGED_BYTES = 2
-"""Bytes that a merged model takes for each parameter."""
+"""Bytes of a merged model per parameter."""
 SHARD_BYTES = 4
-"""Bytes that a trainer's shards take for each parameter."""
+"""Bytes of a trainer's shards per parameter."""
 
 
 def export(run: Path, into: Path, step: int | None = None, best: bool = False) -> Path:
     """Copy the Hugging Face weights of a checkpoint, or merge the shards that its trainer saved.
 
     Args:
-        run: a run's folder, or one checkpoint of it.
-        into: the folder to write, new or empty.
-        step: the checkpoint of this training step; None for the latest.
-        best: the checkpoint that validated best instead.
+        run: folder of a run, or of one of its checkpoints.
+        into: folder to write, new or empty.
+        step: training step of the checkpoint; None for the latest.
+        best: True for the checkpoint with the best validation.
 
     Returns:
-        `into`; it holds config, weights, tokenizer and a note on their origin. Merged weights are bfloat16, copied
-        ones as they were saved.
+        `into`, with config, weights, tokenizer and provenance. Merged weights are bfloat16; copied weights keep their
+        dtype.
 
     Raises:
-        ConfigError: there is no such checkpoint, it has no weights, the folder is not empty, or verl cannot merge it.
+        ConfigError: the checkpoint does not exist or has no weights, `into` is not empty, or verl cannot merge it.
     """
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
-        raise ConfigError(f"--into {into} is not empty. Name a new folder.")
+        raise ConfigError(f"--into {into} is not empty. Choose a new folder.")
     checkpoint = find_checkpoint(run, step, best)
     draft = into.with_name(f".{into.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
@@ -56,11 +56,11 @@ def export(run: Path, into: Path, step: int | None = None, best: bool = False) -
             require_disk(shutil.disk_usage(_existing(into)).free, size / 1e9, into)
             shutil.copytree(weights, draft)
         for weights_file in draft.glob("*.safetensors"):
-            weights_file.chmod(0o644)  # transformers writes them for their owner alone
+            weights_file.chmod(0o644)  # transformers makes them readable for their owner only
         kept = read_best(run) if best else None
-        found = {"best": asdict(kept)} if kept else {}
-        note = {"checkpoint": str(checkpoint.resolve()), **found, "provenance": asdict(Provenance.collect())}
-        draft.joinpath(NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+        validation = {"best": asdict(kept)} if kept else {}
+        note = {"checkpoint": str(checkpoint.resolve()), **validation, "provenance": asdict(Provenance.collect())}
+        write_json_atomically(draft / NOTE, note)
         if into.is_dir():
             into.rmdir()
         draft.rename(into)
@@ -70,19 +70,19 @@ def export(run: Path, into: Path, step: int | None = None, best: bool = False) -
 
 
 def find_checkpoint(run: Path, step: int | None = None, best: bool = False) -> Path:
-    """The folder of the checkpoint that is meant.
+    """Return the folder of the chosen checkpoint.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the run or the checkpoint does not exist, or both `step` and `best` are given.
     """
     if not run.is_dir():
-        raise ConfigError(f"{run} does not exist. Name the folder of a run, such as runs/textcraft_grpo.")
+        raise ConfigError(f"{run} does not exist. Use the folder of a run (for example, runs/textcraft_grpo).")
     steps = checkpoints(run)
     if step is not None and best:
-        raise ConfigError(f"--step {step} and --best name two checkpoints. Give one of them.")
+        raise ConfigError(f"--step {step} and --best name two checkpoints. Use one of them.")
     if best:
         if read_best(run) is None:
-            raise ConfigError(f"{run} keeps no best checkpoint: no step was validated and saved. Give --step.")
+            raise ConfigError(f"{run} keeps no best checkpoint: no step was validated and saved. Use --step.")
         return run / BEST
     if step is not None:
         if step not in steps:
@@ -96,7 +96,7 @@ def find_checkpoint(run: Path, step: int | None = None, best: bool = False) -> P
 
 
 def find_shards(checkpoint: Path) -> tuple[str, Path] | None:
-    """The backend of verl that saved a checkpoint, and the folder of its shards; None if there are none."""
+    """Return the backend of verl that saved a checkpoint, and the folder of its shards; None without shards."""
     for folder in (checkpoint / "actor", checkpoint):
         if next(folder.glob("model_world_size_*_rank_0.pt"), None):
             return "fsdp", folder
@@ -106,10 +106,10 @@ def find_shards(checkpoint: Path) -> tuple[str, Path] | None:
 
 
 def merge(shards: tuple[str, Path], into: Path) -> None:
-    """Let verl's model merger write the whole model.
+    """Merge shards to a model with verl's model merger.
 
     Raises:
-        ConfigError: it fails, or the disk is too small.
+        ConfigError: the merger fails, or the disk is too small.
     """
     backend, folder = shards
     saved = sum(path.stat().st_size for path in folder.rglob("model_*.pt"))
@@ -119,11 +119,11 @@ def merge(shards: tuple[str, Path], into: Path) -> None:
         [*command, "--local_dir", str(folder), "--target_dir", str(into)], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = "\n".join(done.stderr.strip().splitlines()[-3:])
-        raise ConfigError(f"verl's model merger does not read the {backend} shards in {folder}: {said}")
-    merge_adapters(into)  # which verl's leaves apart
+        output = "\n".join(done.stderr.strip().splitlines()[-3:])
+        raise ConfigError(f"verl's model merger does not read the {backend} shards in {folder}: {output}")
+    merge_adapters(into)  # verl's merger leaves them unmerged
 
 
 def _existing(path: Path) -> Path:
-    """The nearest folder above that exists."""
+    """Return the nearest existing parent folder."""
     return next(folder for folder in [path, *path.resolve().parents] if folder.is_dir())

