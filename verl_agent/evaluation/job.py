@@ -17,12 +17,13 @@ from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import PlannedEpisode, pending_episodes
-from verl_agent.evaluation.policies import check_policy, is_model
+from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
 from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
 from verl_agent.evaluation.training_differences import TrainingDifference, run_of_model, training_differences
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs.identity import claim
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
@@ -174,7 +175,7 @@ def _resolve_model(path: str, config: EvaluationConfig) -> str:
         ConfigError: the hardware does not fit the recipe, or the model is missing or its context is too short.
     """
     check_device(config.engine.device)
-    model, lengths = resolve_model(path, key="model.path"), config.data
+    model, lengths = resolve_model(path, key="model.path", policies=[ORACLE, RANDOM]), config.data
     longest = context_length(load_config(model, "model.path"))
     check_context(longest, lengths.max_prompt_length, lengths.max_response_length, f"model.path={path!r}")
     return model

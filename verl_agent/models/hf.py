@@ -51,15 +51,14 @@ def hub_answers() -> bool:
 
     Its own client would retry for half a minute. If the hub does not answer, child processes get `HF_HUB_OFFLINE=1`.
     """
-    from httpx import HTTPError
+    import httpx
     from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
 
     if constants.HF_HUB_OFFLINE:
         return False
     try:
-        get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
-    except HTTPError:
+        httpx.head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
+    except httpx.HTTPError:
         os.environ["HF_HUB_OFFLINE"] = "1"
         return False
     return True
