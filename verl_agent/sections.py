@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypeVar, Union, get_arg
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import ConfigDict, ValidationError
-from pydantic.dataclasses import dataclass, is_pydantic_dataclass
+from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
@@ -57,8 +57,6 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
         if isinstance(inner, type) and not isinstance(value, inner) and (value is not None or NoneType not in arms):
             built[key] = section(f"{name}.{key}", inner, {} if value is None else value)
     try:
-        if not is_pydantic_dataclass(kind):
-            dataclass(kind, config=STRICT, frozen=True)(**built)
         return kind(**built)
     except ValidationError as error:
         raise ConfigError(explain(error, name, kind)) from error
