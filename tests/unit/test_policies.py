@@ -8,13 +8,13 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from tests.support.fakes import talk_class
+from tests.support.fakes import plain, talk_class
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
-from verl_agent.evaluation.policies import demonstrated_actions
+from verl_agent.evaluation.policies import demonstrated_actions, random_policy
 from verl_agent.evaluation.run import play_pending
 from verl_agent.rollout.function_policy import FunctionPolicy, load_policy
-from verl_agent.types import Message, Reply
+from verl_agent.types import Message, Reply, TaskItem
 
 MESSAGES: list[Message] = [{"role": "user", "content": "Guess."}]
 NOT_CALLABLE = 7
@@ -83,6 +83,15 @@ def test_random_actions_are_parsed_and_reproducible(tmp_path):
     assert first == second
     assert len({tuple(actions) for actions in first.values()}) > 1
     assert all(action is not None for actions in first.values() for action in actions)
+
+
+def test_random_actions_come_from_other_tasks_of_the_same_category():
+    names = {"a": "easy", "b": "easy", "c": "hard"}
+    demonstrated = [(TaskItem("talk", name, category=names[name]), [f"do {name}"]) for name in names]
+    for item, action in zip((task for task, _ in demonstrated), ("do b", "do a", None), strict=True):
+        policy = random_policy(item, demonstrated, plain(), seed=1)
+        replies = {asyncio.run(policy.reply(MESSAGES)).text for _ in range(20)}
+        assert replies == ({action} if action else {"do a", "do b"})
 
 
 def test_random_actions_require_demonstrations():

@@ -22,7 +22,7 @@ from verl_agent.types import DemoAction, TaskItem
 RANDOM = "random"
 """Value of `model.path` with which an evaluation plays random actions."""
 RANDOM_TASKS = 50
-"""Number of tasks whose demonstrations provide the actions of the random policy."""
+"""Most tasks whose demonstrations provide the actions of the random policy."""
 
 NewPolicy: TypeAlias = Callable[[TaskItem, int], Policy]
 """Factory of the policy of one attempt, from its task and its seed."""
@@ -60,8 +60,8 @@ def start_policies(model: str, config: EvaluationConfig, items: Sequence[TaskIte
     if model == ORACLE:
         yield lambda item, seed: oracle_policy(item, env, new_agent())
     elif model == RANDOM:
-        actions = demonstrated_actions(env, items)
-        yield lambda item, seed: random_policy(item, actions, new_agent(), seed)
+        demonstrated = demonstrated_actions(env, items)
+        yield lambda item, seed: random_policy(item, demonstrated, new_agent(), seed)
     elif model.startswith(PREFIX):
         new_policy = load_policy(model)
         yield lambda item, seed: new_policy()
@@ -73,23 +73,26 @@ def start_policies(model: str, config: EvaluationConfig, items: Sequence[TaskIte
             yield engine_policies(model, config, engine)
 
 
-def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> dict[str, list[str]]:
-    """Return the actions that the oracle takes, by task id.
+def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> list[tuple[TaskItem, list[str]]]:
+    """Return up to `RANDOM_TASKS` tasks with the actions of their demonstrations.
 
     Args:
         env: environment with its options.
-        items: tasks of the evaluation; if there are fewer than `RANDOM_TASKS`, tasks of the first split are added.
+        items: tasks of the evaluation. If there are too few, tasks of the first split are added, those of the same
+            categories first.
 
     Raises:
         ConfigError: the environment has no demonstrations.
     """
     tasks = sample_tasks(items, RANDOM_TASKS)
     if len(tasks) < RANDOM_TASKS:
-        known = {item.id for item in tasks}
+        known, categories = {item.id for item in tasks}, {item.category for item in tasks}
         others = [item for item in env.tasks(env.splits[0]) if item.id not in known]
-        tasks += sample_tasks(others, RANDOM_TASKS - len(tasks))
+        similar = [item for item in others if item.category in categories]
+        different = [item for item in others if item.category not in categories]
+        tasks += [*sample_tasks(similar, len(similar)), *sample_tasks(different, len(different))]
     try:
-        return {item.id: [move.action for move in demonstration_actions(env, item)] for item in tasks}
+        return [(item, [move.action for move in demonstration_actions(env, item)]) for item in tasks[:RANDOM_TASKS]]
     except ConfigError as error:
         raise ConfigError(
             f"model.path={RANDOM!r} draws from the actions of demonstrations, and {error} "
@@ -97,17 +100,20 @@ def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> dict[str
         ) from error
 
 
-def random_policy(item: TaskItem, actions: dict[str, list[str]], agent: Agent, seed: int) -> Policy:
+def random_policy(
+    item: TaskItem, demonstrated: Sequence[tuple[TaskItem, list[str]]], agent: Agent, seed: int
+) -> Policy:
     """Return a policy that draws uniformly from the distinct actions of other tasks' demonstrations.
 
     Args:
-        item: task to play; its own demonstration is left out, if there are others.
-        actions: actions by task id.
+        item: task to play. Its own demonstration is left out, and so are those of other categories, if any remain.
+        demonstrated: tasks with the actions of their demonstrations.
         agent: agent that renders the replies.
         seed: seed of the draws.
     """
-    others = {action for task, taken in actions.items() if task != item.id for action in taken}
-    vocabulary = sorted(others or set(actions[item.id]))
+    others = [(task, actions) for task, actions in demonstrated if task.id != item.id] or demonstrated
+    similar = [(task, actions) for task, actions in others if task.category == item.category] or others
+    vocabulary = sorted({action for _, actions in similar for action in actions})
     draws = random.Random(seed)
     return OraclePolicy(agent, lambda observation: DemoAction(draws.choice(vocabulary)))
 
