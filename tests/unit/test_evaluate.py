@@ -258,13 +258,12 @@ def trained_run(folder: Path, **changes) -> Path:
     (model / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 128}))
     (model / "model.safetensors").touch()
     settings = {
-        "env.name": "guess_number",
-        "env.options": {},
+        "version": 2,
+        "env": {"name": "guess_number", "options": {}},
         "agent": {"name": "react", "options": {}, "context": {"keep": "all"}},
-        "horizon.max_turns": [2, 3],
-        "episode.max_tokens_per_turn": 8,
-        "data.max_prompt_length": 64,
-        "data.max_response_length": 64,
+        "horizon": {"max_turns": [2, 3], "eval_max_turns": None},
+        "episode": {"max_tokens_per_turn": 8},
+        "data": {"max_prompt_length": 64, "max_response_length": 64},
     }
     (folder / "run" / "run.json").write_text(json.dumps(settings | changes))
     return folder / "run"
@@ -281,7 +280,7 @@ def test_an_evaluation_with_the_settings_of_training_has_no_differences(tmp_path
 def test_settings_that_differ_from_training_are_reported_with_both_values(tmp_path):
     agent = {"name": "act", "options": {"instructions": False}, "context": {"keep": "all"}}
     config = composed(tmp_path)
-    config.model.path = str(trained_run(tmp_path, agent=agent, **{"horizon.max_turns": [2, 4]}))
+    config.model.path = str(trained_run(tmp_path, agent=agent, horizon={"max_turns": [2, 4]}))
     evaluation = prepare_evaluation(config)
     assert evaluation.training_differences == [
         TrainingDifference("agent.name", "act", "react"),
@@ -297,7 +296,7 @@ def test_settings_that_differ_from_training_are_reported_with_both_values(tmp_pa
 
 def test_options_of_another_environment_are_not_compared(tmp_path):
     config = composed(tmp_path)
-    config.model.path = str(trained_run(tmp_path, **{"env.name": "textcraft", "env.options": {"depth": 2}}))
+    config.model.path = str(trained_run(tmp_path, env={"name": "textcraft", "options": {"depth": 2}}))
     differences = prepare_evaluation(config).training_differences
     assert differences == [TrainingDifference("env.name", "textcraft", "guess_number")]
 

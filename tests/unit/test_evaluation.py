@@ -68,15 +68,20 @@ def test_pass_at_k_is_averaged_over_tasks_for_doubling_k():
 
 
 def test_categories_are_in_natural_order_with_all_last():
-    found = summarize([record("a", category="depth 10"), record("b", True, category="depth 2")])
-    assert [one.category for one in found] == ["depth 2", "depth 10", ALL]
-    assert [one.success.mean for one in found] == [1.0, 0.0, 0.5]
+    results = summarize([record("a", category="depth 10"), record("b", True, category="depth 2")])
+    assert [one.category for one in results] == ["depth 2", "depth 10", ALL]
+    assert [one.success.mean for one in results] == [1.0, 0.0, 0.5]
 
 
 def test_env_errors_are_counted_and_excluded_from_rates():
-    found = summarize([record("a", True), env_error("b"), env_error("c", category="depth 1")])
-    assert (found[0].category, found[0].env_errors, found[0].success, found[0].turns_mean) == ("depth 1", 1, None, None)
-    overall = found[-1]
+    results = summarize([record("a", True), env_error("b"), env_error("c", category="depth 1")])
+    assert (results[0].category, results[0].env_errors, results[0].success, results[0].turns_mean) == (
+        "depth 1",
+        1,
+        None,
+        None,
+    )
+    overall = results[-1]
     assert (overall.tasks, overall.episodes, overall.env_errors, overall.success.mean) == (1, 1, 2, 1.0)
     assert overall.stops == {"env_error": 2, "terminated": 1}
 
@@ -168,8 +173,8 @@ def test_the_comparison_table_shows_the_interval_of_the_difference():
 
 def test_the_report_is_written_as_json(tmp_path):
     path = tmp_path / "evaluation.json"
-    found = summarize([record("a", True, category="easy"), env_error("b")])
-    write_report(path, {"seed": 1}, found, compare([record("a")], [record("a", True)]))
+    results = summarize([record("a", True, category="easy"), env_error("b")])
+    write_report(path, {"seed": 1}, results, compare([record("a")], [record("a", True)]))
     report = json.loads(path.read_text())
     assert report["seed"] == 1
     assert report["results"][-1]["success"] == {

@@ -121,6 +121,6 @@ def test_each_environment_of_a_mixture_has_its_own_metrics():
     assert not any(name.count("/") == 2 for name in episode_metrics([summary()]))
 
 
-def test_what_is_learnt_is_reported_beside_the_raw_return():
+def test_the_shaped_return_is_reported_beside_the_raw_return():
     metrics = episode_metrics([summary(reward=50.0, shaped_return=0.4), summary(reward=50.0)])
     assert (metrics["episode/reward_mean"], metrics["episode/shaped_return_mean"]) == (50.0, pytest.approx(25.2))

@@ -21,7 +21,7 @@ INVALID_ACTION = "invalid_action"
 class CategoryResult:
     """Result of one category of tasks, or of all tasks.
 
-    Rates and means are over valid episodes and None if there are none.
+    Rates and means are over valid episodes; None without a valid episode.
 
     Attributes:
         category: name of the category, or `ALL`.
