@@ -1,4 +1,4 @@
-"""Who is logged in from the start, and the cookies that say so. The seed data holds the other half."""
+"""Users that are logged in from the start, and their cookies. The initial state has the matching sessions."""
 
 from collections.abc import Iterator
 from hashlib import sha1, sha256
@@ -13,27 +13,27 @@ ADMIN = "admin"
 
 
 def session_key(site: str, user: str) -> str:
-    """Key of the Django session in which `user` is logged in."""
+    """Return the key of the Django session in which `user` is logged in."""
     return sha256(f"{site}:{user}".encode()).hexdigest()[:32]
 
 
 def project_code(name: str) -> str:
-    """Fossil's name of a repository, which its login cookie is named after."""
+    """Return Fossil's project code of a repository, which is part of the name of its login cookie."""
     return sha1(f"project {name}".encode()).hexdigest()
 
 
 def login_secret(name: str) -> str:
-    """What the login cookie of a repository holds."""
+    """Return the secret in the login cookie of a repository."""
     return sha256(f"login {name}".encode()).hexdigest()[:50]
 
 
 def cookies(site: str, url: str, seed: int) -> Iterator[dict[str, object]]:
-    """The cookies with which a browser is logged in at a site, as Playwright takes them.
+    """Yield the cookies that log a browser in on a site, in Playwright's format.
 
     Args:
-        site: WebArena's name of it.
-        url: its address.
-        seed: of the world that it shows.
+        site: name of the site in WebArena.
+        url: URL of the site.
+        seed: seed of the generated data.
     """
     for name, value in pairs(site, seed):
         yield {
@@ -49,7 +49,7 @@ def cookies(site: str, url: str, seed: int) -> Iterator[dict[str, object]]:
 
 
 def pairs(site: str, seed: int) -> Iterator[tuple[str, str]]:
-    """Name and value of each cookie."""
+    """Yield name and value of each cookie."""
     if site in ("shopping", "shopping_admin"):
         yield "shop_session", session_key("shop", SHOPPER if site == "shopping" else ADMIN)
     elif site == "reddit":

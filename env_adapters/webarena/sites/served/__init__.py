@@ -1,4 +1,4 @@
-"""What runs inside the sites' own virtual environment: settings, seeding, and the choice of a session's copy.
+"""Modules that run in the sites' own virtual environment: settings, filling, and selection of a session's copy.
 
-Only modules of this folder import Django; only `world` is imported from outside it.
+Only modules of this folder import Django.
 """

@@ -1,4 +1,4 @@
-"""Write the projects of the world as repositories: `python -m env_adapters.webarena.sites.served.code_seed SEED`.
+"""Create the repositories of the generated projects: `python -m env_adapters.webarena.sites.served.code_seed SEED`.
 
 Needs nothing but the program `fossil`, which the variable `SITES_FOSSIL` names.
 """
@@ -20,13 +20,13 @@ from env_adapters.webarena.sites.world.people import Person
 FOSSIL_VARIABLE = "SITES_FOSSIL"
 PASSWORD = "Password123"
 DEVELOPER = "cfhijkmnorwz"
-"""Capabilities: read and write check-ins, tickets and wiki pages."""
+"""Capabilities of developers: read and write check-ins, tickets and wiki pages."""
 VISITOR = "hjorz"
-"""Capabilities of those who are not logged in: read."""
+"""Capabilities of users who are not logged in: read."""
 
 
 def main(seed: int) -> None:
-    """Make all repositories of a seed."""
+    """Create all repositories of a seed."""
     folder = Path(os.environ["SITES_SEED_FOLDER"]) / "code"
     folder.mkdir(parents=True)
     code = world(seed).code
@@ -35,7 +35,7 @@ def main(seed: int) -> None:
 
 
 def make_repository(file: Path, project: Project, code: CodeWorld) -> None:
-    """One repository."""
+    """Create one repository."""
     with tempfile.TemporaryDirectory() as temporary:
         for record in records(project):
             Path(temporary, digest(record)).write_bytes(record)
@@ -75,7 +75,7 @@ def make_repository(file: Path, project: Project, code: CodeWorld) -> None:
 
 
 def add_users(database: sqlite3.Connection, project: Project, code: CodeWorld) -> None:
-    """The developers; the own one is logged in from the start."""
+    """Add the developers; the agent's account is logged in from the start."""
     database.execute("DELETE FROM user")
     rows: list[tuple[str, str, str, str]] = [("nobody", "", VISITOR, ""), ("anonymous", "", VISITOR, "")]
     rows += [("developer", "", DEVELOPER, ""), ("reader", "", VISITOR, "")]
@@ -88,7 +88,7 @@ def add_users(database: sqlite3.Connection, project: Project, code: CodeWorld) -
 
 
 def contact(person: Person) -> str:
-    """How to reach a developer."""
+    """Return the contact line of a developer."""
     return f"{person.name} <{person.email}>"
 
 
@@ -96,7 +96,7 @@ def fossil(*arguments: str) -> None:
     """Run Fossil.
 
     Raises:
-        RuntimeError: it fails.
+        RuntimeError: the command fails.
     """
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "USER": "setup", "FOSSIL_HOME": home, "HOME": home}

@@ -1,4 +1,4 @@
-"""The code host as a WSGI application: each request is answered by one short run of `fossil cgi`."""
+"""Code host as a WSGI application that runs `fossil cgi` for each request."""
 
 import os
 import subprocess
@@ -11,18 +11,18 @@ from env_adapters.webarena.sites.served.fossil.dates import dated
 FOLDER = "code"
 TIMEOUT_S = 30
 MAX_BODY = 1_000_000
-"""Bytes that a request may send."""
+"""Most bytes in the body of a request."""
 NEW_TAB = b" target='_blank'"
-"""Fossil opens repositories in new tabs from their list; here it is the first page of the host."""
+"""Attribute that is removed, because the list of repositories would open each of them in a new tab."""
 PASSED_ON = ("CONTENT_LENGTH", "CONTENT_TYPE", "PATH_INFO", "QUERY_STRING", "REMOTE_ADDR", "REQUEST_METHOD")
 
 
 def application_of(fossil: str) -> App:
-    """The application that runs the program `fossil`."""
+    """Return the application that runs the program `fossil`."""
 
     def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         copy = current.get()
-        assert copy is not None  # `Copies` has chosen one
+        assert copy is not None  # set by `Copies`
         length = int(environ.get("CONTENT_LENGTH") or 0)
         if length > MAX_BODY:
             return answer(start_response, "413 Content Too Large", f"At most {MAX_BODY} bytes.")
@@ -56,7 +56,7 @@ def application_of(fossil: str) -> App:
 
 
 def script(copy: Path) -> Path:
-    """The file that tells `fossil cgi` where the repositories of a copy lie."""
+    """Return the configuration file of `fossil cgi` with the folder of a copy's repositories."""
     file = copy / "fossil.cgi"
     if not file.exists():
         new = copy / f".fossil.{os.getpid()}.{os.urandom(4).hex()}"
@@ -66,7 +66,7 @@ def script(copy: Path) -> Path:
 
 
 def variables(environ: Environ, copy: Path) -> Iterator[tuple[str, str]]:
-    """What CGI hands to a program."""
+    """Yield the CGI environment variables of a request."""
     for name, value in environ.items():
         if name in PASSED_ON or (name.startswith("HTTP_") and name != "HTTP_ACCEPT_ENCODING"):
             yield name, str(value)

@@ -1,8 +1,8 @@
-"""Which copy of a site's data a request sees: the one that its header `X-Site-Copy` names.
+"""Selection of the copy of a site's data by the request header `X-Site-Copy`.
 
-A copy is a folder that a session made and will remove. A file is copied into it from the seed state at the first
-request that needs it. A request that names no copy, or one that is gone, is refused, so that a mistake shows; only
-under the plain address, which people use, it sees the visitors' copy.
+A copy is a folder that a session creates and removes. The first request that needs a file copies it from the initial
+state. A request without a copy, or with a removed one, is refused. Requests to the plain address, which people use in
+their browser, share the visitors' copy.
 """
 
 import mimetypes
@@ -29,18 +29,19 @@ StartResponse = Callable[..., Any]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 current: ContextVar[Path | None] = ContextVar("current", default=None)
-"""Folder of the copy that the present request sees."""
+"""Folder of the copy of the current request."""
 
 
 class Copies:
-    """A WSGI application that finds the copy of a request and hands on to the site.
+    """WSGI application that selects the copy of a request and forwards the request to the site.
 
     Attributes:
-        seed: folder with the state that copies begin with.
-        folder: folder that copies lie in.
+        app: application of the site.
+        seed: folder with the initial state of copies.
+        folder: folder of the copies.
         parts: names of files or folders in `seed` that the site writes to.
-        static: folders with files that never change, by the beginning of their address.
-        answers: those that unchanged copies share; None for a site that does not keep its state in one SQLite file.
+        static: folders with static files, by the prefix of their path.
+        answers: cache for unchanged copies; None for a site that does not keep its state in one SQLite file.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Copies:
         self.parts, self.static, self.answers = list(parts), dict(static), answers
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request."""
+        """Handle a request."""
         path = environ["PATH_INFO"]
         if path == HEALTH:
             return answer(start_response, "200 OK", "ok")
@@ -69,7 +70,7 @@ class Copies:
             return answer(start_response, "403 Forbidden", text, (COPY_LOST_HEADER, "none"))
         try:
             self.fill(copy)
-        except FileNotFoundError:  # released meanwhile
+        except FileNotFoundError:  # the session has released it
             text = "This copy of the site was released."
             return answer(start_response, "403 Forbidden", text, (COPY_LOST_HEADER, "released"))
         token = current.set(copy)
@@ -83,20 +84,21 @@ class Copies:
     def answer(
         self, answers: PristineAnswers, environ: Environ, start_response: StartResponse, copy: Path
     ) -> Iterable[bytes]:
-        """Answer from what is kept where the copy is unchanged, and keep what may be kept."""
+        """Answer from the cache if the copy is unchanged, else from the site; cache the response if possible."""
         key = answers.key(environ, copy)
-        found = answers.get(key) if key is not None else None
-        if found is None:
-            said: list[Any] = []
-            body = whole(self.app(environ, lambda status, headers, error=None: said.extend((status, headers))))
-            found = said[0], said[1], body
-            if key is not None and answers.key(environ, copy) == key:  # the request itself may have changed it
-                answers.keep(key, found)
-        start_response(found[0], found[1])
-        return [found[2]]
+        response = answers.get(key) if key is not None else None
+        if response is None:
+            head: list[Any] = []
+            body = whole(self.app(environ, lambda status, headers, error=None: head.extend((status, headers))))
+            response = head[0], head[1], body
+            if key is not None and answers.key(environ, copy) == key:  # the request itself may have changed the copy
+                answers.keep(key, response)
+        status, headers, body = response
+        start_response(status, headers)
+        return [body]
 
     def copy_of(self, environ: Environ) -> Path | None:
-        """Folder of the copy that a request may see, or None."""
+        """Return the folder of the copy of a request, or None if the request has no valid copy."""
         name = environ.get("HTTP_X_SITE_COPY", "")
         if not name and environ.get("HTTP_HOST", "").partition(":")[0] in PLAIN_HOSTS:
             visitor = self.folder / VISITOR
@@ -106,7 +108,7 @@ class Copies:
         return copy if NAME.fullmatch(name) and copy.is_dir() else None
 
     def fill(self, copy: Path) -> None:
-        """Copy what is missing; workers that do it at once all end up with the same files."""
+        """Copy missing files from the initial state; concurrent workers get the same files."""
         os.utime(copy)
         for part in self.parts:
             target = copy / part
@@ -130,14 +132,14 @@ class Copies:
 
 
 def answer(start_response: StartResponse, status: str, text: str, *more: tuple[str, str]) -> Iterable[bytes]:
-    """A reply of one line, with more headers."""
+    """Send a plain-text response with further headers."""
     body = text.encode()
     start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), *more])
     return [body]
 
 
 def send_file(start_response: StartResponse, folder: Path, name: str) -> Iterable[bytes]:
-    """A file below `folder`."""
+    """Send a file below `folder`."""
     file = (folder / name).resolve()
     if not file.is_relative_to(folder.resolve()) or not file.is_file():
         return answer(start_response, "404 Not Found", "No such file.")

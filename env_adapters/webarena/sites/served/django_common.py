@@ -1,4 +1,4 @@
-"""Settings that shop and forum share. The folders come from the environment, set by whoever starts the process."""
+"""Settings that shop and forum share. Environment variables of the process set the folders."""
 
 import os
 from pathlib import Path
@@ -11,22 +11,22 @@ SESSION_END = "2099-01-01T00:00:00+00:00"
 
 
 def seed_folder() -> Path:
-    """Folder with the state that copies begin with."""
+    """Return the folder with the initial state of copies."""
     return Path(os.environ[SEED_VARIABLE])
 
 
 def copies_folder() -> Path:
-    """Folder that copies lie in."""
+    """Return the folder of the copies."""
     return Path(os.environ[COPIES_VARIABLE])
 
 
 def answers_folder(site: str) -> Path:
-    """Folder with the answers that unchanged copies share."""
+    """Return the folder of a site's response cache."""
     return copies_folder().parent / "answers" / site
 
 
 def database(name: str) -> dict[str, Any]:
-    """A SQLite file that is worth nothing after a power cut, and fast for it."""
+    """Return the settings of a SQLite file that trades durability for speed."""
     return {
         "default": {
             "ENGINE": "env_adapters.webarena.sites.served.sqlite_copy",
@@ -43,7 +43,7 @@ def database(name: str) -> dict[str, Any]:
 
 
 def search_index(name: str) -> dict[str, Any]:
-    """A Whoosh index that is written once, when the site is made."""
+    """Return the settings of a Whoosh index, which is written only when the site is filled."""
     return {
         "default": {
             "ENGINE": "haystack.backends.whoosh_backend.WhooshEngine",

@@ -1,4 +1,4 @@
-"""What seeding a Django site takes: its tables, static files, logins that are known, and the search index."""
+"""Common steps of filling a Django site: tables, static files, logged-in sessions, and the search index."""
 
 from datetime import UTC, date, datetime, time
 from typing import Any
@@ -11,22 +11,22 @@ from env_adapters.webarena.sites.logins import session_key
 from env_adapters.webarena.sites.served.django_common import SESSION_END
 
 PASSWORD = "Password123"
-"""Of every made-up account."""
+"""Password of every generated account."""
 
 
 def prepare() -> None:
-    """Make tables and collect static files."""
+    """Create the tables and collect the static files."""
     call_command("migrate", verbosity=0, interactive=False)
     call_command("collectstatic", verbosity=0, interactive=False)
 
 
 def index() -> None:
-    """Make the search index anew."""
+    """Rebuild the search index."""
     call_command("rebuild_index", verbosity=0, interactive=False)
 
 
 def log_in(user: Any, site: str, name: str, backend: str) -> None:
-    """Begin a session of `user` that does not end."""
+    """Create a session of `user` that does not expire."""
     from django.contrib.sessions.models import Session
 
     values = {
@@ -42,5 +42,5 @@ def log_in(user: Any, site: str, name: str, backend: str) -> None:
 
 
 def moment(day: date, hour: int = 12) -> datetime:
-    """A day as a moment in UTC."""
+    """Return a time of a day in UTC."""
     return datetime.combine(day, time(hour), UTC)

@@ -1,4 +1,4 @@
-"""Write the forum of the world into its database: `python -m env_adapters.webarena.sites.served.forum_seed SEED`."""
+"""Fill the forum's database with the generated data: `python -m env_adapters.webarena.sites.served.forum_seed SEED`."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ BACKEND = "spirit.user.auth.backends.UsernameAuthBackend"
 
 
 def main(seed: int) -> None:
-    """Make the forum of a seed."""
+    """Fill the forum with the data of a seed."""
     prepare()
     forum = world(seed).forum
     with transaction.atomic():
@@ -48,7 +48,7 @@ def main(seed: int) -> None:
 
 
 def add_members(forum: ForumWorld) -> dict[str, User]:
-    """The members, and a moderator who writes nothing."""
+    """Add the members, and a moderator without posts."""
     users: dict[str, User] = {}
     for name in (*forum.members, "moderator"):
         user = User(username=name, email=f"{name}@example.com")
@@ -64,7 +64,7 @@ def add_members(forum: ForumWorld) -> dict[str, User]:
 
 
 def add_topics(forum: ForumWorld, users: dict[str, User]) -> None:
-    """The topics with their comments and likes."""
+    """Add the topics with their comments and likes."""
     categories = {category.title: category for category in Category.objects.all()}
     random = Random(forum.seed)
     likes: list[CommentLike] = []

@@ -25,9 +25,9 @@ CSRF_COOKIE_NAME = "forum_csrf"
 ROOT_URLCONF = "env_adapters.webarena.sites.served.forum_urls"
 TEMPLATES[0]["DIRS"] = [Path(__file__).parent / "templates" / "forum"]
 WITHOUT = ("LocaleMiddleware", "SecurityMiddleware", "LastIPMiddleware", "LastSeenMiddleware")
-"""Two that have nothing to do here, and two that would write to the database whenever somebody reads."""
+"""Middleware to remove: two without a use here, and two that write to the database when a page is read."""
 MIDDLEWARE = [name for name in MIDDLEWARE if not name.endswith(WITHOUT)]
 ST_SITE_URL = "http://forum.test/"
 ST_RATELIMIT_ENABLE = False
-ST_UPLOAD_IMAGE_ENABLED = False  # uploads would lie in a folder that all copies share
+ST_UPLOAD_IMAGE_ENABLED = False  # uploads would be stored in a folder that all copies share
 ST_TASK_MANAGER = None

@@ -1,4 +1,4 @@
-"""Addresses of the forum."""
+"""URLs of the forum."""
 
 import spirit.urls
 from django.urls import include, path

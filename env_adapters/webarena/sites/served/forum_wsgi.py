@@ -1,4 +1,4 @@
-"""The forum as a WSGI application, each session seeing its own copy."""
+"""Forum as a WSGI application in which each session has its own copy."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""One token against forged forms for all visitors who have none, so that a page is the same for all of them.
+"""Shared CSRF token for all visitors without one, so that a page is the same for all of them.
 
-Django draws one for each visitor, in a cookie, and writes it into every form. Nobody can forge a request here: a copy
-of a site has one visitor, and no other site is reached.
+Django creates a token for each visitor, in a cookie, and writes it into every form. Forged requests are impossible
+here, because a copy of a site has one visitor who reaches no other site.
 """
 
 from collections.abc import Iterable
@@ -13,18 +13,18 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 class OneToken:
-    """A WSGI application that gives a request the token where its cookies have none.
+    """WSGI application that adds the shared token to requests without one.
 
     Attributes:
-        app: Django's.
-        cookie: name of its cookie.
+        app: Django's application.
+        cookie: name of the token's cookie.
     """
 
     def __init__(self, app: App, cookie: str) -> None:
         self.app, self.cookie = app, cookie
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request."""
+        """Handle a request."""
         cookies = environ.get("HTTP_COOKIE", "")
         if self.cookie not in SimpleCookie(cookies):
             both = "; ".join(filter(None, (cookies, f"{self.cookie}={TOKEN}")))

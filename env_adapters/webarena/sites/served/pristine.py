@@ -1,7 +1,7 @@
-"""Answers that are kept for copies in which nothing has changed yet, since they are the same in all of these.
+"""Cache of responses to unchanged copies, which are the same for all of these copies.
 
-SQLite counts the changes of a file in its header (bytes 24 to 27, https://sqlite.org/fileformat.html); a copy with the
-count of the seed file is as it was made. Most episodes only read, and many open the same pages.
+SQLite counts the changes of a file in its header (bytes 24 to 27, https://sqlite.org/fileformat.html). A copy with the
+count of the initial file is unchanged. Most episodes only read, and many open the same pages.
 """
 
 import os
@@ -17,19 +17,19 @@ from typing import Any
 COUNTER_AT, COUNTER_BYTES = 24, 4
 MAX_ANSWERS = 2000
 KEY = ("HTTP_HOST", "PATH_INFO", "QUERY_STRING", "HTTP_COOKIE")
-"""What an answer depends on, besides the state."""
+"""Fields of a request that the response depends on, besides the state."""
 
 Answer = tuple[str, list[tuple[str, str]], bytes]
 
 
 class PristineAnswers:
-    """The answers to GET requests, in files that all workers of a site share; all are dropped when there are too many.
+    """Cache of the responses to GET requests, in files that all workers of a site share.
 
-    Made once, before the workers are forked, since it begins with an empty folder.
+    A full cache is emptied. Create it before the workers are forked, because it starts with an empty folder.
 
     Args:
-        seed: database file that copies begin with.
-        folder: for the files, and nothing else.
+        seed: initial database file of copies.
+        folder: folder of the cache files; it must contain no other files.
     """
 
     def __init__(self, seed: Path, folder: Path) -> None:
@@ -38,38 +38,38 @@ class PristineAnswers:
         folder.mkdir(parents=True)
 
     def key(self, environ: dict[str, Any], copy: Path) -> tuple[Any, ...] | None:
-        """What the answer is kept under, or None if it must be made anew."""
+        """Return the cache key of a request, or None if its response cannot be cached."""
         if environ["REQUEST_METHOD"] != "GET" or changes(copy / self.name) != self.changes:
             return None
         return tuple(environ.get(name, "") for name in KEY)
 
     def get(self, key: tuple[Any, ...]) -> Answer | None:
-        """A kept answer."""
+        """Return the cached response of a key, or None."""
         try:
-            found: Answer = pickle.loads(zlib.decompress(self.file(key).read_bytes()))
+            answer: Answer = pickle.loads(zlib.decompress(self.file(key).read_bytes()))
         except FileNotFoundError:
             return None
-        return found
+        return answer
 
     def keep(self, key: tuple[Any, ...], answer: Answer) -> None:
-        """Keep an answer."""
+        """Cache a response if its status is 200."""
         if not answer[0].startswith("200"):
             return
         kept = list(self.folder.iterdir())
         if len(kept) >= MAX_ANSWERS:
             for file in kept:
                 file.unlink(missing_ok=True)
-        new = self.folder.parent / uuid.uuid4().hex  # where no other worker drops it as a kept answer
+        new = self.folder.parent / uuid.uuid4().hex  # outside the folder that other workers may empty
         new.write_bytes(zlib.compress(pickle.dumps(answer), 1))
         os.replace(new, self.file(key))
 
     def file(self, key: tuple[Any, ...]) -> Path:
-        """Where the answer of a key lies."""
+        """Return the cache file of a key."""
         return self.folder / sha256(repr(key).encode()).hexdigest()
 
 
 def changes(file: Path) -> bytes:
-    """How often a database was changed; b"" where there is none."""
+    """Return the change counter of a database file, or b"" if the file does not exist."""
     try:
         with file.open("rb") as opened:
             opened.seek(COUNTER_AT)
@@ -79,7 +79,7 @@ def changes(file: Path) -> bytes:
 
 
 def whole(parts: Iterable[bytes]) -> bytes:
-    """The body of an answer; closes it, as a server would."""
+    """Return the complete body of a response and close it."""
     try:
         return b"".join(parts)
     finally:

@@ -1,4 +1,4 @@
-"""Write the shop of the world into its database: `python -m env_adapters.webarena.sites.served.shop_seed SEED`."""
+"""Fill the shop's database with the generated data: `python -m env_adapters.webarena.sites.served.shop_seed SEED`."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ ADMIN_EMAIL = "admin@fernhill.example.com"
 
 
 def main(seed: int) -> None:
-    """Make the shop of a seed."""
+    """Fill the shop with the data of a seed."""
     prepare()
     media = Path(settings.MEDIA_ROOT)
     media.mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ def main(seed: int) -> None:
 
 
 def add_people(shop: ShopWorld) -> None:
-    """The customers with their addresses, and the administrator."""
+    """Add the customers with their addresses, and the administrator."""
     country = get_model("address", "Country").objects.create(
         iso_3166_1_a2="US",
         iso_3166_1_a3="USA",
@@ -79,7 +79,7 @@ def add_people(shop: ShopWorld) -> None:
 
 
 def address(person: Person) -> dict[str, str]:
-    """Fields of an address."""
+    """Return the fields of an address."""
     return {
         "first_name": person.first,
         "last_name": person.last,
@@ -90,7 +90,7 @@ def address(person: Person) -> dict[str, str]:
 
 
 def add_catalogue(shop: ShopWorld) -> None:
-    """Categories, products, their attributes and their stock."""
+    """Add the categories, and the products with their attributes and stock."""
     kind = get_model("catalogue", "ProductClass").objects.create(name="Goods", slug="goods")
     attributes = {
         code: get_model("catalogue", "ProductAttribute").objects.create(
@@ -149,7 +149,7 @@ def add_catalogue(shop: ShopWorld) -> None:
 
 
 def add_reviews(shop: ShopWorld) -> None:
-    """The reviews, and what they make of the ratings."""
+    """Add the reviews and update the ratings of the products."""
     model = get_model("reviews", "ProductReview")
     users = {user.email: user for user in User.objects.all()}
     made = [
@@ -173,7 +173,7 @@ def add_reviews(shop: ShopWorld) -> None:
 
 
 def add_orders(shop: ShopWorld) -> None:
-    """The orders with their lines."""
+    """Add the orders with their lines."""
     country = get_model("address", "Country").objects.get()
     users = {user.email: user for user in User.objects.all()}
     for order in shop.orders:
@@ -208,7 +208,7 @@ def add_orders(shop: ShopWorld) -> None:
 
 
 def add_lines(order: Order, made: object) -> None:
-    """What was bought in an order."""
+    """Add the lines of an order."""
     partner = get_model("partner", "Partner").objects.get()
     for product, count in order.lines:
         unit, cost = Decimal(product.cents) / 100, Decimal(product.cents * count) / 100
@@ -238,7 +238,7 @@ def add_lines(order: Order, made: object) -> None:
 
 
 def add_wish_list(shop: ShopWorld) -> None:
-    """One list of the shopper's, with some products."""
+    """Add the wish list of the shopper with some products."""
     owner = User.objects.get(email=shop.shopper.email)
     wishes = get_model("wishlists", "WishList").objects.create(owner=owner, name="Birthday ideas")
     get_model("wishlists", "WishList").objects.filter(pk=wishes.pk).update(key=WISHES_KEY)  # Oscar draws one

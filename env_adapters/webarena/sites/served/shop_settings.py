@@ -11,7 +11,7 @@ from env_adapters.webarena.sites.served.django_common import COMMON, database, s
 globals().update(COMMON)
 DATABASES = database("shop.sqlite3")
 HAYSTACK_CONNECTIONS = search_index("shop_index")
-HAYSTACK_SIGNAL_PROCESSOR = COMMON["HAYSTACK_SIGNAL_PROCESSOR"]  # Oscar's would write to the index that all share
+HAYSTACK_SIGNAL_PROCESSOR = COMMON["HAYSTACK_SIGNAL_PROCESSOR"]  # Oscar's processor would write to the shared index
 STATIC_ROOT = seed_folder() / "shop_static"
 MEDIA_ROOT = seed_folder() / "shop_media"
 SESSION_COOKIE_NAME = "shop_session"

@@ -1,4 +1,4 @@
-"""Product pictures as they are: nothing is computed and nothing is written."""
+"""Thumbnailer that returns the original product pictures, without computing or writing files."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from django.conf import settings
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What Oscar's templates ask of a thumbnail."""
+    """Attributes of a thumbnail that Oscar's templates use."""
 
     url: str
     width: int = 200
@@ -16,11 +16,11 @@ class Picture:
 
 
 class Original:
-    """Oscar's interface of thumbnailers, answered with the picture itself."""
+    """Implementation of Oscar's interface of thumbnailers that returns the picture itself."""
 
     def generate_thumbnail(self, source: Any, **options: Any) -> Picture:
-        """The picture; `source` is a file or the name of one."""
+        """Return the picture; `source` is a file or its name."""
         return Picture(f"{settings.MEDIA_URL}{getattr(source, 'name', source)}")
 
     def delete_thumbnails(self, source: Any) -> None:
-        """There are none."""
+        """Do nothing, because no thumbnails are stored."""

@@ -1,4 +1,4 @@
-"""Addresses of the shop."""
+"""URLs of the shop."""
 
 from django.apps import apps
 from django.urls import include, path

@@ -1,4 +1,4 @@
-"""The shop as a WSGI application, each session seeing its own copy."""
+"""Shop as a WSGI application in which each session has its own copy."""
 
 import os
 
@@ -18,9 +18,9 @@ from oscar.apps.catalogue.signals import product_viewed  # noqa: E402
 from oscar.apps.customer.receivers import receive_product_view  # noqa: E402
 from oscar.apps.search.signals import user_search  # noqa: E402
 
-# Nobody counts here who reads what, so that reading writes nothing.
+# Without these statistics, reading a page writes nothing.
 product_viewed.disconnect(receivers.receive_product_view)
-product_viewed.disconnect(receive_product_view)  # a cookie of what was seen last, which no two visitors share
+product_viewed.disconnect(receive_product_view)  # sets a cookie of viewed products, which differs between visitors
 user_search.disconnect(receivers.receive_product_search)
 
 state = "shop.sqlite3"

@@ -1,1 +1,1 @@
-"""What makes a Fossil repository the code host of the world: its records, its ticket pages, its settings."""
+"""Content of the code host's Fossil repositories: records, ticket pages, and dates instead of ages."""

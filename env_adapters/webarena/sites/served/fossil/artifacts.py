@@ -1,7 +1,7 @@
-"""Fossil's records, written as its file format asks: check-ins, tags, tickets and wiki pages.
+"""Records in Fossil's file format: check-ins, tags, tickets and wiki pages.
 
-The format: https://fossil-scm.org/home/doc/trunk/www/fileformat.wiki. A repository is reconstructed from such records,
-so everything in it has the date and the author that the world says.
+The format: https://fossil-scm.org/home/doc/trunk/www/fileformat.wiki. A repository is reconstructed from these records,
+so everything in it has the generated date and author.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from env_adapters.webarena.sites.world.code import Project, Ticket
 
 
 def records(project: Project) -> Iterator[bytes]:
-    """Everything that a repository of `project` holds."""
+    """Yield all records of the repository of `project`."""
     parent, files = "", dict[str, str]()
     names: list[str] = []
     for checkin in project.checkins:
@@ -38,7 +38,7 @@ def records(project: Project) -> Iterator[bytes]:
 
 
 def ticket_records(ticket: Ticket) -> Iterator[bytes]:
-    """How a ticket was opened, and each remark."""
+    """Yield the record that opens a ticket, and one record for each remark."""
     fields = {
         "assignee": ticket.assignee,
         "comment": ticket.text,
@@ -50,32 +50,32 @@ def ticket_records(ticket: Ticket) -> Iterator[bytes]:
     }
     yield change(ticket.uuid, ticket.moment, ticket.reporter, fields)
     for number, (login, remark) in enumerate(ticket.remarks, start=1):
-        said = {"icomment": remark, "login": login, "mimetype": "text/plain", "username": login}
-        yield change(ticket.uuid, ticket.moment + timedelta(hours=5 * number), login, said)
+        fields = {"icomment": remark, "login": login, "mimetype": "text/plain", "username": login}
+        yield change(ticket.uuid, ticket.moment + timedelta(hours=5 * number), login, fields)
 
 
 def change(uuid: str, moment: datetime, login: str, fields: dict[str, str]) -> bytes:
-    """A change of a ticket."""
+    """Return the record of a change of a ticket."""
     cards = [f"J {name} {quote(text)}" for name, text in sorted(fields.items()) if text]
     return sealed([f"D {stamp(moment)}", *cards, f"K {uuid}", f"U {login}"])
 
 
 def sealed(cards: Iterable[str]) -> bytes:
-    """A record of cards in their order, with its check sum."""
+    """Return a record of the cards, in this order, with its checksum."""
     text = "".join(f"{card}\n" for card in cards).encode()
     return text + f"Z {md5(text).hexdigest()}\n".encode()
 
 
 def digest(content: bytes) -> str:
-    """The name that Fossil gives to some content."""
+    """Return Fossil's hash of some content."""
     return sha3_256(content).hexdigest()
 
 
 def quote(text: str) -> str:
-    """A value in a card."""
+    """Return a text in the encoding of cards."""
     return text.replace("\\", "\\\\").replace(" ", "\\s").replace("\n", "\\n")
 
 
 def stamp(moment: datetime) -> str:
-    """A moment in a card."""
+    """Return a time in the format of cards."""
     return f"{moment.isoformat(timespec='seconds')}.000"

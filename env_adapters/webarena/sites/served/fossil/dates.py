@@ -1,4 +1,4 @@
-"""Dates in place of Fossil's ages, such as `3.2 days`, with which a page would change from hour to hour."""
+"""Replacement of Fossil's ages (for example, `3.2 days`) by dates, so that a page does not change over time."""
 
 import re
 import time
@@ -6,31 +6,33 @@ from datetime import UTC, datetime
 
 AGE = rb"(?:current|[\d.]+ (?:seconds|minutes|hours|days|years))</td>"
 SINCE_NOW = re.compile(rb"<td data-sortkey='([0-9a-f]{8})'>" + AGE)
-"""In the list of projects; the key is the age in seconds, and becomes the date."""
+"""Age in the list of projects; the key is the age in seconds and is replaced too."""
 MOMENT = re.compile(rb'(<td data-sortkey="([0-9a-f]{16})">)' + AGE)
-"""In the lists of wiki pages and branches; the key is the moment, in seconds of Julian days."""
+"""Age in the lists of wiki pages and branches; the key is the time in seconds of Julian days."""
 TITLED = re.compile(rb'(<tr class="[^"]*" title="(\d{4}-\d\d-\d\d)[^"]*">\s*<td>)' + AGE)
-"""In the history of a wiki page."""
+"""Age in the history of a wiki page."""
 DURATION = re.compile(rb"<tr><th>Duration&nbsp;Of&nbsp;Project:</th>.*?</tr>", re.DOTALL)
-"""In the statistics; nothing there says since when."""
+"""Age of the project in the statistics; it is removed, because the page has no date to replace it."""
 EPOCH_S = 210_866_760_000
 """1970-01-01 in seconds of Julian days."""
 
 
 def dated(page: bytes, now: float | None = None) -> bytes:
-    """A page of Fossil with dates for ages. What is compared within a project, as in its files, has no need of it.
+    """Return a page of Fossil with dates instead of ages.
 
     Args:
-        page: HTML.
-        now: when it was made, seconds since the epoch; None for the present moment.
+        page: HTML of the page.
+        now: time at which the page was generated, in seconds since the epoch; None for the current time.
     """
-    made = time.time() if now is None else now
-    page = SINCE_NOW.sub(lambda found: b"<td data-sortkey='%s'>%s</td>" % ((day(made - int(found[1], 16)),) * 2), page)
-    page = MOMENT.sub(lambda found: b"%s%s</td>" % (found[1], day(int(found[2], 16) - EPOCH_S)), page)
-    page = TITLED.sub(lambda found: b"%s%s</td>" % (found[1], found[2]), page)
+    generated = time.time() if now is None else now
+    page = SINCE_NOW.sub(
+        lambda match: b"<td data-sortkey='%s'>%s</td>" % ((day(generated - int(match[1], 16)),) * 2), page
+    )
+    page = MOMENT.sub(lambda match: b"%s%s</td>" % (match[1], day(int(match[2], 16) - EPOCH_S)), page)
+    page = TITLED.sub(lambda match: b"%s%s</td>" % (match[1], match[2]), page)
     return DURATION.sub(b"", page)
 
 
 def day(moment: float) -> bytes:
-    """The date of a moment in seconds since the epoch, in UTC."""
+    """Return the UTC date of a time in seconds since the epoch."""
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}".encode()

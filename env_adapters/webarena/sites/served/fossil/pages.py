@@ -1,4 +1,4 @@
-"""The tickets of the code host: their columns, and pages whose every field has a label."""
+"""Tickets of the code host: database columns, and pages in which every field has a label."""
 
 from collections.abc import Iterable, Mapping
 
@@ -23,7 +23,7 @@ COMMON = "".join(
 
 
 def radios(name: str, words: Iterable[str]) -> str:
-    """One button for each value, the present one chosen."""
+    """Return one radio button for each value; the current value is selected."""
     label = name.capitalize()
     lines = [f"<fieldset><legend>{label}</legend>\n"]
     for word in words:
@@ -35,17 +35,17 @@ def radios(name: str, words: Iterable[str]) -> str:
 
 
 def text_field(name: str, label: str) -> str:
-    """A line of text."""
+    """Return a field for one line of text."""
     return f'<p><label>{label}: <input type="text" name="{name}" size="60" value="$<{name}>" /></label></p>\n'
 
 
 def text_area(name: str, label: str) -> str:
-    """Several lines of text, empty at first."""
+    """Return an empty field for several lines of text."""
     return f'<p><label>{label}:<br /><textarea name="{name}" cols="80" rows="6"></textarea></label></p>\n'
 
 
 def defaults(values: Mapping[str, str]) -> str:
-    """A script that sets what the request did not."""
+    """Return a script that sets values missing in the request."""
     return "".join(
         f"  if {{![info exists {name}] || [string length ${name}]==0}} {{set {name} {{{value}}}}}\n"
         for name, value in values.items()
@@ -118,11 +118,11 @@ REPORTS = {
     "Closed tickets": "status='Closed'",
     "Unassigned tickets": "coalesce(assignee,'')=''",
 }
-"""Lists of tickets, and which ones each holds."""
+"""SQL condition of each list of tickets."""
 
 
 def report(condition: str) -> str:
-    """The query of a list, the newest first."""
+    """Return the query of a list of tickets, the newest first."""
     return (
         "SELECT substr(tkt_uuid,1,10) AS '#', title AS 'Title', type AS 'Type', status AS 'Status', "
         "priority AS 'Priority', coalesce(assignee,'') AS 'Assignee', coalesce(reporter,'') AS 'Reporter', "
@@ -131,7 +131,7 @@ def report(condition: str) -> str:
 
 
 FOOTER = """<div class="footer">$<project_name></div>\n"""
-"""Fossil's own says how many milliseconds a page took, so that none would be the same twice."""
+"""Replaces Fossil's own footer, whose page time differs at each request."""
 
 MENU = """\
 Home      /home       *  {}

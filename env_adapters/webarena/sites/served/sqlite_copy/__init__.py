@@ -1,1 +1,1 @@
-"""A database backend of Django: SQLite, with a file of its own for each copy of the site."""
+"""Database backend for Django: SQLite with a separate file for each copy of the site."""

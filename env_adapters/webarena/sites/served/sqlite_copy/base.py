@@ -1,4 +1,4 @@
-"""Django's SQLite backend, opening the file of the copy that the present request sees."""
+"""Django's SQLite backend, connected to the file of the current request's copy."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from env_adapters.webarena.sites.served.copies import current
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Connections to `NAME` of the settings, or to the file of that name in the present copy.
+    """Connection to `NAME` of the settings, or to the file of that name in the current copy.
 
-    Connections are closed at the end of each request (`CONN_MAX_AGE = 0`), so none outlives its copy.
+    Connections are closed at the end of each request (`CONN_MAX_AGE = 0`), so no connection outlives its copy.
     """
 
     def get_connection_params(self) -> dict[str, Any]:
-        """Where to connect to."""
+        """Return the parameters of the connection."""
         params: dict[str, Any] = super().get_connection_params()
         if (copy := current.get()) is not None:
             params["database"] = str(copy / Path(self.settings_dict["NAME"]).name)
