@@ -1,4 +1,4 @@
-"""The tasks of the embedded sites, in WebArena's format, with scripts that solve them and endings that must not."""
+"""Tasks of the embedded sites in WebArena's format, with scripts that solve them and scripts that must not."""
 
 from env_adapters.webarena.sites_tasks.build import site_tasks
 

@@ -1,4 +1,4 @@
-"""All tasks of the embedded sites, written in WebArena's format."""
+"""Generation of all tasks of the embedded sites in WebArena's format."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -10,21 +10,21 @@ from env_adapters.webarena.sites_tasks.templates import PER_TEMPLATE, TEMPLATES,
 
 MODULES = ("shopping", "cart", "admin", "forum", "code", "cross")
 TABS = " |AND| "
-"""Between the start pages of a task with several tabs."""
+"""Separates the start URLs of a task with several tabs."""
 
 
 @cache
 def site_tasks(seed: int = DEFAULT_SEED) -> Sequence[Mapping[str, Any]]:
-    """The tasks, in the same order everywhere.
+    """Return the tasks, in the same order on every machine.
 
-    Each is a task of WebArena's (`task_id`, `sites`, `intent`, `eval`, ...) with further keys: `id`, a stable name;
-    `split`; `oracle`, a script for `env_adapters.webarena.tasks.oracle`; `wrong`, scripts that must earn 0.
+    Each is a task in WebArena's format (`task_id`, `sites`, `intent`, `eval`, ...) with further keys: `id`, a stable
+    name; `split`; `oracle`, a script for `env_adapters.webarena.tasks.oracle`; `wrong`, scripts that must earn 0.
     """
     return list(tasks(world(seed)))
 
 
 def tasks(made: GeneratedWorld) -> Iterator[Mapping[str, Any]]:
-    """The tasks about a world."""
+    """Yield the tasks about the generated data of a seed."""
     number = 0
     for place, template in enumerate(templates()):
         drafts = template.build(made, template.split)
@@ -34,14 +34,14 @@ def tasks(made: GeneratedWorld) -> Iterator[Mapping[str, Any]]:
 
 
 def templates() -> Sequence[Template]:
-    """All templates, in the order in which they are written down."""
+    """Return all templates, in the order of their definition."""
     for module in MODULES:
         import_module(f"env_adapters.webarena.sites_tasks.{module}")
     return TEMPLATES
 
 
 def written(template: Template, draft: Draft, place: int, number: int) -> Mapping[str, Any]:
-    """A task in WebArena's format."""
+    """Return a task in WebArena's format."""
     intent = template.intent
     for name, text in draft.words.items():
         intent = intent.replace(f"{{{{{name}}}}}", text)

@@ -1,4 +1,4 @@
-"""Tasks of a customer who changes something: the cart, the wish list, orders, addresses."""
+"""Tasks of a customer that change the cart, the wish list, orders or addresses."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ from env_adapters.webarena.sites_tasks.templates import (
 
 @template(TRAIN, "shopping", "Put the {{product}} into my cart.", changes=True)
 def add_to_cart(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A product in the cart."""
+    """Yield tasks to add a product to the cart."""
     for one, other in neighbours(in_stock(world, split)):
         script = [*find(one), 'click [button "Add to cart"]', stop()]
         wrong = [*find(other), 'click [button "Add to cart"]', stop()]
@@ -31,7 +31,7 @@ def add_to_cart(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping", "Put two of the {{product}} into my cart.", changes=True)
 def add_two(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Two of a product in the cart."""
+    """Yield tasks to add two pieces of a product to the cart."""
     for one in in_stock(world, split):
         quantity = equals(f"{SHOP}/basket/", "document.querySelector('[name=\"form-0-quantity\"]').value", "2")
         evaluation = state(in_cart(one)["program_html"][0], quantity)
@@ -41,13 +41,13 @@ def add_two(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 
 def in_cart(product: Product) -> dict[str, Any]:
-    """The cart holds a product."""
+    """Return the check that the cart contains a product."""
     return state(shows(f"{SHOP}/basket/", "document.querySelector('#basket_formset').outerText", product.title))
 
 
 @template(TRAIN, "shopping", 'Add the {{product}} to my wish list "Birthday ideas".', changes=True)
 def add_wish(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A product on the wish list."""
+    """Yield tasks to add a product to the wish list."""
     for one in products(world, split):
         if one not in world.shop.wishes:
             evaluation = state(shows(f"{SHOP}/accounts/wishlists/birthday/", "", one.title))
@@ -62,7 +62,7 @@ def add_wish(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping", "Order one {{product}}, to my default address.", changes=True)
 def buy(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """An order that is placed."""
+    """Yield tasks to place an order."""
     first = "100001"
     for one in in_stock(world, split):
         evaluation = state(shows(f"{SHOP}/accounts/orders/{first}/", "", one.title))
@@ -86,7 +86,7 @@ def buy(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     changes=True,
 )
 def add_address(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """An address in the address book."""
+    """Yield tasks to add an address to the address book."""
     random = world.shop.random("addresses")
     for first, last in (
         ("Nils", "Ek"),

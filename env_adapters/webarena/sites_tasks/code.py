@@ -39,46 +39,46 @@ NEW = (
 
 
 def projects(world: GeneratedWorld, split: str) -> Sequence[Project]:
-    """The projects of a split."""
+    """Return the projects of a split."""
     return [one for one in world.code.projects if (one.name in TEST_PROJECTS) == (split == TEST)]
 
 
 def tickets(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple[Project, Ticket]]:
-    """The tickets of a split with their projects, shuffled."""
+    """Return the tickets of a split with their projects, shuffled."""
     found = [(project, ticket) for project in projects(world, split) for ticket in project.tickets]
     chosen = [pair for pair in found if split == TEST or side(pair[1].uuid) == split]
     return sorted(chosen, key=lambda pair: rank(salt + pair[1].uuid))
 
 
 def open_project(project: Project) -> list[str]:
-    """Open a project from the host's first page."""
+    """Return the script that opens a project from the host's first page."""
     return [f'click [link "{project.name}.fossil"]']
 
 
 def open_ticket(project: Project, ticket: Ticket) -> list[str]:
-    """Open a ticket from the host's first page."""
+    """Return the script that opens a ticket from the host's first page."""
     listed = ['click [link "Tickets"]', 'click [link "All tickets"]']
     return [*open_project(project), *listed, f'click [link "{ticket.uuid[:10]}"]']
 
 
 def at(project: Project, ticket: Ticket) -> str:
-    """Address of a ticket."""
+    """Return the URL of a ticket."""
     return f"{HOST}/{project.name}{ticket.path}"
 
 
 def words_of(project: Project, ticket: Ticket) -> dict[str, str]:
-    """What an intent says of a ticket."""
+    """Return the values of an intent about a ticket."""
     return {"project": project.name, "ticket": ticket.title}
 
 
 def field(name: str) -> str:
-    """Where the page of a ticket shows something."""
+    """Return the locator of a field on the page of a ticket."""
     return f"document.querySelector('#tkt-{name}').outerText"
 
 
 @template(TRAIN, "gitlab", 'What is the status of the ticket "{{ticket}}" of {{project}}? Answer with the status only.')
 def ticket_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How far a ticket is."""
+    """Yield tasks that ask for the status of a ticket."""
     for project, one in tickets(world, split):
         wrong = "Open" if one.status != "Open" else "Closed"
         script = [*open_ticket(project, one), stop(one.status)]
@@ -88,7 +88,7 @@ def ticket_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "gitlab", 'Who is the ticket "{{ticket}}" of {{project}} assigned to? Answer with the login only.')
 def ticket_assignee(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who works on a ticket."""
+    """Yield tasks that ask for the assignee of a ticket."""
     for project, one in tickets(world, split):
         if one.assignee:
             script = [*open_ticket(project, one), stop(one.assignee)]
@@ -103,7 +103,7 @@ def ticket_assignee(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     'Who reported the ticket "{{ticket}}" of {{project}}, and what is its priority? Answer as in: login, Medium',
 )
 def ticket_reporter(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who opened a ticket."""
+    """Yield tasks that ask for the reporter of a ticket."""
     for project, one in tickets(world, split, "reporter"):
         said, wrong = f"{one.reporter}, {one.priority}", f"{one.reporter}, {PRIORITY_OF[one.priority]}"
         script = [*open_ticket(project, one), stop(said)]
@@ -113,7 +113,7 @@ def ticket_reporter(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "gitlab", "How many tickets of {{project}} are closed? Answer with the number only.")
 def closed_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many tickets are done."""
+    """Yield tasks that ask for the number of closed tickets."""
     for one in projects(world, split):
         count = sum(ticket.status == "Closed" for ticket in one.tickets)
         script = [*open_project(one), 'click [link "Tickets"]', 'click [link "Closed tickets"]', stop(f"{count}")]
@@ -122,7 +122,7 @@ def closed_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "gitlab", "Which version of Python does {{project}} need at least? Answer with the number only.")
 def python_version(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What a wiki page says."""
+    """Yield tasks that ask for a fact on a wiki page."""
     for one in projects(world, split):
         script = [*wiki(one, "Installation"), stop(one.facts["python"])]
         wrong = [[stop("3.7")], all_of(project.facts["python"] for project in world.code.projects)]
@@ -136,7 +136,7 @@ def python_version(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "wiki, as in: Sunday, a bank",
 )
 def team_meeting(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What another wiki page says."""
+    """Yield tasks that ask for a fact on another wiki page."""
     for one in projects(world, split):
         said = f"{one.facts['meeting']}, {one.facts['funder']}"
         script = [*wiki(one, "Team"), stop(said)]
@@ -146,13 +146,13 @@ def team_meeting(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 
 def wiki(project: Project, title: str) -> list[str]:
-    """Open a wiki page from the host's first page."""
+    """Return the script that opens a wiki page from the host's first page."""
     return [*open_project(project), 'click [link "Wiki"]', f'click [link "{title}"]']
 
 
 @template(TRAIN, "gitlab", 'Who made the check-in "{{message}}" in {{project}}? Answer with the login only.')
 def checkin_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who wrote a change."""
+    """Yield tasks that ask for the author of a check-in."""
     found = [(project, one) for project in projects(world, split) for one in project.checkins[1:]]
     for project, one in sorted(found, key=lambda pair: rank(pair[0].name + pair[1].message)):
         script = [*open_project(project), 'click [link "Timeline"]', stop(one.login)]
@@ -163,7 +163,7 @@ def checkin_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "gitlab", "What does the check-in tagged {{tag}} in {{project}} say? Answer with its message only.")
 def tagged(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The change that a release was made of."""
+    """Yield tasks that ask for the message of a tagged check-in."""
     for project in projects(world, split):
         for tag in project.tags[:3]:
             message = project.checkins[tag.checkin].message
@@ -176,7 +176,7 @@ def tagged(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "gitlab", 'Open the ticket "{{ticket}}" of {{project}}.')
 def show_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The page of a ticket."""
+    """Yield tasks to open the page of a ticket."""
     for project, one in tickets(world, split, "show"):
         script = [*open_ticket(project, one), stop()]
         yield Draft(
@@ -186,7 +186,7 @@ def show_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "gitlab", 'Close the ticket "{{ticket}}" of {{project}}.', changes=True)
 def close_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A ticket that is done."""
+    """Yield tasks to close a ticket."""
     for project, one in tickets(world, split, "close"):
         if one.status != "Closed":
             yield edit(project, one, ['click [radio "Closed"]'], {"status": "Closed"}, {})
@@ -194,7 +194,7 @@ def close_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "gitlab", 'Assign the ticket "{{ticket}}" of {{project}} to {{login}}.', changes=True)
 def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Somebody for a ticket that nobody works on."""
+    """Yield tasks to assign a developer to an unassigned ticket."""
     for project, one in tickets(world, split, "assign"):
         if not one.assignee:
             login = project.team[len(one.title) % len(project.team)]
@@ -205,7 +205,7 @@ def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "gitlab", 'Set the priority of the ticket "{{ticket}}" of {{project}} to {{priority}}.', changes=True)
 def set_priority(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How much a ticket matters."""
+    """Yield tasks to set the priority of a ticket."""
     for project, one in tickets(world, split, "priority"):
         wanted = PRIORITY_OF[one.priority]
         yield edit(project, one, [f'click [radio "{wanted}"]'], {"priority": wanted}, {"priority": wanted})
@@ -213,14 +213,14 @@ def set_priority(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "gitlab", 'Comment on the ticket "{{ticket}}" of {{project}}: {{text}}', changes=True)
 def comment_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A remark on a ticket."""
+    """Yield tasks to add a remark to a ticket."""
     for place, (project, one) in enumerate(tickets(world, split, "comment")):
         text = REMARKS[place % len(REMARKS)]
         yield edit(project, one, [f'type [textbox "Comment:"] [{text}] [0]'], {"comments": text}, {"text": text})
 
 
 def edit(project: Project, ticket: Ticket, steps: list[str], expected: dict[str, str], words: dict[str, str]) -> Draft:
-    """A ticket is edited."""
+    """Return the draft of a task that edits a ticket."""
     opened = [*open_ticket(project, ticket), 'click [link "Edit"]', *steps]
     evaluation = state(*(shows(at(project, ticket), field(name), text) for name, text in expected.items()))
     script = [*opened, 'click [button "Save changes"]', stop()]
@@ -231,7 +231,7 @@ def edit(project: Project, ticket: Ticket, steps: list[str], expected: dict[str,
 
 @template(TRAIN, "gitlab", 'Create a ticket of type {{kind}} in {{project}} titled "{{title}}": {{text}}', changes=True)
 def new_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A new ticket."""
+    """Yield tasks to create a ticket."""
     for place, (title, text) in enumerate(NEW):
         listed = projects(world, split)
         project, kind = listed[place % len(listed)], ("Bug", "Feature", "Documentation")[place % 3]

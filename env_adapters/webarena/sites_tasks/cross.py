@@ -25,7 +25,7 @@ FORUM, SHOP, HOST = "__REDDIT__", "__SHOPPING__", "__GITLAB__"
 
 
 def praised(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple[Topic, Product]]:
-    """Topics of a split about a product, with it; only those whose author began no other such topic in the category."""
+    """Return the topics of a split about a product whose author has no other such topic in the category."""
     by_title = {product.title: product for product in world.shop.products}
     found = [
         (topic, by_title[topic.about[0]]) for topic in world.forum.topics if topic.about and topic.about[0] in by_title
@@ -36,12 +36,12 @@ def praised(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple
 
 
 def same_place(one: Topic, other: Topic) -> bool:
-    """Whether two topics have the same author and category."""
+    """Return True if two topics have the same author and category."""
     return (one.author, one.category) == (other.author, other.category)
 
 
 def mentioned(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple[Topic, Project, Ticket]]:
-    """Topics of a split about a ticket, with it and its project."""
+    """Return the topics of a split about a ticket, with the ticket and its project."""
     tickets = {
         (project.name, ticket.title): (project, ticket) for project in world.code.projects for ticket in project.tickets
     }
@@ -51,17 +51,17 @@ def mentioned(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tup
 
 
 def words_of(topic: Topic) -> dict[str, str]:
-    """What an intent says of a topic without naming the product."""
+    """Return the values of an intent about a topic, without the name of the product."""
     return {"member": topic.author, "category": topic.category}
 
 
 def to_shop(product: Product) -> list[str]:
-    """Open a product in the shop."""
+    """Return the script that opens a product in the shop."""
     return [f"goto [{SHOP}]", *shopping.find(product)]
 
 
 def to_topic(topic: Topic) -> list[str]:
-    """Open a topic of the forum."""
+    """Return the script that opens a topic of the forum."""
     return [f"goto [{FORUM}]", *forum.open_topic(topic)]
 
 
@@ -72,7 +72,7 @@ def to_topic(topic: Topic) -> list[str]:
     "{{category}}?",
 )
 def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The price of a product that the forum speaks of."""
+    """Yield tasks that ask for the price of a product from a topic of the forum."""
     for topic, product in praised(world, split):
         script = [*to_topic(topic), *to_shop(product), stop(product.price)]
         yield Draft(f"{topic.pk}", words_of(topic), answer(product.price), script, [[stop("$1.00")]])
@@ -85,7 +85,7 @@ def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "{{category}}? Answer with the number only.",
 )
 def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many there are of a product that the forum speaks of."""
+    """Yield tasks that ask for the stock of a product from a topic of the forum."""
     for topic, product in praised(world, split):
         if product.stock:
             script = [*to_topic(topic), *to_shop(product), stop(f"{product.stock}")]
@@ -99,7 +99,7 @@ def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     changes=True,
 )
 def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A product that the forum speaks of, in the cart."""
+    """Yield tasks to add a product from a topic of the forum to the cart."""
     for topic, product in praised(world, split, "buy"):
         if product.stock:
             looked = [*to_topic(topic), *to_shop(product)]
@@ -114,7 +114,7 @@ def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     changes=True,
 )
 def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The price of a product, told to the forum."""
+    """Yield tasks to post the price of a product in the forum."""
     for topic, product in praised(world, split, "post"):
         locator = "document.querySelector('.comments_list').outerText"
         evaluation = state(shows(FORUM + topic.path, locator, product.price))
@@ -133,7 +133,7 @@ def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     'What is the status of the ticket that the forum topic "{{topic}}" is about? Answer with the status only.',
 )
 def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How far a ticket is that the forum speaks of."""
+    """Yield tasks that ask for the status of a ticket from a topic of the forum."""
     for topic, project, ticket in mentioned(world, split):
         script = [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket), stop(ticket.status)]
         wrong = "Open" if ticket.status != "Open" else "Closed"
@@ -147,7 +147,7 @@ def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     'Who reported the ticket that the forum topic "{{topic}}" is about? Answer with the login only.',
 )
 def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who opened a ticket that the forum speaks of."""
+    """Yield tasks that ask for the reporter of a ticket from a topic of the forum."""
     for topic, project, ticket in mentioned(world, split):
         script = [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket), stop(ticket.reporter)]
         other = next(login for login in project.team if login not in (ticket.reporter, ticket.assignee))
@@ -162,7 +162,7 @@ def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     changes=True,
 )
 def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A remark on a ticket that the forum speaks of."""
+    """Yield tasks to add a remark to a ticket from a topic of the forum."""
     text = "There is a topic about this on the forum."
     for topic, project, ticket in mentioned(world, split, "comment"):
         edited = code.edit(project, ticket, [f'type [textbox "Comment:"] [{text}] [0]'], {"comments": text}, {})
@@ -178,7 +178,7 @@ def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     changes=True,
 )
 def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A product that only the administration knows the code of, in the cart."""
+    """Yield tasks to add a product to the cart whose UPC only the dashboard shows."""
     for product in shopping.in_stock(world, split)[10:]:
         looked = ['click [button "Catalog"]', 'click [link "Products"]', f'type [textbox "UPC:"] [{product.upc}] [1]']
         looked += to_shop(product)
@@ -192,7 +192,7 @@ def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "What is the UPC of the most expensive product in the shop's category {{category}}?",
 )
 def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The code of the product at the end of a list."""
+    """Yield tasks that ask for the UPC of the most expensive product of a category."""
     for category in shopping.categories(world, split):
         listed = shopping.of_category(world, category)
         script = [

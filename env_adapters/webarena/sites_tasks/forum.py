@@ -43,18 +43,18 @@ ANSWERS = (
 
 
 def categories(world: GeneratedWorld, split: str) -> Sequence[str]:
-    """The categories of a split."""
+    """Return the categories of a split."""
     return [name for name in world.forum.categories if (name in TEST_CATEGORIES) == (split == TEST)]
 
 
 def topics(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[Topic]:
-    """The topics of a split, shuffled."""
+    """Return the topics of a split, shuffled."""
     chosen = [topic for topic in world.forum.topics if topic_side(world, topic) == split]
     return sorted(chosen, key=lambda topic: rank(salt + topic.title))
 
 
 def topic_side(world: GeneratedWorld, topic: Topic) -> str:
-    """The split that a topic is for: that of the product or project that it is about."""
+    """Return the split of a topic, which is that of its product or project."""
     if topic.category == "Open Source":
         return TEST if topic.about[0] in TEST_PROJECTS else TRAIN
     products = {product.title: product for product in world.shop.products}
@@ -62,23 +62,23 @@ def topic_side(world: GeneratedWorld, topic: Topic) -> str:
 
 
 def members(topic: Topic) -> Sequence[str]:
-    """An ending that names all who wrote in a topic."""
+    """Return the wrong script whose answer lists all authors in a topic."""
     return all_of(comment.member for comment in topic.comments)
 
 
 def open_category(name: str) -> list[str]:
-    """Open a category from the forum's first page."""
+    """Return the script that opens a category from the forum's first page."""
     return ['click [link "All Categories"]', f'click [link "{name}"]']
 
 
 def open_topic(topic: Topic) -> list[str]:
-    """Open a topic from the forum's first page."""
+    """Return the script that opens a topic from the forum's first page."""
     return [*open_category(topic.category), f'click [link "{topic.title}"]']
 
 
 @template(TRAIN, "reddit", 'Who started the topic "{{topic}}"? Answer with the name only.')
 def topic_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who began a topic."""
+    """Yield tasks that ask for the author of a topic."""
     for one in topics(world, split):
         script = [*open_topic(one), stop(one.author)]
         wrong = [[stop(one.replies[0].member)], members(one)]
@@ -87,7 +87,7 @@ def topic_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "reddit", 'How many replies does the topic "{{topic}}" have? Answer with the number only.')
 def reply_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many have answered."""
+    """Yield tasks that ask for the number of replies."""
     for one in topics(world, split, "count"):
         count = len(one.replies)
         script = [*open_topic(one), stop(f"{count}")]
@@ -96,7 +96,7 @@ def reply_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "reddit", 'Who was the first to reply in the topic "{{topic}}"? Answer with the name only.')
 def first_reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who answered first."""
+    """Yield tasks that ask for the author of the first reply."""
     for one in topics(world, split):
         member = one.replies[0].member
         script = [*open_topic(one), stop(member)]
@@ -106,7 +106,7 @@ def first_reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "reddit", 'Whose post has the most likes in the topic "{{topic}}"? Answer with the name only.')
 def most_liked(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who wrote the post that most members like."""
+    """Yield tasks that ask for the author of the post with the most likes."""
     for one in topics(world, split, "liked"):
         ordered = sorted(one.comments, key=lambda comment: len(comment.likes), reverse=True)
         if len(ordered[0].likes) > len(ordered[1].likes):
@@ -117,7 +117,7 @@ def most_liked(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "reddit", "Which topic in the category {{category}} was active last? Answer with its title only.")
 def last_active(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The topic in which somebody wrote last."""
+    """Yield tasks that ask for the topic of a category with the latest post."""
     for name in categories(world, split):
         listed = [topic for topic in world.forum.topics if topic.category == name]
         listed.sort(key=lambda topic: topic.comments[-1].moment, reverse=True)
@@ -128,7 +128,7 @@ def last_active(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "reddit", 'Open the topic "{{topic}}".')
 def show_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The page of a topic."""
+    """Yield tasks to open the page of a topic."""
     for one, other in neighbours(topics(world, split, "show")):
         where = page(FORUM + one.path)
         yield Draft(
@@ -142,7 +142,7 @@ def show_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "reddit", "Show me the topics of the category {{category}}.")
 def show_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The page of a category."""
+    """Yield tasks to open the page of a category."""
     for name in categories(world, split):
         where = page(FORUM + world.forum.category_path(name))
         yield Draft(name, {"category": name}, where, [*open_category(name), stop()], [[stop()]])
@@ -150,7 +150,7 @@ def show_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "reddit", "At what time does the {{topic}} begin? Answer with the time only.")
 def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """When a meetup begins."""
+    """Yield tasks that ask for the time of a meetup."""
     meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
     for one in meetups:
         script = [*open_topic(one), stop(one.facts["hour"])]
@@ -164,7 +164,7 @@ def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "Where does the {{topic}} take place, and on which day? Answer as in: town hall, Monday 1 May",
 )
 def meetup_place(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Where a meetup takes place."""
+    """Yield tasks that ask for the place of a meetup."""
     meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
     for one in meetups:
         said = f"{one.facts['place']}, {one.facts['day']}"
@@ -176,7 +176,7 @@ def meetup_place(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "reddit", 'Reply to the topic "{{topic}}" with: {{text}}', changes=True)
 def reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """An answer in a topic."""
+    """Yield tasks to reply in a topic."""
     for place, one in enumerate(topics(world, split, "reply")):
         text = ANSWERS[place % len(ANSWERS)]
         opened = open_topic(one)
@@ -189,7 +189,7 @@ def reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     TEST, "reddit", 'Start a topic "{{title}}" in the category {{category}} with the text: {{text}}', changes=True
 )
 def new_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A new topic."""
+    """Yield tasks to create a topic."""
     for place, (title, text) in enumerate(POSTS):
         names = categories(world, split)
         name, other = names[place % len(names)], names[(place + 1) % len(names)]
@@ -199,7 +199,7 @@ def new_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 
 def publish(category: str, title: str, text: str) -> list[str]:
-    """Start a topic."""
+    """Return the script that creates a topic."""
     return [
         *open_category(category),
         'click [link "Create Topic"]',
@@ -212,7 +212,7 @@ def publish(category: str, title: str, text: str) -> list[str]:
 
 @template(TRAIN, "reddit", 'Like the first post of the topic "{{topic}}".', changes=True)
 def like(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A like for the post that began a topic."""
+    """Yield tasks to like the first post of a topic."""
     for one in topics(world, split, "like"):
         opened, count = open_topic(one), len(one.comments[0].likes)
         script = [*opened, f'click [link "like ({count})"]', stop()]
@@ -223,7 +223,7 @@ def like(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "reddit", 'Send {{member}} a private message titled "{{title}}" that says: {{text}}', changes=True)
 def private_message(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """A message that only its reader sees."""
+    """Yield tasks to send a private message."""
     chosen = [name for name in world.forum.members[1:] if side(name) == split]
     for (title, text), (member, _) in zip(POSTS, neighbours(chosen), strict=False):
         script = [

@@ -38,34 +38,34 @@ SEARCHED = (
 
 
 def products(world: GeneratedWorld, split: str) -> Sequence[Product]:
-    """The products of a split, shuffled."""
+    """Return the products of a split, shuffled."""
     chosen = [product for product in world.shop.products if side(product.upc) == split]
     return sorted(chosen, key=lambda product: rank(product.upc))
 
 
 def in_stock(world: GeneratedWorld, split: str) -> Sequence[Product]:
-    """Those that can be bought."""
+    """Return the products that are in stock."""
     return [product for product in products(world, split) if product.stock]
 
 
 def categories(world: GeneratedWorld, split: str) -> Sequence[Category]:
-    """The categories of a split that hold products themselves."""
+    """Return the categories of a split that contain products."""
     return [one for one in world.shop.categories if one.department and side(one.name) == split]
 
 
 def orders(world: GeneratedWorld, split: str) -> Sequence[Order]:
-    """The shopper's orders of a split, shuffled."""
+    """Return the shopper's orders of a split, shuffled."""
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper and side(one.number) == split]
     return sorted(own, key=lambda order: rank(order.number))
 
 
 def find(product: Product) -> list[str]:
-    """Open the page of a product from any page of the shop."""
+    """Return the script that opens a product from any page of the shop."""
     return [f'type [textbox "Search"] [{product.title}] [1]', f'click [link "{product.title}"]']
 
 
 def open_order(order: Order) -> list[str]:
-    """Open one of the shopper's orders."""
+    """Return the script that opens one of the shopper's orders."""
     return [
         'click [link "Account"]',
         'click [link "Order History"]',
@@ -74,14 +74,14 @@ def open_order(order: Order) -> list[str]:
 
 
 def category_path(world: GeneratedWorld, category: Category) -> str:
-    """Address of a category below the shop's."""
+    """Return the URL of a category."""
     above = next(one for one in world.shop.categories if one.name == category.department)
     slugs = ["-".join(name.lower().split()) for name in (above.name, category.name)]
     return f"/catalogue/category/{slugs[0]}/{slugs[1]}_{category.pk}/"
 
 
 def of_category(world: GeneratedWorld, category: Category) -> list[Product]:
-    """Its products, the cheapest first."""
+    """Return the products of a category, the cheapest first."""
     return sorted(
         (one for one in world.shop.products if one.category == category.name), key=lambda product: product.cents
     )
@@ -89,7 +89,7 @@ def of_category(world: GeneratedWorld, category: Category) -> list[Product]:
 
 @template(TRAIN, "shopping", "What is the price of the {{product}}?")
 def price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The price of a product."""
+    """Yield tasks that ask for the price of a product."""
     for one, other in neighbours(products(world, split)):
         yield Draft(
             one.upc, {"product": one.title}, answer(one.price), [*find(one), stop(one.price)], [[stop(other.price)]]
@@ -98,7 +98,7 @@ def price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping", f"How many units of the {{{{product}}}} are in stock? {NUMBER_ONLY}")
 def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many there are."""
+    """Yield tasks that ask for the stock of a product."""
     for one in in_stock(world, split):
         found = str(one.stock)
         yield Draft(
@@ -108,7 +108,7 @@ def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping", f"How many reviews does the {{{{product}}}} have? {NUMBER_ONLY}")
 def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many reviews a product has."""
+    """Yield tasks that ask for the number of reviews of a product."""
     for one in products(world, split):
         count = len(world.shop.reviews_of(one))
         yield Draft(
@@ -122,7 +122,7 @@ def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping", f'Who wrote the review "{{{{title}}}}" of the {{{{product}}}}? {NAME_ONLY}')
 def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who wrote a review."""
+    """Yield tasks that ask for the author of a review."""
     for one in products(world, split):
         listed = [*world.shop.reviews_of(one), *world.shop.reviews[:2]]
         for review in world.shop.reviews_of(one)[:1]:
@@ -136,13 +136,13 @@ def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 
 def other_reviewer(world: GeneratedWorld, review: Review) -> str:
-    """Somebody who did not write it."""
+    """Return a customer who is not the author."""
     return next(one.customer.name for one in world.shop.reviews if one.customer is not review.customer)
 
 
 @template(TEST, "shopping", "What is the weight of the {{product}} in grams?")
 def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The weight of a product."""
+    """Yield tasks that ask for the weight of a product."""
     for one, other in neighbours(products(world, split)):
         if one.grams != other.grams:
             script = [*find(one), stop(f"{one.grams} g")]
@@ -155,7 +155,7 @@ def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "What colour is the {{product}}, and how many years of warranty does it have? Answer as in: Pink, 7 years",
 )
 def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Two facts of a product."""
+    """Yield tasks that ask for two facts about a product."""
     for one in products(world, split):
         said = f"{one.colour}, {one.warranty} years"
         wrong = f"{one.colour}, {one.warranty + 1} years"
@@ -165,18 +165,18 @@ def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
 def cheapest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The cheapest product of a category."""
+    """Yield tasks that ask for the cheapest product of a category."""
     yield from by_price(world, split, 0, "Price low to high")
 
 
 @template(TEST, "shopping", f"Which product in the category {{{{category}}}} costs the most? {NAME_ONLY}")
 def dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The most expensive product of a category."""
+    """Yield tasks that ask for the most expensive product of a category."""
     yield from by_price(world, split, -1, "Price high to low")
 
 
 def by_price(world: GeneratedWorld, split: str, place: int, order: str) -> Iterator[Draft]:
-    """The product at one end of a category."""
+    """Yield tasks about the product at one end of a category."""
     for category in categories(world, split):
         listed = of_category(world, category)
         script = [
@@ -191,7 +191,7 @@ def by_price(world: GeneratedWorld, split: str, place: int, order: str) -> Itera
 
 @template(TRAIN, "shopping", "Show me all products of the category {{category}}.")
 def open_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The page of a category."""
+    """Yield tasks to open the page of a category."""
     for one in categories(world, split):
         script = [f'click [link "{one.name}"]', stop()]
         yield Draft(one.name, {"category": one.name}, page(SHOP + category_path(world, one)), script, [[stop()]])
@@ -199,7 +199,7 @@ def open_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping", "Open the page of the {{product}}.")
 def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The page of a product."""
+    """Yield tasks to open the page of a product."""
     for one, other in neighbours(products(world, split)):
         yield Draft(
             one.upc,
@@ -212,7 +212,7 @@ def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping", 'Search the shop for "{{words}}".')
 def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The results of a search."""
+    """Yield tasks to open the results of a search."""
     for words in SEARCHED:
         script = [f'type [textbox "Search"] [{words}] [1]', stop()]
         yield Draft(words, {"words": words}, page(f"{SHOP}/search/?q={words}"), script, [[stop()]])
@@ -220,7 +220,7 @@ def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping", "What is the total of my order {{order}}?")
 def order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What an order cost."""
+    """Yield tasks that ask for the total of an order."""
     for one, other in neighbours(orders(world, split)):
         yield Draft(
             one.number,
@@ -233,7 +233,7 @@ def order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping", "What is the status of my order {{order}}? Answer with the status only.")
 def order_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How far an order is."""
+    """Yield tasks that ask for the status of an order."""
     for one in orders(world, split):
         wrong = "Delivered" if one.status != "Delivered" else "Pending"
         every = all_of(order.status for order in world.shop.orders)
@@ -243,7 +243,7 @@ def order_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping", f"What is the number of my order with the {{{{product}}}}? {NUMBER_ONLY}")
 def order_with(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """The order that a product was bought in, by looking through those of one page."""
+    """Yield tasks that ask for the order with a product, among those of one page."""
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper]
     for order in own[-20:]:
         for product, _ in order.lines[:1]:

@@ -1,4 +1,4 @@
-"""What a task template is, what judges a task, and how entities are shared out between training and test."""
+"""Task templates, evaluators, and the assignment of entities to training and test."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from env_adapters.webarena.sites.world import GeneratedWorld
 
 TRAIN, TEST = "train", "test"
 TEST_SHARE = 4
-"""One entity in this many is for the test only."""
+"""One in this many entities is reserved for the test."""
 PER_TEMPLATE: Mapping[str, int] = {TRAIN: 10, TEST: 6}
 """Most tasks of a template."""
 
@@ -20,14 +20,14 @@ Script = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A task before it is written in WebArena's form.
+    """Draft of a task before its conversion to WebArena's format.
 
     Attributes:
-        entity: what it is about, unique in its template.
-        words: what fills the places of the intent.
-        evaluation: WebArena's `eval`.
-        oracle: a script that solves it.
-        wrong: endings that must earn nothing.
+        entity: subject of the task, unique in its template.
+        words: values of the placeholders of the intent.
+        evaluation: value of WebArena's field `eval`.
+        oracle: script that solves the task.
+        wrong: scripts that must earn nothing.
     """
 
     entity: str
@@ -42,15 +42,15 @@ Build = Callable[[GeneratedWorld, str], Iterator[Draft]]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A kind of task.
+    """Template of tasks.
 
     Attributes:
-        name: stable, unique.
-        split: all its tasks are in this one.
-        sites: WebArena's names; the start page is that of the first, for several a tab each.
-        intent: with places such as `{{product}}`.
-        changes: its tasks change the state of a site.
-        build: yields its drafts for the entities of a split.
+        name: stable and unique name.
+        split: split of all its tasks.
+        sites: WebArena's names of the sites; the tasks start with one tab for each.
+        intent: intent with placeholders, for example `{{product}}`.
+        changes: True if its tasks change the state of a site.
+        build: function that yields the drafts for the entities of a split.
     """
 
     name: str
@@ -75,27 +75,27 @@ def template(split: str, sites: str, intent: str, changes: bool = False) -> Call
 
 
 def side(entity: str) -> str:
-    """The split that an entity is for, by a hash of its name."""
+    """Return the split of an entity, by a hash of its name."""
     return TEST if int(sha256(f"side {entity}".encode()).hexdigest(), 16) % TEST_SHARE == 0 else TRAIN
 
 
 def rank(text: str) -> str:
-    """A key that shuffles, the same everywhere."""
+    """Return a sort key that shuffles, the same on every machine."""
     return sha256(f"rank {text}".encode()).hexdigest()
 
 
 def answer(*parts: str) -> Evaluation:
-    """The answer holds all parts; for those that are one of so many that nobody names them all."""
+    """Return the evaluator for an answer that contains all parts, which are too many to be listed in full."""
     return string_match({"must_include": list(parts)})
 
 
 def exactly(text: str) -> Evaluation:
-    """The answer is this."""
+    """Return the evaluator for an answer that is exactly this text."""
     return string_match({"exact_match": text})
 
 
 def string_match(reference: Mapping[str, Any]) -> Evaluation:
-    """WebArena's evaluator of answers."""
+    """Return WebArena's evaluator of answers."""
     return {
         "eval_types": ["string_match"],
         "reference_answers": dict(reference),
@@ -105,7 +105,7 @@ def string_match(reference: Mapping[str, Any]) -> Evaluation:
 
 
 def page(url: str) -> Evaluation:
-    """The episode ends on this page."""
+    """Return the evaluator of the URL of the last page."""
     return {
         "eval_types": ["url_match"],
         "reference_answers": None,
@@ -116,7 +116,7 @@ def page(url: str) -> Evaluation:
 
 
 def state(*checks: Mapping[str, Any]) -> Evaluation:
-    """The sites show all this at the end."""
+    """Return the evaluator of the content of pages."""
     return {
         "eval_types": ["program_html"],
         "reference_answers": None,
@@ -126,25 +126,25 @@ def state(*checks: Mapping[str, Any]) -> Evaluation:
 
 
 def shows(url: str, locator: str, *parts: str) -> Mapping[str, Any]:
-    """A page, or an element of it, holds all parts."""
+    """Return the check that a page, or an element of it, contains all parts."""
     return {"url": url, "locator": locator, "required_contents": {"must_include": list(parts)}}
 
 
 def equals(url: str, locator: str, text: str) -> Mapping[str, Any]:
-    """An element of a page is this."""
+    """Return the check that an element of a page is exactly this text."""
     return {"url": url, "locator": locator, "required_contents": {"exact_match": text}}
 
 
 def stop(text: str = "") -> str:
-    """The action that ends an episode."""
+    """Return the action that ends an episode."""
     return f"stop [{text}]"
 
 
 def all_of(candidates: Iterable[str]) -> Script:
-    """An ending that names them all instead of choosing one: where few are possible, it must earn nothing."""
+    """Return the wrong script whose answer lists all possible values."""
     return [stop(", ".join(sorted(set(candidates))))]
 
 
 def neighbours(listed: Sequence[T]) -> list[tuple[T, T]]:
-    """Each one with another."""
+    """Return pairs of each entity with another one."""
     return list(zip(listed, [*listed[1:], listed[0]], strict=True)) if len(listed) > 1 else []
