@@ -202,8 +202,8 @@ def test_every_agent_parses_its_own_demonstrations(agent, action_format):
     action = "<search>who</search>" if action_format.kind == "tag" else "get 1 oak log"
     moves = [DemoAction(action, "I need wood."), DemoAction(action)]
     replies = [agent(action_format).render_demo(moves, turn) for turn in range(2)]
-    found = [agent(action_format).parse_reply(reply) for reply in replies]
-    assert found == [action] * 2
+    parsed = [agent(action_format).parse_reply(reply) for reply in replies]
+    assert parsed == [action] * 2
     assert ("I need wood." in replies[0]) == (agent is not Act)
 
 
@@ -219,9 +219,11 @@ def test_demonstrations_of_every_agent_solve_a_goal():
 
 def test_instructions_follow_the_rules_and_can_be_switched_off():
     prompt: list[Message] = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Go."}]
-    told = Act(LineFormat(placeholder="<number>")).build_prompt(prompt)
-    assert told[0]["content"].startswith("Rules.\n\n") and told[0]["content"].endswith("Action: <number>")
-    assert told[1] == prompt[1]
+    prompt_of_act = Act(LineFormat(placeholder="<number>")).build_prompt(prompt)
+    assert prompt_of_act[0]["content"].startswith("Rules.\n\n") and prompt_of_act[0]["content"].endswith(
+        "Action: <number>"
+    )
+    assert prompt_of_act[1] == prompt[1]
     assert Act(LineFormat(), instructions=False).build_prompt(prompt) == prompt
     alone = ReAct(LineFormat()).build_prompt([{"role": "user", "content": "Question?"}])
     assert alone[0]["content"].endswith("Action: <action>\n\nQuestion?")
@@ -263,9 +265,9 @@ def test_plan_agent_asks_for_a_reflection_without_progress_and_at_intervals():
 
 def test_demonstrations_reflect_when_they_are_asked_to():
     agent, item = PlanReflect(TextCraft.action_format, reflect_every=1), task_item("minecraft:birch_wood")
-    said = [m["content"] for m in demonstrate(item, TextCraft(), agent).messages if m["role"] == "assistant"]
-    assert said[0].startswith("Plan: get 4 birch log; craft")
-    assert said[1].startswith("Reflection: ") and "\nPlan: craft" in said[1]
+    replies = [m["content"] for m in demonstrate(item, TextCraft(), agent).messages if m["role"] == "assistant"]
+    assert replies[0].startswith("Plan: get 4 birch log; craft")
+    assert replies[1].startswith("Reflection: ") and "\nPlan: craft" in replies[1]
 
 
 @pytest.mark.parametrize(
@@ -322,11 +324,11 @@ def test_string_arguments_keep_line_breaks_indentation_and_quotes():
 
 
 def conversation(turns: int) -> list[Message]:
-    said: list[Message] = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Go."}]
+    messages: list[Message] = [{"role": "system", "content": "Rules."}, {"role": "user", "content": "Go."}]
     for turn in range(turns):
-        said.append({"role": "assistant", "content": f"**Summary:** after {turn}\nAction: {turn}"})
-        said.append({"role": "user", "content": f"seen {turn}"})
-    return said
+        messages.append({"role": "assistant", "content": f"**Summary:** after {turn}\nAction: {turn}"})
+        messages.append({"role": "user", "content": f"seen {turn}"})
+    return messages
 
 
 def test_last_observations_stay_with_all_replies():
@@ -359,9 +361,9 @@ def test_summaries_are_parsed_from_replies(reply, summary):
 
 
 def test_an_empty_summary_does_not_replace_the_last_one():
-    said = conversation(5)
-    said[6]["content"] = "Summary:\nAction: 2"
-    assert Summary(turns=2).visible_messages(said, 2)[1]["content"].endswith("the turns before: after 1")
+    messages = conversation(5)
+    messages[6]["content"] = "Summary:\nAction: 2"
+    assert Summary(turns=2).visible_messages(messages, 2)[1]["content"].endswith("the turns before: after 1")
 
 
 def test_context_knows_the_prompt_length_of_an_agent_with_its_own_prompt():

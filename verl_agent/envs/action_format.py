@@ -96,10 +96,10 @@ class Tool:
             f"(?P<{part[1:-1]}>.+?)" if part.startswith("{") else re.escape(part)
             for part in re.split(r"(\{\w+\})", self.action)
         )
-        found = re.fullmatch(pattern, action, re.DOTALL)
-        if found is None:
+        match = re.fullmatch(pattern, action, re.DOTALL)
+        if match is None:
             return None
-        texts = found.groupdict()
+        texts = match.groupdict()
         if any(p.read(texts[p.name]) is None for p in self.parameters if p.type != "boolean"):
             return None
         return {p.name: p.value(texts[p.name]) for p in self.parameters}

@@ -103,11 +103,11 @@ def unwrap(text: str) -> str:
         >>> unwrap("`get 1 oak log`"), unwrap("`a` or `b`"), unwrap("select *")
         ('get 1 oak log', '`a` or `b`', 'select *')
     """
-    found = re.match(r"`+|\*{1,3}", text)
-    if found is None or len(text) <= 2 * len(found[0]) or not text.endswith(found[0]):
+    mark = re.match(r"`+|\*{1,3}", text)
+    if mark is None or len(text) <= 2 * len(mark[0]) or not text.endswith(mark[0]):
         return text
-    inner = text[len(found[0]) : -len(found[0])]
-    return text if found[0] in inner else inner.strip()
+    inner = text[len(mark[0]) : -len(mark[0])]
+    return text if mark[0] in inner else inner.strip()
 
 
 def shorten(text: str, limit: int = 100) -> str:
@@ -116,11 +116,11 @@ def shorten(text: str, limit: int = 100) -> str:
 
 
 def _last_line(reply: str) -> str | None:
-    marker, leads = None, False
-    for found in MARKER.finditer(reply):
-        at_start = LINE_START.search(reply, max(0, found.start() - 20), found.start()) is not None
-        if at_start or not leads:
-            marker, leads = found, at_start
+    marker, at_line_start = None, False
+    for match in MARKER.finditer(reply):
+        leads = LINE_START.search(reply, max(0, match.start() - 20), match.start()) is not None
+        if leads or not at_line_start:
+            marker, at_line_start = match, leads
     if marker is None:
         return None
     rest, closing = reply[marker.end() :], ""
@@ -139,11 +139,11 @@ def _last_line(reply: str) -> str | None:
 
 def _first_tag(reply: str, tag: re.Pattern[str]) -> tuple[str, str] | None:
     opened: re.Match[str] | None = None
-    for found in tag.finditer(reply):
-        if not found[1]:
-            opened = found
-        elif opened and opened[2].lower() == found[2].lower():
-            return found[2].lower(), trim(reply[opened.end() : found.start()])
+    for match in tag.finditer(reply):
+        if not match[1]:
+            opened = match
+        elif opened and opened[2].lower() == match[2].lower():
+            return match[2].lower(), trim(reply[opened.end() : match.start()])
     if opened is None:
         return None
     rest = re.split(r"[\n<]", reply[opened.end() :].strip(), maxsplit=1)[0]

@@ -7,10 +7,10 @@ from questions.adapter import Questions
 from questions.agent import Notebook
 from questions.things import THINGS
 
+from verl_agent import check_adapter
 from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.registry import make_env
-from verl_agent.envs.testing.check import check_adapter
 from verl_agent.types import StepResult, TaskItem
 
 
