@@ -160,7 +160,7 @@ def test_naming_all_that_could_be_meant_is_no_answer():
 
 
 def earned(task, action):
-    """What an answer earns."""
+    """Return the score of an answer."""
     ending = FinalState(parse_action(action).text, None, task["intent"], {})
     return asyncio.run(string_match(task["eval"]["reference_answers"], "", ending, None))
 

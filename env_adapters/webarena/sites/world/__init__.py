@@ -1,4 +1,4 @@
-"""The made-up world that all sites show: the same seed gives the same products, topics and tickets."""
+"""Generated data that all sites show; the same seed gives the same products, topics and tickets."""
 
 from collections.abc import Mapping
 from functools import cache

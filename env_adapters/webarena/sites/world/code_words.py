@@ -8,7 +8,7 @@ from env_adapters.webarena.sites.world.words import split
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """What a project is about: a sentence, its modules, and the nouns that its tickets are about."""
+    """Theme of a project: a sentence, its modules, and the nouns in its tickets."""
 
     about: str
     modules: Sequence[str]

@@ -41,7 +41,7 @@ LAST_MOMENT = datetime(2025, 12, 15, 20)
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """What a member wrote.
+    """Comment of a member.
 
     Attributes:
         pk: its key in the database.
@@ -73,7 +73,7 @@ class Topic:
 
     @property
     def author(self) -> str:
-        """Who began it."""
+        """Author of the topic."""
         return self.comments[0].member
 
     @property
@@ -116,7 +116,7 @@ class ForumWorld:
         return [OWN_NAME, *self.random("members").sample(names, MEMBERS - 1)]
 
     def location(self, name: str) -> str:
-        """Where a member says to live."""
+        """Return the town in a member's profile."""
         return self.random(name).choice(CITIES)
 
     @property

@@ -87,7 +87,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a customer says of a product: `stars` from 1 to 5; `pending` ones wait for a moderator."""
+    """Review of a product by a customer: `stars` from 1 to 5; a `pending` review waits for a moderator."""
 
     pk: int
     product: Product
@@ -112,7 +112,7 @@ class Order:
 
     @property
     def cents(self) -> int:
-        """What it costs in all; shipping is free."""
+        """Total price in cents; shipping is free."""
         return sum(product.cents * count for product, count in self.lines)
 
     @property
@@ -185,7 +185,7 @@ class ShopWorld:
 
     @cached_property
     def wishes(self) -> Sequence[Product]:
-        """What the shopper's wish list holds."""
+        """Products on the shopper's wish list."""
         return self.random("wishes").sample([product for product in self.products if product.stock], WISHES)
 
     @cached_property
