@@ -43,23 +43,23 @@ from verl_agent.training.turns import reply_spans
 )
 def test_gradients_equal_the_equations_and_are_zero_on_observations(estimator, config):
     rows, settings = batch(), AlgoConfig(adv_estimator=estimator, **config)
-    found = verl_gradients(rows, estimator, settings)
+    actual = verl_gradients(rows, estimator, settings)
     expected = hand_gradients(rows, by_hand(rows, estimator, settings), "token-mean")
-    for row, one, other in zip(rows, found, expected, strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-7)
+    for row, left, right in zip(rows, actual, expected, strict=True):
+        assert torch.allclose(left, right, rtol=0, atol=1e-7)
         positions = predicting_positions(row)
-        rest = [position for position in range(len(one)) if position not in positions]
-        assert (one[rest] == 0).all()
-    assert sum(one.abs().sum() for one in found) > 0.1
+        rest = [position for position in range(len(left)) if position not in positions]
+        assert (left[rest] == 0).all()
+    assert sum(gradient.abs().sum() for gradient in actual) > 0.1
 
 
 def test_dr_grpo_divides_by_a_constant():
     """The weight of a token depends neither on the length of its episode nor on the spread of its group."""
     rows, settings = batch(), AlgoConfig(adv_estimator="grpo", norm_adv_by_std_in_grpo=False)
-    found = verl_gradients(rows, "grpo", settings, loss_agg_mode="seq-mean-token-sum-norm", loss_scale_factor=50)
+    actual = verl_gradients(rows, "grpo", settings, loss_agg_mode="seq-mean-token-sum-norm", loss_scale_factor=50)
     expected = hand_gradients(rows, by_hand(rows, "grpo", settings), "constant", scale=50.0)
-    for one, other in zip(found, expected, strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-7)
+    for left, right in zip(actual, expected, strict=True):
+        assert torch.allclose(left, right, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize(("estimator", "gamma"), [("turn_returns", 0.9), ("gigpo", 0.95), ("gigpo", 1.0)])
@@ -75,12 +75,12 @@ def test_every_token_of_a_turn_has_the_gradient_of_its_advantage(estimator, gamm
          for _ in range(end - start)]
         for row, values in zip(rows, by_turn, strict=True)
     ]  # fmt: skip
-    found = actor_gradients(rows, data.batch["advantages"].double())
-    for row, one, other in zip(rows, found, hand_gradients(rows, by_token, "token-mean"), strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-6)
+    actual = actor_gradients(rows, data.batch["advantages"].double())
+    for row, left, right in zip(rows, actual, hand_gradients(rows, by_token, "token-mean"), strict=True):
+        assert torch.allclose(left, right, rtol=0, atol=1e-6)
         positions = predicting_positions(row)
-        assert (one[[position for position in range(len(one)) if position not in positions]] == 0).all()
-    assert sum(one.abs().sum() for one in found) > 0.1
+        assert (left[[position for position in range(len(left)) if position not in positions]] == 0).all()
+    assert sum(gradient.abs().sum() for gradient in actual) > 0.1
 
 
 def as_turns(index: int, row: Row) -> TurnRow:
@@ -97,12 +97,12 @@ def test_gradients_with_dapos_upper_clip_and_a_reference_model_equal_the_equatio
     references = [row.old_T + 0.2 * torch.randn(len(row.old_T), generator=generator).double() for row in rows]
     advantages_BT, by_paper = estimated(rows, "grpo", settings).batch["advantages"], by_hand(rows, "grpo", settings)
     options = {"clip_ratio_low": CLIP, "clip_ratio_high": 0.28, "use_kl_loss": True, "kl_loss_type": "low_var_kl"}
-    found = actor_gradients(rows, advantages_BT, references, kl_loss_coef=0.5, **options)
+    actual = actor_gradients(rows, advantages_BT, references, kl_loss_coef=0.5, **options)
     expected = hand_gradients(rows, by_paper, "token-mean", high=0.28, references=references, kl=0.5)
     narrow = hand_gradients(rows, by_paper, "token-mean", references=references, kl=0.5)
-    for one, other in zip(found, expected, strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-7)
-    assert not all(torch.allclose(one, other, atol=1e-7) for one, other in zip(found, narrow, strict=True))
+    for left, right in zip(actual, expected, strict=True):
+        assert torch.allclose(left, right, rtol=0, atol=1e-7)
+    assert not all(torch.allclose(left, right, atol=1e-7) for left, right in zip(actual, narrow, strict=True))
 
 
 def test_padding_rows_have_no_gradient_and_change_no_other():
@@ -113,7 +113,7 @@ def test_padding_rows_have_no_gradient_and_change_no_other():
     longer_BT = torch.cat([advantages_BT, torch.zeros_like(advantages_BT[:1])])
     alone, with_padding = actor_gradients(rows, advantages_BT), actor_gradients([*rows, padding], longer_BT)
     assert (with_padding.pop() == 0).all()
-    assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(alone, with_padding, strict=True))
+    assert all(torch.allclose(left, right, rtol=0, atol=1e-12) for left, right in zip(alone, with_padding, strict=True))
 
 
 def test_critic_learns_returns_of_written_tokens_only():

@@ -38,7 +38,7 @@ def test_verl_names_the_backend_of_the_cpu_twice():
     assert line("verl", "utils/distributed.py", 63) == f"backend = {twice}"
     assert line("verl", "utils/distributed.py", 89) == f"backend = backend or {twice}"
     source = "\n".join(upstream("verl", "utils/distributed.py"))
-    assert source.count("cpu:gloo,") == 2  # no third place
+    assert source.count("cpu:gloo,") == 2  # no third occurrence
     assert source.count("torch.distributed.init_process_group(") == 2  # by attribute, so the patched function is called
     assert "def initialize_global_process_group_ray(timeout_second=None, backend=None):" in source
 

@@ -122,15 +122,15 @@ def test_segments_of_an_edited_context_train_each_token_after_its_sampled_prefix
     script = [text.replace("Action", "Summary: so far\nAction") for text in REPLIES if text.strip()]
     play = play_tokens(model, script, len(script), context=context)
     trained = [
-        (segment.prompt_ids + segment.response_ids[:place], token)
+        (segment.prompt_ids + segment.response_ids[:index], token)
         for segment in play.segments
-        for place, (token, mask) in enumerate(zip(segment.response_ids, segment.response_mask, strict=True))
+        for index, (token, mask) in enumerate(zip(segment.response_ids, segment.response_mask, strict=True))
         if mask
     ]
     sampled = [
-        ([*prompt, *ids[:place]], token)
+        ([*prompt, *ids[:index]], token)
         for prompt, ids in zip(play.engine.prompts, play.engine.written, strict=True)
-        for place, token in enumerate(ids)
+        for index, token in enumerate(ids)
     ]
     assert trained == sampled
     assert [p for s in play.segments for p, m in zip(s.response_log_probs, s.response_mask, strict=True) if m] == [
