@@ -109,8 +109,8 @@ class Turn:
     Attributes:
         reply: answer of the policy.
         action: action that the agent parsed from the reply; None if it found none.
-        step: answer of the environment, or the agent's format error if `action` is None; None if the episode ended
-            before an answer.
+        step: answer of the environment, or the agent's format error for a reply without an action; None if the
+            episode ended before an answer.
         generate_s: seconds that the policy took.
         env_s: seconds that the environment took.
     """
