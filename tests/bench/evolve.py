@@ -1,10 +1,10 @@
-"""AgentEvol and DPO with a model that begins knowing nothing: `python -m tests.bench.evolve [FOLDER]`.
+"""AgentEvol and DPO with an untrained model: `python -m tests.bench.evolve [FOLDER]`.
 
-A llama of half a million parameters, with a tokenizer of its own, guesses numbers from 1 to at most 12 in four turns.
-The base set are 16 binary searches. AgentEvol: each of three rounds plays the 51 training items, keeps what was solved
-and trains the random model anew. DPO: the policy of the base set learns from pairs of the episodes that it played in
-the first round. Success is that of each policy on the 51 items that are explored: what is asked is whether playing
-teaches anything, and a model of this size carries little over to other ranges. Goes on where it was stopped.
+A llama of half a million parameters, with its own tokenizer, guesses numbers from 1 to at most 12 in four turns.
+The base set has 16 binary searches. AgentEvol: each of three rounds plays the 51 training items, keeps the solved
+episodes and trains the random model again. DPO: the policy of the base set trains on pairs of the episodes that it
+played in the first round. Success is measured on the 51 explored items, because a model of this size generalizes
+little to other ranges. An interrupted benchmark resumes.
 """
 
 import json
@@ -67,7 +67,7 @@ trainer: {{total_epochs: 2}}
 
 
 def demonstration_texts() -> list[str]:
-    """What the tokenizer learns its merges from: the conversations of the base set."""
+    """Return the conversations of the base set, from which the tokenizer's merges are computed."""
     from verl_agent.agents.registry import make_agent
     from verl_agent.agents.settings import AgentSettings
     from verl_agent.envs.registry import make_env
@@ -84,7 +84,7 @@ def demonstration_texts() -> list[str]:
 
 
 def write_recipes(folder: Path, epochs: int) -> None:
-    """The model and the three recipes, if they are not there yet."""
+    """Write the recipes, and the model if it does not exist yet."""
     if not (folder / "model/config.json").is_file():
         write_byte_model(folder / "model", demonstration_texts(), vocabulary=320)
     for name, text in (("evolve", EVOLVE), ("play", PLAY), ("learn", LEARN), ("prefer", PREFER)):
@@ -92,19 +92,19 @@ def write_recipes(folder: Path, epochs: int) -> None:
 
 
 def run(module: str, folder: Path, recipe: str, *overrides: str) -> None:
-    """One command of the product, from where it stands."""
+    """Run one command of this package; it resumes if it was interrupted."""
     place = ["--config-dir", str(folder), "--config-name", recipe]
     subprocess.run([sys.executable, "-m", f"verl_agent.commands.{module}", *place, *overrides], check=True)
 
 
 def played(folder: Path, name: str, policy: Path) -> list[EpisodeRecord]:
-    """A policy's episodes of the 51 items, eight each, played if they are not there."""
+    """Play eight episodes of each of the 51 items with a policy, and return the records."""
     run("evaluate", folder, "play", f"model.path={policy}", f"evaluation.output_dir={folder / name}")
     return list(read_records(folder / name / RECORDS))
 
 
-def found(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> dict[str, str]:
-    """Success of both, and the difference by item."""
+def gain(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> dict[str, str]:
+    """Return the success of both, and the difference by item."""
     return {
         "before": str(summarize(before)[-1].success),
         "after": str(summarize(after)[-1].success),
@@ -113,7 +113,7 @@ def found(before: list[EpisodeRecord], after: list[EpisodeRecord]) -> dict[str, 
 
 
 def main(arguments: list[str]) -> None:
-    """Do what is missing, and say what was learnt."""
+    """Run all steps that have not ended, and print the results."""
     folder = Path(arguments[0] if arguments else "runs/bench_evolve").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     write_recipes(folder, epochs=20)
@@ -125,10 +125,10 @@ def main(arguments: list[str]) -> None:
     run("dpo", folder, "prefer", f"model.path={resolve_checkpoint(rounds[0])}", f"trainer.default_local_dir={tuned}")
     margins = [values["train/margin"] for values in read_metrics(sorted(tuned.glob("metrics/*.jsonl"))).values()]
     report = {
-        "SFT on the base set": found(untrained, success[0]),
+        "SFT on the base set": gain(untrained, success[0]),
         "AgentEvol": [str(summarize(records)[-1].success) for records in success],
-        "AgentEvol, last round and first": found(success[0], success[-1]),
-        "DPO": found(success[0], played(folder, "played/dpo", tuned)) | {"margin_nats": [margins[0], margins[-1]]},
+        "AgentEvol, last round and first": gain(success[0], success[-1]),
+        "DPO": gain(success[0], played(folder, "played/dpo", tuned)) | {"margin_nats": [margins[0], margins[-1]]},
     }
     Console().print(report)
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What would stop a later round is refused before the first, and each phase is the command that it should be."""
+"""Preparation of AgentEvol: errors before the first round, and the command of each phase."""
 
 import json
 from contextlib import chdir
@@ -44,7 +44,7 @@ model: {path: model}
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A user's folder with the three recipes and a model that passes for one."""
+    """Return a folder with the three recipes and a model without weights."""
     for name, text in (("evolve", EVOLVE), ("play", PLAY), ("learn", LEARN)):
         (tmp_path / f"{name}.yaml").write_text(text)
     (tmp_path / "model").mkdir()
@@ -78,7 +78,7 @@ def overrides(phase: Phase, evolution: Evolution) -> dict[str, object]:
     return {value.key_or_group: value.value() for value in values}
 
 
-def test_the_base_policy_learns_the_recipe_as_it_is(folder):
+def test_round_0_trains_on_the_recipe_unchanged(folder):
     evolution = prepared(folder)
     with chdir(folder):
         command = arguments(Phase(0, "learn"), evolution)
@@ -88,17 +88,17 @@ def test_the_base_policy_learns_the_recipe_as_it_is(folder):
     }
 
 
-def test_a_round_explores_with_the_policy_before_and_learns_from_the_base_model(folder):
+def test_a_round_explores_with_the_previous_policy_and_trains_the_base_model(folder):
     evolution = prepared(folder, "evolve.weight=task")
     save(evolution, 0)
     played = overrides(Phase(1, "explore"), evolution)
     assert played["model.path"] == str(folder / "rounds/round_0/learn/global_step_1/huggingface")
     assert (played["evaluation.tasks"], played["evaluation.samples"]) == ("small_train", 2)
     assert played["evaluation.seed"] != overrides(Phase(2, "explore"), evolution_with(evolution, 1))["evaluation.seed"]
-    validation_gain = overrides(Phase(1, "learn"), evolution)
-    assert validation_gain["episodes.records"] == ["base.jsonl", str(folder / "rounds/round_1/explore/guess_number")]
-    assert validation_gain["episodes.weight"] == "task"
-    assert "model.path" not in validation_gain
+    training = overrides(Phase(1, "learn"), evolution)
+    assert training["episodes.records"] == ["base.jsonl", str(folder / "rounds/round_1/explore/guess_number")]
+    assert training["episodes.weight"] == "task"
+    assert "model.path" not in training
 
 
 def evolution_with(evolution: Evolution, number: int) -> Evolution:
@@ -106,12 +106,12 @@ def evolution_with(evolution: Evolution, number: int) -> Evolution:
     return evolution
 
 
-def test_a_round_may_go_on_from_the_policy_before(folder):
+def test_a_round_can_train_the_previous_policy(folder):
     evolution = evolution_with(prepared(folder, "evolve.start=previous"), 0)
     assert overrides(Phase(1, "learn"), evolution)["model.path"].endswith("round_0/learn/global_step_1/huggingface")
 
 
-def test_a_round_that_keeps_nothing_says_so(folder):
+def test_a_round_without_kept_episodes_raises_config_error(folder):
     evolution = prepared(folder)
     where = evolution.folder.of(Phase(1, "explore"))
     with EpisodeWriter(where / "episodes.jsonl") as writer:
@@ -151,13 +151,13 @@ def test_a_round_that_keeps_nothing_says_so(folder):
         ),
     ],
 )
-def test_what_would_stop_a_later_round_is_refused(folder, name, old, new, message):
+def test_errors_of_later_rounds_are_raised_before_the_first(folder, name, old, new, message):
     change(folder, name, old, new)
     with pytest.raises(ConfigError, match=message):
         prepared(folder)
 
 
-def test_a_recipe_that_changed_between_two_starts_is_refused(folder):
+def test_a_recipe_that_changed_between_two_starts_raises_config_error(folder):
     prepared(folder)
     change(folder, "play", "eval_max_turns: 4", "eval_max_turns: 5")
     with pytest.raises(ConfigError, match=r"another recipe: explore.guess_number.horizon.eval_max_turns was 4"):

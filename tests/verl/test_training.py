@@ -83,7 +83,7 @@ trainer: {total_training_steps: 5, save_freq: 1, experiment_name: tiny}
 
 @dataclass(frozen=True)
 class Interrupted:
-    """What Ctrl-C left behind, and said."""
+    """State and output of a run after Ctrl-C."""
 
     after: int
     status: int
@@ -94,7 +94,7 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run that was interrupted and killed once each left behind."""
+    """Results of a run that was interrupted once and killed once."""
 
     folder: Path
     interrupted: Interrupted
@@ -117,7 +117,7 @@ def write_package(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Train, press Ctrl-C once a step is saved; go on, kill with SIGKILL after the next; go on to the end."""
+    """Train, press Ctrl-C once a step is saved; resume, kill with SIGKILL after the next; resume to the end."""
     root = tmp_path_factory.mktemp("training")
     recipes, folder = root / "recipes", root / "run"
     recipes.mkdir()
@@ -170,14 +170,14 @@ def interrupt(process: "subprocess.Popen[str]", folder: Path, mark: Path) -> Int
 pytestmark = pytest.mark.timeout(1800)
 
 
-def test_ctrl_c_ends_everything_and_says_how_to_go_on(run: Run):
+def test_ctrl_c_ends_everything_and_prints_how_to_resume(run: Run):
     stopped = run.interrupted
     assert (stopped.status, stopped.survivors, stopped.memory) == (130, [], set())
-    assert f"Run the same command again to go on after step {stopped.after}." in stopped.output
+    assert f"Run the same command again to resume after step {stopped.after}." in stopped.output
     assert "Traceback" not in stopped.output
 
 
-def test_a_killed_run_goes_on_and_loses_no_step(run: Run):
+def test_a_killed_run_resumes_and_loses_no_step(run: Run):
     assert sorted(run.metrics) == list(range(1, STEPS + 1))
     assert run.folder.joinpath("latest_checkpointed_iteration.txt").read_text() == str(STEPS)
     firsts = [json.loads(path.open().readline())["step"] for path in sorted(run.folder.glob("metrics/*.jsonl"))]
@@ -231,7 +231,7 @@ def test_a_host_that_is_killed_costs_no_step_and_its_episodes_are_played_again(r
     assert {record["attempt"] for record in run.records if record["step"] == 1} >= {1, 2}
 
 
-def test_what_a_person_sees(run: Run):
+def test_the_terminal_shows_results_and_no_library_logs(run: Run):
     assert "success" in run.output and f"checkpoint: step {STEPS}" in run.output
     assert "TransferQueue" not in run.output, "logs of libraries belong into the log file"
     assert run.folder.joinpath("curves.png").stat().st_size > 10_000

@@ -181,7 +181,7 @@ def write_json_atomically(path: Path, value: object) -> None:
 
 
 def read_settings(folder: Path, file: str = SETTINGS_FILE) -> dict[str, Any]:
-    """Return the recorded settings of the run in a folder, nested; empty if there are none."""
+    """Return the recorded settings of the run in a folder, nested; empty without a record."""
     path = folder / file
     if not path.is_file():
         return {}
