@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -406,6 +407,27 @@ def test_invalid_contexts_raise_config_errors_naming_the_key(settings, message):
 
 
 # The registry
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("misspelt", "does not import: AttributeError: module 'other_agents' has no attribute 'Notbook'"),
+        ("broken", "does not import: ZeroDivisionError: division by zero ("),
+        ("text", "points to other_agents:TEXT, which is not a subclass of Agent."),
+    ],
+)
+def test_a_broken_package_of_agents_raises_config_errors(name, message, tmp_path, monkeypatch):
+    metadata = tmp_path / "other_agents-1.0.dist-info"
+    metadata.mkdir()
+    metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: other-agents\nVersion: 1.0\n")
+    entries = "misspelt = other_agents:Notbook\nbroken = broken_agents:Agent\ntext = other_agents:TEXT\n"
+    metadata.joinpath("entry_points.txt").write_text(f"[verl_agent.agents]\n{entries}")
+    tmp_path.joinpath("other_agents.py").write_text("TEXT = 'no agent'\n")
+    tmp_path.joinpath("broken_agents.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_agent(AgentSettings(name), LineFormat())
 
 
 @pytest.mark.parametrize("name", ["act", "react", "think", "plan", "tools", "raw"])

@@ -8,7 +8,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.agents.context import make_context
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.action_format import ActionFormat
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 
 ENTRY_POINT_GROUP = "verl_agent.agents"
 
@@ -25,8 +25,9 @@ def load_agent(name: str) -> type[Agent]:
         raise ConfigError(f"agent.name={name!r} is not registered. {did_you_mean(name, known)}")
     try:
         agent = known[name].load()
-    except ImportError as error:
-        raise ConfigError(f"agent.name={name!r} ({known[name].value}) does not import: {error}.") from error
+    except Exception as error:  # boundary: the module is the author's code
+        text = describe_exception(error)
+        raise ConfigError(f"agent.name={name!r} ({known[name].value}) does not import: {text}") from error
     if not (isinstance(agent, type) and issubclass(agent, Agent)):
         raise ConfigError(f"agent.name={name!r} points to {known[name].value}, which is not a subclass of Agent.")
     return agent
