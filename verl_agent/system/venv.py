@@ -53,12 +53,12 @@ def plan(env: str) -> Plan:
     known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if env not in known:
         raise ConfigError(f"env {env!r} is not registered. {did_you_mean(env, known)}")
-    ours, owner = distribution(PACKAGE), known[env].dist
+    own, owner = distribution(PACKAGE), known[env].dist
     assert owner is not None  # an installed entry point belongs to a package
-    requirements = required(ours, "serve")
-    sources = [source(ours)]
+    requirements = required(own, "serve")
+    sources = [source(own)]
     if canonicalize_name(owner.name) == PACKAGE:
-        requirements += required(ours, env)
+        requirements += required(own, env)
     else:
         requirements += [text for text in required(owner) if canonicalize_name(Requirement(text).name) != PACKAGE]
         sources.append(source(owner))
@@ -91,28 +91,28 @@ def source(package: Distribution) -> list[str]:
     return [url]
 
 
-def make(folder: Path, env: str, say: Callable[[str], None]) -> None:
+def make(folder: Path, env: str, report: Callable[[str], None]) -> None:
     """Create or update the virtual environment in `folder`; keep one that is up to date.
 
     Raises:
         ConfigError: the folder contains something else, or pip fails.
     """
-    wanted, stamp = plan(env), folder / STAMP
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted.text:
+    contents, stamp = plan(env), folder / STAMP
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == contents.text:
         return
     if folder.exists() and not stamp.is_file() and any(folder.iterdir()):
         raise ConfigError(f"--venv {folder} was not created by this command. Choose a new folder.")
-    say(f"new virtual environment {folder}")
+    report(f"new virtual environment {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     stamp.write_text("", encoding="utf-8")  # created by this command, and incomplete
     _run([sys.executable, "-m", "venv", str(folder)])
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    say(f"installing {', '.join(wanted.requirements)}")
-    _run([*pip, *wanted.requirements])
-    for arguments in wanted.sources:
-        say(f"installing {' '.join(arguments)} without the dependencies that only training needs")
+    report(f"installing {', '.join(contents.requirements)}")
+    _run([*pip, *contents.requirements])
+    for arguments in contents.sources:
+        report(f"installing {' '.join(arguments)} without the dependencies that only training needs")
         _run([*pip, "--no-deps", *arguments])
-    stamp.write_text(wanted.text, encoding="utf-8")
+    stamp.write_text(contents.text, encoding="utf-8")
 
 
 def without_venv(arguments: Sequence[str]) -> list[str]:
