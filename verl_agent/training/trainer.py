@@ -21,6 +21,7 @@ import verl_agent.training.estimators  # noqa: F401 - registers them
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import BY_TOKEN, TURN_ESTIMATORS
+from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.adaptive_horizon import TurnLimits
 from verl_agent.training.padding import spread_padding
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_turns, rewards_on_last_tokens
@@ -114,7 +115,7 @@ class EpisodeTrainer(PPOTrainerSync):
         """See `PPOTrainer`; the state of the horizons is written before the file that marks the checkpoint complete."""
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / STATE_FILE).write_text(json.dumps(self.turn_limits.saved()) + "\n", encoding="utf-8")
+        write_json_atomically(folder / STATE_FILE, self.turn_limits.saved())
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
