@@ -202,7 +202,7 @@ def differences(was: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, A
     """Yield dotted key, recorded value and new value of each setting that differs.
 
     Only keys on both sides are compared, except below keyword arguments (`env.options` and others), where a missing
-    key is None.
+    key counts as null.
     """
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         free = f"{key}.".startswith(FREE)
