@@ -48,6 +48,7 @@ class BabyAI(EnvAdapter):
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """Return the items of `split`, level by level."""
+        self.check_split(split)
         return split_items(split)
 
     async def reset(self, item: TaskItem) -> list[Message]:

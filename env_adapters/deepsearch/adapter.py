@@ -78,6 +78,7 @@ class DeepSearch(EnvAdapter):
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """The questions of `split`; needs no index."""
+        self.check_split(split)
         return task_items(split)
 
     async def reset(self, item: TaskItem) -> list[Message]:

@@ -37,6 +37,7 @@ class GuessNumber(EnvAdapter):
         Every third range is held out as a whole. Holding out single numbers of a training range would be no test:
         such a number is never right in training, so the model learns to avoid it.
         """
+        self.check_split(split)
         size, part = split.split("_") if "_" in split else ("full", split)
         ranges = range(5, 13) if size == "small" else range(100, 29, -10)
         return [

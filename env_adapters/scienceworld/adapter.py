@@ -64,6 +64,7 @@ class ScienceWorld(EnvAdapter):
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """Return the items of `split`, sorted by task and variation."""
+        self.check_split(split)
         return SPLITS[split]()
 
     async def reset(self, item: TaskItem) -> list[Message]:

@@ -63,6 +63,7 @@ class TextCraft(EnvAdapter):
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """The goals of `split`, sorted by name."""
+        self.check_split(split)
         return [task_item(goal) for goal in split_goals()[split]]
 
     async def reset(self, item: TaskItem) -> list[Message]:

@@ -108,6 +108,7 @@ class WebArena(EnvAdapter):
         Raises:
             ConfigError: the options do not allow the tasks to be played.
         """
+        self.check_split(split)
         self.source.check()
         return self.source.items(split)
 

@@ -19,6 +19,7 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter, make_env, registered
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.testing.contract import KEPT_TEXTS, MULTILINE
+from verl_agent.errors import ConfigError
 from verl_agent.types import StepResult, TaskItem
 
 SERVED = {"http"}
@@ -119,6 +120,12 @@ def test_environments_keep_the_contract(case, request):
     assert not report.violations, str(report)
     assert any("have no demonstration" in note for note in report.notes) is not case.demonstrations
     assert not any("in other processes" in note for note in report.notes), str(report)
+
+
+@pytest.mark.parametrize("env", HERE)
+def test_an_unknown_split_raises_config_error_naming_the_nearest(env):
+    with pytest.raises(ConfigError, match=r"has no split 'tset'\. Did you mean 'test'\?"):
+        make_env(env, {}).tasks("tset")
 
 
 @pytest.mark.parametrize("env", HERE)

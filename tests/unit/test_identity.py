@@ -11,7 +11,7 @@ import pytest
 
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim, differences, read_settings, task_ids, write_json_atomically
-from verl_agent.training.run import MAY_CHANGE as RL_MAY_CHANGE
+from verl_agent.runs.may_change import REINFORCEMENT as RL_MAY_CHANGE
 from verl_agent.types import TaskItem
 
 HOLD = """

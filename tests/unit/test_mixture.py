@@ -10,8 +10,8 @@ from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Adaptive, Horizon
 from verl_agent.rollout.settings import EpisodeSettings
-from verl_agent.training.adaptive_horizon import TurnLimits
 from verl_agent.training.mixture import MixtureOrder
+from verl_agent.training.turn_limits import TurnLimits
 
 SIZES = {"a": 5, "b": 7, "c": 3}
 

@@ -18,10 +18,10 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
-from verl_agent.training.adaptive_horizon import TurnLimits
 from verl_agent.training.dataset import ENDLESS, TaskDataset
 from verl_agent.training.estimators import gigpo, turn_returns
 from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer
+from verl_agent.training.turn_limits import TurnLimits
 
 MIXTURE = [
     {

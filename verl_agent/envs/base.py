@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any, Self, TypeAlias
 
 from verl_agent.envs.action_format import ActionFormat, LineFormat
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 Oracle: TypeAlias = Callable[[str], DemoAction]
@@ -130,6 +130,11 @@ class EnvAdapter(ABC):
     @abstractmethod
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """Return the items of `split`, one of `splits`, in the same order on every machine."""
+
+    def check_split(self, split: str) -> None:
+        """Raise ConfigError if `split` is not one of `splits`. For the first line of `tasks()`."""
+        if split not in self.splits:
+            raise ConfigError(f"{type(self).__name__} has no split {split!r}. {did_you_mean(split, self.splits)}")
 
     @abstractmethod
     async def reset(self, item: TaskItem) -> list[Message]:

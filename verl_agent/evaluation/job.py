@@ -24,33 +24,13 @@ from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.oracle import ORACLE
+from verl_agent.runs import may_change
 from verl_agent.runs.identity import claim
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import TaskItem
 
 RECORDS, REPORT, SETTINGS, LOG = "episodes.jsonl", "evaluation.json", "settings.json", "evaluation.log"
-MACHINE = (
-    "engine",
-    "env.hosts",
-    "env.max_env_error_rate",
-    "env.retries",
-    "env.timeout_s",
-    "evaluation.compare_with",
-    "evaluation.concurrency",
-    "evaluation.output_dir",
-)
-"""Settings of the machine, which do not affect results."""
-MAY_CHANGE = (
-    *MACHINE,
-    "env.eval_tasks",
-    "env.train_tasks",
-    "evaluation.max_tasks",
-    "evaluation.purpose",
-    "evaluation.samples",
-    "evaluation.tasks",
-)
-"""Settings that may differ when an evaluation resumes, as patterns of `verl_agent.runs.identity.claim`."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +115,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     claim(
         folder,
         {**plain, "model": model, "horizon": {"eval_max_turns": sections.run.horizon.turns_for_evaluation()}},
-        MAY_CHANGE,
+        may_change.EVALUATION,
         contents="another evaluation",
         advice="Choose another evaluation.output_dir, or the same settings.",
         file=SETTINGS,

@@ -49,6 +49,15 @@ class CategoryResult:
     invalid_rate: float | None
     stops: Mapping[str, int]
 
+    def __str__(self) -> str:
+        """Return one line: category, tasks, episodes, success with its interval, and mean number of turns."""
+        if self.turns_mean is None:
+            return f"{self.category}: no valid episode, {self.env_errors} environment errors"
+        return (
+            f"{self.category}: {self.tasks} tasks, {self.episodes} episodes, success {self.success}, "
+            f"{self.turns_mean:.1f} turns"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

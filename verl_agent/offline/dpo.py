@@ -11,11 +11,9 @@ from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs
 from verl_agent.offline.run import Method, RunPlan
 from verl_agent.offline.run import run as run_method
 from verl_agent.offline.selection import fingerprint, usable_records
+from verl_agent.runs import may_change
 from verl_agent.sections import section
 from verl_agent.trace.metrics_log import LoggedStep
-
-MAY_CHANGE = ("preference.min_gap", "preference.per_task", "preference.records", "preference.val_share")
-"""Settings that may differ when a run resumes; the content of the pairs is compared."""
 
 
 def plan(config: DictConfig) -> RunPlan:
@@ -76,7 +74,7 @@ def state(logged: LoggedStep) -> str:
     return f"loss {values['train/loss']:.3f}, margin {values.get('train/margin', 0.0):.2f}"
 
 
-DPO = Method("dpo", "agent_dpo", "preference learning", plan, trainer, state, MAY_CHANGE)
+DPO = Method("dpo", "agent_dpo", "preference learning", plan, trainer, state, may_change.DPO)
 
 
 def run(config: DictConfig) -> None:

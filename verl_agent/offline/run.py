@@ -23,7 +23,6 @@ from verl_agent.preflight.loggers import check_loggers
 from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.runs.console import poll_in_background, redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
-from verl_agent.runs.identity import MACHINE
 from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,
@@ -36,18 +35,6 @@ from verl_agent.system.resources import (
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
 
 POLL_S = 0.5
-MAY_CHANGE = (
-    *MACHINE,
-    "data.agent",
-    "data.env_*",
-    "data.episodes",
-    "data.model_type",
-    "data.num_workers",
-    "data.preference",
-    "data.train_files",
-    "data.val_*",
-)
-"""Settings of both methods that may differ when a run resumes: of the machine, of validation, and repeated ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +65,7 @@ class Method:
         plan: checks a config, before the model's path is resolved, and counts its rows.
         trainer: imports verl and returns the class of the trainer.
         state: formats a logged step for the progress bar.
-        may_change: settings that may differ when a run resumes, beside `MAY_CHANGE`.
+        may_change: settings that may change when a run resumes.
     """
 
     command: str
@@ -113,7 +100,7 @@ def run(config: DictConfig, method: Method) -> None:
         plain = {str(key): value for key, value in OmegaConf.to_container(config).items()}
         complete(config, folder)
         settings = {"command": method.command, **plain, **plan.facts}
-        folder.claim(settings, [*MAY_CHANGE, *method.may_change], config.trainer.resume_mode != "disable")
+        folder.claim(settings, method.may_change, config.trainer.resume_mode != "disable")
         if folder.last_step >= steps:
             keep_best(folder.root)
             folder.prune(config.trainer.max_ckpt_to_keep)

@@ -20,19 +20,11 @@ from verl_agent.offline.selection import (
     usable_records,
 )
 from verl_agent.rollout.oracle import demonstration_actions
+from verl_agent.runs import may_change
 from verl_agent.runs.identity import TASK_IDS, task_ids
 from verl_agent.sections import section
 from verl_agent.trace.metrics_log import LoggedStep
 from verl_agent.types import TaskItem
-
-MAY_CHANGE = (
-    "env.eval_tasks",
-    "episodes.min_reward",
-    "episodes.per_task",
-    "episodes.records",
-    "episodes.weight",
-)
-"""Settings that may differ when a run resumes; the content of recorded episodes and their weights is compared."""
 
 
 def plan(config: DictConfig) -> RunPlan:
@@ -117,7 +109,7 @@ def state(logged: LoggedStep) -> str:
     return f"loss {logged.values['train/loss']:.3f}"
 
 
-SFT = Method("sft", "agent_sft", "supervised training", plan, trainer, state, MAY_CHANGE)
+SFT = Method("sft", "agent_sft", "supervised training", plan, trainer, state, may_change.SFT)
 
 
 def run(config: DictConfig) -> None:

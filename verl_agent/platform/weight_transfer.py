@@ -1,5 +1,7 @@
 """Name of the socket for the weight transfer from trainer to engine, unique for every run.
 
+verl copies the weights. The trainer's end is in `vllm_rollout.py`, the engine's end in `worker_extension.py`.
+
 verl 0.9.1 names the socket after the Ray job (workers/rollout/vllm_rollout/vllm_rollout.py:140 and
 vllm_async_server.py:143). The id of that job is the same in every Ray that a run starts for itself. Two runs on one
 machine would receive each other's weights, or wait forever. The name of the run makes the socket unique.

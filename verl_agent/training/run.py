@@ -15,89 +15,17 @@ from verl_agent.preflight.algorithms import has_critic
 from verl_agent.preflight.estimates import cpu_step_s, estimate, shape_of, spell
 from verl_agent.preflight.loggers import check_loggers
 from verl_agent.preflight.rl import needed_gb, prepare
+from verl_agent.runs import may_change
 from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.console import redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
-from verl_agent.runs.identity import MACHINE, TASK_IDS, task_ids
+from verl_agent.runs.identity import TASK_IDS, task_ids
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.training.follow import finish, follow_run
 
 BASE = "agent_base"
 MODELS = ("actor_rollout_ref.model.path", "critic.model.path")
 """Settings that `prepare` replaces by paths of this machine; the run's record keeps them as the recipe has them."""
-VALIDATION = (
-    "actor_rollout_ref.rollout.val_kwargs",
-    "data.val_*",
-    "data.validation_shuffle",
-    "env.eval_tasks",
-    "env.overlap",
-    "horizon.eval_max_turns",
-    "trainer.v1.sampler.sampler_kwargs.val_group_size",
-)
-HOSTS = (
-    "data.dataloader_num_workers",
-    "env.hosts",
-    "env.max_env_error_rate",
-    "env.retries",
-    "env.timeout_s",
-    "trainer.v1.sampler.sampler_kwargs.max_env_error_rate",
-    "trainer.v1.sampler.sampler_kwargs.retries",
-)
-ENGINE = (
-    "actor_rollout_ref.nccl_timeout",
-    "actor_rollout_ref.rollout.agent",
-    "actor_rollout_ref.rollout.checkpoint_engine",
-    "actor_rollout_ref.rollout.cudagraph_capture_sizes",
-    "actor_rollout_ref.rollout.disable_log_stats",
-    "actor_rollout_ref.rollout.disaggregation",
-    "actor_rollout_ref.rollout.enable_chunked_prefill",
-    "actor_rollout_ref.rollout.enable_prefix_caching",
-    "actor_rollout_ref.rollout.enable_sleep_mode",
-    "actor_rollout_ref.rollout.enforce_eager",
-    "actor_rollout_ref.rollout.engine_kwargs",
-    "actor_rollout_ref.rollout.free_cache_engine",
-    "actor_rollout_ref.rollout.gpu_memory_utilization",
-    "actor_rollout_ref.rollout.layered_summon",
-    "actor_rollout_ref.rollout.load_format",
-    "actor_rollout_ref.rollout.log_prob_*",
-    "actor_rollout_ref.rollout.max_model_len",
-    "actor_rollout_ref.rollout.max_num_*",
-    "actor_rollout_ref.rollout.multi_stage_wake_up",
-    "actor_rollout_ref.rollout.n_gpus_per_node",
-    "actor_rollout_ref.rollout.nnodes",
-    "actor_rollout_ref.rollout.prometheus",
-    "actor_rollout_ref.rollout.router_config_path",
-    "actor_rollout_ref.rollout.scheduling_policy",
-    "actor_rollout_ref.rollout.trace",
-    "actor_rollout_ref.actor.calculate_*",
-    "*.log_prob_use_dynamic_bsz",
-    "global_profiler",
-    "ray_kwargs",
-    "transfer_queue",
-)
-REPEATED = (
-    "*.rollout_n",
-    "actor_rollout_ref.rollout.prompt_length",
-    "actor_rollout_ref.rollout.response_length",
-    "data.env_*",
-    "data.train_files",
-    "trainer.v1.sampler.custom_sampler",
-    "trainer.v1.sampler.sampler_kwargs.group_size",
-)
-"""Copies of other settings, which a message shall name once."""
-UNUSED = ("reward", "reward_model", "custom_reward_function", "sandbox_fusion")
-MAY_CHANGE = (
-    *MACHINE,
-    *VALIDATION,
-    *HOSTS,
-    *ENGINE,
-    *REPEATED,
-    *UNUSED,
-    "episode.record_dir",
-    "trainer.total_epochs",
-    "trainer.total_training_steps",
-)
-"""Settings that may differ when a run resumes, as patterns of `verl_agent.runs.identity.claim`."""
 
 
 def run(config: DictConfig) -> None:
@@ -119,7 +47,7 @@ def run(config: DictConfig) -> None:
         as_written = {key: OmegaConf.select(config, key) for key in MODELS}
         config, envs = prepare(config)
         resume, total = config.trainer.resume_mode != "disable", int(config.trainer.total_training_steps)
-        folder.claim(settings_of(config, as_written, envs), MAY_CHANGE, resume)
+        folder.claim(settings_of(config, as_written, envs), may_change.REINFORCEMENT, resume)
         if folder.last_step:
             keep_best(folder.root)
             folder.prune(config.trainer.max_actor_ckpt_to_keep)

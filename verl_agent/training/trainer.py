@@ -22,8 +22,8 @@ from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import BY_TOKEN, TURN_ESTIMATORS
 from verl_agent.runs.identity import write_json_atomically
-from verl_agent.training.adaptive_horizon import TurnLimits
 from verl_agent.training.padding import spread_padding
+from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_turns, rewards_on_last_tokens
 
 STATE_FILE = "horizon.json"

@@ -15,17 +15,15 @@ from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.settings import agent_settings, env_options
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.job import MACHINE as PLAYING_MAY_CHANGE
 from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.offline.evolve.rounds import (
-    MAY_CHANGE,
     EvolveFolder,
     EvolveSettings,
     Exploration,
     evolve_settings,
     folder_names,
 )
-from verl_agent.offline.run import MAY_CHANGE as TRAINING_MAY_CHANGE
+from verl_agent.runs import may_change
 from verl_agent.system.resources import disk_needed, require_disk
 
 
@@ -68,12 +66,12 @@ def prepare(config: DictConfig) -> Evolution:
         "learn": OmegaConf.to_container(learn),
         "explore": {name: OmegaConf.to_container(player) for name, player in zip(folder.names, players, strict=True)},
     }
-    may_change = [
-        *MAY_CHANGE,
-        *(f"learn.{pattern}" for pattern in TRAINING_MAY_CHANGE),
-        *(f"explore.*.{pattern}" for pattern in PLAYING_MAY_CHANGE),
+    changeable = [
+        *may_change.EVOLVE,
+        *(f"learn.{pattern}" for pattern in may_change.OFFLINE),
+        *(f"explore.*.{pattern}" for pattern in may_change.PLAYING),
     ]
-    folder.claim({"evolve": plain, **recipes}, may_change)
+    folder.claim({"evolve": plain, **recipes}, changeable)
     return Evolution(settings, learn, folder)
 
 

@@ -20,7 +20,6 @@ from verl_agent.sections import STRICT, section
 
 STATE, REPORT = "state.json", "evolve.json"
 Count = Annotated[int, Field(ge=1)]
-MAY_CHANGE = ("evolve.output_dir", "evolve.rounds", "evolve.validate")
 
 
 @settings_class(frozen=True, config=STRICT)
