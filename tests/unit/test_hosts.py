@@ -17,12 +17,12 @@ import pytest
 
 from tests.support.fakes import ScriptedPolicy, plain
 from tests.support.hosted import ITEM, Obedient, Odd, Patient
+from tests.support.pool_process import CALLS, LIMITS, SMALL, begun, host_of
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.pool import HostPool
-from verl_agent.envs.hosts.process import ProcessLink
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.hosts.wire import MAX_BYTES
 from verl_agent.envs.registry import make_env
@@ -32,9 +32,6 @@ from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.types import Episode, StopReason
 
 ROOT = Path(__file__).parents[2]
-SMALL = Hosting(sessions=8, busy=2)
-CALLS = CallLimits(timeout_s=20.0, idle_s=60.0, grace_s=1.0)
-LIMITS = PoolLimits(count=2, cores=2, wait_s=20.0, ping_s=0.1, frozen_s=20.0)
 
 
 def with_pool(
@@ -59,22 +56,10 @@ def with_pool(
     return found
 
 
-async def begun(pool: HostPool) -> int:
-    session = await pool.open()
-    await pool.reset(session, ITEM)
-    return session
-
-
 async def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
-
-
-def host_of(pool: HostPool, session: int) -> psutil.Process:
-    link = pool.link(session)
-    assert isinstance(link, ProcessLink)
-    return psutil.Process(link.pid)
 
 
 def alive(pid: int) -> bool:
@@ -301,27 +286,10 @@ def test_shutdown_closes_sessions_and_ends_their_child_processes(tmp_path):
     assert left(started) == []
 
 
-PARENT = """
-import asyncio, json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from tests.unit.test_hosts import CALLS, LIMITS, SMALL, Obedient, begun, host_of, process_pool, replace
-
-async def main():
-    pool = process_pool(Obedient(), CALLS, replace(LIMITS, frozen_s=3.0), SMALL)
-    sessions = [await begun(pool) for _ in range(3)]
-    hosts = {host_of(pool, session).pid for session in sessions}
-    spawned = [int((await pool.step(session, "spawn")).observation) for session in sessions]
-    print(json.dumps([*hosts, *spawned]), flush=True)
-    await pool.step(sessions[0], sys.argv[2])
-
-asyncio.run(main())
-"""
-
-
 @pytest.mark.parametrize("verb", ["sleep 60", "freeze"])
 def test_hosts_and_their_children_end_with_a_killed_pool(verb):
-    path = json.dumps([str(ROOT), *sys.path])
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, path, verb], stdout=subprocess.PIPE, cwd=ROOT)
+    command = [sys.executable, "-m", "tests.support.pool_process", verb]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
     assert parent.stdout is not None
     pids = json.loads(parent.stdout.readline())
     time.sleep(0.3)
