@@ -12,17 +12,18 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from env_adapters.deepsearch import index, questions, verify
+from env_adapters.deepsearch import questions, store, verify
 from env_adapters.deepsearch.corpus import DICTIONARIES, Passage, cache_dir, embedded_sources, file_source
-from env_adapters.deepsearch.dense import open_files
+from env_adapters.deepsearch.dense import open_search_r1_files
+from env_adapters.deepsearch.index import PassageIndex, import_library
 from verl_agent.errors import ConfigError
 
 DICTIONARIES_TIMEOUT_S = 300
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="The corpus and the retriever of Deep Search.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Corpus and retriever of Deep Search.")
 console = Console(soft_wrap=True)
 
-Folder = Annotated[Path | None, typer.Option(help="Folder of an index; without it the embedded one.")]
+Folder = Annotated[Path | None, typer.Option(help="Folder of an index; default: the embedded index.")]
 Corpus = Annotated[Path | None, typer.Option(help='JSONL file, one {"id", "contents"} a line.')]
 
 
@@ -33,24 +34,24 @@ def build(
     ] = False,
     corpus: Corpus = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the index of --corpus.")] = None,
-    dense: Annotated[str, typer.Option(help="Model for an index by meaning, instead of one by words.")] = "",
+    dense: Annotated[str, typer.Option(help="Encoder model for a dense index instead of BM25.")] = "",
 ) -> None:
-    """Make the embedded corpus and its index; or, with --corpus and --output, the index of a file of your own."""
-    with explained():
+    """Build the embedded corpus and its index. With --corpus and --output, build the index of your own file."""
+    with exit_on_config_error():
         if (corpus is None) != (output is None):
             raise ConfigError("--corpus and --output belong together.")
         if dictionaries:
             fetch_dictionaries()
         if corpus and output:
-            index.build([file_source(corpus)], output, show, dense)
+            store.build_index([file_source(corpus)], output, show_progress, dense)
             console.print(f"Ready: {output}. Use it with env.options.retriever={output.resolve()}")
             return
         sources = embedded_sources()
         for source in sources:
             console.print(f"source: {source.name} {source.state}")
-        folder, new = index.build_embedded(sources, show, dense)
-        state = "Ready" if new else "Nothing has changed since it was made"
-        console.print(f"{state}: {folder}, {len(index.open_index(folder)):,} passages.")
+        folder, new = store.build_embedded(sources, show_progress, dense)
+        state = "Ready" if new else "Already up to date"
+        console.print(f"{state}: {folder}, {len(store.open_index(folder)):,} passages.")
 
 
 @app.command()
@@ -59,18 +60,20 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
     folder: Folder = None,
     corpus: Corpus = None,
-    faiss: Annotated[Path | None, typer.Option(help="faiss index of --corpus, such as e5_Flat.index.")] = None,
-    model: Annotated[str, typer.Option(help="Model that made the faiss index, such as intfloat/e5-base-v2.")] = "",
+    faiss: Annotated[Path | None, typer.Option(help="faiss index of --corpus, for example e5_Flat.index.")] = None,
+    model: Annotated[
+        str, typer.Option(help="Model that encoded the faiss index, for example intfloat/e5-base-v2.")
+    ] = "",
 ) -> None:
     """Serve Search-R1's protocol: POST /retrieve {"queries", "topk", "return_scores"}."""
-    with explained():
-        uvicorn, server = index.need("uvicorn"), index.need("env_adapters.deepsearch.server")
+    with exit_on_config_error():
+        uvicorn, server = import_library("uvicorn"), import_library("env_adapters.deepsearch.server")
         if corpus and faiss and model:
-            opened: index.PassageIndex = open_files(corpus, faiss, model)
+            opened: PassageIndex = open_search_r1_files(corpus, faiss, model)
         elif corpus or faiss or model:
-            raise ConfigError("--corpus, --faiss and --model belong together. For words only: build --corpus --output.")
+            raise ConfigError("--corpus, --faiss and --model belong together. For BM25: build --corpus --output.")
         else:
-            opened = index.open_index(folder or index.embedded_folder())
+            opened = store.open_index(folder or store.embedded_folder())
         console.print(f"{len(opened):,} passages at http://{host}:{port}/retrieve")
         uvicorn.run(server.create_app(opened), host=host, port=port, log_level="warning")
 
@@ -78,28 +81,30 @@ def serve(
 @app.command(name="verify")
 def verify_questions(
     folder: Folder = None,
-    write: Annotated[bool, typer.Option("--write", help="Add what fails to the list of left-out questions.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Add the questions that fail to the list of excluded ones.")
+    ] = False,
 ) -> None:
-    """Check that the searches of all gold chains find their passages, and that the answers stand in them."""
-    with explained():
-        opened = index.open_index(folder or index.embedded_folder())
+    """Check that the queries of all gold chains retrieve their passages, and that these contain the answers."""
+    with exit_on_config_error():
+        opened = store.open_index(folder or store.embedded_folder())
         if write:
-            failing = list(verify.unsupported(verify.all_candidates(), opened))
-            count = verify.write_ids((one.id for one in failing), questions.LEFT_OUT)
-            console.print(f"{len(failing)} questions fail here; {count} are left out in {questions.LEFT_OUT}.")
+            failing = list(verify.unsupported_questions(verify.all_candidates(), opened))
+            count = verify.add_ids((question.id for question in failing), questions.EXCLUDED_FILE)
+            console.print(f"{len(failing)} questions fail here; {count} are excluded in {questions.EXCLUDED_FILE}.")
             return
         for split, listed in questions.split_questions().items():
-            failing = list(verify.unsupported(listed, opened))
+            failing = list(verify.unsupported_questions(listed, opened))
             console.print(f"{split}: {len(listed) - len(failing):,} of {len(listed):,} questions are supported.")
-            for one in failing[:10]:
-                console.print(f"  not supported: {one.id}")
+            for question in failing[:10]:
+                console.print(f"  not supported: {question.id}")
 
 
 def fetch_dictionaries() -> None:
-    """Download Debian's packages and unpack them into the cache.
+    """Download Debian's packages of dictionaries and unpack them into the cache.
 
     Raises:
-        ConfigError: this is no Debian, or the packages cannot be had.
+        ConfigError: the system is not Debian, or the download fails.
     """
     if not all(shutil.which(tool) for tool in ("apt-get", "dpkg-deb")):
         raise ConfigError("--dictionaries needs apt-get and dpkg-deb. Leave it out: the Factbook alone is enough.")
@@ -111,29 +116,29 @@ def fetch_dictionaries() -> None:
             run(["dpkg-deb", "-x", str(package), folder], folder)
         target.mkdir(parents=True, exist_ok=True)
         for file in sorted(Path(folder, "usr/share/dictd").iterdir()):
-            arrived = target / f"{file.name}.new"
-            shutil.copyfile(file, arrived)
-            arrived.replace(target / file.name)
+            copy = target / f"{file.name}.new"
+            shutil.copyfile(file, copy)
+            copy.replace(target / file.name)
 
 
 def run(command: list[str], folder: str) -> None:
     """Run a command in a folder.
 
     Raises:
-        ConfigError: it fails.
+        ConfigError: the command fails.
     """
     try:
         subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=DICTIONARIES_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", "") or str(error)).strip()
-        raise ConfigError(f"`{' '.join(command[:2])}` failed: {said[-500:]} Try `apt-get update`.") from error
+        output = (getattr(error, "stderr", "") or str(error)).strip()
+        raise ConfigError(f"`{' '.join(command[:2])}` failed: {output[-500:]} Try `apt-get update`.") from error
 
 
-def show(passages: Iterable[Passage], what: str) -> Iterator[Passage]:
-    """Go through passages, counting them on the screen."""
+def show_progress(passages: Iterable[Passage], description: str) -> Iterator[Passage]:
+    """Yield passages and show their count on the screen."""
     columns = (SpinnerColumn(), TextColumn("{task.description}: {task.completed:,}"), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(what, total=None)
+        task = progress.add_task(description, total=None)
         for passage in passages:
             yield passage
             progress.advance(task)
@@ -141,8 +146,8 @@ def show(passages: Iterable[Passage], what: str) -> Iterator[Passage]:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """End the command with a message instead of a traceback where something has to be changed."""
+def exit_on_config_error() -> Iterator[None]:
+    """Print a `ConfigError` as a message instead of a traceback, and exit with status 2."""
     try:
         yield
     except ConfigError as error:

@@ -1,39 +1,54 @@
-"""Deep Search: answer a question by searching passages, in several steps if need be."""
+"""Deep Search: answer a question by searching a corpus of passages, in several hops if necessary."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from env_adapters.deepsearch.answers import contains, contains_all, exact_match, normalize
-from env_adapters.deepsearch.corpus import cache_dir
-from env_adapters.deepsearch.index import corpus_requirement
-from env_adapters.deepsearch.protocol import describe, plain
-from env_adapters.deepsearch.retriever import EMBEDDED, check_place, open_retriever
+from env_adapters.deepsearch.corpus import Passage, cache_dir
+from env_adapters.deepsearch.retriever import EMBEDDED, open_retriever, parse_location
+from env_adapters.deepsearch.store import corpus_requirement
 from env_adapters.deepsearch.tasks import GENERATED, split_names, task_items
 from verl_agent.envs.action_format import Parameter, TagFormat, Tool
 from verl_agent.envs.base import EnvAdapter, Requirement
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.envs.parsing import shorten
+from verl_agent.errors import EnvError
+from verl_agent.sections import STRICT, section
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
-PROMPTS = ("full", "short")
 TOOLS = (
     Tool("search", "Look for passages.", "<search>{words}</search>", (Parameter("words"),)),
     Tool("answer", "Give the answer, which ends the task.", "<answer>{answer}</answer>", (Parameter("answer"),)),
 )
-MAX_QUERY = 300
-"""Characters of the longest query that is searched for."""
-MAX_ANSWER = 2000
-"""Characters of an answer that are read; the longest that is asked for has about 500."""
+FORMAT = TagFormat(TOOLS, (("search", "words"), ("answer", "answer")))
+MAX_QUERY_CHARS = 300
+"""Maximum length of a query in characters."""
+MAX_ANSWER_CHARS = 2000
+"""Characters of an answer that are compared; the longest reference answer has about 500."""
+MAX_TITLE_CHARS = 100
+"""Characters of a title that are shown."""
+NO_PASSAGE = "No passage was found. Search in other words."
 
 
-FORM = TagFormat(TOOLS, (("search", "words"), ("answer", "answer")))
+@dataclass(frozen=True, slots=True, config=STRICT)
+class SearchOptions:
+    """Options that have a plain type and range; `DeepSearch` documents them."""
+
+    prompt: Literal["full", "short"]
+    top_k: Annotated[int, Field(ge=1, le=10)]
+    passage_chars: Annotated[int, Field(ge=20, le=1500)]
+    guess_again: bool
+    timeout_s: Annotated[float, Field(gt=0, lt=3600)]
 
 
 class DeepSearch(EnvAdapter):
-    """Reward 1.0 for the right answer, else 0.0. The first answer ends the episode."""
+    """Question answering with search. Reward 1.0 for the right answer, else 0.0; the first answer terminates."""
 
     splits = GENERATED
-    action_format = FORM
+    action_format = FORMAT
 
     def __init__(
         self,
@@ -44,26 +59,25 @@ class DeepSearch(EnvAdapter):
         guess_again: bool = False,
         timeout_s: float = 20.0,
     ) -> None:
-        """Choose what the model is shown and where it searches.
+        """Configure the prompt, the retriever and the observations.
 
         Args:
             prompt: `full` explains the task; `short` is one line for small models.
             retriever: `embedded`, the folder of an index, or URLs of servers that speak Search-R1's protocol.
-            top_k: passages that a search shows, 1 to 10.
+            top_k: number of passages in an observation, 1 to 10.
             passage_chars: characters of each passage that are shown, 20 to 1500.
-            guess_again: go on after a wrong answer, as AgentGym does, instead of ending the episode.
-            timeout_s: seconds that a search on a server may take, > 0.
+            guess_again: continue after a wrong answer, as AgentGym does, instead of ending the episode.
+            timeout_s: seconds that a search on a server may take, retries included, > 0.
         """
-        if prompt not in PROMPTS:
-            raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(PROMPTS)}.")
-        check_number("top_k", top_k, 1, 10)
-        check_number("passage_chars", passage_chars, 20, 1500)
-        if not isinstance(guess_again, bool):
-            raise ConfigError(f"env.options.guess_again={guess_again!r} is not allowed. Allowed: true, false.")
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < 3600:
-            raise ConfigError(f"env.options.timeout_s={timeout_s!r} is not allowed. Allowed: seconds above 0.")
-        self.prompt, self.top_k, self.passage_chars, self.guess_again = prompt, top_k, passage_chars, guess_again
-        self.place, self.timeout_s = check_place(retriever), float(timeout_s)
+        values = {
+            "prompt": prompt,
+            "top_k": top_k,
+            "passage_chars": passage_chars,
+            "guess_again": guess_again,
+            "timeout_s": timeout_s,
+        }
+        self.options = section("env.options", SearchOptions, values)
+        self.location = parse_location(retriever)
         self.splits = split_names()
 
     @classmethod
@@ -77,50 +91,51 @@ class DeepSearch(EnvAdapter):
         ]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """The questions of `split`; needs no index."""
+        """Return the questions of `split`. Needs no index."""
         self.check_split(split)
         return task_items(split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Begin a question; the retriever is opened, so that a missing one shows at once."""
+        """Start a question. The retriever is opened here, so a missing corpus is reported before the first turn."""
         question, answers = item.data.get("question"), item.data.get("answers")
         if not isinstance(question, str) or not isinstance(answers, list) or not answers:
             raise EnvError(f"the item {item.id!r} is no question of Deep Search: its data has {sorted(item.data)}.")
-        self.retriever = open_retriever(self.place, self.timeout_s)
+        self.retriever = open_retriever(self.location, self.options.timeout_s)
         self.answers: list[str] = answers
         self.needs_all = item.data.get("match") == "all"
         self.queries: set[str] = set()
         self.answer_seen = self.ended = False
-        system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text(encoding="utf-8").strip()
+        prompts = Path(__file__).with_name("prompts")
+        system = prompts.joinpath(f"{self.options.prompt}.txt").read_text(encoding="utf-8").strip()
         return [{"role": "system", "content": system}, {"role": "user", "content": f"Question: {question}"}]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out a search, or judge an answer."""
+        """Execute a search, or grade an answer."""
         if self.ended:
             return StepResult("The question is already answered.", terminated=True)
-        kind, text = FORM.split(action) or ("", "")
-        text = plain(text)
+        kind, text = FORMAT.split(action) or ("", "")
+        text = clean_argument(text)
         if not text:
-            return invalid(f"No action found. Answer with: {FORM.template}")
+            return invalid_action(f"No action found. Answer with: {FORMAT.template}")
         if kind == "answer":
-            return self.judge(text)
-        if len(text) > MAX_QUERY:
-            return invalid(f"The query has over {MAX_QUERY} characters. Search for a few words.")
-        return self.look_up(text)
+            return self.grade(text)
+        if len(text) > MAX_QUERY_CHARS:
+            return invalid_action(f"The query has over {MAX_QUERY_CHARS} characters. Search for a few words.")
+        return self.search(text)
 
-    def judge(self, answer: str) -> StepResult:
+    def grade(self, answer: str) -> StepResult:
         """Compare an answer with the accepted ones."""
-        right = (contains_all if self.needs_all else exact_match)(answer[:MAX_ANSWER], self.answers)
-        self.ended = right or not self.guess_again
+        right = (contains_all if self.needs_all else exact_match)(answer[:MAX_ANSWER_CHARS], self.answers)
+        self.ended = right or not self.options.guess_again
         if right:
             return StepResult("Right.", reward=1.0, terminated=True)
-        again = " Search again, or give another answer." if self.guess_again else ""
+        again = " Search again, or give another answer." if self.options.guess_again else ""
         return StepResult(f"Wrong.{again}", terminated=self.ended, info={"wrong_answer": 1.0})
 
-    def look_up(self, query: str) -> StepResult:
-        """Search, and measure whether the answer has come into view and whether the query is a new one."""
-        passages = self.retriever.search(query, self.top_k)
-        text, key = describe(passages, self.passage_chars), normalize(query)
+    def search(self, query: str) -> StepResult:
+        """Return the passages of a search, and measure repeated queries and the first passage with the answer."""
+        passages = self.retriever.search(query, self.options.top_k)
+        text, key = format_passages(passages, self.options.passage_chars), normalize(query)
         info = {"search_queries": 1.0, "repeated_query": float(key in self.queries)}
         self.queries.add(key)
         if not self.answer_seen and any(contains(text, answer) for answer in self.answers):
@@ -129,21 +144,34 @@ class DeepSearch(EnvAdapter):
         return StepResult(text, info=info)
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
-        """The gold chain: its searches, then the answer; questions from files have none."""
+        """Return the gold chain: its searches, then the answer. Questions of files have no gold chain."""
         chain = item.data.get("chain")
         if not chain:
-            raise NotImplementedError(f"the question {item.id!r} comes without a gold chain.")
+            raise NotImplementedError(f"the question {item.id!r} has no gold chain.")
         *searches, (conclusion, answer) = chain
-        moves = [DemoAction(f"<search>{query}</search>", thought) for thought, query in searches]
-        return [*moves, DemoAction(f"<answer>{answer}</answer>", conclusion)]
+        actions = [DemoAction(f"<search>{query}</search>", thought) for thought, query in searches]
+        return [*actions, DemoAction(f"<answer>{answer}</answer>", conclusion)]
 
 
-def invalid(observation: str) -> StepResult:
-    """The answer to a reply that is no action."""
+def clean_argument(text: str) -> str:
+    """Return a query or an answer on one line, without surrounding quotes and code marks."""
+    return " ".join(text.split()).strip("`\"' ")
+
+
+def format_passages(passages: Sequence[Passage], max_chars: int) -> str:
+    """Return the observation of a search in AgentGym's format.
+
+    Args:
+        passages: passages of the search, the best first.
+        max_chars: characters of each text that are shown, >= 1.
+    """
+    documents = [
+        f'Doc {number}(Title: "{shorten(passage.title, MAX_TITLE_CHARS)}") {shorten(passage.text, max_chars)}'
+        for number, passage in enumerate(passages, 1)
+    ]
+    return "<information>" + ("\n".join(documents) or NO_PASSAGE) + "</information>"
+
+
+def invalid_action(observation: str) -> StepResult:
+    """Return the result of a reply without a valid action."""
     return StepResult(observation, info={"invalid_action": 1.0})
-
-
-def check_number(key: str, value: Any, low: int, high: int) -> None:
-    """Raise unless an option is a whole number in its range."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"env.options.{key}={value!r} is not allowed. Allowed: a whole number from {low} to {high}.")

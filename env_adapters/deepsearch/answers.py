@@ -1,4 +1,4 @@
-"""Compare answers the way SQuAD does: without case, punctuation, articles and extra spaces."""
+"""Comparison of answers as in SQuAD: case, punctuation, articles and extra spaces are ignored."""
 
 import re
 import string
@@ -9,7 +9,7 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(text: str) -> str:
-    """Lower case, without ASCII punctuation and articles, words a space apart.
+    """Return the text in lower case, without ASCII punctuation and articles, with one space between words.
 
     Example:
         >>> normalize("The Côte d'Ivoire, (a republic)!")
@@ -19,17 +19,17 @@ def normalize(text: str) -> str:
 
 
 def exact_match(answer: str, accepted: Sequence[str]) -> bool:
-    """Whether `answer` is one of the `accepted` ones."""
-    said = normalize(answer)
-    return any(said == normalize(one) for one in accepted)
+    """Return True if `answer` equals one of the `accepted` answers after normalization."""
+    normalized = normalize(answer)
+    return any(normalized == normalize(form) for form in accepted)
 
 
 def contains(text: str, phrase: str) -> bool:
-    """Whether the words of `phrase` stand in `text`, one after the other."""
+    """Return True if `text` contains the words of `phrase` in sequence."""
     words = normalize(phrase)
     return bool(words) and f" {words} " in f" {normalize(text)} "
 
 
 def contains_all(answer: str, needed: Sequence[str]) -> bool:
-    """Whether every one of the `needed` phrases stands in `answer`."""
+    """Return True if `answer` contains every one of the `needed` phrases."""
     return bool(needed) and all(contains(answer, phrase) for phrase in needed)

@@ -1,4 +1,4 @@
-"""The passages that are searched: from the World Factbook, from Debian's dictionaries, or from a file of a user."""
+"""Passages of the corpus: from the World Factbook, from Debian's dictionaries, or from a user's file."""
 
 import gzip
 import hashlib
@@ -14,22 +14,23 @@ from env_adapters.deepsearch.factbook import PACKAGE, VERSION, countries
 from verl_agent.errors import ConfigError
 
 MAX_WORDS = 100
-"""Words of a passage, as in the Wikipedia corpus of Search-R1."""
+"""Maximum number of words in a passage, as in the Wikipedia corpus of Search-R1."""
 DICTIONARIES = ("foldoc", "gcide", "jargon")
 """Dictionaries of Debian's packages dict-foldoc, dict-gcide and dict-jargon."""
 DICTD = Path("/usr/share/dictd")
-DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-"""The digits in which an index of dictd writes places and lengths."""
+"""Folder of installed dictionaries."""
+DICTD_DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+"""Digits of the numbers in an index of dictd, base 64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of text that a search can find.
+    """Short text that a search can return.
 
     Attributes:
-        id: unique in its corpus.
-        title: what it is about.
-        text: what the model reads.
+        id: identifier, unique in its corpus.
+        title: subject of the text.
+        text: text that the model reads.
     """
 
     id: str
@@ -38,24 +39,24 @@ class Passage:
 
     @property
     def contents(self) -> str:
-        """Title and text as Search-R1 writes them: the title in quotes on the first line."""
+        """Title and text in Search-R1's format: the title in quotes on the first line."""
         return f'"{self.title}"\n{self.text}'
 
 
-def from_contents(passage_id: str, contents: str) -> Passage:
-    """A passage of which Search-R1's `contents` is known."""
+def parse_contents(passage_id: str, contents: str) -> Passage:
+    """Return the passage of Search-R1's `contents`."""
     title, _, text = contents.partition("\n")
     return Passage(passage_id, title.strip().strip('"'), text.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where passages come from.
+    """Source of passages.
 
     Attributes:
-        name: what it is called.
-        state: changes when its content does.
-        read: yields its passages, in the same order every time.
+        name: name of the source.
+        state: version or hash, which changes with the content.
+        read: function that yields the passages, in the same order every time.
     """
 
     name: str
@@ -64,71 +65,77 @@ class Source:
 
 
 def cache_dir() -> Path:
-    """Where Deep Search keeps what it makes: below `$VERL_AGENT_CACHE`, or in the user's cache."""
+    """Return the cache folder of Deep Search, below `$VERL_AGENT_CACHE` or in the user's cache."""
     chosen = os.environ.get("VERL_AGENT_CACHE")
     root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return (Path(chosen) if chosen else root / "verl_agent") / "deepsearch"
 
 
 def embedded_sources() -> list[Source]:
-    """The Factbook and those dictionaries that are installed or were fetched."""
+    """Return the Factbook and the dictionaries that are installed or were fetched."""
     factbook = Source(PACKAGE, VERSION, factbook_passages)
-    found = ((name, dictionary_files(name)) for name in DICTIONARIES)
+    files_by_name = ((name, dictionary_files(name)) for name in DICTIONARIES)
     dictionaries = [
-        Source(f"dict-{name}", fingerprint(files), partial(dictionary_passages, name, *files))
-        for name, files in found
+        Source(f"dict-{name}", content_fingerprint(files), partial(dictionary_passages, name, *files))
+        for name, files in files_by_name
         if files
     ]
     return [factbook, *dictionaries]
 
 
 def file_source(path: Path) -> Source:
-    """A user's corpus in Search-R1's form, one `{"id", "contents"}` a line.
+    """Return the source of a user's corpus in Search-R1's format, one `{"id", "contents"}` a line.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: the file does not exist.
     """
     if not path.is_file():
         raise ConfigError(f"the corpus {str(path)!r} does not exist. Name a JSONL file with id and contents.")
-    return Source(str(path.resolve()), fingerprint_of(path), partial(file_passages, path))
+    return Source(str(path.resolve()), file_fingerprint(path), partial(file_passages, path))
 
 
 def factbook_passages() -> Iterator[Passage]:
-    """One field of one country each; long fields are cut into several, if possible between their parts."""
+    """Yield the fields of all countries as passages. Long fields are split, if possible between their parts."""
     for country in countries().values():
         for title, parts in country.fields.items():
             entries = [f"{part}: {text}" if part else text for part, text in parts.items()]
-            yield from pieces(f"factbook/{country.code}/{title}", f"{country.name}: {title}", entries)
+            yield from split_passages(f"factbook/{country.code}/{title}", f"{country.name}: {title}", entries)
 
 
 def passage_id(code: str, title: str) -> str:
-    """Id of the first passage of a field of a country."""
+    """Return the id of the first passage of a country's field."""
     return f"factbook/{code}/{title}/0"
 
 
 @cache
 def first_passages() -> Mapping[str, Passage]:
-    """The first passage of each field of each country, by id."""
+    """Return the first passage of each field of each country, by id."""
     return {passage.id: passage for passage in factbook_passages() if passage.id.endswith("/0")}
 
 
-def pieces(key: str, title: str, entries: Sequence[str]) -> Iterator[Passage]:
-    """Passages of at most `MAX_WORDS` words that hold all entries; an entry is only cut if it is too long itself."""
-    lines: list[list[str]] = []
+def split_passages(key: str, title: str, entries: Sequence[str]) -> Iterator[Passage]:
+    """Yield passages of at most `MAX_WORDS` words with all entries. An entry is split only if it is longer than that.
+
+    Args:
+        key: prefix of the passages' ids.
+        title: title of the passages.
+        entries: texts to distribute, in order.
+    """
+    texts: list[list[str]] = []
     for entry in entries:
         words = entry.split()
         for start in range(0, len(words), MAX_WORDS):
-            piece = words[start : start + MAX_WORDS]
-            if lines and start == 0 and len(lines[-1]) + len(piece) <= MAX_WORDS:
-                lines[-1] = [*lines[-1][:-1], f"{lines[-1][-1]};", *piece]
+            chunk = words[start : start + MAX_WORDS]
+            if texts and start == 0 and len(texts[-1]) + len(chunk) <= MAX_WORDS:
+                texts[-1] = [*texts[-1][:-1], f"{texts[-1][-1]};", *chunk]
             else:
-                lines.append(piece)
-    for number, line in enumerate(lines):
-        yield Passage(f"{key}/{number}", title, " ".join(line))
+                texts.append(chunk)
+    for number, words in enumerate(texts):
+        yield Passage(f"{key}/{number}", title, " ".join(words))
 
 
 def dictionary_files(name: str) -> Sequence[Path]:
-    """Index and data of a dictionary: fetched by `build`, or installed; empty if neither."""
+    """Return index and data file of a fetched or installed dictionary; empty if it is missing."""
     for folder in (cache_dir() / "dictd", DICTD):
         files = [folder / f"{name}.index", folder / f"{name}.dict.dz"]
         if all(file.is_file() for file in files):
@@ -136,14 +143,14 @@ def dictionary_files(name: str) -> Sequence[Path]:
     return []
 
 
-def fingerprint_of(file: Path) -> str:
-    """Changes when a large file is replaced: a hash of its place, size and time, not of its content."""
+def file_fingerprint(file: Path) -> str:
+    """Return a hash of path, size and modification time. For large files, whose content takes long to read."""
     stat = file.stat()
     return hashlib.sha256(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
 
 
-def fingerprint(files: Sequence[Path]) -> str:
-    """A hash of what files contain."""
+def content_fingerprint(files: Sequence[Path]) -> str:
+    """Return a hash of the content of files."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes())
@@ -151,30 +158,30 @@ def fingerprint(files: Sequence[Path]) -> str:
 
 
 def dictionary_passages(name: str, index: Path, data: Path) -> Iterator[Passage]:
-    """The entries of a dictionary in dictd's format, in the order of their places."""
+    """Yield the entries of a dictionary in dictd's format, in the order of the data file."""
     with gzip.open(data) as file:
         content = file.read()
     entries: dict[tuple[int, int], str] = {}
     for line in index.read_text(encoding="utf-8", errors="replace").splitlines():
-        word, start, length = line.split("\t")[:3]
+        word, offset, length = line.split("\t")[:3]
         if not word.startswith("00-database"):
-            entries.setdefault((to_number(start), to_number(length)), word)
-    for (place, size), word in sorted(entries.items()):
-        text = content[place : place + size].decode("utf-8", errors="replace")
+            entries.setdefault((parse_dictd_number(offset), parse_dictd_number(length)), word)
+    for (start, size), word in sorted(entries.items()):
+        text = content[start : start + size].decode("utf-8", errors="replace")
         text = " ".join(re.sub(r"[{}]", "", text).split())
-        yield from pieces(f"{name}/{place}", word, [text])
+        yield from split_passages(f"{name}/{start}", word, [text])
 
 
-def to_number(digits: str) -> int:
-    """A number in the notation of dictd."""
+def parse_dictd_number(digits: str) -> int:
+    """Return the value of a number in dictd's base-64 notation."""
     value = 0
     for digit in digits:
-        value = value * 64 + DIGITS.index(digit)
+        value = value * 64 + DICTD_DIGITS.index(digit)
     return value
 
 
 def file_passages(path: Path) -> Iterator[Passage]:
-    """The passages of a user's JSONL file.
+    """Yield the passages of a user's JSONL file.
 
     Raises:
         ConfigError: a line is not `{"id", "contents"}`.
@@ -183,7 +190,7 @@ def file_passages(path: Path) -> Iterator[Passage]:
         for number, line in enumerate(file, 1):
             try:
                 row = json.loads(line)
-                yield from_contents(str(row["id"]), row["contents"])
+                yield parse_contents(str(row["id"]), row["contents"])
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                wanted = r'{"id": ..., "contents": "\"Title\"\ntext"}'
-                raise ConfigError(f"{path}, line {number}: each line must be {wanted}. {error!r}") from error
+                allowed = r'{"id": ..., "contents": "\"Title\"\ntext"}'
+                raise ConfigError(f"{path}, line {number}: each line must be {allowed}. {error!r}") from error

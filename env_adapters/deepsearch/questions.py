@@ -1,7 +1,7 @@
 """Questions about the World Factbook with their gold chains: single hop, bridge and comparison.
 
-A country belongs to training or to testing, and so does every wording; a question takes both from the same side.
-Everything follows from the package's release and from hashes, so it is the same on every machine.
+Every country and every wording belongs to one side of the data, training or testing. A question takes both from the
+same side. All choices follow from the package's release and from hashes, so they are the same on every machine.
 """
 
 import re
@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 from env_adapters.deepsearch.answers import contains, normalize
@@ -19,26 +21,22 @@ from env_adapters.deepsearch.facts import Answers, Relation, all_relations
 from env_adapters.deepsearch.templates import MEASURES, TEST, TRAIN, WORDINGS, Measure
 
 SINGLE, BRIDGE, COMPARISON = "single hop", "bridge", "comparison"
-TEST_SHARE = 4
-"""One country in so many is for testing."""
+COUNTRIES_PER_TEST_COUNTRY = 4
+"""Inverse of the share of countries for testing."""
 TEST_QUESTIONS = {SINGLE: 150, BRIDGE: 150, COMPARISON: 100}
-"""Test questions of each kind; together as many as in the paper."""
-ASKED_OF_A_CLUE = 3
-"""Most questions that start from the same description of a country."""
-MARGINS = (1.1, 2)
-"""Factors by which the numbers of two compared countries differ at least."""
-MAX_SHARED = 8
-"""Most countries that may share an answer to the same kind of question: a more common one can be guessed."""
-NO_COUNTRIES = ("ee", "xx")
-"""The European Union and the world, which no question is about."""
-TAKES_ARTICLE = re.compile(
-    r"(United|Republic|Democratic|Central|Federated|French Southern|Isle|Dominican|British|Gaza|West)\b.+"
-    r"|.*(Islands|Netherlands|Philippines)|Comoros|Maldives|Seychelles"
-)
-ABROAD = ("only_neighbor", "longest_border", "export_partner")
-"""Facts whose answer is another country."""
-LEFT_OUT = Path(__file__).with_name("left_out.txt")
-"""Ids of questions whose gold queries do not bring up their passages; made by `verify --write`."""
+"""Number of test questions of each kind; the total is the paper's."""
+MAX_QUESTIONS_PER_CLUE = 3
+"""Maximum number of bridge questions with the same description of a country."""
+MIN_RATIOS = (1.1, 2)
+"""Minimum ratios between the numbers of two compared countries."""
+MAX_COUNTRIES_PER_ANSWER = 8
+"""Maximum number of countries with the same answer to a kind of question; more common answers can be guessed."""
+EXCLUDED_CODES = ("ee", "xx")
+"""Codes of the European Union and of the world, which are not countries."""
+FOREIGN_FACTS = ("only_neighbor", "longest_border", "export_partner")
+"""Kinds of facts whose answer is another country."""
+EXCLUDED_FILE = Path(__file__).with_name("left_out.txt")
+"""File with the ids of questions whose gold queries do not retrieve their passages; written by `verify --write`."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +44,31 @@ class Hop:
     """One search of a gold chain.
 
     Attributes:
-        thought: why.
-        query: what is searched for.
-        passage: id of the passage that it has to find.
-        finds: ways to write what is learnt from that passage; one of them stands in it.
+        thought: reason for the search.
+        query: query of the search.
+        passage: id of the passage that the query must retrieve.
+        expected: spellings of the fact; the passage contains at least one of them.
     """
 
     thought: str
     query: str
     passage: str
-    finds: Answers
+    expected: Answers
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question and how to answer it.
+    """Question with its answers and its gold chain.
 
     Attributes:
-        id: stable name.
+        id: identifier, the same on every machine.
         kind: `single hop`, `bridge` or `comparison`.
-        template: its wording without the names in it.
-        text: the question.
-        answers: accepted answers, the best first.
+        template: wording with placeholders for names.
+        text: text of the question.
+        answers: accepted answers, the preferred one first.
         hops: searches that lead to the answer, in order.
-        conclusion: the thought that ends the chain.
-        countries: codes of the countries that it is about.
+        conclusion: final thought of the chain.
+        countries: codes of the countries in question and answer.
     """
 
     id: str
@@ -85,69 +83,78 @@ class Question:
 
 @cache
 def split_questions() -> Mapping[str, Sequence[Question]]:
-    """The questions of `train` and `test`, sorted by id.
+    """Return the questions of `train` and `test`, sorted by id.
 
     Raises:
         ConfigError: see `factbook.countries`.
     """
-    left_out = set(LEFT_OUT.read_text(encoding="utf-8").splitlines())
-    kept = [[one for one in candidates(side) if one.id not in left_out] for side in (TRAIN, TEST)]
-    test = [one for kind, count in TEST_QUESTIONS.items() for one in draw_some(kept[TEST], kind, count)]
-    return {"train": sorted(kept[TRAIN], key=lambda one: one.id), "test": sorted(test, key=lambda one: one.id)}
+    excluded = set(EXCLUDED_FILE.read_text(encoding="utf-8").splitlines())
+    kept = [[question for question in candidates(side) if question.id not in excluded] for side in (TRAIN, TEST)]
+    test = chain.from_iterable(sample_questions(kept[TEST], kind, count) for kind, count in TEST_QUESTIONS.items())
+    return {"train": sorted(kept[TRAIN], key=attrgetter("id")), "test": sorted(test, key=attrgetter("id"))}
 
 
-def draw_some(questions: Sequence[Question], kind: str, count: int) -> list[Question]:
-    """`count` questions of one kind, drawn by a hash of their ids."""
-    return sorted((one for one in questions if one.kind == kind), key=lambda one: stable_hash(one.id))[:count]
+def sample_questions(questions: Sequence[Question], kind: str, count: int) -> list[Question]:
+    """Return `count` questions of one kind, selected by a hash of their ids."""
+    of_kind = (question for question in questions if question.kind == kind)
+    return sorted(of_kind, key=lambda question: stable_hash(question.id))[:count]
 
 
 def candidates(side: int) -> Iterator[Question]:
-    """All clear questions of one side, whether or not a search finds their passages."""
-    for question in (*singles(side), *bridges(side), *comparisons(side)):
-        told = question.kind != COMPARISON and any(contains(question.text, answer) for answer in question.answers)
-        if not told and all(side_of(code) == side for code in question.countries):
+    """Yield the unambiguous questions of one side, including those whose passages a search does not retrieve.
+
+    Args:
+        side: `TRAIN` or `TEST`.
+    """
+    for question in (*single_questions(side), *bridge_questions(side), *comparison_questions(side)):
+        leaks = question.kind != COMPARISON and any(contains(question.text, answer) for answer in question.answers)
+        if not leaks and all(side_of(code) == side for code in question.countries):
             yield question
 
 
 def side_of(code: str) -> int:
-    """Whether a country is for training or for testing."""
-    return TEST if int(stable_hash(code)[:8], 16) % TEST_SHARE == 0 else TRAIN
+    """Return `TRAIN` or `TEST`, the side of a country."""
+    return TEST if int(stable_hash(code)[:8], 16) % COUNTRIES_PER_TEST_COUNTRY == 0 else TRAIN
 
 
 def stable_hash(text: str) -> str:
-    """A hash that does not depend on process, machine or version of Python."""
+    """Return a hash that does not depend on process, machine or version of Python."""
     return sha256(text.encode()).hexdigest()
 
 
 @cache
 def relations() -> Mapping[str, Relation]:
-    """Every kind of fact by name."""
+    """Return every kind of fact by name."""
     return {relation.name: relation for relation in all_relations()}
 
 
 @cache
 def facts(name: str) -> Mapping[str, Answers]:
-    """The answers of one kind by country, without those that many countries share or that give the name away."""
-    read = {code: relations()[name].read(country) for code, country in countries().items() if code not in NO_COUNTRIES}
+    """Return the answers of one kind by country, without common answers and those that reveal the country's name."""
+    relation = relations()[name]
+    read = {code: relation.read(country) for code, country in countries().items() if code not in EXCLUDED_CODES}
     shared = Counter(normalize(answers[0]) for answers in read.values() if answers)
     return {
         code: answers
         for code, answers in read.items()
-        if answers and shared[normalize(answers[0])] <= MAX_SHARED and not reveals(countries()[code], answers)
+        if answers
+        and shared[normalize(answers[0])] <= MAX_COUNTRIES_PER_ANSWER
+        and not reveals_name(countries()[code], answers)
     }
 
 
-def reveals(country: Country, answers: Answers) -> bool:
-    """Whether a fact names the country itself."""
+def reveals_name(country: Country, answers: Answers) -> bool:
+    """Return True if an answer contains a name of the country, or is part of one."""
     return any(contains(answer, name) or contains(name, answer) for name in country.names for answer in answers)
 
 
 @cache
 def clues(name: str) -> Mapping[str, str]:
-    """The facts of one kind that describe a single country, as no other country's field has the same words."""
+    """Return the facts of one kind that identify a country: no other country's field contains the same words."""
     field = relations()[name].title
     texts = {
-        code: f" {normalize(' '.join(land.fields.get(field, {}).values()))} " for code, land in countries().items()
+        code: f" {normalize(' '.join(country.fields.get(field, {}).values()))} "
+        for code, country in countries().items()
     }
     return {
         code: answers[0]
@@ -156,20 +163,20 @@ def clues(name: str) -> Mapping[str, str]:
     }
 
 
-def about(name: str, code: str) -> tuple[str, ...]:
-    """Codes of the countries that a fact is about: its own, and the one that the answer names."""
-    if name not in ABROAD:
+def countries_of_fact(name: str, code: str) -> tuple[str, ...]:
+    """Return the codes of the countries of a fact: its own, and the one that the answer names."""
+    if name not in FOREIGN_FACTS:
         return (code,)
     return code, next(other for other, country in countries().items() if country.names == facts(name)[code])
 
 
-def singles(side: int) -> Iterator[Question]:
-    """Questions for one fact of one country."""
+def single_questions(side: int) -> Iterator[Question]:
+    """Yield questions for one fact of one country."""
     for name, relation in relations().items():
         pattern = WORDINGS[name].ask[side]
         for code in facts(name) if pattern else ():
-            named = in_text(countries()[code])
-            hop = find(relation, countries()[code], f"I look up {WORDINGS[name].fact} of {named}.")
+            named = countries()[code].name_in_sentence
+            hop = make_hop(relation, countries()[code], f"I look up {WORDINGS[name].fact} of {named}.")
             yield Question(
                 f"single:{name}:{code}",
                 SINGLE,
@@ -178,31 +185,41 @@ def singles(side: int) -> Iterator[Question]:
                 facts(name)[code],
                 [hop],
                 f"It is {facts(name)[code][0]}.",
-                about(name, code),
+                countries_of_fact(name, code),
             )
 
 
-def bridges(side: int) -> Iterator[Question]:
-    """Questions for a fact of a country that is described by another fact."""
+def bridge_questions(side: int) -> Iterator[Question]:
+    """Yield questions for a fact of a country that another fact describes."""
     for clue, wording in WORDINGS.items():
-        for start in (facts(clue) if clue in ABROAD else clues(clue)) if wording.clue[side] else ():
-            code = about(clue, start)[-1]
+        for start in (facts(clue) if clue in FOREIGN_FACTS else clues(clue)) if wording.clue[side] else ():
+            code = countries_of_fact(clue, start)[-1]
             asked = [name for name, other in WORDINGS.items() if other.ask[side] and code in facts(name)]
             asked = [name for name in asked if relations()[name].title != relations()[clue].title]
             asked.sort(key=lambda name: stable_hash(f"{clue} {start} {name}"))
-            for name in [name for name in asked if name != "nationality"][:ASKED_OF_A_CLUE]:
-                yield bridge(clue, name, start, side)
+            for name in [name for name in asked if name != "nationality"][:MAX_QUESTIONS_PER_CLUE]:
+                yield make_bridge(clue, name, start, side)
 
 
-def bridge(clue: str, name: str, start: str, side: int) -> Question:
-    """One question that takes two searches: which country is meant, and a fact of it."""
-    code = about(clue, start)[-1]
-    named, value = in_text(countries()[code]), in_text(countries()[start]) if clue in ABROAD else clues(clue)[start]
+def make_bridge(clue: str, name: str, start: str, side: int) -> Question:
+    """Return a question with two hops: the country that a fact describes, then another fact of that country.
+
+    Args:
+        clue: kind of the fact that describes the country.
+        name: kind of the fact that is asked for.
+        start: code of the country whose passage the first hop retrieves.
+        side: `TRAIN` or `TEST`.
+    """
+    code = countries_of_fact(clue, start)[-1]
+    named, value = (
+        countries()[code].name_in_sentence,
+        countries()[start].name_in_sentence if clue in FOREIGN_FACTS else clues(clue)[start],
+    )
     description, fact, answers = WORDINGS[clue].clue[side], WORDINGS[name].fact, facts(name)[code]
-    first = find(relations()[clue], countries()[start], f"I need to find {description.format(v=value)}.")
-    if clue not in ABROAD:  # the passage is found by what it says, not by its country
+    first = make_hop(relations()[clue], countries()[start], f"I need to find {description.format(v=value)}.")
+    if clue not in FOREIGN_FACTS:  # the country is unknown, so the query holds the fact
         first = Hop(first.thought, f"{value} {relations()[clue].query}", first.passage, (value,))
-    second = find(relations()[name], countries()[code], f"It is {named}. Now I look up {fact} of {named}.")
+    second = make_hop(relations()[name], countries()[code], f"It is {named}. Now I look up {fact} of {named}.")
     template = WORDINGS[name].ask[side].format(x=description)
     return Question(
         f"bridge:{clue}:{name}:{start}",
@@ -212,30 +229,32 @@ def bridge(clue: str, name: str, start: str, side: int) -> Question:
         answers,
         [first, second],
         f"It is {answers[0]}.",
-        tuple(dict.fromkeys((start, *about(name, code)))),
+        tuple(dict.fromkeys((start, *countries_of_fact(name, code)))),
     )
 
 
-def comparisons(side: int) -> Iterator[Question]:
-    """Questions which of two independent countries has more of something; near ones, so that a guess does not do."""
+def comparison_questions(side: int) -> Iterator[Question]:
+    """Yield questions that compare two independent countries with similar numbers, which are hard to guess."""
     for measure in MEASURES:
-        numbers = {code: amount(measure, country) for code, country in countries().items() if independent(country)}
+        numbers = {
+            code: number_value(measure, country) for code, country in countries().items() if is_independent(country)
+        }
         known = sorted((number, code) for code, number in numbers.items() if number and side_of(code) == side)
         for small, code in known if measure.ask[side] else ():
-            near = (next((other for large, other in known if large >= factor * small), code) for factor in MARGINS)
+            near = (next((other for large, other in known if large >= ratio * small), code) for ratio in MIN_RATIOS)
             for larger in dict.fromkeys(other for other in near if other != code):
-                pair = sorted((code, larger), key=lambda one: stable_hash(f"{code} {larger} {one}"))
-                yield comparison(measure, [countries()[one] for one in pair], countries()[larger], side)
+                pair = sorted((code, larger), key=lambda member: stable_hash(f"{code} {larger} {member}"))
+                yield make_comparison(measure, [countries()[member] for member in pair], countries()[larger], side)
 
 
-def comparison(measure: Measure, pair: Sequence[Country], winner: Country, side: int) -> Question:
-    """One question that takes the same search for two countries."""
+def make_comparison(measure: Measure, pair: Sequence[Country], winner: Country, side: int) -> Question:
+    """Return a question with the same search for two countries."""
     hops = [
         Hop(
-            f"{lead} {measure.fact} of {in_text(country)}.",
+            f"{lead} {measure.fact} of {country.name_in_sentence}.",
             f"{country.name} {measure.query}",
             passage_id(country.code, measure.field),
-            (number_of(measure, country),),
+            (number_text(measure, country),),
         )
         for lead, country in zip(("I look up", "Now I look up"), pair, strict=True)
     ]
@@ -244,36 +263,31 @@ def comparison(measure: Measure, pair: Sequence[Country], winner: Country, side:
         f"comparison:{measure.name}:{':'.join(codes)}",
         COMPARISON,
         measure.ask[side],
-        measure.ask[side].format(a=in_text(pair[0]), b=in_text(pair[1])),
+        measure.ask[side].format(a=pair[0].name_in_sentence, b=pair[1].name_in_sentence),
         winner.names,
         hops,
-        f"{in_text(winner)[0].upper()}{in_text(winner)[1:]} has more.",
+        f"{winner.name_in_sentence[0].upper()}{winner.name_in_sentence[1:]} has more.",
         codes,
     )
 
 
-def find(relation: Relation, country: Country, thought: str) -> Hop:
-    """The search for one fact of one country."""
+def make_hop(relation: Relation, country: Country, thought: str) -> Hop:
+    """Return the search for one fact of one country."""
     query = f"{country.name} {relation.query}"
     return Hop(thought, query, passage_id(country.code, relation.title), relation.read(country))
 
 
-def number_of(measure: Measure, country: Country) -> str:
-    """The number as the Factbook writes it; "" if it has no clear one."""
-    found = re.match(measure.pattern, country.fact(measure.field, measure.part))
-    return found[1] if found else ""
+def number_text(measure: Measure, country: Country) -> str:
+    """Return the number as the Factbook prints it; "" if it is missing or ambiguous."""
+    match = re.match(measure.pattern, country.fact(measure.field, measure.subfield))
+    return match[1] if match else ""
 
 
-def amount(measure: Measure, country: Country) -> float:
-    """The number; 0 if there is none."""
-    return float(number_of(measure, country).replace(",", "") or 0)
+def number_value(measure: Measure, country: Country) -> float:
+    """Return the number; 0 if it is missing."""
+    return float(number_text(measure, country).replace(",", "") or 0)
 
 
-def independent(country: Country) -> bool:
-    """Whether a country has a date of independence."""
-    return bool(re.match(r"\d", country.fact("Independence"))) and country.code not in NO_COUNTRIES
-
-
-def in_text(country: Country) -> str:
-    """A country's name inside a sentence, with an article where it takes one."""
-    return f"the {country.name}" if TAKES_ARTICLE.fullmatch(country.name) else country.name
+def is_independent(country: Country) -> bool:
+    """Return True if the Factbook states a date of independence."""
+    return bool(re.match(r"\d", country.fact("Independence"))) and country.code not in EXCLUDED_CODES

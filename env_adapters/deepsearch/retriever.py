@@ -1,4 +1,4 @@
-"""Where searches go: an index in this process, or servers that speak Search-R1's protocol."""
+"""Retrievers: an index in this process, or servers that speak Search-R1's protocol."""
 
 import itertools
 import re
@@ -11,52 +11,53 @@ from typing import Any, Protocol
 
 import httpx
 
-from env_adapters.deepsearch.corpus import Passage, from_contents
-from env_adapters.deepsearch.index import PassageIndex, embedded_folder, open_index
+from env_adapters.deepsearch.corpus import Passage, parse_contents
+from env_adapters.deepsearch.index import PassageIndex
+from env_adapters.deepsearch.store import embedded_folder, open_index
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError
 
 EMBEDDED = "embedded"
 URL = re.compile(r"https?://[^\s,]+")
 ROUNDS = 3
-"""How often each server is asked before a search fails."""
+"""Number of times that each server is asked before a search fails."""
 PAUSE_S = 0.5
-"""Seconds before the second round; twice as many before the third."""
-BUSY = (429, 502, 503, 504)
-"""Answers of a server, or of a proxy before it, that may be better a moment later."""
+"""Seconds before the second round; doubled before the third."""
+RETRY_STATUSES = (429, 502, 503, 504)
+"""HTTP statuses of a busy or restarting server, or of a proxy in front of it; such a request is retried."""
 
 _lock = threading.Lock()
 
 
 class Retriever(Protocol):
-    """Finds passages; threads may share one."""
+    """Searches for passages. Threads may share one."""
 
     def check(self) -> None:
-        """Make sure that searches can be made; costs something only the first time.
+        """Check that searches work; only the first check costs time.
 
         Raises:
-            EnvError: they cannot.
+            EnvError: searches fail.
         """
         ...
 
     def search(self, query: str, count: int) -> list[Passage]:
-        """The `count` passages that fit best, the best first.
+        """Return the `count` most relevant passages, the best first.
 
         Raises:
-            EnvError: the search could not be made.
-            ConfigError: it never can, until somebody changes something.
+            EnvError: the search failed.
+            ConfigError: the search fails until a setting is changed.
         """
         ...
 
 
 class EmbeddedRetriever:
-    """Searches an index in this process."""
+    """Retriever that searches an index in this process."""
 
     def __init__(self, index: PassageIndex) -> None:
         self._index = index
 
     def check(self) -> None:
-        """See `Retriever.check`; an index that is open can be searched."""
+        """See `Retriever.check`. An open index needs no check."""
 
     def search(self, query: str, count: int) -> list[Passage]:
         """See `Retriever.search`."""
@@ -64,30 +65,30 @@ class EmbeddedRetriever:
 
 
 class HttpRetriever:
-    """Asks servers that answer `POST /retrieve`, in turn; connections are kept and shared by all threads.
+    """Client of servers that answer `POST /retrieve`, used in turn. All threads share its connections.
 
-    A search changes nothing, so it is made again where nobody heard it or nobody had time for it. A server that
-    takes too long is not asked again: that would double its load.
+    A search changes nothing on the server, so it is retried if the server is unreachable or busy. It is not retried
+    after a timeout, because that would double the load of the server.
     """
 
     def __init__(self, urls: Sequence[str], timeout_s: float, transport: httpx.BaseTransport | None = None) -> None:
-        """Prepare to ask.
+        """Configure the client without connecting.
 
         Args:
-            urls: servers that hold the same corpus, each with or without `/retrieve` at its end.
-            timeout_s: seconds that one search may take, all tries together.
-            transport: stands in for the network.
+            urls: servers of the same corpus, each URL with or without `/retrieve` at its end.
+            timeout_s: seconds that one search may take, retries included.
+            transport: replacement of the network in tests.
         """
         self._urls = [url.rstrip("/").removesuffix("/retrieve") + "/retrieve" for url in urls]
         self._timeout_s = timeout_s
         self._turn = itertools.count()
         self._answered = False
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
-        # Proxies of the environment are for the world outside; servers of passages stand in the cluster.
+        # trust_env=False: servers of passages run in the cluster and are not reached through its proxy.
         self._client = httpx.Client(transport=transport, limits=limits, trust_env=False)
 
     def check(self) -> None:
-        """See `Retriever.check`; a wrong URL is better found now than in the middle of an episode."""
+        """See `Retriever.check`. Reports a wrong URL before an episode starts."""
         if not self._answered:
             self.search("capital", 1)
 
@@ -100,16 +101,16 @@ class HttpRetriever:
                 time.sleep(min(PAUSE_S * 2 ** (attempt - 1), max(deadline - time.monotonic(), 0)))
             for number in range(len(self._urls)):
                 url = self._urls[(first + number) % len(self._urls)]
-                answer = self._ask(url, body, deadline)
-                if isinstance(answer, httpx.Response):
-                    passages = read_passages(url, answer, count)
+                response = self._post(url, body, deadline)
+                if isinstance(response, httpx.Response):
+                    passages = parse_response(url, response, count)
                     self._answered = True
                     return passages
-                failure = f"{url}: {answer}"
-        raise EnvError(f"no retriever answered after {ROUNDS} rounds. The last one, {failure}")
+                failure = f"{url}: {response}"
+        raise EnvError(f"no retriever answered after {ROUNDS} rounds. The last failure: {failure}")
 
-    def _ask(self, url: str, body: Mapping[str, Any], deadline: float) -> httpx.Response | str:
-        """The answer of one server, or why it can be asked again."""
+    def _post(self, url: str, body: Mapping[str, Any], deadline: float) -> httpx.Response | str:
+        """Return the response of one server, or the reason to retry."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise EnvTimeoutError(f"the search took more than {self._timeout_s:g} s, the limit of timeout_s.")
@@ -123,58 +124,60 @@ class HttpRetriever:
             ) from error
         except httpx.HTTPError as error:
             raise EnvError(f"{url} failed: {type(error).__name__}: {error}") from error
-        return f"HTTP {response.status_code}" if response.status_code in BUSY else response
+        return f"HTTP {response.status_code}" if response.status_code in RETRY_STATUSES else response
 
 
-def read_passages(url: str, response: httpx.Response, count: int) -> list[Passage]:
-    """The passages in an answer of Search-R1's protocol, with scores or without.
+def parse_response(url: str, response: httpx.Response, count: int) -> list[Passage]:
+    """Return the passages in a response of Search-R1's protocol, with or without scores.
 
     Raises:
-        EnvError: it is an HTTP error, or is not in that form.
+        EnvError: the response is an HTTP error or has another format.
     """
     if response.status_code != 200:
         raise EnvError(f"{url} answered HTTP {response.status_code}: {shorten(response.text, 200)}")
     try:
         (rows,) = response.json()["result"]
         documents = [row.get("document", row) for row in rows[:count]]
-        return [from_contents(str(document.get("id", "")), document["contents"]) for document in documents]
+        return [parse_contents(str(document.get("id", "")), document["contents"]) for document in documents]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        wanted = '{"result": [[{"document": {"id", "contents"}, "score"}]]}'
-        raise EnvError(f"{url} should answer {wanted}, got {shorten(response.text, 200)}") from error
+        expected = '{"result": [[{"document": {"id", "contents"}, "score"}]]}'
+        raise EnvError(f"{url} should answer {expected}, got {shorten(response.text, 200)}") from error
 
 
-def check_place(place: object) -> tuple[str, ...]:
-    """Where searches go, as a tuple: `embedded`, a folder, or URLs.
+def parse_location(option: object) -> tuple[str, ...]:
+    """Return the option `retriever` as a tuple of `embedded`, one folder, or URLs.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: the option has another value.
     """
-    places = (place,) if isinstance(place, str) else tuple(place) if isinstance(place, list | tuple) else ()
-    texts = tuple(one for one in places if isinstance(one, str))
-    if texts and len(texts) == len(places):
-        parts = tuple(part.strip() for one in texts for part in one.split(",")) if "://" in texts[0] else texts
+    values = (option,) if isinstance(option, str) else tuple(option) if isinstance(option, list | tuple) else ()
+    texts = tuple(value for value in values if isinstance(value, str))
+    if texts and len(texts) == len(values):
+        parts = tuple(part.strip() for text in texts for part in text.split(",")) if "://" in texts[0] else texts
         if all(URL.fullmatch(part) for part in parts) or (len(parts) == 1 and parts[0] and "://" not in parts[0]):
             return parts
     raise ConfigError(
-        f"env.options.retriever={place!r} is not allowed. Allowed: {EMBEDDED!r}, the folder of an index, "
+        f"env.options.retriever={option!r} is not allowed. Allowed: {EMBEDDED!r}, the folder of an index, "
         "a URL such as http://127.0.0.1:8000, or a list of URLs."
     )
 
 
-def open_retriever(place: tuple[str, ...], timeout_s: float) -> Retriever:
-    """The retriever of a place that `check_place` allows; shared by the process, and known to work.
+def open_retriever(location: tuple[str, ...], timeout_s: float) -> Retriever:
+    """Return the checked retriever of a location from `parse_location`; the process shares it.
 
     Raises:
-        ConfigError: there is no corpus.
+        ConfigError: the corpus is missing.
         EnvError: no server answers.
     """
-    where = (str(embedded_folder()),) if place == (EMBEDDED,) else place
+    resolved = (str(embedded_folder()),) if location == (EMBEDDED,) else location
     with _lock:  # so that an index is opened once
-        retriever = _open(where, timeout_s)
+        retriever = _open(resolved, timeout_s)
     retriever.check()
     return retriever
 
 
 @cache
-def _open(place: tuple[str, ...], timeout_s: float) -> Retriever:
-    return HttpRetriever(place, timeout_s) if "://" in place[0] else EmbeddedRetriever(open_index(Path(place[0])))
+def _open(location: tuple[str, ...], timeout_s: float) -> Retriever:
+    if "://" in location[0]:
+        return HttpRetriever(location, timeout_s)
+    return EmbeddedRetriever(open_index(Path(location[0])))

@@ -1,4 +1,4 @@
-"""Questions from elsewhere: files of a user, such as the paper's seven sets, and FanOutQA where it is installed."""
+"""Questions of users' files (for example, the paper's seven data sets) and of the package FanOutQA."""
 
 import importlib.util
 import json
@@ -11,36 +11,37 @@ from pathlib import Path
 from typing import Any
 
 from env_adapters.deepsearch.corpus import cache_dir
-from env_adapters.deepsearch.index import need
+from env_adapters.deepsearch.index import import_library
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
 FOLDER_VARIABLE = "DEEPSEARCH_QUESTIONS"
 """Environment variable with the folder of question files."""
 SUFFIXES = (".parquet", ".jsonl")
+COLUMNS = ("question", "golden_answers", "data_source")
 FANOUTQA = "fanoutqa"
 ENV = "deepsearch"
 
 
 def question_files() -> Mapping[str, Path]:
-    """The question files by split: each `.parquet` or `.jsonl` file of the folder is a split of that name.
+    """Return the question files by split; the name of a `.parquet` or `.jsonl` file is the name of its split.
 
     Raises:
-        ConfigError: the folder that `$DEEPSEARCH_QUESTIONS` names does not exist, or two files have one name.
+        ConfigError: the folder of `$DEEPSEARCH_QUESTIONS` does not exist, or two files have the same name.
     """
     chosen = os.environ.get(FOLDER_VARIABLE)
     folder = Path(chosen) if chosen else cache_dir() / "questions"
     if chosen and not folder.is_dir():
         raise ConfigError(f"{FOLDER_VARIABLE}={chosen!r} is not a folder. Name one with .parquet or .jsonl files.")
     files = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES) if folder.is_dir() else []
-    named = {file.stem: file for file in files}
-    if len(named) < len(files):
-        raise ConfigError(f"{folder} holds two files of one name, as .parquet and as .jsonl. Keep one of them.")
-    return named
+    by_name = {file.stem: file for file in files}
+    if len(by_name) < len(files):
+        raise ConfigError(f"{folder} holds two files with the same name, as .parquet and as .jsonl. Keep one of them.")
+    return by_name
 
 
 def file_items(file: Path) -> Sequence[TaskItem]:
-    """The questions of a file, in its order; a question that occurs twice is kept once, with all its answers.
+    """Return the questions of a file in its order. Duplicates are merged into one item with all their answers.
 
     Raises:
         ConfigError: a row is not `{question, golden_answers}`.
@@ -49,11 +50,11 @@ def file_items(file: Path) -> Sequence[TaskItem]:
 
 
 @cache
-def _file_items(file: Path, changed: int) -> Sequence[TaskItem]:
+def _file_items(file: Path, modified_ns: int) -> Sequence[TaskItem]:
     known: dict[str, tuple[str, str, dict[str, None]]] = {}
     for number, row in enumerate(read_rows(file), 1):
         question, answers = row.get("question"), row.get("golden_answers")
-        answers = answers if isinstance(answers, list) and all(isinstance(one, str) for one in answers) else []
+        answers = answers if isinstance(answers, list) and all(isinstance(text, str) for text in answers) else []
         if not isinstance(question, str) or not question.strip() or not answers:
             raise ConfigError(
                 f"{file}, row {number}: needs `question`, a text, and `golden_answers`, a list of texts; "
@@ -70,18 +71,16 @@ def _file_items(file: Path, changed: int) -> Sequence[TaskItem]:
 
 
 def read_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet or JSONL file.
+    """Yield the rows of a Parquet or JSONL file.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     try:
         if file.suffix == ".parquet":
-            parquet = need("pyarrow.parquet", "pyarrow").ParquetFile(file)
-            wanted = [
-                name for name in ("question", "golden_answers", "data_source") if name in parquet.schema_arrow.names
-            ]
-            for batch in parquet.iter_batches(columns=wanted):
+            parquet = import_library("pyarrow.parquet", "pyarrow").ParquetFile(file)
+            columns = [name for name in COLUMNS if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(columns=columns):
                 yield from batch.to_pylist()
         else:
             with file.open(encoding="utf-8") as lines:
@@ -93,43 +92,43 @@ def read_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def has_fanoutqa() -> bool:
-    """Whether the package `fanoutqa` is installed."""
+    """Return True if the package `fanoutqa` is installed."""
     return importlib.util.find_spec(FANOUTQA) is not None
 
 
 @cache
 def fanoutqa_items() -> Sequence[TaskItem]:
-    """The 310 questions of FanOutQA that come with answers; every part of an answer has to be given.
+    """Return the 310 questions of FanOutQA that have reference answers. An answer must contain every part of them.
 
     Raises:
-        ConfigError: the package is not installed, or lacks the file.
+        ConfigError: the package is not installed, or its data file is missing.
     """
     spec = importlib.util.find_spec(FANOUTQA)
     if spec is None or spec.origin is None:
         raise ConfigError("the split 'fanoutqa' needs the package: pip install --no-deps fanoutqa==1.1.1.")
     file = Path(spec.origin).with_name("data") / "fanout-final-dev.json"
     if not file.is_file():
-        raise ConfigError(f"{file} does not exist. Install fanoutqa 1.1.1 anew.")
+        raise ConfigError(f"{file} does not exist. Install fanoutqa 1.1.1 again.")
     return [
         TaskItem(
             ENV,
             f"{FANOUTQA}:{row['id']}",
-            {"question": row["question"], "answers": list(dict.fromkeys(parts(row["answer"]))), "match": "all"},
+            {"question": row["question"], "answers": list(dict.fromkeys(answer_parts(row["answer"]))), "match": "all"},
             FANOUTQA,
         )
         for row in json.loads(file.read_text(encoding="utf-8"))
     ]
 
 
-def parts(answer: Any) -> Iterator[str]:
-    """Every text, number, yes and no in an answer, the keys of mappings included."""
+def answer_parts(answer: Any) -> Iterator[str]:
+    """Yield every text, number and truth value (`yes`, `no`) of a nested answer, including the keys of mappings."""
     if isinstance(answer, dict):
         for key, value in answer.items():
             yield str(key)
-            yield from parts(value)
+            yield from answer_parts(value)
     elif isinstance(answer, list):
-        for one in answer:
-            yield from parts(one)
+        for entry in answer:
+            yield from answer_parts(entry)
     elif isinstance(answer, bool):
         yield "yes" if answer else "no"
     else:

@@ -1,4 +1,4 @@
-"""The tasks of Deep Search and their splits: generated questions, and those that files or packages bring."""
+"""Tasks of Deep Search by split: generated questions, and questions of files and packages."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -13,7 +13,7 @@ from verl_agent.types import TaskItem
 
 GENERATED: Sequence[str] = ("train", "test", "easy_train", "easy_test")
 EASY_CHARS = 100
-"""Characters of the first passage in which an easy question finds its answer."""
+"""Number of characters at the start of the first passage that contain the answer of an easy question."""
 
 
 def split_names() -> Sequence[str]:
@@ -25,15 +25,15 @@ def split_names() -> Sequence[str]:
     files = question_files()
     for name in (*GENERATED, FANOUTQA):
         if name in files:
-            raise ConfigError(f"{files[name]} has the name of a split of Deep Search, {name!r}. Rename it.")
+            raise ConfigError(f"{files[name]} has the name of a split of Deep Search, {name!r}. Rename the file.")
     return (*GENERATED, *([FANOUTQA] if has_fanoutqa() else []), *files)
 
 
 def task_items(split: str) -> Sequence[TaskItem]:
-    """The tasks of one split, in the same order on every machine.
+    """Return the tasks of one split, in the same order on every machine.
 
     Raises:
-        ConfigError: a package or a file is missing or wrong.
+        ConfigError: a package or a file is missing or invalid.
     """
     if split in GENERATED:
         return generated_items()[split]
@@ -42,22 +42,25 @@ def task_items(split: str) -> Sequence[TaskItem]:
 
 @cache
 def generated_items() -> Mapping[str, Sequence[TaskItem]]:
-    """The generated questions by split. An easy one takes one search, whose first passage begins with the answer."""
+    """Return the generated questions by split."""
     items: dict[str, list[TaskItem]] = {}
     for split, questions in split_questions().items():
         items[split] = [task_item(question) for question in questions]
-        items[f"easy_{split}"] = [task_item(question) for question in questions if easy(question)]
+        items[f"easy_{split}"] = [task_item(question) for question in questions if is_easy(question)]
     return items
 
 
-def easy(question: Question) -> bool:
-    """Whether the answer, in its first form, stands at the beginning of the only passage that is needed."""
+def is_easy(question: Question) -> bool:
+    """Return True if one search suffices and its first passage starts with the preferred form of the answer."""
     shown = first_passages()[question.hops[0].passage].text[:EASY_CHARS]
     return question.kind == SINGLE and contains(shown.rpartition(" ")[0], question.answers[0])
 
 
 def task_item(question: Question) -> TaskItem:
-    """A generated question as a task; its chain holds thought and query of each search, then thought and answer."""
+    """Return a generated question as a task item.
+
+    `data["chain"]` holds `[thought, query]` for each search, then `[thought, answer]`.
+    """
     chain = [[hop.thought, hop.query] for hop in question.hops]
     data: dict[str, Any] = {
         "question": question.text,

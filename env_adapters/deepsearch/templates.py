@@ -1,22 +1,23 @@
-"""How questions are worded: for each kind of fact a way to ask for it, and a way to describe a country by it.
+"""Wordings of questions: for each kind of fact, ways to ask for it and to describe a country by it.
 
-Of each pair the first wording is for training and the second for testing, so that no template is in both.
+The first wording of each pair is for training, the second for testing, so the splits share no template.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 TRAIN, TEST = 0, 1
+"""Sides of the data: index into each pair of wordings."""
 
 
 @dataclass(frozen=True)
 class Wording:
-    """Words for one kind of fact.
+    """Wording of one kind of fact.
 
     Attributes:
-        fact: what it is, as part of a thought: `the capital`.
-        ask: questions with `{x}` for the country; an empty one is not asked.
-        clue: descriptions of the country with `{v}` for the fact; an empty one is not used.
+        fact: noun phrase for the fact in a thought, such as `the capital`.
+        ask: question for each side, with `{x}` for the country; "" if the side does not ask for the fact.
+        clue: description of the country for each side, with `{v}` for the fact; "" if the side does not use it.
     """
 
     fact: str
@@ -118,21 +119,21 @@ WORDINGS: Mapping[str, Wording] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """A number by which two countries are compared.
+    """Number by which two countries are compared.
 
     Attributes:
         name: short name, part of question ids.
-        field: field of the Factbook.
-        part: part of that field.
-        query: what to search for together with the country's name.
-        pattern: a regular expression that begins at the start of that part; its group is the number.
-        fact: what it is, as part of a thought.
-        ask: questions for training and for testing, with `{a}` and `{b}`; an empty one is not asked.
+        field: title of the field in the Factbook.
+        subfield: name of the subfield; "" for the field's own text.
+        query: search terms that follow the country's name.
+        pattern: regular expression from the start of the text; its group is the number.
+        fact: noun phrase for the number in a thought.
+        ask: question for each side, with `{a}` and `{b}` for the countries; "" if the side does not ask it.
     """
 
     name: str
     field: str
-    part: str
+    subfield: str
     query: str
     pattern: str
     fact: str

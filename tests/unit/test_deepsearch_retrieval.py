@@ -1,4 +1,4 @@
-"""Deep Search's corpora, indexes, server, client and question files work, and say what is wrong where they cannot."""
+"""Test the corpora, indexes, server, client and question files of Deep Search, and their error messages."""
 
 import asyncio
 import gzip
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,23 +24,22 @@ from typer.testing import CliRunner
 
 from env_adapters.deepsearch.__main__ import app
 from env_adapters.deepsearch.adapter import DeepSearch
-from env_adapters.deepsearch.corpus import DIGITS, MAX_WORDS, dictionary_passages, embedded_sources, file_source, pieces
-from env_adapters.deepsearch.dense import DenseIndex
-from env_adapters.deepsearch.index import (
-    BUILD,
-    FORMAT,
-    Bm25Index,
-    best,
-    build,
-    build_embedded,
-    embedded_folder,
-    need,
-    open_index,
+from env_adapters.deepsearch.bm25 import Bm25Index, top_positions
+from env_adapters.deepsearch.corpus import (
+    DICTD_DIGITS,
+    MAX_WORDS,
+    dictionary_passages,
+    embedded_sources,
+    file_source,
+    split_passages,
 )
-from env_adapters.deepsearch.passages import map_passages
-from env_adapters.deepsearch.retriever import ROUNDS, HttpRetriever, check_place, open_retriever
+from env_adapters.deepsearch.dense import DenseIndex
+from env_adapters.deepsearch.index import import_library
+from env_adapters.deepsearch.passages import open_jsonl
+from env_adapters.deepsearch.retriever import ROUNDS, HttpRetriever, open_retriever, parse_location
 from env_adapters.deepsearch.server import create_app
-from env_adapters.deepsearch.sources import parts
+from env_adapters.deepsearch.sources import answer_parts
+from env_adapters.deepsearch.store import BUILD, FORMAT, build_embedded, build_index, embedded_folder, open_index
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError
 from verl_agent.types import TaskItem
 
@@ -56,7 +55,7 @@ ITEM = TaskItem("deepsearch", "q", {"question": "What is the capital of France?"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache for each test; gives the folder of Deep Search in it."""
+    """Use an empty cache for each test; return Deep Search's folder in it."""
     monkeypatch.setenv("VERL_AGENT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("DEEPSEARCH_QUESTIONS", raising=False)
     return tmp_path / "cache" / "deepsearch"
@@ -64,7 +63,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """A corpus in Search-R1's form."""
+    """Return a corpus file in Search-R1's format."""
     rows = [{"id": str(n), "contents": f'"{title}"\n{text}'} for n, (title, text) in enumerate(TEXTS.items())]
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -73,8 +72,8 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def index(corpus: Path, tmp_path: Path) -> Bm25Index:
-    """The corpus above, indexed by words."""
-    build([file_source(corpus)], tmp_path / "index")
+    """Return the BM25 index of the corpus file."""
+    build_index([file_source(corpus)], tmp_path / "index")
     opened = open_index(tmp_path / "index")
     assert isinstance(opened, Bm25Index)
     return opened
@@ -82,7 +81,7 @@ def index(corpus: Path, tmp_path: Path) -> Bm25Index:
 
 @contextmanager
 def served(index: Bm25Index) -> Iterator[str]:
-    """A server on a free port of this machine; gives its URL."""
+    """Run a retriever server on a free local port; yield its URL."""
     server = uvicorn.Server(uvicorn.Config(create_app(index), port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -93,26 +92,26 @@ def served(index: Bm25Index) -> Iterator[str]:
     thread.join()
 
 
-class Scripted(httpx.BaseTransport):
-    """A network that answers what it is told, and remembers which hosts were asked."""
+class ScriptedTransport(httpx.BaseTransport):
+    """Network with scripted responses, which records the requested hosts."""
 
-    def __init__(self, *answers: httpx.Response | Exception) -> None:
-        self.answers = list(answers)
+    def __init__(self, *responses: httpx.Response | Exception) -> None:
+        self.responses = list(responses)
         self.hosts: list[str] = []
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         self.hosts.append(request.url.host)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self.responses.pop(0)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
-FOUND = httpx.Response(200, json={"result": [[{"document": {"id": "0", "contents": '"Paris"\ntext'}, "score": 1.0}]]})
+PARIS = httpx.Response(200, json={"result": [[{"document": {"id": "0", "contents": '"Paris"\ntext'}, "score": 1.0}]]})
 
 
-def ask(network: Scripted, urls: Sequence[str] = ("http://one",), timeout_s: float = 20.0) -> list[str]:
-    return [found.title for found in HttpRetriever(urls, timeout_s, network).search("France", 3)]
+def retrieve(network: ScriptedTransport, urls: Sequence[str] = ("http://one",), timeout_s: float = 20.0) -> list[str]:
+    return [passage.title for passage in HttpRetriever(urls, timeout_s, network).search("France", 3)]
 
 
 def titles(index: Any, query: str, count: int = 3) -> list[str]:
@@ -122,7 +121,7 @@ def titles(index: Any, query: str, count: int = 3) -> list[str]:
 # Indexes
 
 
-def test_the_best_passages_come_first_and_the_others_not_at_all(index):
+def test_a_search_returns_matching_passages_best_first(index):
     assert len(index) == 4
     assert titles(index, "capital of France") == ["Paris", "Cheese", "Brasília"]
     assert titles(index, "capital of France", 1) == ["Paris"]
@@ -130,19 +129,19 @@ def test_the_best_passages_come_first_and_the_others_not_at_all(index):
     assert titles(index, "xyzzy") == titles(index, "") == []
 
 
-def test_of_equal_scores_the_first_places_win():
-    assert best(np.array([1.0, 3.0, 2.0, 3.0, 2.0]), 3) == [1, 3, 2]
-    assert best(np.array([0.0, 1.0, 0.0]), 3) == [1]
-    assert best(np.array([0.0]), 3) == []
+def test_lower_positions_win_ties():
+    assert top_positions(np.array([1.0, 3.0, 2.0, 3.0, 2.0]), 3) == [1, 3, 2]
+    assert top_positions(np.array([0.0, 1.0, 0.0]), 3) == [1]
+    assert top_positions(np.array([0.0]), 3) == []
 
 
-def test_threads_may_share_an_index(index):
+def test_threads_share_an_index(index):
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda n: titles(index, ["France", "Italy", "milk"][n % 3], 1)[0], range(300)))
-    assert found == ["Paris", "Rome", "Cheese"] * 100
+        first = list(threads.map(lambda n: titles(index, ["France", "Italy", "milk"][n % 3], 1)[0], range(300)))
+    assert first == ["Paris", "Rome", "Cheese"] * 100
 
 
-def test_a_changed_source_makes_another_index_and_an_unchanged_one_none(corpus):
+def test_build_makes_a_new_index_only_if_a_source_changed(corpus):
     first = build_embedded([file_source(corpus)])
     assert build_embedded([file_source(corpus)]) == (first[0], False)
     with corpus.open("a") as file:
@@ -153,66 +152,64 @@ def test_a_changed_source_makes_another_index_and_an_unchanged_one_none(corpus):
     assert titles(open_index(embedded_folder()), "Norway") == ["Oslo"]
 
 
-def test_builds_that_start_at_once_make_one_index(corpus, cache):
+def test_concurrent_builds_make_one_index(corpus, cache):
     with ThreadPoolExecutor(4) as threads:
-        made = list(threads.map(lambda _: build_embedded([file_source(corpus)]), range(4)))
-    assert sorted(new for _, new in made) == [False, False, False, True]
-    assert len({folder for folder, _ in made}) == 1
+        builds = list(threads.map(lambda _: build_embedded([file_source(corpus)]), range(4)))
+    assert sorted(new for _, new in builds) == [False, False, False, True]
+    assert len({folder for folder, _ in builds}) == 1
     assert titles(open_index(embedded_folder()), "Italy") == ["Rome"]
 
 
-def test_what_an_interrupted_build_left_is_cleared(corpus, cache):
+def test_build_removes_folders_of_interrupted_builds(corpus, cache):
     (cache / "making-1").mkdir(parents=True)
     build_embedded([file_source(corpus)])
     assert not list(cache.glob("making-*"))
 
 
-def test_without_a_corpus_the_message_has_the_command():
+def test_a_missing_corpus_raises_config_error_with_the_build_command():
     with pytest.raises(ConfigError, match=f"has no corpus .* {BUILD}"):
         asyncio.run(DeepSearch().reset(ITEM))
 
 
-def test_an_index_of_another_format_is_refused(index, tmp_path):
+def test_an_index_of_another_format_raises_config_error(index, tmp_path):
     manifest = tmp_path / "index" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(f'"format": {FORMAT}', '"format": 999'))
-    with pytest.raises(ConfigError, match=f"has format 999. Build it anew: {BUILD}"):
+    with pytest.raises(ConfigError, match=f"has format 999. Build it again: {BUILD}"):
         open_index(tmp_path / "index")
 
 
-def test_a_folder_without_an_index_is_refused(tmp_path):
+def test_a_folder_without_an_index_raises_config_error(tmp_path):
     with pytest.raises(ConfigError, match="does not hold one"):
         open_index(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[]", '{"id": 1}', '{"id": 1, "contents": null}'])
-def test_a_corpus_in_another_form_is_refused_by_line(line, tmp_path):
+def test_an_invalid_corpus_line_raises_config_error_with_its_number(line, tmp_path):
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"id": 1, "contents": "\\"A\\"\\nb"}\n' + line + "\n")
     with pytest.raises(ConfigError, match="line 2: each line must be"):
-        build([file_source(path)], tmp_path / "index")
+        build_index([file_source(path)], tmp_path / "index")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["corpus.jsonl"]
 
 
-def test_commands_explain_what_is_wrong(corpus, tmp_path):
-    def said(*words: str) -> str:
-        result = CliRunner().invoke(app, list(words))
+def test_commands_print_config_errors_and_exit_with_status_2(corpus, tmp_path):
+    def error_of(*arguments: str) -> str:
+        result = CliRunner().invoke(app, list(arguments))
         assert result.exit_code == 2, result.output
         return " ".join(result.output.split())
 
-    assert "--corpus and --output belong together" in said("build", "--corpus", str(corpus))
-    assert "does not exist" in said("build", "--corpus", "no.jsonl", "--output", str(tmp_path / "i"))
-    assert "has no corpus" in said("serve")
-    assert "belong together" in said("serve", "--corpus", str(corpus))
-    assert "pip install no-such-package" in said_by(lambda: need("no_such_module", "no-such-package"))
+    assert "--corpus and --output belong together" in error_of("build", "--corpus", str(corpus))
+    assert "does not exist" in error_of("build", "--corpus", "no.jsonl", "--output", str(tmp_path / "i"))
+    assert "has no corpus" in error_of("serve")
+    assert "belong together" in error_of("serve", "--corpus", str(corpus))
 
 
-def said_by(what: Callable[[], object]) -> str:
-    with pytest.raises(ConfigError) as error:
-        what()
-    return str(error.value)
+def test_a_missing_library_raises_config_error_with_the_install_command():
+    with pytest.raises(ConfigError, match="pip install no-such-package"):
+        import_library("no_such_module", "no-such-package")
 
 
-def test_an_index_of_a_users_file_is_built_and_named_as_retriever(corpus, tmp_path):
+def test_the_index_of_a_users_file_serves_as_retriever(corpus, tmp_path):
     folder = tmp_path / "mine"
     result = CliRunner().invoke(app, ["build", "--corpus", str(corpus), "--output", str(folder)])
     assert result.exit_code == 0, result.output
@@ -225,10 +222,10 @@ def test_an_index_of_a_users_file_is_built_and_named_as_retriever(corpus, tmp_pa
 
 
 def to_digits(number: int) -> str:
-    return (to_digits(number // 64) if number >= 64 else "") + DIGITS[number % 64]
+    return (to_digits(number // 64) if number >= 64 else "") + DICTD_DIGITS[number % 64]
 
 
-def test_a_dictionary_is_read_in_the_format_of_dictd(tmp_path):
+def test_dictionaries_are_read_in_the_format_of_dictd(tmp_path):
     entries = [("00-database-info", "about"), ("apple", "Apple\n  A {fruit}."), ("pie", "Pie\n  Baked " + "x " * 70)]
     content, lines = "", []
     for word, text in entries:
@@ -238,8 +235,11 @@ def test_a_dictionary_is_read_in_the_format_of_dictd(tmp_path):
     (tmp_path / "x.index").write_text("\n".join(lines) + "\n")
     with gzip.open(tmp_path / "x.dict.dz", "wb") as file:
         file.write(content.encode())
-    found = list(dictionary_passages("x", tmp_path / "x.index", tmp_path / "x.dict.dz"))
-    assert [(one.title, one.text[:16]) for one in found] == [("apple", "Apple A fruit."), ("pie", "Pie Baked x x x ")]
+    passages = list(dictionary_passages("x", tmp_path / "x.index", tmp_path / "x.dict.dz"))
+    assert [(passage.title, passage.text[:16]) for passage in passages] == [
+        ("apple", "Apple A fruit."),
+        ("pie", "Pie Baked x x x "),
+    ]
 
 
 def test_fetched_dictionaries_are_sources(cache):
@@ -249,66 +249,67 @@ def test_fetched_dictionaries_are_sources(cache):
     assert "dict-jargon" in [source.name for source in embedded_sources()]
 
 
-def test_long_texts_are_cut_between_their_parts_where_possible():
-    lengths = [len(one.text.split()) for one in pieces("k", "t", ["a " * 60, "b " * 50, "c " * 230, "d " * 20])]
+def test_long_texts_are_split_between_their_entries_if_possible():
+    entries = ["a " * 60, "b " * 50, "c " * 230, "d " * 20]
+    lengths = [len(passage.text.split()) for passage in split_passages("k", "t", entries)]
     assert max(lengths) <= MAX_WORDS
     assert lengths == [60, 50, 100, 100, 50]
 
 
-def test_a_users_file_is_read_by_place_without_being_copied(corpus, tmp_path):
+def test_a_users_file_is_read_by_line_number_without_a_copy(corpus, tmp_path):
     for _ in range(2):
-        passages = map_passages(corpus, tmp_path / "offsets.npy")
+        passages = open_jsonl(corpus, tmp_path / "offsets.npy")
         assert [passages[n].title for n in range(len(passages))] == list(TEXTS)
     corpus.write_text("{}\n")
     with pytest.raises(ConfigError, match="has changed since"):
-        map_passages(corpus, tmp_path / "offsets.npy")
+        open_jsonl(corpus, tmp_path / "offsets.npy")
 
 
 class Vectors:
-    """A faiss index of two-dimensional vectors, as far as it is used."""
+    """Faiss index of two-dimensional vectors, with the methods that `DenseIndex` uses."""
 
     def __init__(self, *vectors: tuple[float, float]) -> None:
         self.vectors, self.ntotal = np.array(vectors, dtype="float32"), len(vectors)
 
     def search(self, queries: Any, count: int) -> tuple[Any, Any]:
         scores = queries @ self.vectors.T
-        places = np.argsort(-scores, axis=1)[:, :count]
-        return np.take_along_axis(scores, places, axis=1), places
+        positions = np.argsort(-scores, axis=1)[:, :count]
+        return np.take_along_axis(scores, positions, axis=1), positions
 
 
-class East:
-    """Encodes every text as the vector to the east."""
+class ConstantEncoder:
+    """Encoder that returns the vector (1, 0) for every text."""
 
     def encode(self, texts: list[str], kind: str) -> Any:
         return np.array([[1.0, 0.0]] * len(texts), dtype="float32")
 
 
-def test_a_dense_index_finds_the_nearest_vectors(corpus, tmp_path):
-    passages = map_passages(corpus, tmp_path / "offsets.npy")
-    index = DenseIndex(Vectors((0, 1), (0.6, 0.8), (1, 0), (0, 1)), passages, East())
+def test_a_dense_index_returns_the_nearest_vectors(corpus, tmp_path):
+    passages = open_jsonl(corpus, tmp_path / "offsets.npy")
+    index = DenseIndex(Vectors((0, 1), (0.6, 0.8), (1, 0), (0, 1)), passages, ConstantEncoder())
     assert [(hit.passage.title, round(hit.score, 1)) for hit in index.search("?", 2)] == [
         ("Brasília", 1.0),
         ("Rome", 0.6),
     ]
     with pytest.raises(ConfigError, match="holds 1 vectors, the corpus 4 passages"):
-        DenseIndex(Vectors((0, 1)), passages, East())
+        DenseIndex(Vectors((0, 1)), passages, ConstantEncoder())
 
 
 # Server and client
 
 
-def test_an_episode_plays_over_http_as_it_does_in_process(index, tmp_path):
-    def observed(place: str | list[str]) -> list[str]:
-        env = DeepSearch(retriever=place)
+def test_an_episode_over_http_equals_one_in_process(index, tmp_path):
+    def observations(retriever: str | list[str]) -> list[str]:
+        env = DeepSearch(retriever=retriever)
         asyncio.run(env.reset(ITEM))
         replies = ["<search>France capital</search>", "<search>xyzzy</search>", "<answer>Paris</answer>"]
         return [asyncio.run(env.step(reply)).observation for reply in replies]
 
     with served(index) as url:
-        assert observed(url) == observed([f"{url}/retrieve", url]) == observed(str(tmp_path / "index"))
+        assert observations(url) == observations([f"{url}/retrieve", url]) == observations(str(tmp_path / "index"))
 
 
-def test_the_server_answers_as_search_r1_does(index):
+def test_the_server_answers_in_the_format_of_search_r1(index):
     with served(index) as url:
         body = {"queries": ["Italy", "France"], "topk": 2, "return_scores": True}
         first, second = httpx.post(f"{url}/retrieve", json=body).json()["result"]
@@ -324,19 +325,19 @@ def test_the_server_answers_as_search_r1_does(index):
     "body",
     [{}, {"queries": []}, {"queries": "x"}, {"queries": ["x"], "topk": 0}, {"queries": ["x"] * 300}, {"queries": [1]}],
 )
-def test_the_server_refuses_what_it_does_not_understand(index, body):
+def test_the_server_rejects_invalid_requests(index, body):
     with served(index) as url:
         assert httpx.post(f"{url}/retrieve", json=body).status_code == 422
 
 
-def test_an_answer_without_scores_is_understood():
-    assert ask(Scripted(httpx.Response(200, json={"result": [[{"id": "0", "contents": '"Paris"\ntext'}]]}))) == [
-        "Paris"
-    ]
+def test_the_client_reads_responses_without_scores():
+    assert retrieve(
+        ScriptedTransport(httpx.Response(200, json={"result": [[{"id": "0", "contents": '"Paris"\ntext'}]]}))
+    ) == ["Paris"]
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         httpx.Response(200, text="<html>"),
         httpx.Response(200, json=[]),
@@ -346,39 +347,39 @@ def test_an_answer_without_scores_is_understood():
         httpx.Response(200, json={"result": [["text"]]}),
     ],
 )
-def test_nonsense_is_an_error_of_the_episode(answer):
+def test_an_invalid_response_raises_env_error(response):
     with pytest.raises(EnvError, match="http://one/retrieve should answer"):
-        ask(Scripted(answer))
+        retrieve(ScriptedTransport(response))
 
 
-def test_an_error_of_the_server_is_not_asked_for_again():
-    network = Scripted(httpx.Response(500, text="out of memory"))
+def test_a_server_error_is_not_retried():
+    network = ScriptedTransport(httpx.Response(500, text="out of memory"))
     with pytest.raises(EnvError, match="HTTP 500: out of memory"):
-        ask(network)
+        retrieve(network)
 
 
-def test_a_server_that_is_busy_or_away_is_asked_again():
-    network = Scripted(httpx.Response(503), httpx.ConnectError("refused"), FOUND)
-    assert ask(network) == ["Paris"]
+def test_a_busy_or_unreachable_server_is_retried():
+    network = ScriptedTransport(httpx.Response(503), httpx.ConnectError("refused"), PARIS)
+    assert retrieve(network) == ["Paris"]
     assert network.hosts == ["one"] * 3
 
 
-def test_another_server_stands_in_for_one_that_is_away():
-    network = Scripted(httpx.ConnectError("refused"), FOUND)
-    assert ask(network, ["http://one", "http://two/retrieve/"]) == ["Paris"]
+def test_the_next_server_replaces_an_unreachable_one():
+    network = ScriptedTransport(httpx.ConnectError("refused"), PARIS)
+    assert retrieve(network, ["http://one", "http://two/retrieve/"]) == ["Paris"]
     assert network.hosts == ["one", "two"]
 
 
 def test_servers_take_turns():
-    network = Scripted(FOUND, FOUND, FOUND)
+    network = ScriptedTransport(PARIS, PARIS, PARIS)
     servers = HttpRetriever(["http://one", "http://two"], 20.0, network)
     for _ in range(3):
         servers.search("France", 3)
     assert network.hosts == ["one", "two", "one"]
 
 
-def test_a_server_is_tried_until_it_has_answered_once():
-    network = Scripted(httpx.Response(500), FOUND)
+def test_check_asks_the_server_until_it_has_answered_once():
+    network = ScriptedTransport(httpx.Response(500), PARIS)
     servers = HttpRetriever(["http://one"], 20.0, network)
     with pytest.raises(EnvError):
         servers.check()
@@ -387,27 +388,27 @@ def test_a_server_is_tried_until_it_has_answered_once():
     assert len(network.hosts) == 2
 
 
-def test_a_server_that_stays_away_is_an_error_of_the_episode():
-    network = Scripted(*[httpx.ConnectError("refused")] * ROUNDS)
+def test_a_server_that_stays_unreachable_raises_env_error():
+    network = ScriptedTransport(*[httpx.ConnectError("refused")] * ROUNDS)
     with pytest.raises(EnvError, match=r"no retriever answered after 3 rounds.*ConnectError: refused"):
-        ask(network)
+        retrieve(network)
 
 
-def test_a_slow_server_is_not_asked_again():
-    network = Scripted(httpx.ReadTimeout("slow"))
+def test_a_timeout_is_not_retried():
+    network = ScriptedTransport(httpx.ReadTimeout("slow"))
     with pytest.raises(EnvTimeoutError, match="did not answer within 20 s"):
-        ask(network)
+        retrieve(network)
 
 
-def test_all_tries_together_stay_within_the_limit():
-    network = Scripted(*[httpx.ConnectError("refused")] * ROUNDS)
+def test_retries_stay_within_the_timeout():
+    network = ScriptedTransport(*[httpx.ConnectError("refused")] * ROUNDS)
     started = time.monotonic()
     with pytest.raises(EnvTimeoutError, match=r"more than 0\.1 s"):
-        ask(network, timeout_s=0.1)
+        retrieve(network, timeout_s=0.1)
     assert time.monotonic() - started < 2.0
 
 
-def test_a_server_that_is_down_shows_when_an_episode_begins(index):
+def test_reset_raises_env_error_if_the_server_is_down(index):
     with served(index) as url:
         pass
     env = DeepSearch(retriever=url, timeout_s=1.0)
@@ -415,13 +416,13 @@ def test_a_server_that_is_down_shows_when_an_episode_begins(index):
         asyncio.run(env.reset(ITEM))
 
 
-def test_a_process_shares_one_retriever(index, tmp_path):
-    place = check_place(str(tmp_path / "index"))
-    assert open_retriever(place, 20.0) is open_retriever(place, 20.0)
+def test_sessions_of_a_process_share_one_retriever(index, tmp_path):
+    location = parse_location(str(tmp_path / "index"))
+    assert open_retriever(location, 20.0) is open_retriever(location, 20.0)
 
 
 @pytest.mark.parametrize(
-    ("place", "read"),
+    ("option", "location"),
     [
         ("embedded", ("embedded",)),
         ("/data/index", ("/data/index",)),
@@ -429,14 +430,14 @@ def test_a_process_shares_one_retriever(index, tmp_path):
         (["http://a", "http://b"], ("http://a", "http://b")),
     ],
 )
-def test_places_of_retrievers(place, read):
-    assert check_place(place) == read
+def test_retriever_option_is_embedded_a_folder_or_urls(option, location):
+    assert parse_location(option) == location
 
 
-@pytest.mark.parametrize("place", [None, "", [], ["a", "b"], ["http://a", 1], "ftp://a", 7, {"a": 1}])
-def test_other_places_are_refused(place):
+@pytest.mark.parametrize("option", [None, "", [], ["a", "b"], ["http://a", 1], "ftp://a", 7, {"a": 1}])
+def test_invalid_retriever_option_raises_config_error(option):
     with pytest.raises(ConfigError, match=r"env\.options\.retriever="):
-        check_place(place)
+        parse_location(option)
 
 
 # Questions from elsewhere
@@ -444,7 +445,7 @@ def test_other_places_are_refused(place):
 
 @pytest.fixture
 def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of question files, empty."""
+    """Use an empty folder of question files and return it."""
     folder = tmp_path / "questions"
     folder.mkdir()
     monkeypatch.setenv("DEEPSEARCH_QUESTIONS", str(folder))
@@ -472,13 +473,14 @@ def test_a_question_file_is_a_split(questions, suffix):
     assert first.id.startswith("nq:")
 
 
-def test_the_same_question_in_train_and_test_has_the_same_id(questions):
-    for part in ("train", "test"):
-        (questions / f"hotpotqa_{part}.jsonl").write_text(json.dumps({"question": "q", "golden_answers": ["a"]}) + "\n")
+def test_a_question_has_the_same_id_in_train_and_test_files(questions):
+    row = json.dumps({"question": "q", "golden_answers": ["a"]})
+    for split in ("train", "test"):
+        (questions / f"hotpotqa_{split}.jsonl").write_text(row + "\n")
     assert DeepSearch().tasks("hotpotqa_train")[0].id == DeepSearch().tasks("hotpotqa_test")[0].id
 
 
-def test_a_question_from_a_file_has_no_gold_chain(questions):
+def test_questions_of_files_have_no_demonstration(questions):
     (questions / "nq_test.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
     with pytest.raises(NotImplementedError):
         DeepSearch().demonstration(DeepSearch().tasks("nq_test")[0])
@@ -494,29 +496,29 @@ def test_a_question_from_a_file_has_no_gold_chain(questions):
         ("nonsense", "cannot be read"),
     ],
 )
-def test_a_question_file_in_another_form_is_refused(questions, content, message):
+def test_an_invalid_question_file_raises_config_error(questions, content, message):
     (questions / "mine.jsonl").write_text(content + "\n")
     with pytest.raises(ConfigError, match=message):
         DeepSearch().tasks("mine")
 
 
-def test_a_parquet_file_that_is_none_is_refused(questions):
+def test_an_unreadable_parquet_file_raises_config_error(questions):
     (questions / "mine.parquet").write_text("nonsense")
     with pytest.raises(ConfigError, match="cannot be read"):
         DeepSearch().tasks("mine")
 
 
-def test_names_that_clash_are_refused(questions):
+def test_duplicate_split_names_raise_config_error(questions):
     (questions / "train.jsonl").touch()
-    with pytest.raises(ConfigError, match="Rename it"):
+    with pytest.raises(ConfigError, match="Rename the file"):
         DeepSearch()
     (questions / "train.jsonl").rename(questions / "mine.jsonl")
     (questions / "mine.parquet").touch()
-    with pytest.raises(ConfigError, match="two files of one name"):
+    with pytest.raises(ConfigError, match="two files with the same name"):
         DeepSearch()
 
 
-def test_a_folder_of_questions_that_does_not_exist_is_refused(monkeypatch):
+def test_a_missing_folder_of_questions_raises_config_error(monkeypatch):
     monkeypatch.setenv("DEEPSEARCH_QUESTIONS", "/no/such/folder")
     with pytest.raises(ConfigError, match="DEEPSEARCH_QUESTIONS='/no/such/folder' is not a folder"):
         DeepSearch()
@@ -529,9 +531,9 @@ print([dict(item.data) for item in DeepSearch().tasks("fanoutqa")])
 """
 
 
-def test_fanoutqa_is_a_split_where_it_is_installed(tmp_path):
+def test_fanoutqa_is_a_split_if_it_is_installed(tmp_path):
     (tmp_path / "fanoutqa" / "data").mkdir(parents=True)
-    (tmp_path / "fanoutqa" / "__init__.py").write_text("raise RuntimeError('only its data is read')")
+    (tmp_path / "fanoutqa" / "__init__.py").write_text("raise RuntimeError('only the data of the package is read')")
     rows = [{"id": "7", "question": "Which?", "answer": {"Avatar": ["A", 2], "Titanic": True}}]
     (tmp_path / "fanoutqa" / "data" / "fanout-final-dev.json").write_text(json.dumps(rows))
     path = os.pathsep.join([str(tmp_path), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -548,11 +550,11 @@ def test_fanoutqa_is_a_split_where_it_is_installed(tmp_path):
     )
 
 
-def test_every_part_of_an_answer_is_found():
-    assert list(parts({"a": [1, False], "b": {"c": 2.5}})) == ["a", "1", "no", "b", "c", "2.5"]
+def test_answer_parts_yields_every_part_of_a_nested_answer():
+    assert list(answer_parts({"a": [1, False], "b": {"c": 2.5}})) == ["a", "1", "no", "b", "c", "2.5"]
 
 
-def test_where_all_parts_are_needed_the_reward_follows():
+def test_a_fanoutqa_answer_needs_every_part_for_its_reward():
     item = TaskItem("deepsearch", "fanoutqa:7", {"question": "?", "answers": ["Avatar", "2"], "match": "all"})
 
     def reward(answer: str) -> float:
@@ -564,5 +566,5 @@ def test_where_all_parts_are_needed_the_reward_follows():
     source = Path(os.environ["VERL_AGENT_CACHE"]) / "c.jsonl"
     source.parent.mkdir(parents=True, exist_ok=True)
     source.write_text('{"id": 1, "contents": "\\"A\\"\\nb"}\n')
-    build([file_source(source)], folder)
+    build_index([file_source(source)], folder)
     assert [reward("Avatar: 2 weeks"), reward("Avatar: 20")] == [1.0, 0.0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from env_adapters.deepsearch.index import corpus_requirement
+from env_adapters.deepsearch.store import corpus_requirement
 from env_adapters.scienceworld.java import java_requirement
 from env_adapters.webarena.browser.chromium import chromium_requirement
 from verl_agent.envs.base import Requirement
