@@ -15,7 +15,7 @@ from tests.bench.env_play import Players
 from tests.support.hosted import Patient
 from tests.support.served import Server
 from tests.support.serving import serving
-from tests.support.wire_client import Connection, RefusedError, Script, Session
+from tests.support.wire_client import Connection, RequestFailedError, Script, Session
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
@@ -166,7 +166,7 @@ def waiting(sessions: int, steps: int) -> Waiting:
                 for _ in range(steps):
                     await session.step("wait")
                 await session.close()
-            except RefusedError:
+            except RequestFailedError:
                 return False
             return True
 

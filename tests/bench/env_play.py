@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 
 from tests.support.served import Server
-from tests.support.wire_client import Connection, RefusedError, Script, Session
+from tests.support.wire_client import Connection, RequestFailedError, Script, Session
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Players:
         connection = await Connection.to(self.server.url)
         for number in self._numbers:
             session = Session(connection, number)
-            with suppress(RefusedError):  # the reference has no such call
+            with suppress(RequestFailedError):  # the reference has no such call
                 await session.close()
         connection.close()
 

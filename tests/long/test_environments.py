@@ -19,7 +19,7 @@ from tests.support.fuzzing import fuzz, play_fuzzed
 from tests.support.oracles import try_oracle
 from tests.support.scripts import scripts, spread
 from tests.support.served import serve_command, started
-from tests.support.soaking import Order, soak
+from tests.support.soaking import Workload, soak
 from tests.support.web import needs_chromium
 from verl_agent.envs.registry import make_env
 
@@ -51,12 +51,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def test_server_leaks_no_session_file_process_thread_or_memory(env):
     each = EPISODES[env] // CLIENTS
     played = scripts(env, "test", 40, range(3, 10) if env != "deepsearch" else range(1, 10))
-    order = Order(played, each - each // 10, each // 10)
+    workload = Workload(played, each - each // 10, each // 10)
     with started(serve_command(env, "--split", "test", "--idle", "3")) as server:
-        usage = soak(server, order, CLIENTS)
+        usage = soak(server, workload, CLIENTS)
     report(f"{env}: {usage}")
     assert usage.start is not None and usage.end is not None
-    assert (usage.episodes, usage.solved) == (EPISODES[env], CLIENTS * order.finished)
+    assert (usage.episodes, usage.solved) == (EPISODES[env], CLIENTS * workload.finished)
     assert usage.stats["open_sessions"] == usage.stats["pool_sessions"] == usage.stats["pool_env_errors"] == 0
     assert (usage.end.files, usage.end.processes) == (usage.start.files, usage.start.processes)
     assert usage.end.threads == usage.start.threads

@@ -1,8 +1,8 @@
-"""AgentGym as far as HTTP shows it: its clients' calls against our server, and its servers' answers to our client.
+"""Fakes of AgentGym's clients and servers, which behave over HTTP as AgentGym's own do.
 
-Written from what github.com/WooooDyy/AgentGym does: `agentenv/agentenv/envs/{textcraft,babyai,sciworld,searchqa,
-webarena}.py` for the clients, `agentenv-*/**/{server,env_wrapper,environment}.py` for the servers. Which fields go
-where is theirs; the code is ours.
+Written after the sources of github.com/WooooDyy/AgentGym: `agentenv/agentenv/envs/{textcraft,babyai,sciworld,searchqa,
+webarena}.py` for the clients, `agentenv-*/**/{server,env_wrapper,environment}.py` for the servers. The fields are
+AgentGym's; the code is not copied.
 """
 
 import re
@@ -18,7 +18,7 @@ TIMEOUT_S = 250
 
 
 class Client:
-    """What the clients of textcraft, babyai and sciworld have in common: `id`, and the action alone."""
+    """Base of the clients. Those of textcraft, babyai and sciworld use the field `id` and send only the action."""
 
     name = "id"
 
@@ -128,22 +128,22 @@ CLIENTS = {
 
 
 class Server:
-    """A server of AgentGym's for one environment, whose task is to say `solve`.
+    """Server of AgentGym for one environment, with scripted answers.
 
     Args:
-        env: whose form of the protocol it speaks.
-        script: observation, reward and end of each action, in order; the last one stays.
+        env: environment whose variant of the protocol the server implements.
+        script: observation, reward and end of each step in order; the last one repeats.
     """
 
     def __init__(self, env: str, script: list[tuple[str, float, bool]]) -> None:
         self.env, self.script = env, script
-        self.heard: list[tuple[str, Any]] = []
+        self.requests: list[tuple[str, Any]] = []
         self.steps, self.score, self.item = 0, 0.0, -1
         routes = [Route(f"/{name}", getattr(self, name), methods=["POST"]) for name in ("create", "reset", "step")]
         self.app = Starlette(routes=[*routes, Route("/observation", self.observation)])
 
     async def create(self, request: Request) -> Response:
-        self.heard.append(("create", await request.body()))
+        self.requests.append(("create", await request.body()))
         bare: Any = 7
         if self.env == "searchqa":
             return JSONResponse(bare)
@@ -151,7 +151,7 @@ class Server:
 
     async def reset(self, request: Request) -> Response:
         body = await request.json()
-        self.heard.append(("reset", body))
+        self.requests.append(("reset", body))
         self.steps, self.score = 0, 0.0
         key = {"searchqa": "id", "webarena": "idx"}.get(self.env, "data_idx")
         self.item = body[key]
@@ -172,7 +172,7 @@ class Server:
 
     async def step(self, request: Request) -> Response:
         body = await request.json()
-        self.heard.append(("step", body))
+        self.requests.append(("step", body))
         observation, reward, done = self.script[min(self.steps, len(self.script) - 1)]
         self.steps += 1
         self.score += reward

@@ -1,4 +1,4 @@
-"""Deep Search's embedded corpus, made by the command that users run, in a cache that nobody else sees."""
+"""Deep Search's embedded corpus, built by the users' command in a cache folder of a test."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from env_adapters.deepsearch.__main__ import app
 
 @contextmanager
 def embedded_corpus(folder: Path) -> Iterator[None]:
-    """The corpus in `folder`, for this process and those that it starts."""
+    """Build the corpus in `folder` and use it in this process and its children."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("VERL_AGENT_CACHE", str(folder))
         result = CliRunner().invoke(app, ["build"])

@@ -1,4 +1,4 @@
-"""Episodes of the oracles as scripts for a client over HTTP."""
+"""Scripts of oracle episodes, for clients over HTTP."""
 
 from collections.abc import Sequence
 
@@ -12,35 +12,35 @@ from verl_agent.types import TaskItem
 
 
 def actions(session: EnvAdapter, item: TaskItem) -> list[str]:
-    """The oracle's actions for `item`; none where it has no answer."""
+    """Return the oracle's actions for `item`; empty if it has no solution."""
     try:
-        return [move.action for move in session.demonstration(item)]
+        return [demo.action for demo in session.demonstration(item)]
     except NotImplementedError:
         return []
 
 
 def spread(items: Sequence[TaskItem], count: int) -> list[int]:
-    """At most `count` positions, evenly from the whole list."""
+    """Return at most `count` indices, evenly spread over the list."""
     return [number * len(items) // count for number in range(min(count, len(items)))]
 
 
 def scripts(env: str, split: str, count: int, turns: range = range(1, 1000)) -> list[Script]:
-    """About `count` episodes, evenly from a split.
+    """Return scripts of items that are evenly spread over a split.
 
     Args:
         env: registered name of the environment.
-        split: of its tasks; positions count in it.
-        count: how many positions are tried.
-        turns: how many actions an episode may take, the others are left out.
+        split: split of the tasks.
+        count: most scripts.
+        turns: allowed numbers of actions; other episodes are left out.
     """
     session = make_env(env)
     items = session.tasks(split)
-    found = [Script(at, actions(session, items[at])) for at in spread(items, count)]
-    return [script for script in found if len(script.actions) in turns]
+    solved = [Script(index, actions(session, items[index])) for index in spread(items, count)]
+    return [script for script in solved if len(script.actions) in turns]
 
 
 def strict_scripts(split: str, count: int) -> list[Script]:
-    """Episodes of BabyAI that AgentGym's rules allow too, command for command."""
+    """Return scripts of BabyAI whose every command AgentGym's rules allow too."""
     items = BabyAI().tasks(split)
 
     def allowed(script: Script) -> bool:

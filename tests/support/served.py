@@ -1,4 +1,4 @@
-"""Servers in processes of their own, and what such a process takes with all that it started."""
+"""Servers in child processes, and the resources that such a process and its descendants use."""
 
 import os
 import signal
@@ -18,15 +18,15 @@ END_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and its descendants take together.
+    """Resources of a process and its descendants.
 
     Attributes:
-        cpu_s: processor time since they started, of those that still run.
-        rss_mb: MiB in memory, what they share counted for each of them.
-        pss_mb: MiB in memory, what they share divided among them.
-        files: open file handles.
-        threads: of all of them.
-        processes: how many they are.
+        cpu_s: processor time in seconds of the processes that still run.
+        rss_mb: resident memory (RSS) in MiB; shared memory counts for each process.
+        pss_mb: proportional memory (PSS) in MiB; shared memory is divided among the processes.
+        files: number of open file handles.
+        threads: number of threads.
+        processes: number of processes.
     """
 
     cpu_s: float
@@ -38,33 +38,33 @@ class Usage:
 
 
 class Server:
-    """A process that serves.
+    """Server in a child process.
 
     Args:
-        process: the process.
-        url: where it listens.
+        process: process of the server.
+        url: base URL.
     """
 
     def __init__(self, process: psutil.Process, url: str) -> None:
         self.process, self.url = process, url
 
     def family(self) -> list[psutil.Process]:
-        """The process and what it started."""
+        """Return the process and its descendants."""
         return [self.process, *self.process.children(recursive=True)]
 
     def usage(self) -> Usage:
-        """What all of it takes now."""
-        found = []
+        """Return the resources that all processes use now."""
+        usages = []
         for process in self.family():
             with suppress(psutil.NoSuchProcess):
                 times, memory = process.cpu_times(), process.memory_full_info()
                 size = (memory.rss / 2**20, memory.pss / 2**20)
-                found.append((times.user + times.system, *size, process.num_fds(), process.num_threads(), 1))
-        cpu_s, rss_mb, pss_mb, files, threads, processes = map(sum, zip(*found, strict=True))
+                usages.append((times.user + times.system, *size, process.num_fds(), process.num_threads(), 1))
+        cpu_s, rss_mb, pss_mb, files, threads, processes = map(sum, zip(*usages, strict=True))
         return Usage(cpu_s, rss_mb, pss_mb, int(files), int(threads), int(processes))
 
     def cpu_s(self) -> tuple[float, float]:
-        """Processor seconds of the server itself, and of what it started."""
+        """Return the processor seconds of the server process and of its descendants."""
         times = []
         for process in self.family():
             with suppress(psutil.NoSuchProcess):
@@ -75,7 +75,7 @@ class Server:
 
 @contextmanager
 def started(command: Sequence[str]) -> Iterator[Server]:
-    """A server for as long as the context lasts. It says its URL first, and hardly anything after that."""
+    """Run a server in a context. Its command must print the URL in one of the first lines."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     process = subprocess.Popen(
@@ -98,5 +98,5 @@ def started(command: Sequence[str]) -> Iterator[Server]:
 
 
 def serve_command(env: str, *options: str) -> list[str]:
-    """`verl-agent serve` at a free port."""
+    """Return the command of `verl-agent serve` at a free port."""
     return [sys.executable, "-c", SERVE, "serve", env, "--port", "0", *options]

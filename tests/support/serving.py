@@ -1,12 +1,14 @@
-"""Real servers for tests: sessions in this process, and uvicorn on a loopback port in a thread."""
+"""Real servers for tests: sessions run in this process, uvicorn in a thread on a loopback port."""
 
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import uvicorn
 from starlette.applications import Starlette
 
@@ -15,35 +17,42 @@ from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits
-from verl_agent.envs.http.items import TaskIndex
-from verl_agent.envs.http.limits import Limits
-from verl_agent.envs.http.run_server import Listener, bind, url_of
+from verl_agent.envs.http.run_server import DrainingServer, bind, url_of
 from verl_agent.envs.http.server import EnvServer
+from verl_agent.envs.http.settings import ServerLimits
+from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.session import SessionPool
+
+HTTP = httpx.Client(timeout=250)
 
 
 def pool_of(
     adapter: type[EnvAdapter],
     options: Mapping[str, Any] | None = None,
-    places: int = 64,
+    slots: int = 64,
     timeout_s: float = 250.0,
     wait_s: float = 0.1,
 ) -> HostPool:
-    """Sessions of `adapter` in this process.
+    """Return a pool that runs sessions of `adapter` in this process.
 
     Args:
         adapter: class of the environment.
-        options: its keyword arguments.
-        places: sessions at once.
-        timeout_s: seconds that one call may take.
-        wait_s: seconds that a new session waits for a place.
+        options: keyword arguments of the adapter.
+        slots: most sessions.
+        timeout_s: timeout of one call in seconds.
+        wait_s: seconds that a new session waits for a free slot.
     """
     limits = PoolLimits(count=1, wait_s=wait_s)
-    return inline_pool(adapter(**options or {}), CallLimits(timeout_s, grace_s=0.3), limits, Hosting(sessions=places))
+    return inline_pool(adapter(**options or {}), CallLimits(timeout_s, grace_s=0.3), limits, Hosting(sessions=slots))
 
 
 class Running:
-    """A server that runs in a thread, and where it is."""
+    """Server that runs in a thread.
+
+    Attributes:
+        uvicorn: uvicorn's server object.
+        url: base URL.
+    """
 
     def __init__(self, uvicorn_server: uvicorn.Server, listening: socket.socket) -> None:
         self.uvicorn, self.url = uvicorn_server, url_of(listening)
@@ -61,22 +70,22 @@ class Running:
 
     def join(self) -> None:
         self._thread.join(30)
-        assert not self._thread.is_alive(), "the server does not end"
+        assert not self._thread.is_alive(), "the server does not stop"
 
     def die(self) -> None:
-        """End in the middle of whatever it does: clients see their connections break."""
+        """Close all connections without an answer, and stop."""
         for connection in list(self.uvicorn.server_state.connections):
             self._loop.call_soon_threadsafe(connection.transport.abort)
         self.stop()
 
 
 class RunningEnv(Running):
-    """One of our servers."""
+    """Server of `verl-agent serve` in a thread."""
 
     def __init__(self, server: EnvServer, pool: SessionPool, port: int) -> None:
         listening = bind("127.0.0.1", port)
-        self.server, self.pool, self.listener = server, pool, Listener(server, listening)
-        super().__init__(self.listener, listening)
+        self.server, self.pool, self.draining_server = server, pool, DrainingServer(server, listening)
+        super().__init__(self.draining_server, listening)
 
 
 @contextmanager
@@ -84,12 +93,12 @@ def serving(
     env: str,
     pool: SessionPool,
     split: str = "train",
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     token: str | None = None,
     port: int = 0,
 ) -> Iterator[RunningEnv]:
-    """One of our servers, for as long as the context lasts."""
-    running = RunningEnv(EnvServer(TaskIndex(env, {}, split), pool, limits or Limits(), token), pool, port)
+    """Run a server of `verl-agent serve` in a context."""
+    running = RunningEnv(EnvServer(TaskIndex(env, {}, split), pool, limits or ServerLimits(), token), pool, port)
     try:
         yield running
     finally:
@@ -98,9 +107,38 @@ def serving(
 
 @contextmanager
 def serving_app(app: Starlette) -> Iterator[Running]:
-    """Any other server."""
+    """Run any other server in a context."""
     running = Running(uvicorn.Server(uvicorn.Config(app, log_level="warning")), bind("127.0.0.1", 0))
     try:
         yield running
     finally:
         running.stop()
+
+
+def post(running: Running, path: str, body: Any = None, **options: Any) -> httpx.Response:
+    """Send a POST request with a JSON body."""
+    return HTTP.post(running.url + path, json=body, **options)
+
+
+def begin(running: RunningEnv, item: Any = 0) -> int:
+    """Open a session, begin a task in it, and return its id."""
+    session = int(post(running, "/create").json()["id"])
+    answer = post(running, "/reset", {"id": session, "data_idx": item})
+    assert answer.status_code == 200, answer.text
+    return session
+
+
+def error_of(answer: httpx.Response, status: int) -> str:
+    """Return the reason of an answer that must be an error with this status."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    assert list(answer.json()) == ["error"]
+    return str(answer.json()["error"])
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Poll until a condition holds."""
+    end = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

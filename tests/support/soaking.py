@@ -1,6 +1,6 @@
-"""Play thousands of episodes on a server with clients that are killed in the middle, and see what is left of them.
+"""Soak test of a server: thousands of episodes by clients that are killed, and the resources that remain in use.
 
-`python -m tests.support.soaking URL` is one such client; it reads what to play from its standard input.
+`python -m tests.support.soaking URL` runs one client; it reads its workload as JSON from standard input.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ from typing import Any
 from tests.support.served import ROOT, Server, Usage
 from tests.support.wire_client import Connection, Script, Session
 
-AT_ONCE = 20
-"""Sessions that a client plays at a time."""
+CONCURRENCY = 20
+"""Sessions that a client plays at the same time."""
 WAIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What one client has to do.
+class Workload:
+    """Workload of one client.
 
     Attributes:
-        scripts: episodes that it plays, in turn.
-        finished: episodes that it plays to their end.
-        abandoned: episodes in whose middle it is killed, the answer of a call outstanding.
+        scripts: episodes that the client plays in a cycle.
+        finished: number of episodes that it finishes.
+        abandoned: number of episodes during which it is killed while a call is running.
     """
 
     scripts: Sequence[Script]
@@ -39,18 +39,18 @@ class Order:
 
 
 @dataclass(slots=True)
-class Soak:
-    """What a server took on the way.
+class SoakResult:
+    """Result of a soak test.
 
     Attributes:
-        episodes: played or abandoned.
-        abandoned: of them.
-        solved: that ended.
-        seconds: for all.
-        start: after a first client, when all that it left had been forgotten.
-        samples: after each further client, with episodes played until then.
-        end: after the last one, when all that it left had been forgotten.
-        stats: of the server at the end.
+        episodes: number of finished and abandoned episodes.
+        abandoned: number of abandoned episodes.
+        solved: number of episodes that terminated.
+        seconds: duration of the test.
+        start: usage after the first client, when the server had closed its sessions.
+        samples: number of episodes so far and usage, after each further client.
+        end: usage after the last client, when the server had closed its sessions.
+        stats: answer to `/stats` at the end.
     """
 
     episodes: int = 0
@@ -64,16 +64,16 @@ class Soak:
 
     @property
     def tenth_mb(self) -> float:
-        """MiB after the first tenth of the episodes."""
+        """Memory (PSS) in MiB after the first tenth of the episodes."""
         return next(usage.pss_mb for played, usage in self.samples if played >= self.episodes / 10)
 
     @property
     def most_mb(self) -> float:
-        """Most MiB after the first tenth."""
+        """Most memory (PSS) in MiB after the first tenth."""
         return max(usage.pss_mb for played, usage in self.samples if played > self.episodes / 10)
 
     def __str__(self) -> str:
-        """The figures in a line."""
+        """Return the figures in one line."""
         assert self.start is not None and self.end is not None
         before, after = self.start, self.end
         return (
@@ -85,52 +85,52 @@ class Soak:
         )
 
 
-def soak(server: Server, order: Order, clients: int) -> Soak:
-    """Let clients play one after another, and be killed.
+def soak(server: Server, workload: Workload, clients: int) -> SoakResult:
+    """Run clients one after another and kill each of them.
 
     Args:
-        server: where they play; it must forget idle sessions soon.
-        order: what each of them does.
-        clients: how many, the first one aside, which only warms the server up.
+        server: server to test; it must close idle sessions soon.
+        workload: workload of each client.
+        clients: number of clients after the first one, which warms the server up.
     """
-    found, started = Soak(), time.monotonic()
-    _client(server, order)
-    found.start = _settled(server)
+    result, started = SoakResult(), time.monotonic()
+    _client(server, workload)
+    result.start = _settled(server)
     for _ in range(clients):
-        found.solved += _client(server, order)
-        found.episodes += order.finished + order.abandoned
-        found.abandoned += order.abandoned
-        found.samples.append((found.episodes, server.usage()))
-    found.end = _settled(server)
-    found.stats, found.seconds = stats(server), time.monotonic() - started
-    return found
+        result.solved += _client(server, workload)
+        result.episodes += workload.finished + workload.abandoned
+        result.abandoned += workload.abandoned
+        result.samples.append((result.episodes, server.usage()))
+    result.end = _settled(server)
+    result.stats, result.seconds = stats(server), time.monotonic() - started
+    return result
 
 
 def stats(server: Server) -> dict[str, Any]:
-    """What the server says of itself."""
+    """Return the answer to `/stats`."""
     with urllib.request.urlopen(f"{server.url}/stats", timeout=WAIT_S) as answer:
         return dict(json.load(answer))
 
 
-def _client(server: Server, order: Order) -> int:
-    """One client from its start to its death; returns how many of its episodes ended."""
+def _client(server: Server, workload: Workload) -> int:
+    """Run a client until it has played, kill it, and return the number of its solved episodes."""
     command = [sys.executable, "-m", "tests.support.soaking", server.url]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(asdict(order)))
+        process.stdin.write(json.dumps(asdict(workload)))
         process.stdin.close()
-        said = process.stdout.readline()
+        line = process.stdout.readline()
         process.send_signal(signal.SIGKILL)
-        assert said, f"the client ended with {process.wait()} before it had played"
-    return int(said)
+        assert line, f"the client ended with {process.wait()} before it had played"
+    return int(line)
 
 
 def _settled(server: Server) -> Usage:
-    """What the server takes once it has forgotten all sessions and nothing changes any more."""
+    """Return the usage of the server once it has closed all sessions and the usage is constant."""
     give_up = time.monotonic() + WAIT_S
     while (now := stats(server))["open_sessions"] or now["pool_sessions"]:
-        assert time.monotonic() < give_up, f"sessions are left: {now}"
+        assert time.monotonic() < give_up, f"sessions are still open: {now}"
         time.sleep(0.2)
     last = server.usage()
     while True:
@@ -141,12 +141,12 @@ def _settled(server: Server) -> Usage:
         last = usage
 
 
-async def be_a_client(url: str, order: Order) -> None:
-    """Play what is ordered, say how many episodes ended, and wait for the end."""
-    scripts = itertools.cycle(order.scripts)
-    left = iter(range(order.finished))
-    solved = sum(await asyncio.gather(*(_play(url, scripts, left) for _ in range(AT_ONCE))))
-    for _ in range(order.abandoned):
+async def run_client(url: str, workload: Workload) -> None:
+    """Play the workload, print the number of solved episodes, and wait to be killed."""
+    scripts = itertools.cycle(workload.scripts)
+    remaining = iter(range(workload.finished))
+    solved = sum(await asyncio.gather(*(_play(url, scripts, remaining) for _ in range(CONCURRENCY))))
+    for _ in range(workload.abandoned):
         session, script = await _open(url), next(scripts)
         await session.reset(script.item)
         half = len(script.actions) // 2
@@ -164,10 +164,10 @@ async def _open(url: str) -> Session:
     return session
 
 
-async def _play(url: str, scripts: Iterator[Script], left: Iterator[int]) -> int:
-    """Play episodes as long as some are left, a session each; returns how many ended."""
+async def _play(url: str, scripts: Iterator[Script], remaining: Iterator[int]) -> int:
+    """Play the remaining episodes, each in a new session, and return the number of solved ones."""
     solved = 0
-    for _ in left:
+    for _ in remaining:
         session, script = await _open(url), next(scripts)
         await session.reset(script.item)
         answers = [await session.step(action) for action in script.actions]
@@ -178,10 +178,10 @@ async def _play(url: str, scripts: Iterator[Script], left: Iterator[int]) -> int
 
 
 def main() -> None:
-    """Be a client."""
-    told = json.load(sys.stdin)
-    scripts = [Script(**one) for one in told.pop("scripts")]
-    asyncio.run(be_a_client(sys.argv[1], Order(scripts, **told)))
+    """Run one client."""
+    fields = json.load(sys.stdin)
+    scripts = [Script(**script) for script in fields.pop("scripts")]
+    asyncio.run(run_client(sys.argv[1], Workload(scripts, **fields)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A client of AgentGym's protocol that costs as little as possible, so that what it measures is the server.
+"""Client of AgentGym's protocol with little overhead, so that measurements show the cost of the server.
 
-Knows nothing of `verl_agent`: one connection for each session, kept alive, and requests whose bytes are made by hand.
+It does not import `verl_agent`. Each session has one connection that is kept alive, and requests are written as bytes.
 """
 
 import asyncio
@@ -12,22 +12,22 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One episode.
+    """Actions of one episode.
 
     Attributes:
         item: number of the task in the server's split.
-        actions: what is done, in order.
+        actions: actions in order.
     """
 
     item: int
     actions: Sequence[str]
 
 
-class RefusedError(Exception):
-    """The server answered with another status than 200, or the connection broke.
+class RequestFailedError(Exception):
+    """The server answered with another status than 200, or the connection was lost.
 
     Attributes:
-        status: of HTTP, 0 for a broken connection.
+        status: HTTP status; 0 for a lost connection.
     """
 
     def __init__(self, status: int, reason: str) -> None:
@@ -36,7 +36,7 @@ class RefusedError(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One kept connection; one request at a time."""
+    """Connection that is kept alive, for one request at a time."""
 
     def __init__(self) -> None:
         self._read = b""
@@ -46,23 +46,23 @@ class Connection(asyncio.Protocol):
     async def to(cls, url: str) -> "Connection":
         """Connect to `http://host:port`."""
         host, _, port = url.removeprefix("http://").rpartition(":")
-        _, made = await asyncio.get_running_loop().create_connection(cls, host, int(port))
-        return made
+        _, connection = await asyncio.get_running_loop().create_connection(cls, host, int(port))
+        return connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: Any = transport  # uvloop's is no asyncio.Transport
+        self._transport: Any = transport  # the transport of uvloop is not an asyncio.Transport
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(RefusedError(0, f"the connection broke: {error}"))
+            self._answer.set_exception(RequestFailedError(0, f"the connection was lost: {error}"))
 
     def data_received(self, data: bytes) -> None:
         self._read += data
-        head, found, body = self._read.partition(b"\r\n\r\n")
-        if not found:
+        head, separator, body = self._read.partition(b"\r\n\r\n")
+        if not separator:
             return
-        at = head.lower().index(b"content-length:") + len(b"content-length:")
-        length = int(head[at:].split(b"\r\n", 1)[0])
+        start = head.lower().index(b"content-length:") + len(b"content-length:")
+        length = int(head[start:].split(b"\r\n", 1)[0])
         if len(body) < length or self._answer is None or self._answer.done():
             return
         self._read = b""
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
         if status == 200:
             self._answer.set_result(body)
         else:
-            self._answer.set_exception(RefusedError(status, body.decode(errors="replace")))
+            self._answer.set_exception(RequestFailedError(status, body.decode(errors="replace")))
 
     def send(self, path: str, body: dict[str, Any]) -> None:
         """Send a request without waiting for its answer."""
@@ -79,33 +79,33 @@ class Connection(asyncio.Protocol):
         self._transport.write(head.encode() + b"\r\n\r\n" + content)
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Send a request and wait for the JSON of its answer.
+        """Send a request and return the JSON of its answer.
 
         Raises:
-            RefusedError: any other status than 200.
+            RequestFailedError: the status is not 200, or the connection was lost.
         """
         self._answer = asyncio.get_running_loop().create_future()
         self.send(path, body)
         return json.loads(await self._answer)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._transport.close()
 
 
 class Session:
-    """One session on a server.
+    """Session on a server.
 
     Args:
-        connection: which nobody else uses at the same time.
-        number: of the session, if it is open.
+        connection: connection that no other session uses at the same time.
+        number: id of the session if it is open.
     """
 
     def __init__(self, connection: Connection, number: int = -1) -> None:
         self.connection, self.number = connection, number
 
     async def create(self) -> None:
-        """Open it."""
+        """Open the session."""
         self.number = (await self.connection.post("/create", {}))["id"]
 
     async def reset(self, item: int) -> Any:
@@ -113,13 +113,13 @@ class Session:
         return await self.connection.post("/reset", {"id": self.number, "data_idx": item})
 
     async def step(self, action: str) -> Any:
-        """Take an action."""
+        """Carry out an action."""
         return await self.connection.post("/step", self.step_body(action))
 
     def step_body(self, action: str) -> dict[str, Any]:
-        """What a step sends."""
+        """Return the body of `/step`."""
         return {"id": self.number, "action": action}
 
     async def close(self) -> None:
-        """Give it back."""
+        """Close the session."""
         await self.connection.post("/close", {"id": self.number})

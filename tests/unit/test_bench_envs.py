@@ -19,7 +19,7 @@ from tests.bench.envs import parse
 from tests.bench.reference import SlowGame, create_app
 from tests.support.scripts import scripts, strict_scripts
 from tests.support.serving import Running, pool_of, serving, serving_app
-from tests.support.wire_client import Connection, RefusedError, Script, Session
+from tests.support.wire_client import Connection, RequestFailedError, Script, Session
 
 
 async def rewards(server: Running, script: Script) -> list[tuple[str, float, bool]]:
@@ -54,7 +54,7 @@ def test_a_search_for_each_thing_finds_what_one_search_finds():
 
 def test_the_client_says_what_it_was_refused():
     async def ask(url: str) -> None:
-        with pytest.raises(RefusedError, match="404") as refused:
+        with pytest.raises(RequestFailedError, match="404") as refused:
             await Session(await Connection.to(url), number=7).step("get 1 oak log")
         assert refused.value.status == 404
 

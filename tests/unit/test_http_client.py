@@ -1,9 +1,8 @@
-"""The environment `http`: episodes on servers of `verl-agent serve` and of AgentGym, and failures of servers."""
+"""Tests of the environment `http`: servers of `verl-agent serve` and of AgentGym, and failures of servers."""
 
 import asyncio
 import pickle
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -18,18 +17,17 @@ from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
 from tests.support.agentgym import Server
 from tests.support.fakes import ScriptedPolicy, words_of
-from tests.support.serving import pool_of, serving, serving_app
+from tests.support.serving import pool_of, serving, serving_app, until
 from verl_agent.agents.plain import ReAct
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
-from verl_agent.envs.http.agentgym import AGREED
+from verl_agent.envs.http.agentgym import AGREEMENT
 from verl_agent.envs.http.client import HttpEnv
-from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.run_server import bind, url_of
 from verl_agent.envs.http.server_pool import ServerPool
-from verl_agent.envs.http.settings import read_numbers
+from verl_agent.envs.http.settings import ServerLimits, parse_numbers
 from verl_agent.envs.http.transport import transport
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
@@ -50,23 +48,15 @@ def nowhere() -> str:
         return url_of(listener)
 
 
-def until(what: Callable[[], object]) -> None:
-    """Poll until a condition holds."""
-    end = time.monotonic() + 200
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[DemoAction | str]) -> Episode:
     """Play actions as an agent renders them, and whole replies unchanged."""
     env = HttpEnv(**chosen)
     agent = ReAct(env.action_format)
-    said = [move if isinstance(move, str) else agent.render_demo([move], 0) for move in moves]
-    return await play(item, env, agent, ScriptedPolicy(said), EpisodeLimits(len(moves), timeout_s=250))
+    replies = [move if isinstance(move, str) else agent.render_demo([move], 0) for move in moves]
+    return await play(item, env, agent, ScriptedPolicy(replies), EpisodeLimits(len(moves), timeout_s=250))
 
 
-# Our servers
+# Servers of verl-agent serve
 
 
 def test_the_oracle_solves_20_goals_of_textcraft_over_http():
@@ -83,7 +73,7 @@ def test_the_oracle_solves_20_goals_of_textcraft_over_http():
 
         episodes = asyncio.run(all_at_once())
         assert [(episode.stop, episode.reward) for episode in episodes] == [(StopReason.TERMINATED, 1.0)] * 20
-        until(lambda: len(running.server.book) == 0)
+        until(lambda: len(running.server.sessions) == 0)
     here = asyncio.run(
         play(
             local[items[0].id],
@@ -96,13 +86,13 @@ def test_the_oracle_solves_20_goals_of_textcraft_over_http():
     assert here.messages == episodes[0].messages
 
 
-def test_the_http_environment_keeps_the_contract():
+def test_the_http_environment_satisfies_the_contract_of_adapters():
     """Includes sessions in several event loops that share connections."""
     with serving("guess_number", pool_of(GuessNumber)) as running:
         chosen = options("guess_number", running.url)
         report = check_adapter(HttpEnv, chosen, items=2, timeout_s=250)
         assert not report.violations, str(report)
-        until(lambda: len(running.server.book) == 0)
+        until(lambda: len(running.server.sessions) == 0)
 
 
 def test_measurements_and_termination_reach_the_client():
@@ -155,7 +145,7 @@ def test_host_processes_play_on_a_server():
         assert asyncio.run(play_in_a_host(options("guess_number", running.url))).reward == 1.0
 
 
-# Several servers, and what becomes of them
+# Several servers and their failures
 
 
 def test_a_dead_server_gets_no_sessions():
@@ -179,18 +169,18 @@ def test_a_session_opens_on_the_server_with_the_fewest_sessions():
             return envs
 
         envs = asyncio.run(open_nine())
-        assert [len(server.server.book) for server in servers] == [3, 3, 3]
+        assert [len(server.server.sessions) for server in servers] == [3, 3, 3]
 
         async def close_all() -> None:
             await asyncio.gather(*[env.close() for env in envs])
 
         asyncio.run(close_all())
-        assert [len(server.server.book) for server in servers] == [0, 0, 0]
+        assert [len(server.server.sessions) for server in servers] == [0, 0, 0]
 
 
 def test_a_full_server_is_skipped():
     with ExitStack() as stack:
-        servers = [stack.enter_context(serving("guess_number", pool_of(GuessNumber, places=n))) for n in (1, 3)]
+        servers = [stack.enter_context(serving("guess_number", pool_of(GuessNumber, slots=n))) for n in (1, 3)]
         chosen = options("guess_number", *[server.url for server in servers])
 
         async def open_four() -> None:
@@ -204,7 +194,7 @@ def test_a_full_server_is_skipped():
 
 
 def test_a_session_waits_for_a_free_slot():
-    with serving("guess_number", pool_of(GuessNumber, places=1)) as running:
+    with serving("guess_number", pool_of(GuessNumber, slots=1)) as running:
         chosen, item = options("guess_number", running.url), TaskItem("guess_number", "100:7")
 
         async def one_after_the_other() -> None:
@@ -221,7 +211,7 @@ def test_a_session_waits_for_a_free_slot():
 
 
 def test_waiting_too_long_for_a_slot_ends_the_episode_with_an_error():
-    with serving("guess_number", pool_of(GuessNumber), limits=Limits(sessions=1)) as running:
+    with serving("guess_number", pool_of(GuessNumber), limits=ServerLimits(sessions=1)) as running:
         httpx.post(running.url + "/create")
         env = HttpEnv(**options("guess_number", running.url) | {"timeout_s": 0.2})
         with pytest.raises(PoolFullError, match="answered 503: all 1 sessions are open"):
@@ -260,8 +250,8 @@ def test_a_session_that_was_idle_for_too_long_is_unknown():
     with serving("guess_number", pool_of(GuessNumber)) as running:
         env = HttpEnv(**options("guess_number", running.url))
         asyncio.run(env.reset(TaskItem("guess_number", "100:7")))
-        for session in list(running.server.book._sessions):
-            running.server.book.drop(session)
+        for session in list(running.server.sessions._sessions):
+            running.server.sessions.remove(session)
         with pytest.raises(UnknownSessionError, match="answered 404: there is no session"):
             asyncio.run(env.step("Action: 7"))
         asyncio.run(env.close())
@@ -346,7 +336,7 @@ def test_servers_with_different_tasks_raise_config_error():
 
 def test_a_server_that_sends_html_raises_config_error():
     page = Starlette(routes=[Route("/info", lambda request: PlainTextResponse("<html>"))])
-    with serving_app(page) as running, pytest.raises(ConfigError, match="answered no JSON: <html>"):
+    with serving_app(page) as running, pytest.raises(ConfigError, match="did not answer JSON: <html>"):
         make_env("http", options("textcraft", running.url)).tasks("train")
 
 
@@ -354,16 +344,24 @@ def test_a_server_that_sends_html_raises_config_error():
     ("changed", "message"),
     [
         ({"urls": []}, "env.options.urls must hold at least one URL"),
-        ({"urls": ["127.0.0.1:8000"]}, "'127.0.0.1:8000' must look like http://host:port."),
-        ({"urls": ["http://a", "http://a/"]}, "names a server twice"),
+        (
+            {"urls": ["127.0.0.1:8000"]},
+            "env.options.urls='127.0.0.1:8000' is not allowed. Allowed: URLs such as http://host:port.",
+        ),
+        ({"urls": ["http://a", "http://a/"]}, "lists a server twice"),
         ({"env": ""}, "env.options.env must name the environment"),
         ({"protocol": "agent_gym"}, "Did you mean 'agentgym'?"),
-        ({"protocol": "agentgym"}, "env.options.items is needed with protocol agentgym"),
-        ({"protocol": "agentgym", "items": {"train": "0-"}}, "env.options.items.train='0-' must be numbers and ranges"),
+        ({"protocol": "agentgym"}, "env.options.items is missing"),
+        (
+            {"protocol": "agentgym", "items": {"train": "0-"}},
+            "items.train='0-' is not allowed. Allowed: numbers and",
+        ),
         ({"protocol": "agentgym", "items": {"train": "0-3,2"}}, "and none twice"),
         ({"protocol": "agentgym", "items": {"train": "0"}, "env": "textcrat"}, "Did you mean 'textcraft'?"),
-        ({"items": {"train": "0-3"}}, "belong to protocol agentgym"),
-        ({"timeout_s": 0}, "env.options.timeout_s must be > 0 seconds"),
+        ({"items": {"train": "0-3"}}, "are allowed only with protocol=agentgym"),
+        ({"timeout_s": 0}, "env.options.timeout_s=0 is not allowed. Allowed: a number > 0."),
+        ({"urls": 3}, "env.options.urls=3 is not allowed. Allowed: a list of texts or a text."),
+        ({"timeout_s": "5"}, "env.options.timeout_s='5' is not allowed. Allowed: a number > 0."),
         ({"url": "http://a"}, "env.options.url is not an option of 'http'. Did you mean 'urls'?"),
     ],
 )
@@ -378,11 +376,11 @@ def test_missing_options_are_named():
         make_env("http")
 
 
-def test_read_numbers_accepts_numbers_and_ranges():
-    assert read_numbers("train", "3, 0-2,7") == (3, 0, 1, 2, 7)
+def test_parse_numbers_accepts_numbers_and_ranges():
+    assert parse_numbers("train", "3, 0-2,7") == [3, 0, 1, 2, 7]
 
 
-# AgentGym's servers
+# Servers of AgentGym
 
 
 SOLVED = {
@@ -416,10 +414,10 @@ def test_the_client_plays_on_each_server_of_agentgym(name):
     assert server.item == 11
     prompt = [message["content"] for message in episode.messages[:3]]
     assert [message["role"] for message in episode.messages[:3]] == ["user", "assistant", "user"]
-    assert prompt[1] == ("Ok." if name in SENT else AGREED)
+    assert prompt[1] == ("Ok." if name in SENT else AGREEMENT)
     first = {"searchqa": "Question 11", "webarena": "Question 11", "sciworld": "Task 11\nA room."}
     assert prompt[2] == first.get(name, "Task 11")
-    assert [body["action"] for call, body in server.heard if call == "step"] == [SENT.get(name, "go north")] * 2
+    assert [body["action"] for call, body in server.requests if call == "step"] == [SENT.get(name, "go north")] * 2
 
 
 def test_the_option_instructions_replaces_the_default_ones():
@@ -428,7 +426,7 @@ def test_the_option_instructions_replaces_the_default_ones():
         chosen = options("textcraft", running.url, protocol="agentgym", items={"train": "0"}, instructions="Craft.")
         episode = asyncio.run(solve(TaskItem("textcraft", "textcraft_0"), chosen, [DemoAction("look")]))
     assert episode.messages[0] == {"role": "user", "content": f"Craft.\n\n{ReAct(LineFormat()).instruction()}"}
-    assert server.heard[-1] == ("step", {"action": "look", "id": 7})
+    assert server.requests[-1] == ("step", {"action": "look", "id": 7})
 
 
 @pytest.mark.parametrize(("name", "item"), [("textcraft", 404), ("webarena", 408)])

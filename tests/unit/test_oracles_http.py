@@ -1,4 +1,4 @@
-"""What the oracles solve in process they solve through HTTP, with the actions alone. All items: `make soak`."""
+"""Tests that the oracles solve tasks over HTTP; `make soak` plays all tasks."""
 
 from collections.abc import Iterator
 
@@ -18,23 +18,23 @@ COUNTS = {"textcraft": 40, "babyai": 40, "scienceworld": 6, "deepsearch": 40}
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with embedded_corpus(tmp_path_factory.mktemp("cache")):
         yield
-    simulators().end()  # this process goes on with other tests
+    simulators().end()  # other tests run in this process
 
 
 @pytest.mark.parametrize("env", COUNTS)
-def test_the_oracle_solves_items_of_every_kind_through_http(env):
+def test_oracle_solves_tasks_over_http(env):
     adapter = load_adapter(env)
     items = adapter().tasks("test")
-    places = spread(items, COUNTS[env])
+    indices = spread(items, COUNTS[env])
     with serving(env, pool_of(adapter), split="test") as running:
-        tried = try_oracle(env, "test", running.url, places)
-    assert not tried.failed, str(tried)
-    assert len(tried.solved) == len(places)
+        result = try_oracle(env, "test", running.url, indices)
+    assert not result.failed, str(result)
+    assert len(result.solved) == len(indices)
 
 
-def test_the_oracle_finds_keys_in_boxes_through_http():
+def test_oracle_finds_keys_in_boxes_over_http():
     adapter = load_adapter("babyai")
-    places = [place for place, item in enumerate(adapter().tasks("test")) if item.data["level"] == "KeyInBox"]
+    indices = [index for index, item in enumerate(adapter().tasks("test")) if item.data["level"] == "KeyInBox"]
     with serving("babyai", pool_of(adapter), split="test") as running:
-        tried = try_oracle("babyai", "test", running.url, places)
-    assert (len(tried.solved), tried.failed) == (5, [])
+        result = try_oracle("babyai", "test", running.url, indices)
+    assert (len(result.solved), result.failed) == (5, [])

@@ -115,6 +115,12 @@ def new_env(
     print_line("README.md has the commands that train it; replace the game in adapter.py by your environment.")
 
 
+def _check_seconds(seconds: float) -> float:
+    if not 0 < seconds < float("inf"):
+        raise typer.BadParameter(f"{seconds:g} is not allowed. Allowed: a number of seconds > 0.")
+    return seconds
+
+
 @app.command()
 def serve(  # noqa: PLR0913 - one for each option
     env: Annotated[str, typer.Argument(help="Registered name of the environment.")],
@@ -128,10 +134,16 @@ def serve(  # noqa: PLR0913 - one for each option
     ] = None,
     options: Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")] = "{}",
     split: Annotated[str, typer.Option(help="Split to which item numbers of AgentGym's protocol refer.")] = "train",
-    timeout: Annotated[float, typer.Option(help="Timeout of one call into the environment, in seconds.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="Timeout of one call into the environment, in seconds.", callback=_check_seconds)
+    ] = 60.0,
     sessions: Annotated[int, typer.Option(help="Most open sessions.", min=1)] = 1024,
-    idle: Annotated[float, typer.Option(help="Seconds without a call after which a session is closed.")] = 1800.0,
-    drain: Annotated[float, typer.Option(help="Seconds that running episodes have to end after SIGTERM.")] = 30.0,
+    idle: Annotated[
+        float, typer.Option(help="Seconds without a call after which a session is closed.", callback=_check_seconds)
+    ] = 1800.0,
+    drain: Annotated[
+        float, typer.Option(help="Seconds that running episodes have to end after SIGTERM.", callback=_check_seconds)
+    ] = 30.0,
     venv: Annotated[
         Path | None,
         typer.Option(help="Serve from a virtual environment in this folder, with the environment's own packages."),
@@ -143,9 +155,9 @@ def serve(  # noqa: PLR0913 - one for each option
             _serve_from(venv, env)
         from verl_agent.commands.serve import ServeSettings
         from verl_agent.commands.serve import serve as run
-        from verl_agent.envs.http.limits import Limits
+        from verl_agent.envs.http.settings import ServerLimits
 
-        limits = Limits(sessions=sessions, idle_s=idle, drain_s=drain)
+        limits = ServerLimits(sessions=sessions, idle_s=idle, drain_s=drain)
         run(ServeSettings(env, read_json(options), split, host, port, token, hosts, timeout, limits), print_line)
     except ConfigError as error:
         fail(str(error))

@@ -1,88 +1,87 @@
-"""Serve one environment over HTTP until SIGTERM or Ctrl-C: `verl-agent serve`."""
+"""Command `verl-agent serve`: serve one environment over HTTP until SIGTERM or Ctrl-C."""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.auth import check_token, is_loopback
-from verl_agent.envs.http.items import TaskIndex
-from verl_agent.envs.http.limits import Limits
-from verl_agent.envs.http.run_server import Listener, bind, url_of
+from verl_agent.envs.http.run_server import DrainingServer, bind, url_of
 from verl_agent.envs.http.server import EnvServer
-from verl_agent.envs.http.settings import TOKEN_VARIABLE
+from verl_agent.envs.http.settings import TOKEN_VARIABLE, Count, Seconds, ServerLimits
+from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import SessionPool
 from verl_agent.errors import ConfigError, EnvError
+from verl_agent.sections import STRICT
 from verl_agent.types import TaskItem
 
 WAIT_S = 5.0
-"""Seconds that a client waits for a place before it is told that there is none."""
+"""Seconds that a new session waits for a free slot before the server answers 503."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class ServeSettings:
-    """What is served, and to whom.
+    """Options of `verl-agent serve`.
 
     Attributes:
         env: registered name of the environment.
         options: keyword arguments of its adapter.
-        split: what the numbers of items count in.
-        host: address to listen at; one that other machines reach needs a token.
-        port: 0 for any that is free.
-        token: what clients must send, or None.
-        hosts: most processes that sessions live in.
-        timeout_s: seconds that one call into the environment may take.
-        limits: of requests and sessions.
+        split: split to which item numbers refer.
+        host: address to listen at; an address that other machines reach needs a token.
+        port: port to listen at; 0 for any free one.
+        token: token that clients must send, or None.
+        hosts: most host processes for sessions.
+        timeout_s: timeout of one call into the environment in seconds.
+        limits: limits of requests and sessions.
     """
 
     env: str
     options: Mapping[str, Any] = field(default_factory=dict)
     split: str = "train"
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
     token: str | None = None
-    hosts: int = 2
-    timeout_s: float = 60.0
-    limits: Limits = field(default_factory=Limits)
+    hosts: Count = 2
+    timeout_s: Seconds = 60.0
+    limits: ServerLimits = field(default_factory=ServerLimits)
 
     def __post_init__(self) -> None:
         check_token(self.host, self.token)
-        if self.hosts < 1:
-            raise ConfigError(f"--hosts must be >= 1, got {self.hosts}.")
-        if not self.timeout_s > 0:
-            raise ConfigError(f"--timeout must be > 0 seconds, got {self.timeout_s}.")
 
 
-def serve(settings: ServeSettings, say: Callable[[str], None]) -> None:
-    """Listen, say where, and serve until told to stop; hosts have ended when this returns.
+def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
+    """Listen, print the URL, and serve until the server is stopped; all hosts have ended when this returns.
 
     Args:
-        settings: what is served.
-        say: shows a line to the person who started the server.
+        settings: options of the command.
+        report: prints a line.
 
     Raises:
-        ConfigError: no such environment, split or option, an address that cannot be listened at, or an environment
-            that does not begin its first task.
+        ConfigError: the environment, split or an option is unknown, the address cannot be used, or the environment
+            does not begin its first task.
     """
     tasks = TaskIndex(settings.env, settings.options, settings.split)
     listener = bind(settings.host, settings.port)
-    asyncio.run(try_out(settings, tasks.numbered[0]))
+    asyncio.run(begin_first_task(settings, tasks.numbered[0]))
     server = EnvServer(tasks, new_pool(settings), settings.limits, settings.token)
     for line in announcement(settings, tasks, url_of(listener)):
-        say(line)
-    Listener(server, listener).run_here()
-    say("stopped.")
+        report(line)
+    DrainingServer(server, listener).run_until_stopped()
+    report("stopped.")
 
 
-async def try_out(settings: ServeSettings, item: TaskItem) -> None:
-    """Begin a task in a host of its own, so that what the environment lacks is said before anybody calls.
+async def begin_first_task(settings: ServeSettings, item: TaskItem) -> None:
+    """Begin a task in a separate host, so that a missing requirement is reported before the server accepts calls.
 
     Raises:
-        ConfigError: the environment does not start.
+        ConfigError: the environment does not begin the task.
     """
     pool = new_pool(settings)
     try:
@@ -94,7 +93,7 @@ async def try_out(settings: ServeSettings, item: TaskItem) -> None:
 
 
 def new_pool(settings: ServeSettings) -> SessionPool:
-    """Host processes for the sessions."""
+    """Return a pool of host processes for the sessions."""
     return process_pool(
         make_env(settings.env, settings.options),
         CallLimits(settings.timeout_s, settings.limits.idle_s),
@@ -103,17 +102,19 @@ def new_pool(settings: ServeSettings) -> SessionPool:
 
 
 def announcement(settings: ServeSettings, tasks: TaskIndex, url: str) -> list[str]:
-    """Where the server listens and how it is called, in lines."""
-    numbered = f"numbers 0 to {len(tasks.numbered) - 1} are the split {tasks.split!r}"
+    """Return the lines that the command prints at start: URL, tasks, and commands that use the server."""
+    numbered = f"item numbers 0 to {len(tasks.numbered) - 1} refer to split {tasks.split!r}"
     lines = [
         f"{tasks.env} at {url}: {len(tasks)} tasks; {numbered}.",
         f"  train against it:  env.name=http 'env.options={{env: {tasks.env}, urls: [{url}]}}'",
         f"  AgentGym's clients: env_server_base={url}",
-        f"  look at it:        curl {url}/health   also /info /tasks /stats /metrics",
+        f"  check it:          curl {url}/health   also /info /tasks /stats /metrics",
     ]
     if settings.token is not None:
         lines.append(f"  Clients need the token: set {TOKEN_VARIABLE} for them, or send Authorization: Bearer <token>.")
     elif is_loopback(settings.host):
-        lines.append(f"  Only this machine can call it. For others: --host 0.0.0.0, with a token in {TOKEN_VARIABLE}.")
-    lines.append(f"  SIGTERM lets running episodes end, at most {settings.limits.drain_s:g} s; Ctrl-C stops at once.")
+        lines.append(
+            f"  Only this machine can call it. For other machines: --host 0.0.0.0, with a token in {TOKEN_VARIABLE}."
+        )
+    lines.append(f"  SIGTERM lets running episodes end within {settings.limits.drain_s:g} s; Ctrl-C stops at once.")
     return lines

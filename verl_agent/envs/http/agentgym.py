@@ -1,8 +1,9 @@
-"""How AgentGym's own servers are spoken to, environment by environment.
+"""Protocols of AgentGym's own servers, one dialect for each environment.
 
-Facts from the servers and clients of github.com/WooooDyy/AgentGym (`agentenv-*/`, `agentenv/agentenv/envs/*.py`):
-field names, what opens a session and begins a task, what the action is, and where score and end are found. The
-texts below `instructions/` are our own words for what those servers understand.
+The facts come from the servers and clients of github.com/WooooDyy/AgentGym (`agentenv-*/` and
+`agentenv/agentenv/envs/*.py`): names of fields, requests that open a session and begin a task, the form of actions, and
+the fields with score and end.
+The texts in `instructions/` are not AgentGym's; they describe the actions that those servers accept.
 """
 
 from collections.abc import Mapping
@@ -11,135 +12,133 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.envs.action_format import ActionFormat, FenceFormat, LineFormat, TagFormat
-from verl_agent.envs.http.protocols import number, pick, text
+from verl_agent.envs.http.protocols import read_field, read_number, read_text
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, did_you_mean
 from verl_agent.types import Message, StepResult
 
-TIMED_OUT = "TimeoutError"
-"""Observation with which the web server says that it did not get through."""
-AGREED = "OK. I'll follow your instructions and try my best to solve the task."
-
-
-LINE = LineFormat()
+TIMEOUT_OBSERVATION = "TimeoutError"
+"""Observation of the web server after a timeout."""
+AGREEMENT = "OK. I'll follow your instructions and try my best to solve the task."
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One environment's form of the protocol.
+    """Protocol details of one environment.
 
     Attributes:
-        session: name of the session in requests.
-        created: where `/create` answers it; "" if the answer is the session itself.
-        create: body of `/create`.
-        item: name of the item in `/reset`.
-        reset: what else `/reset` wants.
-        prompt: fields of the answer to `/reset` that make up the first observation; none if it has to be asked for.
-        score: field of `/step` whose last value is the score of the episode.
-        scale: what the score is divided by to lie between 0 and 1.
-        done: field of `/step` that tells the end.
-        any_score_ends: a score above 0 means that the task is solved, even where the server plays on.
-        form: how replies mark an action.
-        whole_reply: send the action with its marks, not alone.
-        agreed: what the assistant answers to the instructions.
+        session_field: field of requests with the id of the session.
+        created_field: field with the session id in the answer to `/create`; empty if the whole answer is the id.
+        create_body: body of `/create`.
+        item_field: field of `/reset` with the number of the item.
+        reset_fields: further fields of `/reset`.
+        prompt_fields: fields of the answer to `/reset` that form the first observation. If there are none, the client
+            calls `/observation`.
+        score_field: field of the answer to `/step` with the score of the episode so far.
+        max_score: score of a solved task; scores are divided by it.
+        done_field: field of the answer to `/step` that is true at the end of the episode.
+        any_score_ends: end the episode at the first score above 0, even if the server continues.
+        action_format: action format of replies.
+        send_marked_action: true if the server expects the action with its marks.
+        agreement: assistant message after the instructions.
     """
 
-    session: str = "id"
-    created: str = "id"
-    create: Mapping[str, Any] | None = None
-    item: str = "data_idx"
-    reset: Mapping[str, Any] = field(default_factory=dict)
-    prompt: tuple[str, ...] = ("observation",)
-    score: str = "reward"
-    scale: float = 1.0
-    done: str = "done"
+    session_field: str = "id"
+    created_field: str = "id"
+    create_body: Mapping[str, Any] | None = None
+    item_field: str = "data_idx"
+    reset_fields: Mapping[str, Any] = field(default_factory=dict)
+    prompt_fields: tuple[str, ...] = ("observation",)
+    score_field: str = "reward"
+    max_score: float = 1.0
+    done_field: str = "done"
     any_score_ends: bool = False
-    action_format: ActionFormat = LINE
-    whole_reply: bool = False
-    agreed: str = AGREED
+    action_format: ActionFormat = field(default_factory=LineFormat)
+    send_marked_action: bool = False
+    agreement: str = AGREEMENT
 
 
 DIALECTS: Mapping[str, Dialect] = {
-    "textcraft": Dialect(create={"commands": None, "goal": None}),
+    "textcraft": Dialect(create_body={"commands": None, "goal": None}),
     # Its server ends an episode only above a reward of 0.5, and adds the reward again with every further action.
-    "babyai": Dialect(score="score", any_score_ends=True),
-    "sciworld": Dialect(prompt=("task_description", "observation"), score="score", scale=100.0),
+    "babyai": Dialect(score_field="score", any_score_ends=True),
+    "sciworld": Dialect(prompt_fields=("task_description", "observation"), score_field="score", max_score=100.0),
     "searchqa": Dialect(
-        "env_idx",
-        "",
-        {"id": 0},
-        "id",
-        prompt=(),
+        session_field="env_idx",
+        created_field="",
+        create_body={"id": 0},
+        item_field="id",
+        prompt_fields=(),
         action_format=TagFormat(tags=(("search", "query"), ("answer", "answer"))),
-        whole_reply=True,
-        agreed="Ok.",
+        send_marked_action=True,
+        agreement="Ok.",
     ),
     "webarena": Dialect(
-        "env_idx",
-        "env_idx",
-        None,
-        "idx",
-        {"seed": 0},
-        prompt=(),
-        done="terminated",
+        session_field="env_idx",
+        created_field="env_idx",
+        item_field="idx",
+        reset_fields={"seed": 0},
+        prompt_fields=(),
+        done_field="terminated",
         action_format=FenceFormat(placeholder="action"),
-        whole_reply=True,
-        agreed="Ok.",
+        send_marked_action=True,
+        agreement="Ok.",
     ),
 }
-"""By the task name that AgentGym uses."""
+"""Dialects by the task name that AgentGym uses."""
 
 
-class AgentGymLanguage:
-    """The language of one of AgentGym's servers. Items are `<env>_<number>`.
+class AgentGymProtocol:
+    """Protocol of one of AgentGym's servers. Items are `<env>_<number>`.
 
     Args:
-        env: which environment, as AgentGym names it.
-        instructions: what the model is told first, or None for the text that belongs to `env`.
+        env: AgentGym's name of the environment.
+        instructions: first message of an episode, or None for the default one of `env`.
 
     Raises:
-        ConfigError: there is no such environment.
+        ConfigError: the environment is unknown.
     """
 
     def __init__(self, env: str, instructions: str | None = None) -> None:
         if env not in DIALECTS:
             known = did_you_mean(env, DIALECTS)
-            raise ConfigError(f"env.options.env={env!r} is none of AgentGym's that is known here. {known}")
+            raise ConfigError(f"env.options.env={env!r} is not an environment of protocol=agentgym. {known}")
         self.dialect = DIALECTS[env]
-        self.session, self.create = self.dialect.session, self.dialect.create
-        self.asks_observation = not self.dialect.prompt
+        self.session_field, self.create_body = self.dialect.session_field, self.dialect.create_body
+        self.needs_observation = not self.dialect.prompt_fields
         folder = Path(__file__).with_name("instructions")
         default = folder.joinpath(f"{env}.txt").read_text(encoding="utf-8").strip()
         self._instructions = default if instructions is None else instructions
 
     def read_session(self, answer: Any) -> Any:
         """See `ServerProtocol`."""
-        return pick(answer, self.dialect.created) if self.dialect.created else answer
+        return read_field(answer, self.dialect.created_field) if self.dialect.created_field else answer
 
-    def begin(self, item: str) -> dict[str, Any]:
+    def reset_body(self, item: str) -> dict[str, Any]:
         """See `ServerProtocol`."""
-        return {self.dialect.item: int(item.rpartition("_")[2]), **self.dialect.reset}
+        return {self.dialect.item_field: int(item.rpartition("_")[2]), **self.dialect.reset_fields}
 
     def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
-        """Instructions, consent and first observation, as AgentGym puts them to a model."""
-        if isinstance(answer, Mapping) and answer.get("observation") == TIMED_OUT:
+        """Return instructions, agreement and first observation, in the order of AgentGym's prompts."""
+        if isinstance(answer, Mapping) and answer.get("observation") == TIMEOUT_OBSERVATION:
             raise EnvTimeoutError("the server could not begin the task in time.")
-        if not self.asks_observation:
-            observation = "\n".join(text(answer, name) for name in self.dialect.prompt)
+        if not self.needs_observation:
+            observation = "\n".join(read_text(answer, name) for name in self.dialect.prompt_fields)
         elif not isinstance(observation, str):
-            raise EnvError(f"the server answered the observation {observation!r}, which is no text.")
+            raise EnvError(f"the server answered the observation {observation!r}, which is not a text.")
         return [
             {"role": "user", "content": self._instructions},
-            {"role": "assistant", "content": self.dialect.agreed},
+            {"role": "assistant", "content": self.dialect.agreement},
             {"role": "user", "content": observation},
         ]
 
-    def act(self, action: str) -> dict[str, Any]:
-        """See `ServerProtocol`; some servers want the action marked as in a reply."""
-        marked = not self.dialect.whole_reply or self.dialect.action_format.parse(action) is not None
-        return {"action": action if marked else self.dialect.action_format.format(action)}
+    def step_body(self, action: str) -> dict[str, Any]:
+        """See `ServerProtocol`. Search and web servers receive the action with its marks."""
+        ready = not self.dialect.send_marked_action or self.dialect.action_format.parse(action) is not None
+        return {"action": action if ready else self.dialect.action_format.format(action)}
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
-        """See `ServerProtocol`. AgentGym's score is that of the last answer, so a step earns what it adds to it."""
-        now = number(answer, self.dialect.score) / self.dialect.scale
-        ended = bool(pick(answer, self.dialect.done)) or (self.dialect.any_score_ends and now > 0)
-        return StepResult(text(answer, "observation"), now - score, ended), now
+        """See `ServerProtocol`. The return of an episode is AgentGym's last score, so a reward is a change of score."""
+        new_score = read_number(answer, self.dialect.score_field) / self.dialect.max_score
+        terminated = bool(read_field(answer, self.dialect.done_field))
+        terminated = terminated or (self.dialect.any_score_ends and new_score > 0)
+        return StepResult(read_text(answer, "observation"), new_score - score, terminated), new_score

@@ -1,4 +1,4 @@
-"""Who may call a server: anybody on its own machine, and from elsewhere whoever knows the token."""
+"""Access control of a server: a bearer token, required as soon as other machines can reach it."""
 
 import hmac
 import ipaddress
@@ -12,11 +12,11 @@ from verl_agent.envs.http.settings import TOKEN_VARIABLE
 from verl_agent.errors import ConfigError
 
 OPEN_PATHS = ("/", "/health")
-"""What is answered without a token."""
+"""Paths that need no token."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens on `host`."""
+    """Return True if only this machine can reach a server that listens on `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -24,22 +24,23 @@ def is_loopback(host: str) -> bool:
 
 
 def check_token(host: str, token: str | None) -> None:
-    """A server that others can reach has a token, and it fits into a header.
+    """Check that a server has the token that its address requires.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: other machines can reach the server and the token is missing, or the token does not fit into a
+            header.
     """
     if token is None and not is_loopback(host):
         raise ConfigError(
             f"--host {host} can be reached from other machines, so a token is needed: set {TOKEN_VARIABLE}, "
-            "or pass --token. Without one the server listens on 127.0.0.1 only."
+            "or pass --token. Without a token the server listens on 127.0.0.1 only."
         )
     if token is not None and not re.fullmatch(r"[!-~]+", token):
         raise ConfigError("the token must be one or more visible ASCII characters without spaces.")
 
 
 class RequireToken:
-    """Lets requests pass that carry `Authorization: Bearer <token>`; the comparison takes the same time for all."""
+    """Middleware that requires `Authorization: Bearer <token>`. The comparison takes constant time."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         """Guard `app`."""
@@ -50,9 +51,9 @@ class RequireToken:
         """Pass the request on, or answer 401."""
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             return await self.app(scope, receive, send)
-        given = Headers(scope=scope).get("authorization", "")
-        if hmac.compare_digest(given.encode("latin-1"), self.expected):
+        header = Headers(scope=scope).get("authorization", "")
+        if hmac.compare_digest(header.encode("latin-1"), self.expected):
             return await self.app(scope, receive, send)
-        reason = "the token is wrong" if given else "a token is needed: send the header Authorization: Bearer <token>"
-        refusal = JSONResponse({"error": f"{reason}."}, 401, {"WWW-Authenticate": "Bearer"})
-        await refusal(scope, receive, send)
+        reason = "the token is wrong" if header else "a token is needed: send the header Authorization: Bearer <token>"
+        response = JSONResponse({"error": f"{reason}."}, 401, {"WWW-Authenticate": "Bearer"})
+        await response(scope, receive, send)

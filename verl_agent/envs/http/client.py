@@ -9,12 +9,13 @@ from urllib.parse import quote
 
 from verl_agent.envs.action_format import ActionFormat, action_format_from_json
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
-from verl_agent.envs.http.agentgym import DIALECTS, AgentGymLanguage
-from verl_agent.envs.http.protocols import OwnLanguage, ServerProtocol, number, pick
-from verl_agent.envs.http.server_pool import ask_all, server_pool
+from verl_agent.envs.http.agentgym import DIALECTS, AgentGymProtocol
+from verl_agent.envs.http.protocols import OwnProtocol, ServerProtocol, read_field, read_number
+from verl_agent.envs.http.server_pool import get_from_all, server_pool
 from verl_agent.envs.http.settings import OWN, HttpSettings
 from verl_agent.envs.http.transport import UnreachableError, transport
 from verl_agent.errors import ConfigError, EnvError
+from verl_agent.sections import section
 from verl_agent.types import Message, StepResult, TaskItem
 
 T = TypeVar("T")
@@ -23,9 +24,9 @@ INFO_TIMEOUT_S = 30.0
 
 
 class HttpEnv(EnvAdapter):
-    """Environment whose sessions and tasks are on one or several servers. See README.md."""
+    """Environment whose tasks and sessions are on one or several servers. See README.md."""
 
-    hosting = Hosting(threads=1, sessions=512, busy=512)  # sessions only wait, and share their connections
+    hosting = Hosting(threads=1, sessions=512, busy=512)  # sessions only wait and share connections
 
     def __init__(
         self,
@@ -36,18 +37,19 @@ class HttpEnv(EnvAdapter):
         instructions: str | None = None,
         timeout_s: float = 300.0,
     ) -> None:
-        """Store the options; no server is asked.
+        """Check the options without a request to the servers.
 
         Args:
             env: environment of the servers, such as `textcraft`.
             urls: base URLs of servers that offer the same tasks, such as `http://node7:8000`.
             protocol: `verl-agent` for servers of `verl-agent serve`, `agentgym` for AgentGym's own.
-            items: for `agentgym`: the numbers of the items of each split, such as `{train: 0-373, test: 374-473}`.
-            instructions: for `agentgym`: system message of the episode; null for the default one of `env`.
-            timeout_s: most seconds of one call; `env.timeout_s` limits it too.
+            items: for `agentgym`: item numbers of each split, such as `{train: 0-373, test: 374-473}`.
+            instructions: for `agentgym`: first message of the episode; null for the default one of `env`.
+            timeout_s: timeout of one call in seconds; `env.timeout_s` applies too.
         """
-        self.settings = HttpSettings.of(env, urls, protocol, items, instructions, timeout_s)
-        self.protocol = protocol_of(self.settings)
+        options = {"env": env, "urls": urls, "protocol": protocol, "items": items, "instructions": instructions}
+        self.settings = section("env.options", HttpSettings, {**options, "timeout_s": timeout_s})
+        self.protocol = server_protocol(self.settings)
         self._url = ""
         self._session: Any = None
         self._score = 0.0
@@ -58,43 +60,49 @@ class HttpEnv(EnvAdapter):
         return [Requirement.package("aiohttp", "pip install 'verl-agent[http]'", "HTTP client")]
 
     @cached_property
-    def splits(self) -> Sequence[str]:  # type: ignore[override]  # asks the servers on first use
+    def splits(self) -> Sequence[str]:  # type: ignore[override]  # first use calls the servers
         """Splits that the servers offer."""
         if self.settings.protocol != OWN:
-            return tuple(split for split, _ in self.settings.items)
-        return tuple(pick(ask_servers(self.settings), "splits"))
+            return tuple(self.settings.item_numbers)
+        return tuple(read_field(fetch_info(self.settings.env, self.settings.servers), "splits"))
 
     @cached_property
-    def success_reward(self) -> float:  # type: ignore[override]  # asks the servers on first use
+    def success_reward(self) -> float:  # type: ignore[override]  # first use calls the servers
         """Success threshold of the servers' environment."""
-        return number(ask_servers(self.settings), "success_reward") if self.settings.protocol == OWN else 1.0
+        return (
+            read_number(fetch_info(self.settings.env, self.settings.servers), "success_reward")
+            if self.settings.protocol == OWN
+            else 1.0
+        )
 
     @cached_property
-    def action_format(self) -> ActionFormat:  # type: ignore[override]  # asks the servers on first use
+    def action_format(self) -> ActionFormat:  # type: ignore[override]  # first use calls the servers
         """Action format of the servers' environment."""
         if self.settings.protocol != OWN:
             return DIALECTS[self.settings.env].action_format
         try:
-            return action_format_from_json(pick(ask_servers(self.settings), "form"))
+            return action_format_from_json(read_field(fetch_info(self.settings.env, self.settings.servers), "form"))
         except EnvError as error:
-            raise ConfigError(f"env.options.urls: {error} Serve the same version as this one.") from error
+            raise ConfigError(f"env.options.urls: {error} Serve with the same version of verl-agent.") from error
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """Return the items of `split`: by name from `verl-agent serve`, by number from AgentGym's servers."""
-        if self.settings.protocol == OWN:
-            ask_servers(self.settings)  # refuses servers that offer different tasks
-        return list_tasks(self.settings, split)
+        """Return the items of `split`: names from `verl-agent serve`, configured numbers for AgentGym's servers."""
+        settings = self.settings
+        if settings.protocol != OWN:
+            return [TaskItem(settings.env, f"{settings.env}_{number}") for number in settings.item_numbers[split]]
+        fetch_info(settings.env, settings.servers)  # rejects servers that offer different tasks
+        return fetch_tasks(settings.env, settings.servers, split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """Begin `item`; the first reset opens a session on a server."""
         return await _in_transport_loop(self._reset(item.id))
 
     async def step(self, action: str) -> StepResult:
-        """Send the action, exactly once: the server may have carried it out even if its answer was lost."""
+        """Send the action once, without a retry: the server may have carried it out even if its answer was lost."""
         if self._session is None:
             raise EnvError("step came before the first reset.")
-        valid = action.encode(errors="replace").decode()  # JSON of a lone surrogate is refused by servers
-        answer = await _in_transport_loop(self._post("/step", self.protocol.act(valid)))
+        valid = action.encode(errors="replace").decode()  # servers reject JSON with a lone surrogate
+        answer = await _in_transport_loop(self._post("/step", self.protocol.step_body(valid)))
         result, self._score = self.protocol.read_step(answer, self._score)
         return result
 
@@ -107,22 +115,22 @@ class HttpEnv(EnvAdapter):
     async def _reset(self, item: str) -> list[Message]:
         protocol = self.protocol
         if self._session is None:
-            servers = server_pool(self.settings.urls)
-            self._url, answer = await servers.create("/create", protocol.create, self.settings.timeout_s)
+            servers = server_pool(self.settings.servers)
+            self._url, answer = await servers.create("/create", protocol.create_body, self.settings.timeout_s)
             try:
                 self._session = protocol.read_session(answer)
             except EnvError:
-                servers.leave(self._url)
+                servers.release(self._url)
                 raise
         self._score = 0.0
-        answer, observation = await self._post("/reset", protocol.begin(item)), None
-        if protocol.asks_observation:
-            url = f"{self._url}/observation?{protocol.session}={quote(str(self._session))}"
+        answer, observation = await self._post("/reset", protocol.reset_body(item)), None
+        if protocol.needs_observation:
+            url = f"{self._url}/observation?{protocol.session_field}={quote(str(self._session))}"
             observation = await transport().request("GET", url, timeout_s=self.settings.timeout_s)
         return protocol.read_prompt(answer, observation)
 
     async def _post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
-        body[self.protocol.session] = self._session
+        body[self.protocol.session_field] = self._session
         return await transport().request("POST", self._url + path, body, timeout_s or self.settings.timeout_s)
 
     async def _close(self) -> None:
@@ -133,56 +141,54 @@ class HttpEnv(EnvAdapter):
                 except UnreachableError:
                     await self._post("/close", {}, CLOSE_TIMEOUT_S)
         finally:
-            server_pool(self.settings.urls).leave(self._url)
+            server_pool(self.settings.servers).release(self._url)
             self._session = None
 
 
 @cache
-def list_tasks(settings: HttpSettings, split: str) -> tuple[TaskItem, ...]:
-    """Return the tasks of one split."""
-    if settings.protocol != OWN:
-        return tuple(TaskItem(settings.env, f"{settings.env}_{index}") for index in dict(settings.items)[split])
-    listed = _ask(settings, f"/tasks?split={quote(split)}")
-    first = next(iter(listed.values()))
-    return tuple(TaskItem(settings.env, task["id"], {}, task["category"]) for task in first)
+def fetch_tasks(env: str, servers: tuple[str, ...], split: str) -> tuple[TaskItem, ...]:
+    """Return the tasks of one split, from the first server that answers."""
+    answers = _get(env, servers, f"/tasks?split={quote(split)}")
+    tasks = next(iter(answers.values()))
+    return tuple(TaskItem(env, task["id"], {}, task["category"]) for task in tasks)
 
 
 @cache
-def ask_servers(settings: HttpSettings) -> Mapping[str, Any]:
-    """Return the description of the environment that the servers offer; unreachable servers are ignored.
+def fetch_info(env: str, servers: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return the servers' description of their environment; unreachable servers are ignored.
 
     Raises:
-        ConfigError: no server answers, or the servers offer different tasks.
+        ConfigError: no server answers, a server has another environment, or the servers offer different tasks.
     """
-    answers = _ask(settings, "/info")
+    answers = _get(env, servers, "/info")
     first = next(iter(answers))
     for url, info in answers.items():
-        if pick(info, "env") != settings.env:
-            raise ConfigError(f"env.options.env={settings.env!r}, but {url} serves {info['env']!r}.")
-        if pick(info, "digest") != answers[first]["digest"]:
+        if read_field(info, "env") != env:
+            raise ConfigError(f"env.options.env={env!r}, but {url} serves {info['env']!r}. Change env or urls.")
+        if read_field(info, "digest") != answers[first]["digest"]:
             raise ConfigError(f"{first} and {url} offer different tasks. Serve the same version with the same options.")
     info = answers[first]
-    assert isinstance(info, Mapping)  # pick() has read it
+    assert isinstance(info, Mapping)  # read_field() has checked it
     return info
 
 
-def protocol_of(settings: HttpSettings) -> ServerProtocol:
+def server_protocol(settings: HttpSettings) -> ServerProtocol:
     """Return the protocol of the servers."""
     if settings.protocol == OWN:
-        return OwnLanguage()
-    return AgentGymLanguage(settings.env, settings.instructions)
+        return OwnProtocol()
+    return AgentGymProtocol(settings.env, settings.instructions)
 
 
-def _ask(settings: HttpSettings, path: str) -> dict[str, Any]:
+def _get(env: str, servers: tuple[str, ...], path: str) -> dict[str, Any]:
     try:
-        return transport().submit(ask_all(settings.urls, path, INFO_TIMEOUT_S)).result()
+        return transport().submit(get_from_all(servers, path, INFO_TIMEOUT_S)).result()
     except EnvError as error:
         raise ConfigError(
-            f"env.options.urls: {error}. Start a server with: verl-agent serve {settings.env} "
+            f"env.options.urls: {error}. Start a server with: verl-agent serve {env} "
             "(for AgentGym's own servers set env.options.protocol=agentgym)."
         ) from error
 
 
 async def _in_transport_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` in the event loop of all requests; cancelling the caller cancels it."""
+    """Run a coroutine in the loop of all requests; cancelling the caller cancels it."""
     return await asyncio.wrap_future(transport().submit(work))

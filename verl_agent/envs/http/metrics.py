@@ -1,4 +1,4 @@
-"""What a server counts, in the text format of Prometheus."""
+"""Metrics of a server in the text format of Prometheus."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -8,29 +8,30 @@ from prometheus_client.registry import Collector
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+"""Upper bounds of the histogram's buckets."""
 
 
 class Gauges(Collector):
-    """Reads the state of the server when it is asked for.
+    """Gauges of the server's state at the time of each scrape.
 
     Args:
-        read: gives the values by name.
+        read: returns the values by name.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
         self._read = read
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """One gauge for each value."""
+        """Yield one gauge for each value."""
         for name, value in self._read().items():
             yield GaugeMetricFamily(f"verl_agent_{name}", f"{name} of the server, as in /stats", value=value)
 
 
 class Metrics:
-    """Counters of one server, in a registry of their own.
+    """Counters, durations and gauges of one server, in a registry of their own.
 
     Args:
-        read: gives the values that are read when they are asked for.
+        read: returns the values of the gauges by name.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
@@ -49,5 +50,5 @@ class Metrics:
         self._seconds.labels(call).observe(seconds)
 
     def render(self) -> bytes:
-        """Everything, as text."""
+        """Return all metrics as text."""
         return generate_latest(self._registry)

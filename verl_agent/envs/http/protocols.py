@@ -1,4 +1,4 @@
-"""How a server is spoken to: what the calls carry, and what their answers mean. No connection is made here."""
+"""Protocols between client and server: bodies of requests and meaning of answers, without any connection."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,92 +8,105 @@ from verl_agent.types import Message, StepResult
 
 
 class ServerProtocol(Protocol):
-    """One form of AgentGym's protocol, seen from a client.
+    """Client side of one variant of AgentGym's protocol.
 
     Attributes:
-        session: name of the session in requests.
-        create: body of `/create`.
-        asks_observation: whether the first observation has to be asked for.
+        session_field: field of requests with the id of the session.
+        create_body: body of `/create`.
+        needs_observation: true if the first observation takes a call of `/observation`.
     """
 
-    session: str
-    create: Mapping[str, Any] | None
-    asks_observation: bool
+    session_field: str
+    create_body: Mapping[str, Any] | None
+    needs_observation: bool
 
     def read_session(self, answer: Any) -> Any:
-        """The session in the answer to `/create`."""
+        """Return the session id in the answer to `/create`."""
         ...
 
-    def begin(self, item: str) -> dict[str, Any]:
-        """Body of `/reset`, but for the session."""
+    def reset_body(self, item: str) -> dict[str, Any]:
+        """Return the body of `/reset` without the session."""
         ...
 
     def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
-        """The prompt in the answers to `/reset` and, if that has to be asked, to `/observation`."""
+        """Return the prompt.
+
+        Args:
+            answer: answer to `/reset`.
+            observation: answer to `/observation`; None unless `needs_observation`.
+        """
         ...
 
-    def act(self, action: str) -> dict[str, Any]:
-        """Body of `/step`, but for the session."""
+    def step_body(self, action: str) -> dict[str, Any]:
+        """Return the body of `/step` without the session."""
         ...
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
-        """What a step gave, and the score after it; `score` is that before it."""
+        """Return the result of a step and the score after it.
+
+        Args:
+            answer: answer to `/step`.
+            score: score before the step.
+        """
         ...
 
 
-class OwnLanguage:
-    """What `verl-agent serve` understands: tasks by name, whole prompts."""
+class OwnProtocol:
+    """Protocol of `verl-agent serve`: tasks have names, answers hold whole prompts."""
 
-    session = "id"
-    create: Mapping[str, Any] | None = None
-    asks_observation = False
+    session_field = "id"
+    create_body: Mapping[str, Any] | None = None
+    needs_observation = False
 
     def read_session(self, answer: Any) -> Any:
         """See `ServerProtocol`."""
-        return pick(answer, "id")
+        return read_field(answer, "id")
 
-    def begin(self, item: str) -> dict[str, Any]:
+    def reset_body(self, item: str) -> dict[str, Any]:
         """See `ServerProtocol`."""
         return {"item": item}
 
     def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
         """See `ServerProtocol`."""
-        return [{"role": message["role"], "content": message["content"]} for message in pick(answer, "messages")]
+        return [{"role": message["role"], "content": message["content"]} for message in read_field(answer, "messages")]
 
-    def act(self, action: str) -> dict[str, Any]:
+    def step_body(self, action: str) -> dict[str, Any]:
         """See `ServerProtocol`."""
         return {"bare_action": action}
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
         """See `ServerProtocol`."""
-        reward = number(answer, "reward")
-        info = {str(name): float(value) for name, value in pick(answer, "info").items()}
-        return StepResult(text(answer, "observation"), reward, bool(pick(answer, "done")), info), score + reward
+        reward = read_number(answer, "reward")
+        info = {str(name): float(value) for name, value in read_field(answer, "info").items()}
+        result = StepResult(read_text(answer, "observation"), reward, bool(read_field(answer, "done")), info)
+        return result, score + reward
 
 
-def pick(answer: Any, key: str) -> Any:
-    """One field of an answer.
+def read_field(answer: Any, key: str) -> Any:
+    """Return one field of an answer.
 
     Raises:
-        EnvError: the answer has no such field.
+        EnvError: the field is missing, or the answer is not an object.
     """
-    if not isinstance(answer, Mapping) or key not in answer:
-        found = ", ".join(map(str, answer)) if isinstance(answer, Mapping) else type(answer).__name__
-        raise EnvError(f"the server's answer has no {key!r}, only: {found or 'nothing'}. Does it speak this protocol?")
+    if not isinstance(answer, Mapping):
+        raise EnvError(f"the server's answer must be an object with {key!r}, got {type(answer).__name__}.")
+    if key not in answer:
+        fields = ", ".join(map(str, answer)) or "no field"
+        raise EnvError(f"the server's answer has no {key!r}. It has: {fields}. Check env.options.protocol.")
     return answer[key]
 
 
-def number(answer: Any, key: str) -> float:
-    """One field of an answer that is a number."""
-    value = pick(answer, key)
+def read_number(answer: Any, key: str) -> float:
+    """Return one field of an answer that must be a number."""
+    value = read_field(answer, key)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise EnvError(f"the server answered {key}={value!r}, which is no number.")
+        raise EnvError(f"the server answered {key}={value!r}, which is not a number.")
     return float(value)
 
 
-def text(answer: Any, key: str) -> str:
-    """One field of an answer that is a text."""
-    value = pick(answer, key)
+def read_text(answer: Any, key: str) -> str:
+    """Return one field of an answer that must be a text."""
+    value = read_field(answer, key)
     if not isinstance(value, str):
-        raise EnvError(f"the server answered {key}={value!r}, which is no text.")
+        raise EnvError(f"the server answered {key}={value!r}, which is not a text.")
     return value

@@ -1,4 +1,4 @@
-"""Listen at a port, and stop in an orderly way: SIGTERM lets running episodes end, Ctrl-C does not."""
+"""Server process: binds a port and stops gracefully. SIGTERM waits for running episodes, Ctrl-C does not."""
 
 import signal
 import socket
@@ -12,22 +12,22 @@ from verl_agent.errors import ConfigError
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
-"""Seconds that an idle connection is kept: a model may think for long between two actions."""
-ANSWER_S = 5
-"""Seconds that calls still have to be answered when the server stops."""
+"""Seconds that an idle connection is kept; a model may take long between two actions."""
+SHUTDOWN_S = 5
+"""Seconds that running calls have to end when the server stops."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free.
+    """Return a listening socket; port 0 takes any free one.
 
     Raises:
-        ConfigError: the port is taken or not allowed, or the host is not one of this machine.
+        ConfigError: the port is taken or not allowed, or the host is not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"--host {host} --port {port} is no address of this machine: {error}.") from error
+        raise ConfigError(f"--host {host} --port {port} is not an address of this machine: {error}.") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -36,25 +36,25 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise ConfigError(
             f"port {port} of {host} cannot be used: {error.strerror or error}. "
-            "Choose another with --port, or 0 for any that is free."
+            "Choose another with --port, or 0 for any free one."
         ) from error
     return listener
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where clients find what listens; a server on all addresses is named by this machine's name."""
+    """Return the base URL of a listening socket; for all addresses it contains the name of this machine."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class Listener(uvicorn.Server):
-    """Serves an environment until it is told to stop.
+class DrainingServer(uvicorn.Server):
+    """uvicorn server of an environment that lets running episodes end before it stops.
 
     Args:
-        server: what is served.
-        listener: a socket from `bind`.
+        server: server of the environment.
+        listener: socket from `bind`.
     """
 
     def __init__(self, server: EnvServer, listener: socket.socket) -> None:
@@ -65,31 +65,33 @@ class Listener(uvicorn.Server):
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=ANSWER_S,
+            timeout_graceful_shutdown=SHUTDOWN_S,
             ws="none",
         )
         super().__init__(config)
         self._server, self._listener = server, listener
-        self._drained_at: float | None = None
+        self._drain_until: float | None = None
 
-    def run_here(self) -> None:
-        """Serve until SIGTERM or Ctrl-C; sessions and hosts have ended when this returns."""
+    def run_until_stopped(self) -> None:
+        """Serve until SIGTERM or Ctrl-C; all sessions and hosts have ended when this returns."""
         self.run([self._listener])
 
     def drain(self) -> None:
-        """Refuse new sessions, and stop when the running episodes have ended or their time is over."""
-        self._server.book.draining = True
-        self._drained_at = time.monotonic() + self._server.limits.drain_s
+        """Reject new sessions, and stop when all running episodes have ended or the drain time is over."""
+        self._server.sessions.draining = True
+        self._drain_until = time.monotonic() + self._server.limits.drain_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM drains; a second one, or Ctrl-C, stops at once."""
-        if sig == signal.SIGTERM and self._drained_at is None:
+        """Drain on the first SIGTERM; stop at once on a second one or on Ctrl-C."""
+        if sig == signal.SIGTERM and self._drain_until is None:
             self.drain()
         else:
             self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Called by uvicorn ten times a second; returns whether to stop."""
-        if self._drained_at is not None and (self._server.book.running == 0 or time.monotonic() > self._drained_at):
+        """Return True to stop; uvicorn calls this ten times a second."""
+        if self._drain_until is not None and (
+            self._server.sessions.running == 0 or time.monotonic() > self._drain_until
+        ):
             self.should_exit = True
         return await super().on_tick(counter)

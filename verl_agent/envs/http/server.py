@@ -1,4 +1,4 @@
-"""Serve one environment over HTTP by AgentGym's protocol, so that its clients and ours can play it.
+"""HTTP server of one environment. It implements AgentGym's protocol, so AgentGym's clients can use it too.
 
 | call | body | answer |
 |---|---|---|
@@ -7,10 +7,10 @@
 | `POST /step` | `id`, `action` or `bare_action` | `observation`, `reward`, `score`, `done`, `info`, ... |
 | `GET /observation?id=` | | the last observation |
 | `POST /close` | `id` | `closed` |
-| `GET /info`, `/tasks?split=` | | what can be played |
-| `GET /health`, `/stats`, `/metrics` | | how the server is |
+| `GET /info`, `/tasks?split=` | | the environment and its tasks |
+| `GET /health`, `/stats`, `/metrics` | | state and counters of the server |
 
-Every error is an HTTP error with a reason: `{"error": "..."}`.
+Every error has an HTTP error status and a reason: `{"error": "..."}`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,10 +30,10 @@ from starlette.routing import Route
 
 from verl_agent.envs.http import wire
 from verl_agent.envs.http.auth import RequireToken
-from verl_agent.envs.http.items import TaskIndex
-from verl_agent.envs.http.limits import Limits
 from verl_agent.envs.http.metrics import MEDIA_TYPE, Metrics
 from verl_agent.envs.http.session_table import RETRY_AFTER_S, SessionTable
+from verl_agent.envs.http.settings import ServerLimits
+from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.http.wire import RequestError
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.session import SessionPool
@@ -48,26 +48,27 @@ STATUS: tuple[tuple[type[AgentError], int], ...] = (
     (EnvError, 502),
     (AgentError, 500),
 )
-"""HTTP status of each error that a pool raises, the first that fits."""
+"""HTTP status of each error class of a pool; the first matching row applies."""
 MAX_REASON = 500
-"""Characters of a reason that comes from an environment."""
+"""Most characters of a reason that comes from an environment."""
 
+T = TypeVar("T")
 Call = Callable[[Request], Awaitable[Any]]
 
 
 class EnvServer:
-    """One environment behind HTTP.
+    """HTTP server of one environment.
 
     Args:
-        tasks: what can be played.
-        pool: where its sessions live; `shutdown()` is called when the app ends.
-        limits: bounds of requests and sessions.
-        token: what clients must send, or None.
+        tasks: tasks of the environment.
+        pool: pool that runs the sessions; the server shuts it down when the app ends.
+        limits: limits of the server.
+        token: token that clients must send, or None.
     """
 
-    def __init__(self, tasks: TaskIndex, pool: SessionPool, limits: Limits, token: str | None = None) -> None:
+    def __init__(self, tasks: TaskIndex, pool: SessionPool, limits: ServerLimits, token: str | None = None) -> None:
         self.tasks, self.limits = tasks, limits
-        self.book = SessionTable(limits)
+        self.sessions = SessionTable(limits)
         self._pool = pool
         self._started = time.monotonic()
         self._metrics = Metrics(self._numbers)
@@ -91,118 +92,118 @@ class EnvServer:
         )
 
     async def hello(self, request: Request) -> Any:
-        """Say what is served, in AgentGym's words."""
+        """Return AgentGym's greeting with the name of the environment."""
         return f"This is environment {self.tasks.env}."
 
     async def create(self, request: Request) -> Any:
         """Open a session."""
         body = await self._body(request)
         wire.check_create(body)
-        with self.book.opening():
+        with self.sessions.reserve_slot():
             session = await self._pool.open()
-            if await request.is_disconnected():  # it gave up while there was no room
+            if await request.is_disconnected():  # the client gave up while it waited for a slot
                 await self._pool.close(session)
-                raise RequestError(503, "the client is gone.")
-            self.book.add(session)
-        return wire.created(session, body)
+                raise RequestError(503, "the client disconnected.")
+            self.sessions.add(session)
+        return wire.create_answer(session, body)
 
     async def reset(self, request: Request) -> Any:
-        """Begin a task in a session, whatever was played in it before."""
+        """Begin a task in a session; an unfinished episode of the session is dropped."""
         body = await self._body(request)
-        number = wire.read_session(body)
-        with self.book.call(number) as session:
+        session = wire.read_session(body)
+        with self.sessions.call(session) as state:
             item = self.tasks.find(wire.read_item(body))
-            if self.book.draining and session.observation is not None:
-                raise RequestError(503, "this server is about to stop, no other episode begins. Ask another one.")
-            session.observation, session.score, session.done = None, 0.0, False
-            messages = await self._answer(number, self._pool.reset(number, item))
-            session.observation = messages[-1]["content"]
-        return wire.begun(number, messages)
+            if self.sessions.draining and state.observation is not None:
+                raise RequestError(503, "this server is stopping and begins no further episode. Use another one.")
+            state.observation, state.score, state.done = None, 0.0, False
+            messages = await self._call_pool(session, self._pool.reset(session, item))
+            state.observation = messages[-1]["content"]
+        return wire.reset_answer(session, messages)
 
     async def step(self, request: Request) -> Any:
-        """Take one action."""
+        """Carry out one action."""
         body = await self._body(request)
-        number = wire.read_session(body)
+        session = wire.read_session(body)
         action = wire.read_action(body, self.tasks.action_format, self.limits.action_chars)
-        with self.book.call(number) as session:
-            if session.observation is None:
-                raise RequestError(409, f"session {number} plays no task yet. Begin one with /reset.")
-            result = await self._answer(number, self._pool.step(number, action))
-            session.observation, session.done = result.observation, result.terminated
-            session.score += result.reward
-        return wire.stepped(result, session.score)
+        with self.sessions.call(session) as state:
+            if state.observation is None:
+                raise _no_task(session)
+            result = await self._call_pool(session, self._pool.step(session, action))
+            state.observation, state.done = result.observation, result.terminated
+            state.score += result.reward
+        return wire.step_answer(result, state.score)
 
     async def close(self, request: Request) -> Any:
-        """Give a session back, even while another call of it runs."""
-        number = wire.read_session(await self._body(request))
-        self.book.session(number)
-        self.book.drop(number)
-        await self._pool.close(number)
+        """Close a session, even while another call of it is running."""
+        session = wire.read_session(await self._body(request))
+        self.sessions.get(session)
+        self.sessions.remove(session)
+        await self._pool.close(session)
         return {"closed": True}
 
     async def observation(self, request: Request) -> Any:
-        """Repeat the last observation."""
-        number = wire.read_query(request.query_params)
-        session = self.book.session(number)
-        if session.observation is None:
-            raise RequestError(409, f"session {number} plays no task yet. Begin one with /reset.")
-        return session.observation
+        """Return the last observation again."""
+        session = wire.read_query_session(request.query_params)
+        state = self.sessions.get(session)
+        if state.observation is None:
+            raise _no_task(session)
+        return state.observation
 
     async def info(self, request: Request) -> Any:
-        """Describe the environment and its splits."""
+        """Return a description of the environment and its splits."""
         return self.tasks.describe()
 
     async def list_tasks(self, request: Request) -> Any:
-        """List the tasks of a split."""
-        return self.tasks.listing(request.query_params.get("split", self.tasks.split))
+        """Return names and categories of the tasks of a split."""
+        return self.tasks.list_split(request.query_params.get("split", self.tasks.split))
 
     async def health(self, request: Request) -> Any:
-        """Say whether new sessions are welcome; 503 tells load balancers that they are not."""
-        if self.book.draining:
-            raise RequestError(503, "this server is about to stop.")
+        """Answer 200, or 503 while the server stops, so that load balancers send no new sessions."""
+        if self.sessions.draining:
+            raise RequestError(503, "this server is stopping.")
         return {"status": "ok", "env": self.tasks.env}
 
     async def stats(self, request: Request) -> Any:
-        """Count everything."""
+        """Return counts and sizes as JSON."""
         return {"env": self.tasks.env, "split": self.tasks.split, **self._numbers()}
 
     async def metrics(self, request: Request) -> Any:
-        """Count everything, for Prometheus."""
+        """Return the metrics in the text format of Prometheus."""
         return Response(self._metrics.render(), media_type=MEDIA_TYPE)
 
     def _numbers(self) -> Mapping[str, float]:
         own = {
             "uptime_s": round(time.monotonic() - self._started, 3),
-            "draining": int(self.book.draining),
-            "open_sessions": len(self.book),
-            "running_sessions": self.book.running,
+            "draining": int(self.sessions.draining),
+            "open_sessions": len(self.sessions),
+            "running_sessions": self.sessions.running,
         }
         return own | {f"pool_{name}": value for name, value in self._pool.stats().items()}
 
-    async def _answer(self, number: int, call: Awaitable[Any]) -> Any:
-        """What the pool answers; a session that it has given up is forgotten here too."""
+    async def _call_pool(self, session: int, call: Awaitable[T]) -> T:
+        """Await a call of the pool, and remove the session from the table if the pool has closed it."""
         try:
             return await call
         except (UnknownSessionError, EnvTimeoutError):
-            self.book.drop(number)
+            self.sessions.remove(session)
             raise
 
     async def _body(self, request: Request) -> wire.Body:
-        """The body of a request, as long as it is not too large."""
+        """Return the body of a request; reading stops as soon as it is too large."""
         raw = bytearray()
-        announced = request.headers.get("content-length", "")
-        too_large = announced.isdigit() and int(announced[:18]) > self.limits.body_bytes
+        declared = request.headers.get("content-length", "")
+        too_large = declared.isdigit() and int(declared[:18]) > self.limits.body_bytes
         if not too_large:
             async for chunk in request.stream():
                 raw += chunk
                 if too_large := len(raw) > self.limits.body_bytes:
                     break
         if too_large:
-            raise RequestError(413, f"the body is larger than the {self.limits.body_bytes} bytes that are allowed.")
+            raise RequestError(413, f"the body is too large. Allowed: at most {self.limits.body_bytes} bytes.")
         return wire.read_body(bytes(raw))
 
     def _route(self, path: str, call: Call, method: str = "GET") -> Route:
-        """Answer `call` at `path`: as JSON, timed, counted, and with a status for every error."""
+        """Return the route of a call: it answers JSON, measures the time and maps errors to statuses."""
         name = path.strip("/") or "hello"
 
         async def endpoint(request: Request) -> Response:
@@ -210,15 +211,15 @@ class EnvServer:
             try:
                 answer = await call(request)
                 response = answer if isinstance(answer, Response) else _json(answer)
-            except RequestError as refusal:
-                response = _json({"error": refusal.reason}, refusal.status, refusal.headers)
+            except RequestError as error:
+                response = _json({"error": error.reason}, error.status, error.headers)
             except AgentError as error:
                 response = _failure(name, error)
             except ClientDisconnect:
-                response = _json({"error": "the client is gone."}, 400)
-            except Exception as error:  # left to the framework it would end the connection, and with it other calls
-                log.exception("/%s: a fault of the server", name)
-                response = _json({"error": f"this server has a fault, see its log: {type(error).__name__}."}, 500)
+                response = _json({"error": "the client disconnected."}, 400)
+            except Exception as error:  # boundary of the process: a raised error would close the connection
+                log.exception("/%s: bug in the server", name)
+                response = _json({"error": f"internal error, see the log of the server: {type(error).__name__}."}, 500)
             self._metrics.count(name, response.status_code, time.perf_counter() - started)
             return response
 
@@ -226,27 +227,31 @@ class EnvServer:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        sweeper = asyncio.create_task(self._sweep())
+        cleaner = asyncio.create_task(self._close_idle_sessions())
         try:
             yield
         finally:
-            sweeper.cancel()
+            cleaner.cancel()
             with suppress(asyncio.CancelledError):
-                await sweeper
+                await cleaner
             await self._pool.shutdown()
 
-    async def _sweep(self) -> None:
-        """Close sessions whose clients are gone, as often as it takes to be at most a tenth late."""
+    async def _close_idle_sessions(self) -> None:
+        """Close idle sessions; the period is a tenth of the idle time."""
         while True:
             await asyncio.sleep(self.limits.idle_s / 10)
-            expired = self.book.expired()
-            for number in expired:
-                self.book.drop(number)
+            expired = self.sessions.expired()
+            for session in expired:
+                self.sessions.remove(session)
             await asyncio.gather(*map(self._pool.close, expired), return_exceptions=True)
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(json.dumps(content), status, headers, "application/json")
+
+
+def _no_task(session: int) -> RequestError:
+    return RequestError(409, f"session {session} has no task yet. Begin one with /reset.")
 
 
 def _failure(call: str, error: AgentError) -> Response:
@@ -259,6 +264,6 @@ def _failure(call: str, error: AgentError) -> Response:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    reason = {404: "there is no such call", 405: f"{request.method} does not fit this call"}
+    reason = {404: "there is no such call", 405: f"{request.method} is not allowed for this call"}
     text = reason.get(error.status_code, error.detail)
     return _json({"error": f"{text}: {shorten(request.url.path, 60)}."}, error.status_code, error.headers)

@@ -1,4 +1,4 @@
-"""Choice of a server for each new session: the one with the fewest sessions of this process."""
+"""Pool of servers: each new session goes to the server with the fewest sessions of this process."""
 
 import asyncio
 import itertools
@@ -18,7 +18,8 @@ UNREACHABLE_S = 10.0
 FULL_S = 1.0
 """Seconds for which a full server is tried last."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
-"""Longest first pause and longest pause in seconds between rounds over all servers; each doubles the last one."""
+"""Longest first pause and longest pause in seconds between two rounds over all servers. Each pause is twice as long
+as the last one."""
 
 
 class ServerPool:
@@ -46,7 +47,7 @@ class ServerPool:
             PoolFullError: no server had a free slot in time.
             EnvTimeoutError: a server did not answer in time.
             UnreachableError: no server was reachable in time.
-            EnvError: a server refused.
+            EnvError: a server answered with an error.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -78,7 +79,7 @@ class ServerPool:
             self.load[url] -= 1
             raise
 
-    def leave(self, url: str) -> None:
+    def release(self, url: str) -> None:
         """Count the end of a session on this server."""
         self.load[url] -= 1
 
@@ -93,11 +94,11 @@ def server_pool(urls: tuple[str, ...]) -> ServerPool:
     return _server_pool(transport(), urls)
 
 
-async def ask_all(urls: Sequence[str], path: str, timeout_s: float) -> dict[str, Any]:
+async def get_from_all(urls: Sequence[str], path: str, timeout_s: float) -> dict[str, Any]:
     """GET `path` from every server; return the answers of the reachable ones, at least one.
 
     Raises:
-        EnvError: no server is reachable within three rounds, or a server refuses.
+        EnvError: no server is reachable within three rounds, or a server answers with an error.
     """
     for pause in itertools.islice(_pauses(), 3):
         tasks = [transport().request("GET", url + path, timeout_s=timeout_s) for url in urls]

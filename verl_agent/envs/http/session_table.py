@@ -1,30 +1,30 @@
-"""What a server remembers of each session, and which calls it may make now. Knows no HTTP but the refusals."""
+"""Table of a server's sessions: the state of each, and the rules for opening and calling them."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from verl_agent.envs.http.limits import Limits
+from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.wire import RequestError
 
 RETRY_AFTER_S = 1
-"""Seconds after which a client that was refused for want of room may ask again."""
+"""Seconds after which a client may retry if the server had no free slot."""
 
 
 @dataclass(slots=True)
-class Session:
-    """One session as its clients see it.
+class SessionState:
+    """State of one session.
 
     Attributes:
-        touched: when it was last called, in seconds of the book's clock.
-        observation: the last one; None before the first task begins.
+        last_call_s: time of the last call, in seconds of the table's clock.
+        observation: last observation; None before the first task begins.
         score: sum of the rewards of this episode.
-        done: whether the episode has ended.
-        busy: whether a call is running.
+        done: true if the episode has ended.
+        busy: true while a call is running.
     """
 
-    touched: float
+    last_call_s: float
     observation: str | None = None
     score: float = 0.0
     done: bool = False
@@ -32,17 +32,17 @@ class Session:
 
 
 class SessionTable:
-    """All open sessions of a server. Only its event loop calls this, so nothing is locked.
+    """All open sessions of a server. Only the server's event loop uses it, so it needs no lock.
 
     Args:
-        limits: how many sessions, and how long they may idle.
-        clock: seconds that only grow.
+        limits: limits of the server.
+        clock: monotonic clock in seconds.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.draining = False
         self._limits, self._clock = limits, clock
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, SessionState] = {}
         self._opening = 0
 
     def __len__(self) -> int:
@@ -50,55 +50,69 @@ class SessionTable:
 
     @property
     def running(self) -> int:
-        """Sessions whose episode has not ended."""
-        return self._opening + sum(not session.done for session in self._sessions.values())
+        """Number of sessions whose episode has not ended."""
+        return self._opening + sum(not state.done for state in self._sessions.values())
 
     @contextmanager
-    def opening(self) -> Iterator[None]:
-        """Keep a place while a session is opened, or refuse."""
+    def reserve_slot(self) -> Iterator[None]:
+        """Reserve a slot while a session is opened.
+
+        Raises:
+            RequestError: the server is stopping, or all slots are in use.
+        """
         if self.draining:
-            raise _no_room("this server is about to stop. Ask another one")
+            raise _unavailable("this server is stopping. Use another one")
         if len(self._sessions) + self._opening >= self._limits.sessions:
-            raise _no_room(f"all {self._limits.sessions} sessions are open. Close one, or try again later")
+            raise _unavailable(f"all {self._limits.sessions} sessions are open. Close one, or try again later")
         self._opening += 1
         try:
             yield
         finally:
             self._opening -= 1
 
-    def add(self, number: int) -> None:
-        """Remember a session that was opened."""
-        self._sessions[number] = Session(self._clock())
+    def add(self, session: int) -> None:
+        """Add a session that was opened."""
+        self._sessions[session] = SessionState(self._clock())
 
-    def session(self, number: int) -> Session:
-        """An open session."""
-        if number not in self._sessions:
-            raise RequestError(404, f"there is no session {number}: it was closed, idled too long, or never was.")
-        return self._sessions[number]
+    def get(self, session: int) -> SessionState:
+        """Return the state of an open session.
+
+        Raises:
+            RequestError: the session is unknown.
+        """
+        if session not in self._sessions:
+            raise RequestError(
+                404, f"there is no session {session}: it was closed, was idle too long, or never existed."
+            )
+        return self._sessions[session]
 
     @contextmanager
-    def call(self, number: int) -> Iterator[Session]:
-        """Mark a session as busy while one call runs; a second call at the same time is refused."""
-        session = self.session(number)
-        if session.busy:
-            raise RequestError(
-                409, f"another call of session {number} is still running. A session plays one at a time."
-            )
-        session.busy, session.touched = True, self._clock()
-        try:
-            yield session
-        finally:
-            session.busy, session.touched = False, self._clock()
+    def call(self, session: int) -> Iterator[SessionState]:
+        """Mark a session as busy during one call.
 
-    def drop(self, number: int) -> None:
-        """Forget a session; one that is unknown is no error."""
-        self._sessions.pop(number, None)
+        Raises:
+            RequestError: the session is unknown, or another call of it is running.
+        """
+        state = self.get(session)
+        if state.busy:
+            raise RequestError(
+                409, f"another call of session {session} is still running. Calls of a session run one after another."
+            )
+        state.busy, state.last_call_s = True, self._clock()
+        try:
+            yield state
+        finally:
+            state.busy, state.last_call_s = False, self._clock()
+
+    def remove(self, session: int) -> None:
+        """Remove a session; an unknown one is ignored."""
+        self._sessions.pop(session, None)
 
     def expired(self) -> list[int]:
-        """Sessions that nobody has called for too long."""
+        """Return the sessions that were idle for too long."""
         latest = self._clock() - self._limits.idle_s
-        return [number for number, one in self._sessions.items() if one.touched < latest and not one.busy]
+        return [number for number, state in self._sessions.items() if state.last_call_s < latest and not state.busy]
 
 
-def _no_room(reason: str) -> RequestError:
+def _unavailable(reason: str) -> RequestError:
     return RequestError(503, f"{reason}.", {"Retry-After": str(RETRY_AFTER_S)})

@@ -1,85 +1,114 @@
-"""`env.options` of the HTTP environment: what is played, where, and in which protocol."""
+"""Options of the HTTP environment and limits of a server."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from verl_agent.errors import ConfigError, did_you_mean
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from verl_agent.errors import ConfigError
+from verl_agent.sections import STRICT
 
 OWN, AGENTGYM = "verl-agent", "agentgym"
 TOKEN_VARIABLE = "VERL_AGENT_TOKEN"
 """Environment variable with the token, for servers and for their clients."""
 RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """The options, checked.
+@dataclass(frozen=True, slots=True, config=STRICT)
+class ServerLimits:
+    """Limits of a server.
 
     Attributes:
-        env: the environment that the servers offer.
-        urls: base URLs without a slash at the end, at least one.
-        protocol: `verl-agent` or `agentgym`.
-        items: for `agentgym`: pairs of a split and the numbers of its items.
-        instructions: for `agentgym`: what the model is told first, or None.
-        timeout_s: seconds that one call may take.
+        sessions: most open sessions; a further one is rejected until one is closed.
+        body_bytes: most bytes of a request's body.
+        action_chars: most characters of an action.
+        idle_s: seconds without a call after which a session is closed.
+        drain_s: seconds that running episodes have to end after SIGTERM.
+    """
+
+    sessions: Count = 1024
+    body_bytes: Count = 8 * 2**20
+    action_chars: Count = 2**20
+    idle_s: Seconds = 1800.0
+    drain_s: Seconds = 30.0
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class HttpSettings:
+    """Section `env.options` of the environment `http`, as a recipe writes it.
+
+    Attributes:
+        env: environment of the servers.
+        urls: base URLs of the servers, at least one.
+        protocol: `verl-agent` for servers of `verl-agent serve`, `agentgym` for AgentGym's own.
+        items: item numbers of each split, such as `0-373, 400`; only for `agentgym`.
+        instructions: first message of an episode, null for the default one; only for `agentgym`.
+        timeout_s: timeout of one call in seconds.
     """
 
     env: str
-    urls: tuple[str, ...]
-    protocol: str = OWN
-    items: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    urls: Sequence[str] | str
+    protocol: Literal["verl-agent", "agentgym"] = "verl-agent"
+    items: Mapping[str, str | int] | None = None
     instructions: str | None = None
-    timeout_s: float = 300.0
+    timeout_s: Seconds = 300.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.env, str) or not self.env:
-            raise ConfigError(f"env.options.env must name the environment that the servers offer, got {self.env!r}.")
+        if not self.env:
+            raise ConfigError("env.options.env must name the environment of the servers, got ''.")
         if not self.urls:
             raise ConfigError("env.options.urls must hold at least one URL, such as http://127.0.0.1:8000.")
-        for url in self.urls:
+        for url in self.servers:
             if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
-                raise ConfigError(f"env.options.urls: {url!r} must look like http://host:port.")
-        if len(set(self.urls)) != len(self.urls):
-            raise ConfigError("env.options.urls names a server twice.")
-        if self.protocol not in (OWN, AGENTGYM):
-            known = did_you_mean(self.protocol, (OWN, AGENTGYM))
-            raise ConfigError(f"env.options.protocol={self.protocol!r} is not known. {known}")
+                raise ConfigError(f"env.options.urls={url!r} is not allowed. Allowed: URLs such as http://host:port.")
+        if len(set(self.servers)) != len(self.servers):
+            raise ConfigError(f"env.options.urls={list(self.servers)} lists a server twice. List each server once.")
         if self.protocol == AGENTGYM and not self.items:
             raise ConfigError(
-                "env.options.items is needed with protocol agentgym, whose servers do not list their tasks: name the "
-                "numbers of each split, such as items: {train: 0-373, test: 374-473}."
+                "env.options.items is missing: AgentGym's servers do not list their tasks. Set the item numbers of "
+                "each split, such as items: {train: 0-373, test: 374-473}."
             )
         if self.protocol == OWN and (self.items or self.instructions is not None):
-            raise ConfigError("env.options.items and instructions belong to protocol agentgym; our servers say both.")
-        if not self.timeout_s > 0:
-            raise ConfigError(f"env.options.timeout_s must be > 0 seconds, got {self.timeout_s}.")
+            raise ConfigError(
+                "env.options.items and env.options.instructions are allowed only with protocol=agentgym. Servers of "
+                "verl-agent serve send both."
+            )
+        for split, text in (self.items or {}).items():
+            parse_numbers(split, str(text))
 
-    @classmethod
-    def of(
-        cls,
-        env: str,
-        urls: Sequence[str] | str,
-        protocol: str,
-        items: Mapping[str, str] | None,
-        instructions: str | None,
-        timeout_s: float,
-    ) -> "HttpSettings":
-        """Read the options as a recipe writes them."""
-        listed = (urls,) if isinstance(urls, str) else tuple(map(str, urls))
-        numbers = tuple((str(split), read_numbers(str(split), str(text))) for split, text in (items or {}).items())
-        return cls(env, tuple(url.rstrip("/") for url in listed), protocol, numbers, instructions, timeout_s)
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Base URLs without a slash at the end."""
+        urls = (self.urls,) if isinstance(self.urls, str) else self.urls
+        return tuple(url.rstrip("/") for url in urls)
+
+    @property
+    def item_numbers(self) -> Mapping[str, Sequence[int]]:
+        """Item numbers of each split."""
+        return {split: parse_numbers(split, str(text)) for split, text in (self.items or {}).items()}
 
 
-def read_numbers(split: str, text: str) -> tuple[int, ...]:
-    """The numbers that a text such as `0-3, 7` names, in its order."""
+def parse_numbers(split: str, text: str) -> list[int]:
+    """Return the item numbers of a split, in the order of a text such as `0-3, 7`.
+
+    Raises:
+        ConfigError: the text has another form, or contains a number twice.
+    """
     numbers: list[int] = []
     for part in text.split(","):
-        found = RANGE.fullmatch(part.strip())
-        if found is None:
-            raise ConfigError(f"env.options.items.{split}={text!r} must be numbers and ranges, such as '0-373, 400'.")
-        first = int(found[1])
-        numbers += range(first, int(found[2] or first) + 1)
+        match = RANGE.fullmatch(part.strip())
+        if match is None:
+            raise ConfigError(
+                f"env.options.items.{split}={text!r} is not allowed. Allowed: numbers and ranges, such as '0-373, 400'."
+            )
+        first = int(match[1])
+        numbers += range(first, int(match[2] or first) + 1)
     if not numbers or len(set(numbers)) != len(numbers):
-        raise ConfigError(f"env.options.items.{split}={text!r} must name at least one number, and none twice.")
-    return tuple(numbers)
+        raise ConfigError(
+            f"env.options.items.{split}={text!r} is not allowed. Allowed: at least one number, and none twice."
+        )
+    return numbers

@@ -1,14 +1,16 @@
-"""The messages of AgentGym's protocol, read and written: what its clients send, and what they look for in answers.
+"""Wire format of the server: reading of requests and building of answers.
 
 Facts from the clients of github.com/WooooDyy/AgentGym, `agentenv/agentenv/envs/*.py`:
 
-* TextCraft, BabyAI and ScienceWorld name a session `id` and an item `data_idx`, and send the action alone.
-* Search and web name a session `env_idx`, the item `id` (search) or `idx` (web), and send the whole reply.
-* The answer to `/create` is an object with `id` or `env_idx`; search, which sends an item, reads a bare number.
-* The score is `reward` for some and the sum `score` for others, the end `done` or `terminated`.
+* The clients of TextCraft, BabyAI and ScienceWorld name a session `id` and an item `data_idx`, and send the action
+  without the rest of the reply.
+* The clients of search and web name a session `env_idx` and an item `id` (search) or `idx` (web), and send the whole
+  reply.
+* The answer to `/create` is an object with `id` or `env_idx`. The search client, which sends an item, expects a number.
+* Some clients read the field `reward` and others the sum `score`; the end is `done` or `terminated`.
 
-Answers carry all of these fields, so that one server suits them all. Our own client names the item `item`, sends
-`bare_action`, and reads `messages` and `info` besides.
+Answers carry all of these fields, so one server fits all clients. The client of this package sends `item` and
+`bare_action`, and also reads `messages` and `info`.
 """
 
 import json
@@ -22,26 +24,26 @@ from verl_agent.types import Message, StepResult
 Body = Mapping[str, Any]
 MAX_SESSION = 2**63 - 1
 MAX_NAME = 1000
-"""Characters that the name of an item may have."""
+"""Most characters of an item's name."""
 
 
 class RequestError(Exception):
-    """A request that is answered with an error, whatever the environment would say.
+    """Invalid or rejected request, answered with an HTTP error.
 
     Attributes:
-        status: of HTTP.
-        reason: a sentence for the client.
-        headers: of the answer.
+        status: HTTP status of the answer.
+        reason: message for the client.
+        headers: further headers of the answer.
     """
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
-        """State the answer."""
+        """Set status, reason and headers of the answer."""
         super().__init__(reason)
         self.status, self.reason, self.headers = status, reason, headers
 
 
 def read_body(raw: bytes) -> Body:
-    """The object that a request carries; no body is an empty one, as AgentGym's `/create` sends it."""
+    """Return the JSON object in a request's body; AgentGym's `/create` has an empty body, which is an empty object."""
     if not raw:
         return {}
     try:
@@ -54,7 +56,7 @@ def read_body(raw: bytes) -> Body:
 
 
 def read_session(body: Body) -> int:
-    """The session that a request means."""
+    """Return the session id in the body of a request."""
     session = body.get("env_idx", body.get("id"))
     if session is None:
         raise RequestError(422, "id is missing: the number that /create returned. env_idx means the same.")
@@ -63,8 +65,8 @@ def read_session(body: Body) -> int:
     return session
 
 
-def read_query(query: Mapping[str, str]) -> int:
-    """The session that the query of a GET request means."""
+def read_query_session(query: Mapping[str, str]) -> int:
+    """Return the session id in the query of a GET request."""
     text = query.get("env_idx", query.get("id", ""))
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SESSION))):
         raise RequestError(422, f"id must be the number that /create returned, got {_quote(text)}.")
@@ -72,11 +74,11 @@ def read_query(query: Mapping[str, str]) -> int:
 
 
 def read_item(body: Body) -> int | str:
-    """The item that `/reset` means: its number, or its name."""
+    """Return the number or the name of the item in the body of `/reset`."""
     keys = ("item", "data_idx", "idx", *(("id",) if "env_idx" in body else ()))
     key = next((key for key in keys if body.get(key) is not None), None)
     if key is None:
-        raise RequestError(422, "the item is missing: item is its name, or data_idx its number.")
+        raise RequestError(422, "the item is missing: send its name as item, or its number as data_idx.")
     item = body[key]
     if isinstance(item, str) and item and len(item) <= MAX_NAME:
         return item
@@ -87,18 +89,23 @@ def read_item(body: Body) -> int | str:
 
 
 def read_action(body: Body, action_format: ActionFormat, max_chars: int) -> str:
-    """The action, bare, as an adapter takes it.
+    """Return the action for the adapter.
 
-    `bare_action` is handed on as it is. The `action` of a client that names its session `id` is what that client cut
-    out of a reply, and may have more around it; one that says `env_idx` sends the whole reply. Out of both the action
-    is read by the environment's form; a reply without one is an empty action, for the environment to answer.
+    `bare_action` is passed unchanged. Clients that send `id` extract `action` from a reply, possibly with surrounding
+    text. Clients that send `env_idx` put the whole reply into `action`. In both cases the environment's action format
+    parses it. Without a parsed action the environment receives an empty one.
+
+    Args:
+        body: body of `/step`.
+        action_format: action format of the environment.
+        max_chars: most characters of the action.
     """
     key = "bare_action" if "bare_action" in body else "action"
     text = body.get(key)
     if not isinstance(text, str):
         raise RequestError(422, f"{key} must be a text, got {_quote(text)}.")
     if len(text) > max_chars:
-        raise RequestError(422, f"{key} has {len(text)} characters, allowed are {max_chars}.")
+        raise RequestError(422, f"{key} has {len(text)} characters. Allowed: at most {max_chars}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -109,25 +116,25 @@ def read_action(body: Body, action_format: ActionFormat, max_chars: int) -> str:
 
 
 def check_create(body: Body) -> None:
-    """Refuse what AgentGym's TextCraft could be asked for and no other environment: a task of the client's own."""
+    """Reject a task that the client defines itself, which only AgentGym's own TextCraft server allows."""
     for key in ("commands", "goal"):
         if body.get(key) is not None:
             raise RequestError(422, f"{key} cannot be set: choose an item of the environment with /reset.")
 
 
-def created(session: int, body: Body) -> Any:
-    """The answer to `/create`."""
+def create_answer(session: int, body: Body) -> Any:
+    """Return the answer to `/create`."""
     if "id" in body:
         return session
     return {"id": session, "env_idx": session, "observation": "Choose a task with /reset.", "reward": 0, "done": False}
 
 
-def begun(session: int, messages: list[Message]) -> dict[str, Any]:
-    """The answer to `/reset`: AgentGym's clients have instructions of their own and read the last message only."""
+def reset_answer(session: int, messages: list[Message]) -> dict[str, Any]:
+    """Return the answer to `/reset`; AgentGym's clients have their own instructions and read only the last message."""
     return {
         "id": session,
         "observation": messages[-1]["content"],
-        "task_description": "",  # ScienceWorld's client puts it before the observation, which has it already
+        "task_description": "",  # ScienceWorld's client prepends it to the observation, which already contains the task
         "reward": 0.0,
         "score": 0.0,
         "done": False,
@@ -135,8 +142,8 @@ def begun(session: int, messages: list[Message]) -> dict[str, Any]:
     }
 
 
-def stepped(step: StepResult, score: float) -> dict[str, Any]:
-    """The answer to `/step`; `score` is the sum of the rewards so far."""
+def step_answer(step: StepResult, score: float) -> dict[str, Any]:
+    """Return the answer to `/step`; `score` is the sum of the rewards so far."""
     return {
         "observation": step.observation,
         "reward": step.reward,

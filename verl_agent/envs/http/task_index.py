@@ -1,4 +1,4 @@
-"""Find the task that a client means: by its number in one split, or by its name in any."""
+"""Index of a server's tasks: by number in one split, by name in all splits."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from verl_agent.types import TaskItem
 
 
 class TaskIndex:
-    """The tasks that a server offers.
+    """Tasks that a server offers.
 
     Args:
         env: registered name of the environment.
-        options: keyword arguments of its adapter, which some environments' tasks depend on.
-        split: what the numbers of items count in.
+        options: keyword arguments of its adapter; in some environments they change the tasks.
+        split: split to which item numbers refer.
 
     Raises:
         ConfigError: the environment has no such split.
@@ -40,11 +40,15 @@ class TaskIndex:
 
     @property
     def numbered(self) -> Sequence[TaskItem]:
-        """The items that numbers mean, counted from 0."""
+        """Items of the split to which numbers refer, counted from 0."""
         return self.splits[self.split]
 
     def find(self, key: int | str) -> TaskItem:
-        """The item with this number or name."""
+        """Return the item with this number or name.
+
+        Raises:
+            RequestError: there is no such item.
+        """
         if isinstance(key, int):
             if not 0 <= key < len(self.numbered):
                 allowed = f"0 to {len(self.numbered) - 1}, the items of split {self.split!r}"
@@ -55,7 +59,7 @@ class TaskIndex:
         return self._by_name[key]
 
     def describe(self) -> dict[str, Any]:
-        """What a client has to know before it plays; servers with the same digest offer the same tasks."""
+        """Return the description that `/info` sends. Servers with the same digest offer the same tasks."""
         digest = hashlib.sha256()
         digest.update(repr(self.action_format).encode())
         for name, items in self.splits.items():
@@ -69,8 +73,12 @@ class TaskIndex:
             "digest": digest.hexdigest(),
         }
 
-    def listing(self, split: str) -> list[dict[str, str]]:
-        """Names and categories of one split. The data stays here: it may hold the answers."""
+    def list_split(self, split: str) -> list[dict[str, str]]:
+        """Return names and categories of one split. The data is left out because it may hold answers.
+
+        Raises:
+            RequestError: there is no such split.
+        """
         if split not in self.splits:
             raise RequestError(422, f"there is no split {shorten(split, 60)!r}. {did_you_mean(split, self.splits)}")
         return [{"id": item.id, "category": item.category} for item in self.splits[split]]
