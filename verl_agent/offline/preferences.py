@@ -74,7 +74,7 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
     pairs: list[Pair] = []
     for task, episodes in sorted(by_task.items()):
         ranked = [episodes[name] for name in sorted(episodes, key=lambda name: (-episodes[name]["reward"], name))]
-        check_prompts(task, ranked)
+        require_equal_prompts(task, ranked)
         matched = zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
         wide = [Pair(high, low) for high, low in matched if high["reward"] - low["reward"] >= settings.min_gap]
         pairs += wide[: settings.per_task]
@@ -88,7 +88,7 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
     return pairs
 
 
-def check_prompts(task: TaskKey, episodes: Sequence[EpisodeRecord]) -> None:
+def require_equal_prompts(task: TaskKey, episodes: Sequence[EpisodeRecord]) -> None:
     """Check that all episodes of a task have the same prompt, so that only their replies differ.
 
     Raises:

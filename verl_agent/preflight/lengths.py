@@ -11,7 +11,7 @@ from verl_agent.preflight.algorithms import TURN_ESTIMATORS, has_critic
 from verl_agent.preflight.prompts import agent_for_checks
 
 
-def check_context(config: DictConfig, run_env: MixtureEnv) -> None:
+def check_lengths_fit_model(config: DictConfig, run_env: MixtureEnv) -> None:
     """Check the estimator and the loss of a context that removes turns: an episode then makes several training rows.
 
     Raises:

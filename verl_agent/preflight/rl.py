@@ -21,7 +21,7 @@ from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import RUN_NAME
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
-from verl_agent.preflight.lengths import check_budgets, check_context, check_shares
+from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.system.resources import (
     RL_BARE_GB,
@@ -57,7 +57,7 @@ def prepare(config: DictConfig) -> tuple[DictConfig, list[MixtureEnv]]:
     check_algorithm(OmegaConf.to_container(config), envs)
     for run_env in envs:
         check_environment(run_env, envs)
-        check_context(config, run_env)
+        check_lengths_fit_model(config, run_env)
         check_budgets(config, run_env)
     check_shares(config, envs)
     with open_dict(config):

@@ -51,7 +51,7 @@ class Provenance:
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             command=shlex.join(sys.orig_argv),
             commit=git_commit(Path(__file__).parent),
-            versions={name: installed_version(distributions) for name, distributions in PACKAGES.items()},
+            versions={name: first_installed_version(distributions) for name, distributions in PACKAGES.items()},
             machine=machine(),
         )
 
@@ -68,7 +68,7 @@ def git_commit(folder: Path) -> str:
     return answer.stdout.strip() or UNKNOWN
 
 
-def installed_version(distributions: tuple[str, ...]) -> str:
+def first_installed_version(distributions: tuple[str, ...]) -> str:
     """Return the version of the first installed distribution."""
     for name in distributions:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.testing import contract, task_checks
 from verl_agent.envs.testing.harness import Harness, configure
-from verl_agent.envs.testing.resources import check_leftovers, check_memory
+from verl_agent.envs.testing.resources import check_leftovers, check_session_memory
 from verl_agent.envs.testing.violation import ContractViolation, Violation
 from verl_agent.types import TaskItem
 
@@ -169,7 +169,7 @@ def check_processes(report: Report, harness: Harness, listed: task_checks.Listed
     report.run("tasks are the same in another process", lambda: task_checks.check_elsewhere(harness.env, listed))
     report.run("a host process plays the same", lambda: contract.check_host(harness))
     if not report.violations:
-        report.run("a full host fits into its memory", lambda: check_memory(harness))
+        report.run("a full host fits into its memory", lambda: check_session_memory(harness))
 
 
 def unpicklable(env: EnvAdapter) -> str:

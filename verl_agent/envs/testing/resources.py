@@ -87,7 +87,7 @@ def check_leftovers(harness: Harness) -> None:
             )
 
 
-def check_memory(harness: Harness) -> str:
+def check_session_memory(harness: Harness) -> str:
     """Check that a full host stays within `hosting.memory_mb`.
 
     Returns:
