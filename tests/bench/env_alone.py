@@ -1,4 +1,4 @@
-"""What is measured of our environments alone: in process, many at once, and while they only wait."""
+"""Measurements of the environments without the reference: in process, many sessions at once, and waiting sessions."""
 
 import asyncio
 import time
@@ -29,10 +29,10 @@ class InProcess:
     """One environment called by one thread, without any server.
 
     Attributes:
-        env: its name.
-        steps_per_s: median of the rounds.
-        slowest: of the rounds.
-        reset_ms: median.
+        env: name of the environment.
+        steps_per_s: steps per second, median of the rounds.
+        slowest: steps per second in the slowest round.
+        reset_ms: median duration of a reset in milliseconds.
     """
 
     env: str
@@ -42,17 +42,17 @@ class InProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstLook:
-    """Sessions created at once, each with its first task.
+class StartTimes:
+    """Times until sessions that are created at once have their first observation.
 
     Attributes:
-        env: its name.
+        env: name of the environment.
         server: `ours` or `reference`.
-        sessions: how many.
-        cold_s: until the last one has its first observation, hosts not yet started.
-        warm_s: the same when hosts are running; the median session.
-        warm_last_s: the last one.
-        alone_s: a single session, hosts running.
+        sessions: number of sessions.
+        cold_s: seconds of the last session, without running hosts.
+        warm_s: seconds of the median session, with running hosts.
+        warm_last_s: seconds of the last session, with running hosts.
+        alone_s: seconds of a single session, with running hosts.
     """
 
     env: str
@@ -64,8 +64,8 @@ class FirstLook:
     alone_s: float
 
     @property
-    def flat(self) -> float:
-        """What a session costs among many over what it costs alone."""
+    def relative_cost(self) -> float:
+        """Seconds for each of many sessions, divided by the seconds of a single one."""
         return self.warm_last_s / self.sessions / self.alone_s
 
 
@@ -74,11 +74,11 @@ class Waiting:
     """Sessions whose steps only wait.
 
     Attributes:
-        sessions: how many at once.
-        steps: of each.
-        sound: sessions that ended without an error.
-        seconds: for all.
-        alone_s: what a session takes alone.
+        sessions: number of concurrent sessions.
+        steps: steps of each session.
+        valid: number of sessions that ended without an error.
+        seconds: duration of all sessions.
+        alone_s: duration of a session alone in seconds.
     """
 
     sessions: int
@@ -89,22 +89,22 @@ class Waiting:
 
 
 def babyai_in_process(scripts: Sequence[Script], split: str) -> InProcess:
-    """Text steps of BabyAI: the move, the look around, the ways to all things, the text."""
+    """Measure text steps of BabyAI: the move, the field of view, the paths to all objects, and the text."""
     items = BabyAI().tasks(split)
 
     def play(script: Script) -> tuple[float, list[float]]:
         started = time.perf_counter()
         game = Game(build(items[script.item]), Style())
-        begun = time.perf_counter()
+        reset_done = time.perf_counter()
         for command in script.actions:
             game.play(command)
-        return begun - started, [time.perf_counter() - begun]
+        return reset_done - started, [time.perf_counter() - reset_done]
 
     return _in_process("babyai", scripts, play)
 
 
 def scienceworld_in_process(scripts: Sequence[Script], split: str) -> InProcess:
-    """Steps of ScienceWorld in one JVM."""
+    """Measure steps of ScienceWorld in one JVM."""
     items = ScienceWorld().tasks(split)
 
     def play(script: Script) -> tuple[float, list[float]]:
@@ -112,12 +112,12 @@ def scienceworld_in_process(scripts: Sequence[Script], split: str) -> InProcess:
         started = time.perf_counter()
         world = SimulatorSession(data["task"], data["variation"])
         world.describe()
-        begun = time.perf_counter()
+        reset_done = time.perf_counter()
         for command in script.actions:
             world.step(command)
         ended = time.perf_counter()
         world.close()
-        return begun - started, [ended - begun]
+        return reset_done - started, [ended - reset_done]
 
     return _in_process("scienceworld", scripts, play)
 
@@ -132,8 +132,8 @@ def _in_process(env: str, scripts: Sequence[Script], play: Callable[[Script], tu
     return InProcess(env, median(rates), min(rates), 1000 * median(resets))
 
 
-async def first_looks(env: str, name: str, server: Server, scripts: Sequence[Script], sessions: int) -> FirstLook:
-    """Create sessions at once, on a server that has not been asked for anything yet."""
+async def start_times(env: str, name: str, server: Server, scripts: Sequence[Script], sessions: int) -> StartTimes:
+    """Create sessions at once, on a server that has not answered any call yet."""
 
     async def begin(count: int) -> Players:
         players = Players(server, scripts)
@@ -149,11 +149,11 @@ async def first_looks(env: str, name: str, server: Server, scripts: Sequence[Scr
         one = await begin(1)
         alone += one.first_s
         await one.close()
-    return FirstLook(env, name, sessions, max(cold.first_s), median(warm.first_s), max(warm.first_s), median(alone))
+    return StartTimes(env, name, sessions, max(cold.first_s), median(warm.first_s), max(warm.first_s), median(alone))
 
 
 def waiting(sessions: int, steps: int) -> Waiting:
-    """Play sessions over HTTP whose steps wait for a second each, blocking their threads."""
+    """Play sessions over HTTP whose steps block their threads for a second each."""
     hosting, limits = Hosting(), PoolLimits(count=-(-sessions // Hosting().sessions))
     pool = process_pool(Patient(1.0, blocks=True), CallLimits(30.0), limits, hosting)
     with serving("guess_number", pool) as running:

@@ -1,4 +1,4 @@
-"""Play scripted sessions on a server for some seconds, and tell how many steps it took and who was busy."""
+"""Scripted sessions on a server: steps, durations and processor time within a time window."""
 
 import asyncio
 import itertools
@@ -14,17 +14,17 @@ from tests.support.wire_client import Connection, RequestFailedError, Script, Se
 
 @dataclass(slots=True)
 class Window:
-    """What happened in some seconds of play.
+    """Measurements of one time window.
 
     Attributes:
-        seconds: how long it was.
-        step_s: seconds that each step took.
-        reset_s: seconds that each reset took.
-        solved: episodes that ended.
-        ended: episodes whose script came to its end.
+        seconds: length of the window.
+        step_s: duration of each step in seconds.
+        reset_s: duration of each reset in seconds.
+        solved: number of episodes that terminated.
+        ended: number of episodes whose script was played to its end.
         client_cores: cores that the client used.
         server_cores: cores that the server's own process used.
-        host_cores: cores that the processes used that the server started.
+        host_cores: cores that the child processes of the server used.
     """
 
     seconds: float = 0.0
@@ -38,13 +38,13 @@ class Window:
 
     @property
     def steps_per_s(self) -> float:
-        """Steps of all clients together, resets included in the time."""
+        """Steps per second of all clients; the time includes resets."""
         return len(self.step_s) / self.seconds
 
     def most_steps_per_s(self, cores: int) -> float:
-        """Steps a second at most if `cores` did nothing else, by the processor time that a step takes.
+        """Return the most steps per second on `cores` cores without other load, from the processor time of a step.
 
-        The client and the server are a process each, which uses one core; what the server starts uses all.
+        Client and server are one process each and use at most one core. Child processes of the server use all cores.
         """
         used = self.client_cores + self.server_cores + self.host_cores
         bound = max(used / cores, self.client_cores, self.server_cores)
@@ -52,16 +52,16 @@ class Window:
 
     @property
     def step_ms(self) -> tuple[float, float]:
-        """Median and 95th percentile."""
+        """Median and 95th percentile of a step, in milliseconds."""
         return _percentiles(self.step_s)
 
     @property
     def reset_ms(self) -> tuple[float, float]:
-        """Median and 95th percentile."""
+        """Median and 95th percentile of a reset, in milliseconds."""
         return _percentiles(self.reset_s)
 
     def __add__(self, other: "Window") -> "Window":
-        """Both together."""
+        """Return both windows as one."""
         total = self.seconds + other.seconds
         cores = ("client_cores", "server_cores", "host_cores")
         used = [(getattr(self, n) * self.seconds + getattr(other, n) * other.seconds) / total for n in cores]
@@ -82,11 +82,11 @@ def _percentiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 class Players:
-    """Clients of one server, each with a session that it keeps from one window to the next.
+    """Clients of one server. Each keeps its session from one window to the next.
 
     Args:
-        server: where they play.
-        scripts: what they play, in turn.
+        server: server that they use.
+        scripts: episodes that they play in a cycle.
     """
 
     def __init__(self, server: Server, scripts: Sequence[Script]) -> None:
@@ -96,7 +96,7 @@ class Players:
         """Seconds from the common start to each session's first observation."""
 
     async def begin(self, clients: int) -> None:
-        """Open the sessions and begin a task in each, all at once."""
+        """Open all sessions concurrently and begin a task in each."""
         start = time.perf_counter()
 
         async def one(script: Script) -> int:
@@ -107,11 +107,11 @@ class Players:
             session.connection.close()
             return session.number
 
-        drawn = itertools.islice(itertools.cycle(self._scripts), clients)
-        self._numbers = list(await asyncio.gather(*map(one, drawn)))
+        scripts = itertools.islice(itertools.cycle(self._scripts), clients)
+        self._numbers = list(await asyncio.gather(*map(one, scripts)))
 
     async def close(self) -> None:
-        """Give the sessions back, where the server can take them."""
+        """Close the sessions if the server has that call."""
         connection = await Connection.to(self.server.url)
         for number in self._numbers:
             session = Session(connection, number)
@@ -120,10 +120,10 @@ class Players:
         connection.close()
 
     async def play(self, seconds: float) -> Window:
-        """Play until the time is over; a session that is in the middle of an episode leaves it."""
+        """Play until the time is over; unfinished episodes are abandoned."""
         window = Window()
         sessions = []
-        for number in self._numbers:  # connections do not outlive the pause between two windows
+        for number in self._numbers:  # the server closes idle connections between two windows
             sessions.append(Session(await Connection.to(self.server.url), number))
         count = len(self._scripts)
         turns = [itertools.islice(itertools.cycle(self._scripts), k % count, None) for k in range(len(sessions))]

@@ -1,4 +1,4 @@
-"""The tables of `make bench-envs`, and which targets are met."""
+"""Tables of `make bench-envs`, and the targets that the measurements meet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.env_alone import FirstLook, InProcess, Waiting
+from tests.bench.env_alone import InProcess, StartTimes, Waiting
 from tests.bench.env_play import Window
 from tests.bench.report import Target
 from verl_agent.envs.hosts.slot import usable_cores
@@ -22,27 +22,28 @@ RECORDED = {
     ("scienceworld", 1): "2-6",
     ("scienceworld", 8): "6",
 }
-"""Steps a second of AgentGym's own servers, measured once on two cores of another machine."""
-WANTED = {("textcraft", 32): 3.0, ("babyai", 8): 5.0, ("scienceworld", 8): 15.0}
-"""Ratios wanted, by environment and clients."""
+"""Steps per second of AgentGym's own servers, measured once on two cores of another machine."""
+MIN_RATIOS = {("textcraft", 32): 3.0, ("babyai", 8): 5.0, ("scienceworld", 8): 15.0}
+"""Smallest ratio to the reference, by environment and number of clients."""
 MAX_MEMORY = 0.25
 MIN_STEPS = {"babyai": 1500.0, "scienceworld": 100.0}
-MIN_SOUND = 0.95
-MAX_FLAT = 1.0
-FLAT = ("textcraft", "babyai")
+MIN_VALID = 0.95
+MAX_RELATIVE_COST = 1.0
+MANY_SESSIONS = ("textcraft", "babyai")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Ours and the reference's way, played in turns.
+    """Measurements of `verl-agent serve` and of the reference server, in alternating windows.
 
     Attributes:
         env: name of the environment.
-        clients: sessions at once.
-        ours: our windows.
-        theirs: the reference's, each right after ours of the same number; none where it was not run.
-        ours_mb: MiB of our server with all its processes, as the sum of RSS and of PSS.
-        theirs_mb: the same for the reference's.
+        clients: number of concurrent sessions.
+        ours: windows on `verl-agent serve`.
+        theirs: windows on the reference server, each after the window of `ours` with the same index; empty if the
+            reference was not measured.
+        ours_mb: memory of all processes of `verl-agent serve` in MiB, as sums of RSS and of PSS.
+        theirs_mb: memory of the reference server in MiB, as sums of RSS and of PSS.
     """
 
     env: str
@@ -54,13 +55,13 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """Median of the ratios of neighbouring windows."""
+        """Median ratio of neighbouring windows in steps per second."""
         pairs = zip(self.ours, self.theirs, strict=True)
         return median(mine.steps_per_s / other.steps_per_s for mine, other in pairs) if self.theirs else 0.0
 
     @property
     def most_ratio(self) -> float:
-        """The same of what the processor time of both would allow, if nobody else used the cores."""
+        """Ratio of the most steps per second that the processor time of both allows."""
         whole = [sum(windows[1:], windows[0]) for windows in (self.ours, self.theirs)]
         most = [one.most_steps_per_s(usable_cores()) for one in whole]
         return most[0] / most[1]
@@ -70,65 +71,66 @@ def show(
     console: Console,
     pairs: Sequence[Pair],
     alone: Sequence[InProcess],
-    looks: Sequence[FirstLook],
+    starts: Sequence[StartTimes],
     waits: Sequence[Waiting],
 ) -> list[Target]:
-    """Print everything; returns the targets."""
+    """Print tables and targets, and return the targets."""
     console.print(speeds(pairs))
     console.print(profile(pairs))
     console.print(in_process(alone))
-    console.print(first_looks(looks))
+    console.print(start_times(starts))
     for one in waits:
         console.print(
-            f"{one.sessions} sessions whose steps wait 1 s, {one.steps} steps each, over HTTP: {one.valid} sound, "
-            f"{one.seconds:.1f} s in all, {one.alone_s:.0f} s of them waiting."
+            f"{one.sessions} sessions whose steps wait 1 s, {one.steps} steps each, over HTTP: "
+            f"{one.valid} without an error, "
+            f"{one.seconds:.1f} s in total, of which a session waits {one.alone_s:.0f} s."
         )
-    targets = judge(pairs, alone, looks, waits)
+    targets = judge(pairs, alone, starts, waits)
     for target in targets:
         console.print(str(target), style="green" if target.met else "red", highlight=False)
     return targets
 
 
 def judge(
-    pairs: Sequence[Pair], alone: Sequence[InProcess], looks: Sequence[FirstLook], waits: Sequence[Waiting]
+    pairs: Sequence[Pair], alone: Sequence[InProcess], starts: Sequence[StartTimes], waits: Sequence[Waiting]
 ) -> list[Target]:
-    """The targets of the environments, as far as they were measured."""
+    """Return the targets of the environments that were measured."""
     targets = []
     for pair in pairs:
-        wanted = WANTED.get((pair.env, pair.clients))
-        if wanted and pair.theirs:
-            name = f"{pair.env}, {pair.clients} clients: steps a second over the reference's"
-            targets.append(Target(name, pair.ratio, wanted, at_least=True))
+        min_ratio = MIN_RATIOS.get((pair.env, pair.clients))
+        if min_ratio and pair.theirs:
+            name = f"{pair.env}, {pair.clients} clients: steps per second divided by the reference's"
+            targets.append(Target(name, pair.ratio, min_ratio, at_least=True))
             if pair.env == "scienceworld":
                 part = pair.ours_mb[1] / pair.theirs_mb[1]
                 targets.append(
-                    Target(f"{pair.env}, {pair.clients} clients: memory over the reference's", part, MAX_MEMORY)
+                    Target(f"{pair.env}, {pair.clients} clients: memory divided by the reference's", part, MAX_MEMORY)
                 )
     for one in alone:
         targets.append(
-            Target(f"{one.env} in process: steps a second", one.steps_per_s, MIN_STEPS[one.env], at_least=True)
+            Target(f"{one.env} in process: steps per second", one.steps_per_s, MIN_STEPS[one.env], at_least=True)
         )
-    for look in looks:
-        if look.env in FLAT and look.server == "ours":
-            name = f"{look.env}: seconds a session among {look.sessions} over seconds of one alone"
-            targets.append(Target(name, look.flat, MAX_FLAT))
+    for start in starts:
+        if start.env in MANY_SESSIONS and start.server == "ours":
+            name = f"{start.env}: seconds for each of {start.sessions} sessions divided by the seconds of a single one"
+            targets.append(Target(name, start.relative_cost, MAX_RELATIVE_COST))
     for wait in waits:
         targets.append(
-            Target("sessions that only wait: part that is sound", wait.valid / wait.sessions, MIN_SOUND, True)
+            Target("share of waiting sessions without an error", wait.valid / wait.sessions, MIN_VALID, True)
         )
     return targets
 
 
 def speeds(pairs: Sequence[Pair]) -> Table:
-    """Steps a second and memory, ours beside the reference's way."""
-    table = Table(title="Whole sessions over HTTP: steps a second with resets, MiB as RSS / PSS of all processes")
+    """Return the table of steps per second and memory of both servers."""
+    table = Table(title="Whole sessions over HTTP: steps per second with resets, MiB as RSS / PSS of all processes")
     for title in (
         "environment",
         "clients",
         "ours",
         "reference",
         "ratio",
-        "of at most",
+        "ratio at most",
         "AgentGym's own",
         "ours, MiB",
         "reference, MiB",
@@ -144,7 +146,7 @@ def speeds(pairs: Sequence[Pair]) -> Table:
 
 
 def profile(pairs: Sequence[Pair]) -> Table:
-    """Where the time goes, and what would be possible if nobody else used the cores."""
+    """Return the table of durations and processor times, and of the most steps per second without other load."""
     table = Table(
         title="Milliseconds: median / 95th percentile, then processor time of a step with its share of resets"
     )
@@ -184,17 +186,17 @@ def profile(pairs: Sequence[Pair]) -> Table:
 
 
 def in_process(alone: Sequence[InProcess]) -> Table:
-    """Without any server."""
+    """Return the table of the measurements without a server."""
     table = Table(title="One thread in process")
-    for title in ("environment", "steps a second", "slowest round", "reset, ms"):
+    for title in ("environment", "steps per second", "slowest round", "reset, ms"):
         table.add_column(title, justify="left" if title == "environment" else "right")
     for one in alone:
         table.add_row(one.env, f"{one.steps_per_s:,.0f}", f"{one.slowest:,.0f}", f"{one.reset_ms:.1f}")
     return table
 
 
-def first_looks(looks: Sequence[FirstLook]) -> Table:
-    """Sessions created at once."""
+def start_times(starts: Sequence[StartTimes]) -> Table:
+    """Return the table of sessions that were created at once."""
     table = Table(title="Seconds to the first observation, sessions created at once")
     titles = (
         "environment",
@@ -208,7 +210,7 @@ def first_looks(looks: Sequence[FirstLook]) -> Table:
     )
     for title in titles:
         table.add_column(title, justify="left" if title in ("environment", "server") else "right")
-    for one in looks:
+    for one in starts:
         seconds = (f"{value:.2f}" for value in (one.cold_s, one.warm_s, one.warm_last_s))
         each = 1000 * one.warm_last_s / one.sessions
         table.add_row(one.env, one.server, str(one.sessions), *seconds, f"{1000 * one.alone_s:.1f}", f"{each:.1f}")

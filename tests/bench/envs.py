@@ -1,10 +1,10 @@
-"""Measure the environments behind HTTP beside a server of the reference's way: `make bench-envs`.
+"""Benchmark of the environments over HTTP, compared with a reference server: `make bench-envs`.
 
 python -m tests.bench.envs [--envs textcraft babyai scienceworld] [--clients 1 8 32] [--seconds 4] [--rounds 5]
                            [--json PATH]
 
-One client plays whole sessions on both servers in turns. Judges in words and always exits with 0: how fast a shared
-machine is, is no error.
+One client plays whole sessions on both servers in alternating windows. The benchmark prints which targets are met and
+always exits with 0, because speed on a shared machine varies.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.bench.env_alone import babyai_in_process, first_looks, scienceworld_in_process, waiting
+from tests.bench.env_alone import babyai_in_process, scienceworld_in_process, start_times, waiting
 from tests.bench.env_play import Players, Window
-from tests.bench.env_report import FLAT, Pair, profile, show, speeds
+from tests.bench.env_report import MANY_SESSIONS, Pair, profile, show, speeds
 from tests.support.scripts import scripts, strict_scripts
 from tests.support.served import Server, serve_command, started
 from tests.support.wire_client import Script
@@ -30,64 +30,69 @@ from verl_agent.trace.provenance import Provenance
 
 ENVS = ("textcraft", "babyai", "scienceworld")
 SPLIT = "test"
-MOST_JVMS = 8
-"""Sessions of ScienceWorld that the reference's way is asked to hold: each takes a JVM, and 32 some 10 GB."""
-AT_ONCE = 200
-PATIENT, PATIENT_STEPS = 512, 5
+MAX_JVMS = 8
+"""Most sessions of ScienceWorld on the reference server: each has a JVM, and 32 of them take about 10 GB."""
+CONCURRENT_STARTS = 200
+WAITING_SESSIONS, WAITING_STEPS = 512, 5
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; None is that of the process."""
+    """Parse the arguments; None stands for those of the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.envs", description="Measure the environments.")
-    parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), help="which ones (default all)")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="sessions at once (default 1 8 32)")
+    parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), help="environments (default all)")
     parser.add_argument(
-        "--seconds", type=float, default=4.0, help="length of a window (default 4; ScienceWorld 3 times)"
+        "--clients", type=int, nargs="+", default=[1, 8, 32], help="numbers of concurrent sessions (default 1 8 32)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=4.0,
+        help="length of a window (default 4; three times as long for ScienceWorld)",
     )
     parser.add_argument("--rounds", type=int, default=5, help="windows on each server (default 5)")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the numbers and where they come from")
-    found = parser.parse_args(arguments)
-    if min(found.clients) < 1 or found.rounds < 1 or found.seconds <= 0:
+    parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
+    options = parser.parse_args(arguments)
+    if min(options.clients) < 1 or options.rounds < 1 or options.seconds <= 0:
         parser.error("--clients and --rounds must be >= 1, and --seconds > 0.")
-    return found
+    return options
 
 
 @cache
 def episodes(env: str) -> list[Script]:
-    """What is played: oracles' episodes that both servers allow."""
+    """Return scripts of oracle episodes that both servers allow."""
     if env == "babyai":
         return strict_scripts(SPLIT, 40)
     return scripts(env, SPLIT, 40, range(4, 40)) if env == "textcraft" else scripts(env, SPLIT, 12, range(6, 30))
 
 
 def reference_command(env: str) -> list[str]:
-    """A server of the reference's way."""
+    """Return the command of the reference server."""
     return [sys.executable, "-m", "tests.bench.reference", env, SPLIT]
 
 
 def ours_command(env: str) -> list[str]:
-    """Our server, with room for many sessions."""
+    """Return the command of `verl-agent serve` with four hosts."""
     return serve_command(env, "--split", SPLIT, "--hosts", "4")
 
 
 async def play(
     ours: Server, theirs: Server, played: Sequence[Script], clients: int, seconds: float, rounds: int
 ) -> Any:
-    """Windows on both servers in turns; returns both lists."""
+    """Measure alternating windows on both servers, and return both lists."""
     players = [Players(ours, played), Players(theirs, played)]
     windows: tuple[list[Window], list[Window]] = ([], [])
     for one in players:
         await one.begin(clients)
         await one.play(seconds / 4)
     for _ in range(rounds):
-        for one, found in zip(players, windows, strict=True):
-            found.append(await one.play(seconds))
+        for one, measured in zip(players, windows, strict=True):
+            measured.append(await one.play(seconds))
     return windows
 
 
 def compare(env: str, clients: int, seconds: float, rounds: int) -> Pair:
-    """One row of the table."""
-    played, both = episodes(env), env != "scienceworld" or clients <= MOST_JVMS
+    """Measure one environment with one number of clients."""
+    played, both = episodes(env), env != "scienceworld" or clients <= MAX_JVMS
     with started(ours_command(env)) as ours, started(reference_command(env if both else "textcraft")) as theirs:
         if both:
             mine, other = asyncio.run(play(ours, theirs, played, clients, seconds, rounds))
@@ -98,16 +103,16 @@ def compare(env: str, clients: int, seconds: float, rounds: int) -> Pair:
 
 
 async def play_alone(ours: Server, played: Sequence[Script], clients: int, seconds: float, rounds: int) -> list[Window]:
-    """Windows on our server only."""
+    """Measure windows on `verl-agent serve` only."""
     players = Players(ours, played)
     await players.begin(clients)
     return [await players.play(seconds) for _ in range(rounds)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write the numbers if asked to."""
+    """Measure, print the tables, and write the numbers to a file if `--json` is set."""
     options, console, load = parse(arguments), Console(width=150), os.getloadavg()[0]
-    pairs, looks, alone = [], [], []
+    pairs, starts, alone = [], [], []
     with console.status("starting") as status:
         for env in options.envs:
             for clients in options.clients:
@@ -115,20 +120,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 long = 3 if env == "scienceworld" else 1
                 pairs.append(compare(env, clients, long * options.seconds, options.rounds))
                 console.print(speeds(pairs[-1:]), profile(pairs[-1:]))
-            status.update(f"{env}: {AT_ONCE} sessions at once")
+            status.update(f"{env}: {CONCURRENT_STARTS} sessions at once")
             with started(ours_command(env)) as server:
-                looks.append(asyncio.run(first_looks(env, "ours", server, episodes(env), AT_ONCE)))
-            if env in FLAT:
+                starts.append(asyncio.run(start_times(env, "ours", server, episodes(env), CONCURRENT_STARTS)))
+            if env in MANY_SESSIONS:
                 with started(reference_command(env)) as server:
-                    looks.append(asyncio.run(first_looks(env, "reference", server, episodes(env), AT_ONCE)))
+                    starts.append(asyncio.run(start_times(env, "reference", server, episodes(env), CONCURRENT_STARTS)))
         status.update("in process")
         if "babyai" in options.envs:
             alone.append(babyai_in_process(episodes("babyai"), SPLIT))
         if "scienceworld" in options.envs:
             alone.append(scienceworld_in_process(episodes("scienceworld"), SPLIT))
-        status.update(f"{PATIENT} sessions that wait")
-        waits = [waiting(PATIENT, PATIENT_STEPS)]
-    targets = show(console, pairs, alone, looks, waits)
+        status.update(f"{WAITING_SESSIONS} sessions that wait")
+        waits = [waiting(WAITING_SESSIONS, WAITING_STEPS)]
+    targets = show(console, pairs, alone, starts, waits)
     console.print(f"Load average of the machine before the measurement: {load:.1f}.")
     if options.json:
         numbers = {
@@ -136,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "load_average_before": load,
             "pairs": [_numbers(pair) for pair in pairs],
             "in_process": [asdict(one) for one in alone],
-            "first_looks": [asdict(one) for one in looks],
+            "start_times": [asdict(one) for one in starts],
             "waiting": [asdict(one) for one in waits],
             "targets": [{**asdict(target), "met": target.met} for target in targets],
         }
@@ -154,9 +159,9 @@ def _numbers(pair: Pair) -> dict[str, Any]:
                 "reset_ms": one.reset_ms,
                 "cores": {"client": one.client_cores, "server": one.server_cores, "started": one.host_cores},
             }
-            for one in found
+            for one in measured
         ]
-        for name, found in (("ours", pair.ours), ("reference", pair.theirs))
+        for name, measured in (("ours", pair.ours), ("reference", pair.theirs))
     }
     memory = {"ours_mb": pair.ours_mb, "reference_mb": pair.theirs_mb}
     return {"env": pair.env, "clients": pair.clients, "ratio": pair.ratio, **memory, **windows}

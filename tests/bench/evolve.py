@@ -34,7 +34,7 @@ evolve:
   rounds: {rounds}
   output_dir: {folder}/rounds
 """
-PLAY = """# How the tiny model plays, written by tests/bench/evolve.py.
+PLAY = """# Episodes of the tiny model, written by tests/bench/evolve.py.
 defaults: [agent_eval, cpu_eval, _self_]
 env: {{name: guess_number, options: {{tolerant: true}}}}
 agent: {{name: act, options: {{instructions: false}}}}
@@ -44,7 +44,7 @@ data: {{max_prompt_length: 128, max_response_length: 256}}
 engine: {{dtype: float32}}
 evaluation: {{tasks: small_train, samples: 8}}
 """
-LEARN = """# How the tiny model learns, written by tests/bench/evolve.py.
+LEARN = """# SFT of the tiny model, written by tests/bench/evolve.py.
 defaults: [agent_sft, cpu_sft, _self_]
 env: {{name: guess_number, train_tasks: small_train, eval_tasks: small_test, options: {{tolerant: true}}}}
 agent: {{name: act, options: {{instructions: false}}}}
@@ -54,7 +54,7 @@ engine: {{mixed_precision: {{param_dtype: float32}}}}
 optim: {{lr: 1.0e-3}}
 trainer: {{total_epochs: {epochs}}}
 """
-PREFER = """# How the tiny model learns from pairs, written by tests/bench/evolve.py.
+PREFER = """# DPO of the tiny model, written by tests/bench/evolve.py.
 defaults: [agent_dpo, cpu_sft, _self_]
 env: {{name: guess_number, eval_tasks: small_test, options: {{tolerant: true}}}}
 agent: {{name: act, options: {{instructions: false}}}}
@@ -93,8 +93,8 @@ def write_recipes(folder: Path, epochs: int) -> None:
 
 def run(module: str, folder: Path, recipe: str, *overrides: str) -> None:
     """Run one command of this package; it resumes if it was interrupted."""
-    place = ["--config-dir", str(folder), "--config-name", recipe]
-    subprocess.run([sys.executable, "-m", f"verl_agent.commands.{module}", *place, *overrides], check=True)
+    config = ["--config-dir", str(folder), "--config-name", recipe]
+    subprocess.run([sys.executable, "-m", f"verl_agent.commands.{module}", *config, *overrides], check=True)
 
 
 def played(folder: Path, name: str, policy: Path) -> list[EpisodeRecord]:

@@ -1,4 +1,4 @@
-"""Two ways to play the same episodes: each at its own pace, or all in rounds."""
+"""Two loops that play the same episodes: asynchronously, or in lock-step."""
 
 import asyncio
 import time
@@ -20,10 +20,10 @@ from verl_agent.types import Episode, StopReason, Turn
 
 @dataclass(slots=True)
 class Played:
-    """Episodes in the order of their plans, and when each was over.
+    """Episodes in the order of their plans, and their end times.
 
     Attributes:
-        episodes: what was played.
+        episodes: episodes that were played.
         done_s: seconds from the common start to the end of each episode.
     """
 
@@ -32,18 +32,18 @@ class Played:
 
     @property
     def makespan_s(self) -> float:
-        """Seconds until the last episode was over."""
+        """Seconds until the end of the last episode."""
         return max(self.done_s)
 
 
 NewEnv = Callable[[], EnvAdapter]
-Home = Callable[[int], AbstractAsyncContextManager[NewEnv]]
-"""Makes sessions, told how many there will be at once."""
+OpenEnvs = Callable[[int], AbstractAsyncContextManager[NewEnv]]
+"""Context that returns a factory of sessions; its argument is the number of concurrent sessions."""
 
 
 @asynccontextmanager
 async def pooled(pool: HostPool, sessions: int) -> AsyncIterator[NewEnv]:
-    """Sessions of a pool whose hosts have been started, as they are from a run's second batch on."""
+    """Return a factory of sessions of a pool whose hosts are running, as from the second batch of a run on."""
     try:
         for session in await asyncio.gather(*(pool.open() for _ in range(sessions))):
             await pool.close(session)
@@ -53,29 +53,31 @@ async def pooled(pool: HostPool, sessions: int) -> AsyncIterator[NewEnv]:
 
 
 def in_hosts(sessions: int) -> AbstractAsyncContextManager[NewEnv]:
-    """Sessions as the product makes them: in host processes, a thread each."""
+    """Run sessions as the product does: in host processes, with one thread for each session."""
     return pooled(process_pool(PacedEnv(), CallLimits(600.0), PoolLimits()), sessions)
 
 
 def in_threads(sessions: int) -> AbstractAsyncContextManager[NewEnv]:
-    """The same without another process."""
+    """Run sessions in threads of this process."""
     return pooled(inline_pool(PacedEnv(), CallLimits(600.0), PoolLimits()), sessions)
 
 
 @asynccontextmanager
 async def in_loop(sessions: int) -> AsyncIterator[NewEnv]:
-    """Adapters that are called in the loop's own thread."""
+    """Call adapters in the thread of the event loop."""
     yield PacedEnv
 
 
-async def play_apart(plans: Sequence[EpisodePlan], limits: EpisodeLimits, home: Home = in_hosts) -> Played:
-    """Play with the product's loop: one task for each episode, all started at once."""
-    async with home(len(plans)) as new_env:
+async def play_asynchronously(
+    plans: Sequence[EpisodePlan], limits: EpisodeLimits, open_envs: OpenEnvs = in_hosts
+) -> Played:
+    """Play with the product's loop: one asyncio task for each episode, all started at the same time."""
+    async with open_envs(len(plans)) as new_env:
         return await play_with(new_env, plans, limits)
 
 
 async def play_with(new_env: NewEnv, plans: Sequence[EpisodePlan], limits: EpisodeLimits) -> Played:
-    """The same with sessions that somebody else looks after."""
+    """Play with the product's loop and sessions from a factory."""
     start = time.monotonic()
 
     async def one(plan: EpisodePlan) -> tuple[Episode, float]:
@@ -86,18 +88,18 @@ async def play_with(new_env: NewEnv, plans: Sequence[EpisodePlan], limits: Episo
     return Played([episode for episode, _ in ended], [done_s for _, done_s in ended])
 
 
-async def play_in_rounds(plans: Sequence[EpisodePlan], limits: EpisodeLimits) -> Played:
-    """Play in lock-step, as AgentGym-RL does: generate for all, step all, wait for all, and again.
+async def play_in_lock_step(plans: Sequence[EpisodePlan], limits: EpisodeLimits) -> Played:
+    """Play in lock-step, as AgentGym-RL does: generate all replies, carry out all steps, and begin the next round.
 
-    Kinder than the reference, which creates and resets its environments one after another: here all
-    resets run at the same time, as do all steps of a round. Sessions are the product's own, so that the
-    two loops differ in nothing but their order. An episode is over at the barrier of its last round.
+    This loop is faster than AgentGym-RL, which creates and resets its environments one after another. Here all resets
+    run concurrently, as do all steps of a round. Sessions are the product's own, so the two loops differ only in their
+    order. An episode ends at the barrier of its last round.
     """
     async with in_hosts(len(plans)) as new_env:
-        return await _play_in_rounds(plans, limits, new_env)
+        return await _play_in_lock_step(plans, limits, new_env)
 
 
-async def _play_in_rounds(plans: Sequence[EpisodePlan], limits: EpisodeLimits, new_env: NewEnv) -> Played:
+async def _play_in_lock_step(plans: Sequence[EpisodePlan], limits: EpisodeLimits, new_env: NewEnv) -> Played:
     start = time.monotonic()
     played = Played([Episode(plan.item, limits.max_turns) for plan in plans], [0.0] * len(plans))
     envs = [new_env() for _ in plans]
@@ -120,13 +122,13 @@ async def _play_in_rounds(plans: Sequence[EpisodePlan], limits: EpisodeLimits, n
 
 async def _round(players: Sequence[tuple[EpisodePlan, Episode, EnvAdapter]], number: int) -> None:
     """Play turn `number` of all running episodes, with a barrier after the replies and one after the steps."""
-    asked = time.monotonic()
+    requested = time.monotonic()
     replies = await generate([plan.tokens[number] for plan, _, _ in players], players[0][0].token_s)
     answered = time.monotonic()
     steps = await asyncio.gather(*(env.step(reply.text) for (_, _, env), reply in zip(players, replies, strict=True)))
     stepped = time.monotonic()
     for (_, episode, _), reply, step in zip(players, replies, steps, strict=True):
-        episode.turns.append(Turn(reply, reply.text, step, answered - asked, stepped - answered))
+        episode.turns.append(Turn(reply, reply.text, step, answered - requested, stepped - answered))
         episode.messages.append({"role": "assistant", "content": reply.text})
         episode.messages.append({"role": "user", "content": step.observation})
         if step.terminated:

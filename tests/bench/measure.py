@@ -1,12 +1,21 @@
-"""Time the two loops on the same episodes, and our loop on episodes that take no time."""
+"""Measurements of the rollout: both loops on the same episodes, and the product's loop on episodes without latency."""
 
 import asyncio
 import time
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
-from tests.bench.loops import Home, Played, in_hosts, in_loop, in_threads, play_apart, play_in_rounds, play_with
-from tests.bench.paced import MAX_TURNS, draw, instant
+from tests.bench.loops import (
+    OpenEnvs,
+    Played,
+    in_hosts,
+    in_loop,
+    in_threads,
+    play_asynchronously,
+    play_in_lock_step,
+    play_with,
+)
+from tests.bench.paced import MAX_TURNS, instant, sample_plans
 from verl_agent.rollout.episode import EpisodeLimits
 
 LIMITS = EpisodeLimits(MAX_TURNS, timeout_s=600.0)
@@ -15,7 +24,7 @@ OVERHEAD_REPEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class EpisodeTimes:
-    """When the episodes of one run were over, in seconds from their common start."""
+    """End times of the episodes of one run, in seconds from their common start."""
 
     mean: float
     p50: float
@@ -25,17 +34,17 @@ class EpisodeTimes:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One seed's episodes, played in both ways. Seconds are as measured, with latencies divided by the speed.
+    """Episodes of one seed, played by both loops. Seconds are as measured, with latencies divided by the speed.
 
     Attributes:
-        seed: what the episodes were drawn with.
-        turns: of all episodes together.
+        seed: random seed of the episodes.
+        turns: number of turns of all episodes.
         ours: times of the product's loop.
-        lock_step: times of the loop in rounds.
-        longest_drawn_s: the longest episode, from its latencies.
-        longest_alone_s: the same episode, played alone by the product's loop.
-        speedup: makespan in lock-step over ours.
-        over_longest: our makespan over `longest_drawn_s`.
+        lock_step: times of the loop in lock-step.
+        longest_drawn_s: sum of the latencies of the longest episode.
+        longest_alone_s: duration of the same episode, played alone by the product's loop.
+        speedup: makespan in lock-step divided by that of the product's loop.
+        over_longest: makespan of the product's loop divided by `longest_drawn_s`.
     """
 
     seed: int
@@ -50,13 +59,13 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What a turn costs without any latency; opening and closing the sessions is included, starting hosts is not.
+    """Cost of a turn without any latency. It includes opening and closing the sessions, but not the start of hosts.
 
     Attributes:
-        sessions: what the environments were.
-        wall_ms: milliseconds for each turn, the median of the repeats.
-        wall_ms_worst: the slowest repeat.
-        cpu_ms: processor time of this process for each turn, the median.
+        sessions: description of where the sessions run.
+        wall_ms: milliseconds for each turn, median of the repeats.
+        wall_ms_worst: milliseconds for each turn in the slowest repeat.
+        cpu_ms: processor time of this process in milliseconds for each turn, median of the repeats.
     """
 
     sessions: str
@@ -66,12 +75,12 @@ class Overhead:
 
 
 def compare(seed: int, episodes: int, speed: float) -> Comparison:
-    """Play the same drawn episodes in both ways, and the longest one alone."""
-    plans = draw(seed, episodes, speed)
+    """Play the same episodes with both loops, and the longest one alone."""
+    plans = sample_plans(seed, episodes, speed)
     longest = max(plans, key=lambda plan: plan.alone_s)
-    ours = asyncio.run(play_apart(plans, LIMITS))
-    lock_step = asyncio.run(play_in_rounds(plans, LIMITS))
-    alone = asyncio.run(play_apart([longest], LIMITS))
+    ours = asyncio.run(play_asynchronously(plans, LIMITS))
+    lock_step = asyncio.run(play_in_lock_step(plans, LIMITS))
+    alone = asyncio.run(play_asynchronously([longest], LIMITS))
     return Comparison(
         seed=seed,
         turns=sum(len(episode.turns) for episode in ours.episodes),
@@ -85,14 +94,14 @@ def compare(seed: int, episodes: int, speed: float) -> Comparison:
 
 
 def episode_times(played: Played) -> EpisodeTimes:
-    """Mean and percentiles of when the episodes were over; two episodes at least."""
+    """Return mean and percentiles of the end times of at least two episodes."""
     p90 = quantiles(played.done_s, n=10, method="inclusive")[-1]
     return EpisodeTimes(fmean(played.done_s), median(played.done_s), p90, played.makespan_s)
 
 
 def overheads(episodes: int) -> list[Overhead]:
-    """What our loop costs with sessions as the product makes them, and what of it processes and threads cost."""
-    asyncio.run(play_apart(instant(4, 2), LIMITS))  # the first run of a process pays for imports
+    """Measure the product's loop with sessions in host processes, in threads, and in the loop's own thread."""
+    asyncio.run(play_asynchronously(instant(4, 2), LIMITS))  # the first run of a process includes imports
     return [
         _overhead("in host processes, a thread each", in_hosts, episodes),
         _overhead("in threads of this process", in_threads, episodes),
@@ -100,13 +109,13 @@ def overheads(episodes: int) -> list[Overhead]:
     ]
 
 
-def _overhead(sessions: str, home: Home, episodes: int) -> Overhead:
+def _overhead(sessions: str, open_envs: OpenEnvs, episodes: int) -> Overhead:
     plans = instant(episodes, MAX_TURNS)
     turns = episodes * MAX_TURNS
     wall_ms, cpu_ms = [], []
 
     async def repeat() -> None:
-        async with home(episodes) as new_env:
+        async with open_envs(episodes) as new_env:
             for _ in range(OVERHEAD_REPEATS):
                 cpu = time.process_time()
                 played = await play_with(new_env, plans, LIMITS)

@@ -1,6 +1,6 @@
-"""Drawn episodes, and an engine and an environment that take exactly as long as was drawn.
+"""Random episode plans, and an engine and an environment that take exactly the planned time.
 
-All that chance decides is in the plans, so whoever plays a plan meets the same turns and latencies.
+All random values are in the plans, so every loop that plays a plan has the same turns and latencies.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ ENV_SIGMA = 1.0
 
 @dataclass(frozen=True, slots=True)
 class EpisodePlan:
-    """One drawn episode, which terminates after its last turn.
+    """Plan of one episode, which terminates after its last turn.
 
     Attributes:
         id: stable name.
-        reset_s: seconds that the environment takes to reset.
-        tokens: length of each reply.
-        step_s: seconds that the environment takes for each step, as many as `tokens`.
-        token_s: seconds that the engine takes for a token.
-        reward: what the last step earns.
+        reset_s: duration of the reset in seconds.
+        tokens: length of each reply in tokens.
+        step_s: duration of each step in seconds, one for each reply.
+        token_s: seconds that the engine needs for a token.
+        reward: reward of the last step.
     """
 
     id: str
@@ -47,17 +47,17 @@ class EpisodePlan:
 
     @property
     def alone_s(self) -> float:
-        """Seconds that it takes if nothing is added to its latencies."""
+        """Sum of all latencies in seconds."""
         return self.reset_s + sum(self.tokens) * self.token_s + sum(self.step_s)
 
 
-def draw(seed: int, episodes: int, speed: float) -> list[EpisodePlan]:
-    """Draw episodes of 3 to 10 turns, of 20 to 60 tokens each, with lognormal environment latencies.
+def sample_plans(seed: int, episodes: int, speed: float) -> list[EpisodePlan]:
+    """Sample plans of 3 to 10 turns with 20 to 60 tokens each and lognormal environment latencies.
 
     Args:
-        seed: same seed, same episodes; only their latencies depend on `speed`.
-        episodes: how many.
-        speed: what all latencies are divided by, > 0.
+        seed: random seed. `speed` changes only the latencies of a seed's plans.
+        episodes: number of plans.
+        speed: divisor of all latencies, > 0.
     """
     random = Random(seed)
 
@@ -81,21 +81,21 @@ def draw(seed: int, episodes: int, speed: float) -> list[EpisodePlan]:
 
 
 def instant(episodes: int, turns: int) -> list[EpisodePlan]:
-    """Episodes without any latency: what remains is the loop's own time."""
+    """Return plans without latency, whose duration is the loop's own time."""
     return [EpisodePlan(str(number), 0.0, (1,) * turns, (0.0,) * turns, 0.0, 1.0) for number in range(episodes)]
 
 
 async def generate(tokens: Sequence[int], token_s: float) -> list[Reply]:
-    """Write a batch of replies of given lengths; it is back when the longest one is.
+    """Return replies of the given lengths after the time that the longest one takes.
 
-    A token takes as long in a large batch as in a small one, so neither loop gains by its batch size.
+    The time for a token does not depend on the batch size, so neither loop profits from its batch size.
     """
     await asyncio.sleep(max(tokens) * token_s)
     return [Reply("word " * count, tokens=count) for count in tokens]
 
 
 class PacedPolicy:
-    """Writes the replies of a plan, each as a request of its own."""
+    """Policy that returns the replies of a plan, one request for each."""
 
     def __init__(self, plan: EpisodePlan) -> None:
         self._tokens, self._token_s = iter(plan.tokens), plan.token_s
@@ -106,10 +106,10 @@ class PacedPolicy:
 
 
 class PacedEnv(EnvAdapter):
-    """Blocks its thread for the seconds that its item says, as the client of an environment server does."""
+    """Environment that blocks its thread for the durations in its item, as the client of an environment server does."""
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """None: items are drawn."""
+        """Return no items; the benchmark creates them from plans."""
         return []
 
     async def reset(self, item: TaskItem) -> list[Message]:

@@ -1,13 +1,13 @@
-"""A server that plays the reference's way, to measure ours against: `python -m tests.bench.reference textcraft test`.
+"""Reference server that works as AgentGym's do: `python -m tests.bench.reference textcraft test`.
 
-What AgentGym's servers do (github.com/WooooDyy/AgentGym, `agentenv-*/`), in our own words: one process; FastAPI with
-handlers that are plain functions and so run in its thread pool; uvicorn as it comes, which is asyncio's loop, h11 and
-a line in the log for each request (thrown away here); sessions in a dict, nothing ever closed.
+Written anew after AgentGym's servers (github.com/WooooDyy/AgentGym, `agentenv-*/`). It has one process. Handlers are
+plain functions, so FastAPI runs them in its thread pool. uvicorn has its defaults: the asyncio loop, h11, and a log
+line for each request, which is discarded here. Sessions are in a dict and are never closed.
 
-* TextCraft: one recipe tree, the global random generator seeded at each reset.
-* BabyAI: the world built when the environment is made and again when it is reset, the image drawn after every move,
-  and a search of its own for each thing in view, over numpy's vectors and with all things gone through at every step.
-  Texts and rules are those of `strict=true`. Kinder than the reference, which searches again for each command.
+* TextCraft: one recipe tree; each reset seeds the global random generator.
+* BabyAI: the grid is built when the environment is created and again at each reset. Each object in view has its own
+  search over numpy vectors, which checks all objects at every cell. Texts and rules are those of `strict=true`.
+  AgentGym's server is slower: it searches again for each command.
 * ScienceWorld: a JVM for each session, and `env.step`, which lists all valid actions.
 """
 
@@ -38,20 +38,20 @@ from verl_agent.types import TaskItem
 VECTORS = [np.array(step) for step in STEPS]
 
 
-class Played(Protocol):
-    """An environment of one session."""
+class ReferenceEnv(Protocol):
+    """Environment of one session."""
 
     def reset(self, item: TaskItem) -> str:
         """Begin a task."""
         ...
 
     def step(self, action: str) -> tuple[str, float, bool]:
-        """Observation, reward, end."""
+        """Return observation, reward and end."""
         ...
 
 
 class TextCraft:
-    """All sessions share the recipes and the random generator of the process."""
+    """TextCraft whose sessions share the recipes and the random generator of the process."""
 
     def reset(self, item: TaskItem) -> str:
         book, goal = recipe_book(), item.data["goal"]
@@ -70,12 +70,12 @@ class TextCraft:
         return result.observation, result.reward, result.terminated
 
 
-class SearchForEach:
-    """Ways to things, by a search for each of them over numpy's vectors.
+class SearchPerObject:
+    """Paths to objects, by a separate search over numpy vectors for each of them.
 
     Args:
-        blocked: cells of the things in view that cannot be entered.
-        board: cells that can be walked through unless they are blocked.
+        blocked: cells of the objects in view that cannot be entered.
+        board: cells that can be entered unless they are blocked.
     """
 
     def __init__(self, blocked: Sequence[Cell], board: set[Cell]) -> None:
@@ -89,14 +89,14 @@ class SearchForEach:
     def onto(self, goal: Cell) -> list[Move] | None:
         return self.search(lambda cell, step: cell[0] == goal[0] and cell[1] == goal[1])
 
-    def search(self, found: Callable[[Any, Any], bool]) -> list[Move] | None:
-        """Breadth first; a pose is queued once for each way to it."""
+    def search(self, is_goal: Callable[[Any, Any], bool]) -> list[Move] | None:
+        """Search breadth first; a pose is queued once for each path to it."""
         here = start = (tuple(np.array((0, 0))), 0)
         queue, seen, before = [start], set(), {}
         while queue:
             here = cell, turns = queue.pop(0)
             seen.add(here)
-            if found(cell, VECTORS[turns]):
+            if is_goal(cell, VECTORS[turns]):
                 moves = []
                 while here != start:
                     here, move = before[here]
@@ -110,13 +110,13 @@ class SearchForEach:
         return None
 
     def after(self, cell: Any, turns: int, move: Move) -> tuple[Any, int]:
-        """The pose after a move."""
+        """Return the pose after a move."""
         if move is Move.FORWARD:
             return tuple(cell + VECTORS[turns]), turns
         return cell, (turns + (1 if move is Move.RIGHT else -1)) % 4
 
     def enters(self, pose: tuple[Any, int], seen: set[tuple[Any, int]]) -> bool:
-        """Whether a pose is on the board, new, and in the way of nothing: asked anew for each thing."""
+        """Return True if a pose is on the board, new and free; all conditions are checked again for each object."""
         for thing in self.blocked:
             if pose[0][0] not in self.rows or pose[0][1] not in self.columns or pose in seen or thing == pose[0]:
                 return False
@@ -124,14 +124,14 @@ class SearchForEach:
 
 
 class SlowGrammar(StrictGrammar):
-    """The commands of `strict`, found by a search for each thing."""
+    """Grammar of `strict` with a search for each object."""
 
     def paths(self, sight: FieldOfView) -> Any:
         behind = -1 if sight.direction in (0, 1) else 0
         right = SIDE + 1 if sight.direction in (1, 2) else SIDE
         board = {(ahead, side) for ahead in range(behind, DEPTH) for side in range(-SIDE, right + 1)}
         blocked = [cell for cell, thing in sight.cells.items() if thing is not None and thing.type != "door"]
-        return SearchForEach(blocked, board)
+        return SearchPerObject(blocked, board)
 
 
 class SlowGame(StrictGame):
@@ -139,7 +139,7 @@ class SlowGame(StrictGame):
 
 
 class BabyAI:
-    """A fresh environment for each task."""
+    """BabyAI with a new environment for each task."""
 
     def reset(self, item: TaskItem) -> str:
         level, seed = LEVEL_BY_NAME[item.data["level"]], item.data["seed"]
@@ -153,7 +153,7 @@ class BabyAI:
 
 
 class ScienceWorld:
-    """A JVM of its own."""
+    """ScienceWorld with a JVM for each session."""
 
     def __init__(self) -> None:
         from scienceworld import ScienceWorldEnv
@@ -170,31 +170,31 @@ class ScienceWorld:
         return str(observation), float(reward), bool(done)
 
 
-KINDS: dict[str, Callable[[], Played]] = {"textcraft": TextCraft, "babyai": BabyAI, "scienceworld": ScienceWorld}
+KINDS: dict[str, Callable[[], ReferenceEnv]] = {"textcraft": TextCraft, "babyai": BabyAI, "scienceworld": ScienceWorld}
 
 
 class ResetBody(BaseModel):
-    """What `/reset` takes."""
+    """Body of `/reset`."""
 
     id: int
     data_idx: int
 
 
 class StepBody(BaseModel):
-    """What `/step` takes."""
+    """Body of `/step`."""
 
     id: int
     action: str
 
 
 def create_app(env: str, split: str) -> FastAPI:
-    """The server of one environment."""
+    """Return the app that serves one environment."""
     items = make_env(env).tasks(split)
-    sessions: dict[int, Played] = {}
+    sessions: dict[int, ReferenceEnv] = {}
     numbers = itertools.count()
     app = FastAPI()
 
-    def find(number: int) -> Played:
+    def find(number: int) -> ReferenceEnv:
         if number not in sessions:
             raise HTTPException(404, f"no session {number}")
         return sessions[number]
@@ -219,7 +219,7 @@ def create_app(env: str, split: str) -> FastAPI:
 
 
 def main() -> None:
-    """Say where, and serve until told to stop."""
+    """Print the URL and serve until the process is stopped."""
     env, split = sys.argv[1:3]
     listener = bind("127.0.0.1", 0)
     sys.stdout.write(f"{env} at {url_of(listener)}\n")

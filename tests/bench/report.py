@@ -1,4 +1,4 @@
-"""Show the measurements as tables, and say in words which targets they meet."""
+"""Tables of the rollout benchmark, and the targets that the measurements meet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ MAX_TURN_MS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A number and what it should be.
+    """Target of a measurement.
 
     Attributes:
-        name: what is measured, in words.
-        value: the worst one of all seeds or repeats.
-        bound: the value wanted, in the same unit.
-        at_least: whether more is better.
+        name: description of the measurement.
+        value: worst value of all seeds or repeats.
+        bound: bound of the value, in the same unit.
+        at_least: true if the bound is a minimum, false if it is a maximum.
     """
 
     name: str
@@ -31,33 +31,33 @@ class Target:
 
     @property
     def met(self) -> bool:
-        """Whether the value is on the right side of its bound."""
+        """True if the value is within its bound."""
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
     def __str__(self) -> str:
         relation = "at least" if self.at_least else "at most"
-        return f"{self.name}: {self.value:.2f}, wanted {relation} {self.bound:g}: {'MET' if self.met else 'MISSED'}"
+        return f"{self.name}: {self.value:.2f}, target {relation} {self.bound:g}: {'MET' if self.met else 'MISSED'}"
 
 
 def show(
     console: Console, comparisons: Sequence[Comparison], overheads: Sequence[Overhead], *, speed: float, load: float
 ) -> list[Target]:
-    """Print everything; returns the targets, each with the worst value measured.
+    """Print tables and targets, and return the targets.
 
     Args:
-        console: where to.
-        comparisons: one for each seed.
-        overheads: the product's own kind of session first.
-        speed: what all latencies were divided by.
+        console: console to print to.
+        comparisons: one comparison for each seed.
+        overheads: overheads; the first one is that of the product's sessions.
+        speed: divisor of all latencies.
         load: load average of the machine before the measurement.
     """
     console.print(makespans(comparisons))
     console.print(episode_ends(comparisons))
     console.print(turn_costs(overheads))
     console.print(
-        f"Latencies were divided by {speed:g}; what the loops themselves cost was not, so it weighs {speed:g} times "
-        "as much in these ratios as in a real run. Lock-step is shown kinder than the reference: its environments are "
-        "reset at the same time, where the reference creates and resets them one after another. "
+        f"Latencies were divided by {speed:g}, but the cost of the loops was not. It therefore counts {speed:g} times "
+        "as much in these ratios as in a real run. The lock-step loop is faster than AgentGym-RL, because it resets "
+        "its environments concurrently and AgentGym-RL creates and resets them one after another. "
         f"Load average of the machine before the measurement: {load:.1f}.\n"
     )
     targets = judge(comparisons, overheads)
@@ -67,16 +67,16 @@ def show(
 
 
 def judge(comparisons: Sequence[Comparison], overheads: Sequence[Overhead]) -> list[Target]:
-    """The targets of the rollout, on the worst seed and on the slowest repeat."""
+    """Return the targets of the rollout, for the worst seed and the slowest repeat."""
     return [
         Target(
-            "makespan of lock-step over ours, worst seed",
+            "makespan of lock-step divided by ours, worst seed",
             min(comparison.speedup for comparison in comparisons),
             MIN_SPEEDUP,
             at_least=True,
         ),
         Target(
-            "our makespan over the longest episode, worst seed",
+            "our makespan divided by the longest episode, worst seed",
             max(comparison.over_longest for comparison in comparisons),
             MAX_OVER_LONGEST,
         ),
@@ -85,10 +85,10 @@ def judge(comparisons: Sequence[Comparison], overheads: Sequence[Overhead]) -> l
 
 
 def makespans(comparisons: Sequence[Comparison]) -> Table:
-    """The whole batch, a row for each seed, and the worst ratios."""
+    """Return the table of makespans: a row for each seed, and the worst ratios."""
     table = Table(title="Makespan, seconds as measured")
     table.add_column("seed")
-    for title in ("turns", "ours", "lock-step", "ratio", "longest, drawn", "longest, alone", "ours / longest"):
+    for title in ("turns", "ours", "lock-step", "ratio", "longest, planned", "longest, alone", "ours / longest"):
         table.add_column(title, justify="right")
     for one in comparisons:
         seconds = (one.longest_drawn_s, one.longest_alone_s)
@@ -109,11 +109,11 @@ def makespans(comparisons: Sequence[Comparison]) -> Table:
 
 
 def episode_ends(comparisons: Sequence[Comparison]) -> Table:
-    """When single episodes were over."""
+    """Return the table of the end times of single episodes."""
     table = Table(title="Seconds from the start of the batch to the end of an episode")
     table.add_column("seed")
     table.add_column("loop")
-    for title in ("mean", "half of them", "nine in ten", "all"):
+    for title in ("mean", "median", "90th percentile", "maximum"):
         table.add_column(title, justify="right")
     for one in comparisons:
         table.add_row(str(one.seed), "ours", *_times(one.ours))
@@ -122,7 +122,7 @@ def episode_ends(comparisons: Sequence[Comparison]) -> Table:
 
 
 def turn_costs(overheads: Sequence[Overhead]) -> Table:
-    """What the loop costs where nothing takes time."""
+    """Return the table of the loop's cost without latency."""
     table = Table(title="Our loop without any latency, milliseconds for each turn")
     table.add_column("sessions")
     for title in ("median", "slowest repeat", "processor time"):

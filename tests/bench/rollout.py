@@ -1,9 +1,9 @@
-"""Measure the rollout: against a loop in lock-step, against its longest episode, and without any latency.
+"""Benchmark of the rollout: compared with a loop in lock-step and with its longest episode, and without latency.
 
 python -m tests.bench.rollout [--speed 10] [--episodes 64] [--seeds 1 2 3] [--json PATH]
 
-Judges in words and always exits with 0: how fast a shared machine is, is no error. Dividing all
-latencies by `--speed` makes what the loops themselves cost weigh more, not less.
+It prints which targets are met and always exits with 0, because speed on a shared machine varies. `--speed` divides
+all latencies, which increases the share of the loops' own cost.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from verl_agent.trace.provenance import Provenance
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line; None is that of the process."""
+    """Parse the arguments; None stands for those of the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.rollout", description="Measure the rollout.")
     parser.add_argument("--speed", type=float, default=10.0, help="divide all latencies by this (default 10)")
     parser.add_argument("--episodes", type=int, default=64, help="episodes played at the same time (default 64)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one comparison each (default 1 2 3)")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the numbers and where they come from")
-    found = parser.parse_args(arguments)
-    if found.speed <= 0:
-        parser.error(f"--speed must be > 0, got {found.speed:g}.")
-    if found.episodes < 2:
-        parser.error(f"--episodes must be >= 2, got {found.episodes}.")
-    return found
+    parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
+    options = parser.parse_args(arguments)
+    if options.speed <= 0:
+        parser.error(f"--speed must be > 0, got {options.speed:g}.")
+    if options.episodes < 2:
+        parser.error(f"--episodes must be >= 2, got {options.episodes}.")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and write the numbers if asked to."""
+    """Measure, print the tables, and write the numbers to a file if `--json` is set."""
     options = parse(arguments)
     console = Console()
     load = os.getloadavg()[0]

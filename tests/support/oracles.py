@@ -8,7 +8,7 @@ from tests.support.scripts import actions
 from tests.support.wire_client import Connection, Script, Session
 from verl_agent.envs.registry import make_env
 
-AT_ONCE = 16
+CONCURRENCY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +68,5 @@ async def _play_all(url: str, scripts: Sequence[Script]) -> dict[int, float]:
         await session.close()
         session.connection.close()
 
-    await asyncio.gather(*(play() for _ in range(min(AT_ONCE, len(scripts)))))
+    await asyncio.gather(*(play() for _ in range(min(CONCURRENCY, len(scripts)))))
     return scores

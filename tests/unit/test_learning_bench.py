@@ -1,4 +1,4 @@
-"""The comparison of horizons: equal budgets of environment steps, the price of a success, collapse."""
+"""Tests of the learning benchmark: equal numbers of environment steps, cost of a success, collapse."""
 
 import json
 
@@ -14,36 +14,36 @@ def run(*success: float, turns: int = 10) -> list[Point]:
     return [Point(step, step * turns, step * 2.0, value) for step, value in enumerate(success)]
 
 
-def test_arms_are_compared_at_the_budget_that_all_have_spent():
-    """The cheap arm goes on to 0.9, but beyond what the other one has played."""
-    arms = {"cheap": [run(0.1, 0.3, 0.5, 0.9, turns=10)], "dear": [run(0.1, 0.4, turns=20)]}
+def test_arms_are_compared_at_the_steps_that_all_have_reached():
+    """The cheap arm reaches 0.9 only after more steps than the other arm has."""
+    arms = {"cheap": [run(0.1, 0.3, 0.5, 0.9, turns=10)], "expensive": [run(0.1, 0.4, turns=20)]}
     table = compare(arms, target=0.5)
     assert {figures["env_steps"] for figures in table.values()} == {20}
     assert table["cheap"]["gain"].startswith("0.400")
-    assert table["cheap"]["success"].startswith("0.500") and table["dear"]["success"].startswith("0.400")
-    assert (table["cheap"]["reached_target"], table["dear"]["reached_target"]) == ("1 of 1", "0 of 1")
-    assert table["cheap"]["env_steps_to_target"].startswith("20.0") and table["dear"]["seconds_to_target"] == "-"
+    assert table["cheap"]["success"].startswith("0.500") and table["expensive"]["success"].startswith("0.400")
+    assert (table["cheap"]["reached_target"], table["expensive"]["reached_target"]) == ("1 of 1", "0 of 1")
+    assert table["cheap"]["env_steps_to_target"].startswith("20.0") and table["expensive"]["seconds_to_target"] == "-"
 
 
-def test_a_run_that_loses_what_it_had_has_collapsed():
+def test_a_run_that_loses_much_success_has_collapsed():
     assert collapsed(run(0.1, 0.8, 0.5)) and not collapsed(run(0.1, 0.8, 0.7))
 
 
-def test_a_budget_between_two_validations_lies_on_the_line_between_them():
-    """The last validation before it would compare an arm at its end with others on their way."""
+def test_success_between_two_validations_is_interpolated():
+    """The last validation before the budget would compare arms at different numbers of steps."""
     assert at_budget(run(0.1, 0.2, 0.3), 15) == pytest.approx(0.25)
     assert at_budget(run(0.1, 0.2), 40) == 0.2
     assert reached(run(0.1, 0.2), 0.3) is None
 
 
-def test_the_interval_over_three_seeds_is_students():
-    """4.303 standard errors on either side."""
+def test_the_interval_over_three_seeds_is_a_t_interval():
+    """The half width is 4.303 standard errors."""
     half = 4.303 * 0.1 / 3**0.5
     assert over_seeds([0.5, 0.6, 0.7]) == f"0.600 [{0.6 - half:.3f}, {0.6 + half:.3f}]"
     assert over_seeds([0.5]) == "0.500"
 
 
-def test_steps_that_a_killed_run_plays_again_are_counted_once(tmp_path):
+def test_steps_that_a_resumed_run_repeats_count_once(tmp_path):
     for start, steps in (("a", (1, 2)), ("b", (2, 3))):
         with EpisodeWriter(tmp_path / f"episodes/{start}.jsonl") as episodes:
             for step in steps:

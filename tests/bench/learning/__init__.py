@@ -1,1 +1,1 @@
-"""Does each algorithm learn, and what does a growing horizon do: whole runs of a small model on two cores."""
+"""Learning benchmark: whole runs of a small model with every algorithm and every kind of horizon."""

@@ -1,9 +1,9 @@
-"""`make bench-learning`: three seeds of every algorithm, and of every horizon; interrupt it as you like, it goes on.
+"""Learning benchmark, `make bench-learning`: three seeds of every algorithm and horizon; resumes after an interruption.
 
 python -m tests.bench.learning                     # both studies
 python -m tests.bench.learning --study algorithms --seeds 1 --arms ppo,grpo
 
-Each run has a part of the cores to itself, so that two runs on two cores do not wait for each other's threads.
+Each run has its own share of the cores, so concurrent runs do not compete for them.
 """
 
 import argparse
@@ -38,7 +38,7 @@ ALGORITHMS = {
     "reinforce_pp": ["+overlay/algorithm=reinforce_pp"],
     "rloo": ["+overlay/algorithm=rloo"],
 }
-HORIZONS = {  # as many steps as about 16,000 turns take, and four validations on the way
+HORIZONS = {  # about 16,000 turns and four validations in each arm
     "fixed short": ["horizon.max_turns=[2]", "trainer.total_training_steps=140", "trainer.test_freq=35"],
     "fixed long": ["horizon.max_turns=[6]", "trainer.total_training_steps=60", "trainer.test_freq=15"],
     "ScalingInter": [
@@ -52,12 +52,12 @@ HORIZONS = {  # as many steps as about 16,000 turns take, and four validations o
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is compared.
+    """Comparison of several arms.
 
     Attributes:
-        recipe: what all arms share, in the folder `recipes`.
-        arms: overrides of each.
-        epochs: of the warm start that all begin from; fewer leave more to be learnt.
+        recipe: name of the shared recipe in the folder `recipes`.
+        arms: overrides of each arm.
+        epochs: epochs of SFT before RL; fewer epochs leave more to learn.
     """
 
     recipe: str
@@ -70,39 +70,39 @@ STUDIES = {
     "curriculum": Study("curriculum", HORIZONS, epochs=32),
 }
 TARGET = 0.85
-"""Success whose price in environment steps and seconds is reported."""
+"""Success whose cost in environment steps and seconds is reported."""
 
 
 def train(module: str, recipe: str, folder: Path, *overrides: str) -> None:
-    """Run one recipe to its end, from where it stands, on the cores of this thread; what it says is in a file beside.
+    """Run or resume one recipe on the cores of this thread; its output goes to a text file next to the folder.
 
     Raises:
-        subprocess.CalledProcessError: it failed.
+        subprocess.CalledProcessError: the run failed.
     """
     command = [sys.executable, "-m", module, "--config-dir", str(RECIPES), "--config-name", recipe, *overrides]
     command.append(f"trainer.default_local_dir={folder}")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".txt").open("a") as said:
+    with folder.with_suffix(".txt").open("a") as output:
         subprocess.run(
             command,
             cwd=ROOT,
             check=True,
             env={**os.environ, "VERL_PLATFORM": "cpu"},
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
         )
 
 
 def warm_started(folder: Path, epochs: int) -> Path:
-    """The small model after its warm start, made if it is not there."""
+    """Return the folder of the small model after SFT, and train it if it does not exist."""
     model, warm = folder / "model", folder / f"warm_start_{epochs}"
     if not (model / "config.json").is_file():
         env = make_env("guess_number")
-        words = AgentSettings("act", {"instructions": False})
+        settings = AgentSettings("act", {"instructions": False})
         texts = [
             f"{message['role']}\n{message['content']}"
             for item in select_tasks("guess_number", "small_train")
-            for message in demonstrate(item, env.new_session(), make_agent(words, env.action_format)).messages
+            for message in demonstrate(item, env.new_session(), make_agent(settings, env.action_format)).messages
         ]
         sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2, "num_attention_heads": 4}
         write_byte_model(model, texts, vocabulary=384, **sizes)
@@ -112,12 +112,12 @@ def warm_started(folder: Path, epochs: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training of a study.
+    """One training run of a study.
 
     Attributes:
         study: a key of `STUDIES`.
-        arm: a key of the study.
-        seed: of the order of tasks and of sampling.
+        arm: name of an arm of the study.
+        seed: seed of the order of tasks and of sampling.
     """
 
     study: str
@@ -125,42 +125,42 @@ class Run:
     seed: int
 
     def folder(self, root: Path) -> Path:
-        """Where it lies."""
+        """Return the folder of the run."""
         return root / self.study / f"{self.arm.replace(' ', '_')}_{self.seed}"
 
     def overrides(self) -> list[str]:
-        """What it changes in its study's recipe."""
+        """Return the overrides of the study's recipe."""
         seeded = [f"data.seed={self.seed}", f"actor_rollout_ref.rollout.seed={self.seed}"]
         return [*seeded, *STUDIES[self.study].arms[self.arm]]
 
     def train(self, root: Path, warm: Mapping[str, Path]) -> "Run":
-        """Go to its end."""
+        """Train to the end, and return this run."""
         model = f"actor_rollout_ref.model.path={warm[self.study]}"
         train("verl_agent.commands.train", STUDIES[self.study].recipe, self.folder(root), model, *self.overrides())
         return self
 
 
 def points(folder: Path) -> list[Point]:
-    """Every validation of a run, with what training had cost until then."""
+    """Return the validations of a run with environment steps and seconds of training until then."""
     metrics = read_metrics(sorted((folder / "metrics").glob("*.jsonl")))
     turns: dict[int, int] = {}
-    for start in sorted((folder / "episodes").glob("*.jsonl")):  # a later one plays steps again that were not saved
+    for start in sorted((folder / "episodes").glob("*.jsonl")):  # a resumed run plays steps again that were not saved
         played: Counter[int] = Counter()
         for record in read_records(start):
             if record["purpose"] == "train":
                 played[record["step"]] += len(record["turns"])
         turns |= played
-    found, env_steps, seconds = [], 0, 0.0
+    validations, env_steps, seconds = [], 0, 0.0
     for step, values in metrics.items():
         env_steps, seconds = env_steps + turns.get(step, 0), seconds + values.get("timing_s/step", 0.0)
         for score in validation_scores(values):
             if score.measure == "success":
-                found.append(Point(step, env_steps, seconds, score.value))
-    return found
+                validations.append(Point(step, env_steps, seconds, score.value))
+    return validations
 
 
-def draw(arms: Mapping[str, list[list[Point]]], png: Path) -> None:
-    """Success against environment steps, a thin line a seed."""
+def plot_success(arms: Mapping[str, list[list[Point]]], png: Path) -> None:
+    """Plot success against environment steps, one line for each seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
@@ -175,7 +175,7 @@ def draw(arms: Mapping[str, list[list[Point]]], png: Path) -> None:
 
 
 def report(study: str, arms: Mapping[str, list[list[Point]]], folder: Path, console: Console) -> None:
-    """Write table, picture and JSON of what is finished."""
+    """Write table, plot and JSON file of the finished runs."""
     table = compare(arms, TARGET)
     shown = Table(study, *table)
     for figure in next(iter(table.values())):
@@ -187,18 +187,18 @@ def report(study: str, arms: Mapping[str, list[list[Point]]], folder: Path, cons
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
     result = {"command": sys.argv, "commit": commit, "table": table, "runs": runs}
     (folder / f"{study}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    draw(arms, folder / f"{study}.png")
+    plot_success(arms, folder / f"{study}.png")
 
 
 def threads(jobs: int) -> ThreadPoolExecutor:
-    """One thread for each job, with a part of this machine's cores that what it starts inherits."""
+    """Return one thread for each job; its child processes inherit its share of this machine's cores."""
     cores = sorted(os.sched_getaffinity(0))
     parts = iter([cores[job::jobs] for job in range(jobs)])
     return ThreadPoolExecutor(jobs, initializer=lambda: os.sched_setaffinity(0, next(parts)))
 
 
 def runs_of(studies: Sequence[str], arms: str | None, seeds: int) -> list[Run]:
-    """All runs, each arm once before any a second time."""
+    """Return all runs, ordered by seed."""
     return [
         Run(study, arm, seed)
         for study in studies
@@ -208,38 +208,38 @@ def runs_of(studies: Sequence[str], arms: str | None, seeds: int) -> list[Run]:
 
 
 def finished(study: str, done: Collection[Run], root: Path) -> dict[str, list[list[Point]]]:
-    """What the runs of a study that are done measured, by arm."""
+    """Return the validations of a study's finished runs by arm."""
     runs = sorted((run for run in done if run.study == study), key=lambda run: run.seed)
     by_arm = {arm: [points(run.folder(root)) for run in runs if run.arm == arm] for arm in STUDIES[study].arms}
-    return {arm: found for arm, found in by_arm.items() if found}
+    return {arm: arm_runs for arm, arm_runs in by_arm.items() if arm_runs}
 
 
 def main() -> None:
-    """Run what is missing, report what is there."""
+    """Train the missing runs and report the finished ones."""
     cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", choices=STUDIES, action="append", help="default: both")
-    parser.add_argument("--arms", help="some of a study's arms, with commas between them")
+    parser.add_argument("--arms", help="comma-separated arms of a study; default: all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
-        "--jobs", type=int, default=min(cores, 4), help="runs at a time, 8 GB each; default: %(default)s"
+        "--jobs", type=int, default=min(cores, 4), help="concurrent runs, 8 GB of memory each; default: %(default)s"
     )
-    parser.add_argument("--report", action="store_true", help="only show the runs that are there")
+    parser.add_argument("--report", action="store_true", help="only report the finished runs")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/bench_learning")
-    chosen = parser.parse_args()
-    console, root = Console(), chosen.folder.resolve()
+    options = parser.parse_args()
+    console, root = Console(), options.folder.resolve()
     root.mkdir(parents=True, exist_ok=True)
-    studies = chosen.study or list(STUDIES)
-    runs = runs_of(studies, chosen.arms, chosen.seeds)
-    if chosen.report:
-        there = [run for run in runs if points(run.folder(root))]
+    studies = options.study or list(STUDIES)
+    runs = runs_of(studies, options.arms, options.seeds)
+    if options.report:
+        finished_runs = [run for run in runs if points(run.folder(root))]
         for study in studies:
-            if arms := finished(study, there, root):
+            if arms := finished(study, finished_runs, root):
                 report(study, arms, root, console)
         return
     warm = {study: warm_started(root, STUDIES[study].epochs) for study in studies}
     done: set[Run] = set()
-    with threads(min(chosen.jobs, cores)) as pool:
+    with threads(min(options.jobs, cores)) as pool:
         waiting = [pool.submit(run.train, root, warm) for run in runs]
         try:
             for ended in as_completed(waiting):

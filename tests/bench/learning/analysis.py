@@ -1,4 +1,4 @@
-"""What runs of several seeds show: gains with intervals, and success against environment steps. Pure functions."""
+"""Analysis of runs with several seeds: gains with intervals, and success by environment steps. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Point:
 
     Attributes:
         step: training step.
-        env_steps: turns that were played in training up to it.
-        seconds: that training took up to it.
-        success: share of validation episodes solved, 0 to 1.
+        env_steps: turns of training episodes until this validation.
+        seconds: duration of training until this validation.
+        success: share of solved validation episodes, 0 to 1.
     """
 
     step: int
@@ -29,52 +29,52 @@ class Point:
 
 
 def over_seeds(values: Sequence[float]) -> str:
-    """Mean over seeds with a t interval of 95 %; one seed has no interval."""
+    """Return the mean over seeds with its 95 % t interval; a single seed has no interval."""
     if len(values) == 1:
         return f"{values[0]:.3f}"
     return str(mean_over_tasks({str(seed): [value] for seed, value in enumerate(values)}))
 
 
 def at_budget(run: Sequence[Point], env_steps: int) -> float:
-    """Success after a number of environment steps, on the line between the validations before and after it."""
+    """Return the success after a number of environment steps, linearly interpolated between two validations."""
     return float(np.interp(env_steps, [point.env_steps for point in run], [point.success for point in run]))
 
 
 def reached(run: Sequence[Point], success: float) -> Point | None:
-    """The first validation with at least that success, or None."""
+    """Return the first validation with at least that success, or None."""
     return next((point for point in run if point.success >= success), None)
 
 
 def collapsed(run: Sequence[Point]) -> bool:
-    """Whether the last validation is far below the best."""
+    """Return True if the last validation is far below the best."""
     return max(point.success for point in run) - run[-1].success > COLLAPSE
 
 
 def compare(arms: Mapping[str, Sequence[Sequence[Point]]], target: float) -> dict[str, dict[str, object]]:
-    """Arms of one study at the budget that every run of every arm has spent.
+    """Compare the arms of a study at the number of environment steps that every run has reached.
 
     Args:
-        arms: the runs of each arm, one for each seed, validations in order.
-        target: success whose price is reported.
+        arms: runs of each arm, one for each seed, with validations in order.
+        target: success whose cost in environment steps and seconds is reported.
 
     Returns:
-        For each arm the figures of a table, as plain values.
+        Figures of a table for each arm, as plain values.
     """
     budget = min(run[-1].env_steps for runs in arms.values() for run in runs)
     table: dict[str, dict[str, object]] = {}
     for name, runs in arms.items():
-        spent = [at_budget(run, budget) for run in runs]
+        success = [at_budget(run, budget) for run in runs]
         first = [reached(run, target) for run in runs]
-        prices = [point for point in first if point]
+        costs = [point for point in first if point]
         table[name] = {
             "seeds": len(runs),
             "env_steps": budget,
             "before": over_seeds([run[0].success for run in runs]),
-            "success": over_seeds(spent),
-            "gain": over_seeds([after - run[0].success for after, run in zip(spent, runs, strict=True)]),
-            "reached_target": f"{len(prices)} of {len(runs)}",
-            "env_steps_to_target": over_seeds([p.env_steps for p in prices]) if prices else "-",
-            "seconds_to_target": over_seeds([p.seconds for p in prices]) if prices else "-",
+            "success": over_seeds(success),
+            "gain": over_seeds([after - run[0].success for after, run in zip(success, runs, strict=True)]),
+            "reached_target": f"{len(costs)} of {len(runs)}",
+            "env_steps_to_target": over_seeds([p.env_steps for p in costs]) if costs else "-",
+            "seconds_to_target": over_seeds([p.seconds for p in costs]) if costs else "-",
             "collapsed": sum(map(collapsed, runs)),
         }
     return table

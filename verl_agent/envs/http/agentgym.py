@@ -31,8 +31,8 @@ class Dialect:
         create_body: body of `/create`.
         item_field: field of `/reset` with the number of the item.
         reset_fields: further fields of `/reset`.
-        prompt_fields: fields of the answer to `/reset` that form the first observation. If there are none, the client
-            calls `/observation`.
+        prompt_fields: fields of the answer to `/reset` that form the first observation; empty if the client has to
+            call `/observation`.
         score_field: field of the answer to `/step` with the score of the episode so far.
         max_score: score of a solved task; scores are divided by it.
         done_field: field of the answer to `/step` that is true at the end of the episode.
