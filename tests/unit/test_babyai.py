@@ -1,4 +1,4 @@
-"""BabyAI answers as the reference does but for what is listed, can be solved throughout, and pays a success once."""
+"""Test BabyAI: the listed differences from the reference, perception, rules, texts, splits and oracle."""
 
 import asyncio
 import hashlib
@@ -35,8 +35,8 @@ GOLDEN = [
     )
 ]
 
-STALE_PICTURE = "PutNextS7N4Carrying"
-"""There the reference's first look is older than the world: it shows the box in its place that is already carried."""
+STALE_OBSERVATION = "PutNextS7N4Carrying"
+"""Level whose first observation in the reference is outdated: it shows the carried box at its old position."""
 
 HIDDEN_ORDER = {
     "OpenRedBlueDoorsDebug",
@@ -46,29 +46,29 @@ HIDDEN_ORDER = {
     "BossLevel",
     "BossLevelNoUnlock",
 }
-"""Goals in which the reference writes `and` for `then` and `after you`, so that nobody can know what comes first."""
+"""Levels with goals in which the reference replaces `then` and `after you` by `and`, which hides the order."""
 
-PARTING = {
+DIVERGING = {
     "GoToObjS4": "a command stops when the mission is completed",
     "GoToObjDoor": "a command stops when the mission is completed",
-    "OpenRedDoor": "a success within a command counts: the reference goes on and forgets it",
-    "OpenDoorLoc": "a success within a command counts: the reference goes on and forgets it",
-    "OpenRedBlueDoorsDebug": "a failed mission ends: the reference plays on",
-    "OpenDoorsOrderN4Debug": "a failed mission ends: the reference plays on",
-    "PickupDistDebug": "a failed mission ends: the reference plays on",
-    "Open": "no way leads through unseen cells: the reference sets out and gets stuck",
-    "BlockedUnlockPickup": "no way leads through unseen cells: the reference sets out and gets stuck",
-    "SynthS5R2": "no way leads through unseen cells: the reference sets out and gets stuck",
-    "MiniBossLevel": "no way leads through unseen cells: the reference sets out and gets stuck",
-    "BossLevelNoUnlock": "no way leads through unseen cells: the reference sets out and gets stuck",
+    "OpenRedDoor": "a success within a command counts: in the reference it is lost",
+    "OpenDoorLoc": "a success within a command counts: in the reference it is lost",
+    "OpenRedBlueDoorsDebug": "a failed mission ends: in the reference it continues",
+    "OpenDoorsOrderN4Debug": "a failed mission ends: in the reference it continues",
+    "PickupDistDebug": "a failed mission ends: in the reference it continues",
+    "Open": "no path leads through unseen cells: in the reference the agent gets stuck",
+    "BlockedUnlockPickup": "no path leads through unseen cells: in the reference the agent gets stuck",
+    "SynthS5R2": "no path leads through unseen cells: in the reference the agent gets stuck",
+    "MiniBossLevel": "no path leads through unseen cells: in the reference the agent gets stuck",
+    "BossLevelNoUnlock": "no path leads through unseen cells: in the reference the agent gets stuck",
 }
-"""Transcripts that part from ours on the way, and why; the others are followed to their end."""
+"""Levels whose transcripts diverge from this adapter before their end, with the reason."""
 
-NO_WAY = "as no path in view leads to it."
+NO_PATH = "as no path in view leads to it."
 
 
-class NoList(Style):
-    """The transcripts keep the offered actions apart from the observations."""
+class StyleWithoutActions(Style):
+    """Style without a list of actions, because the transcripts store that list separately."""
 
     def actions(self, offer):
         return ""
@@ -79,100 +79,102 @@ def start(name: str, seed: int, prompt: str = "full", strict: bool = False) -> t
     return env, asyncio.run(env.reset(task_item(LEVEL_BY_NAME[name], seed)))
 
 
-def say(env: BabyAI, *commands: str) -> list[StepResult]:
+def play_commands(env: BabyAI, *commands: str) -> list[StepResult]:
     return [asyncio.run(env.step(command)) for command in commands]
 
 
 def demonstrate(env: BabyAI, item: TaskItem) -> list[StepResult]:
     asyncio.run(env.reset(item))
-    return [asyncio.run(env.step(move.action)) for move in env.demonstration(item)]
+    return [asyncio.run(env.step(demo.action)) for demo in env.demonstration(item)]
 
 
-def looks(levels: Iterable[str], seeds: Iterable[int], moves: int) -> Iterable[Grid]:
-    """Worlds as they look on a random walk."""
-    draw = random.Random(1)
+def random_walks(levels: Iterable[str], seeds: Iterable[int], moves: int) -> Iterable[Grid]:
+    """Yield the grid of each level and seed after each move of a random walk."""
+    rng = random.Random(1)
     for name in levels:
         for seed in seeds:
             world = Grid(LEVEL_BY_NAME[name], seed)
             for _ in range(moves):
                 yield world
-                world.move(draw.choice([Move.LEFT, Move.RIGHT, Move.FORWARD, Move.FORWARD, Move.TOGGLE, Move.PICKUP]))
+                world.move(rng.choice([Move.LEFT, Move.RIGHT, Move.FORWARD, Move.FORWARD, Move.TOGGLE, Move.PICKUP]))
 
 
 # AgentGym's transcripts
 
 
 @pytest.mark.parametrize(("level", "record"), GOLDEN)
-def test_strict_rules_give_the_transcripts_of_the_reference(level, record):
-    game = StrictGame(Grid(level, 0), NoList())
-    if level.name != STALE_PICTURE:
+def test_strict_rules_reproduce_the_transcripts_of_the_reference(level, record):
+    game = StrictGame(Grid(level, 0), StyleWithoutActions())
+    if level.name != STALE_OBSERVATION:
         assert game.opening() == f"Your goal: {record['goal']}\n{record['observation']}"
         assert list(game.offer.moves) == record["actions"]
     for expected in record["steps"]:
         got = game.play(expected["action"])
-        if level.name == STALE_PICTURE and expected["action"] == "check available actions":
-            continue  # it lists what the first look showed
+        if level.name == STALE_OBSERVATION and expected["action"] == "check available actions":
+            continue  # the list repeats the outdated first observation
         assert (got.observation, got.terminated) == (expected["observation"], expected["done"])
         assert list(game.offer.moves) == expected["actions"]
 
 
 @pytest.mark.parametrize(("level", "record"), GOLDEN)
-def test_our_rules_give_the_transcripts_but_for_the_listed_differences(level, record):
-    game = Game(Grid(level, 0), NoList())
+def test_default_rules_reproduce_the_transcripts_except_listed_differences(level, record):
+    game = Game(Grid(level, 0), StyleWithoutActions())
     goal, observation = game.opening().removeprefix("Your goal: ").split("\n")
     assert (goal != record["goal"]) == (level.name in HIDDEN_ORDER)
-    if level.name != STALE_PICTURE:
+    if level.name != STALE_OBSERVATION:
         assert observation == record["observation"]
         check_offer(game, record["actions"])
     for expected in record["steps"]:
         command = expected["action"]
         if command in ("move forward", "drop") and command not in game.offer.moves:
-            assert expected["observation"] == observation  # it does nothing there, here it is refused
+            assert expected["observation"] == observation  # without effect in the reference, rejected here
             continue
         moves = game.offer.moves.get(command)
         got = game.play(command)
         if command == "check available actions":
             continue
         if (got.observation, got.terminated) != (expected["observation"], expected["done"]):
-            assert level.name in PARTING
+            assert level.name in DIVERGING
             return
         if moves:
             observation = got.observation
         check_offer(game, expected["actions"])
-    assert level.name not in PARTING
+    assert level.name not in DIVERGING
 
 
 def check_offer(game: Game, expected: list[str]) -> None:
-    """We offer the same in the same order, but `toggle` for boxes and open doors, and nothing that cannot be done."""
-    ours = [command for command in game.offer.moves if command != "toggle" or command in expected]
-    assert ours == [command for command in expected if command in game.offer.moves]
-    for command in set(expected) - set(ours):
-        assert command in ("move forward", "drop") or game.offer.refusals[command].endswith(NO_WAY)
+    """Check that the reference's executable actions are offered in its order; `toggle` may be added."""
+    offered = [command for command in game.offer.moves if command != "toggle" or command in expected]
+    assert offered == [command for command in expected if command in game.offer.moves]
+    for command in set(expected) - set(offered):
+        assert command in ("move forward", "drop") or game.offer.refusals[command].endswith(NO_PATH)
 
 
-# What the agent sees and where it can go
+# Perception and paths
 
 
-def test_the_agent_sees_what_minigrid_shows():
+def test_visible_cells_equal_those_of_minigrid():
     count = 0
-    for world in looks(["GoToRedBall", "GoToObjMazeS7", "SynthLoc", "KeyCorridorS6R3", "OneRoomS20"], range(2), 40):
+    for world in random_walks(
+        ["GoToRedBall", "GoToObjMazeS7", "SynthLoc", "KeyCorridorS6R3", "OneRoomS20"], range(2), 40
+    ):
         grid, mask = world.env.gen_obs_grid()
         shown = {(6 - j, i - 3): grid.get(i, j) for i in range(7) for j in range(7) if mask[i, j]}
-        mine = visible(world, world.place, world.direction)
-        del shown[0, 0], mine[0, 0]  # minigrid draws there what is carried
-        assert mine == shown
-        count += any(thing is not None and thing.type != "wall" for thing in mine.values())
+        seen = visible(world, world.place, world.direction)
+        del shown[0, 0], seen[0, 0]  # minigrid shows the carried object there
+        assert seen == shown
+        count += any(thing is not None and thing.type != "wall" for thing in seen.values())
     assert count > 100
 
 
-def queue_search(free: set[Cell], found) -> tuple[tuple[Cell, int], list[Move]] | None:
-    """The search of the reference, written down plainly: every way to a pose is queued until it has been looked at."""
+def queue_search(free: set[Cell], is_target) -> tuple[tuple[Cell, int], list[Move]] | None:
+    """Return the path of the reference's search, which queues every path to a pose until the pose is visited."""
     begin = ((0, 0), 0)
     queue, done, before = [begin], set(), {}
     while queue:
         cell, turns = pose = queue.pop(0)
         done.add(pose)
-        if found(cell, turns):
+        if is_target(cell, turns):
             moves, end = [], pose
             while pose != begin:
                 pose, move = before[pose]
@@ -190,12 +192,12 @@ def queue_search(free: set[Cell], found) -> tuple[tuple[Cell, int], list[Move]] 
     return None
 
 
-def test_one_search_finds_the_ways_of_a_search_for_each_thing():
-    draw = random.Random(2)
-    ways = 0
+def test_one_search_finds_the_same_paths_as_a_search_for_each_object():
+    rng = random.Random(2)
+    path_count = 0
     for _ in range(30):
         board = [(ahead, right) for ahead in range(4) for right in range(-2, 3)]
-        free = {(0, 0), *draw.sample(board, 14)}
+        free = {(0, 0), *rng.sample(board, 14)}
         paths = Paths(free)
         for target in board:
             facing = queue_search(
@@ -204,35 +206,35 @@ def test_one_search_finds_the_ways_of_a_search_for_each_thing():
             onto = queue_search(free, lambda cell, turns, to=target: cell == to)
             assert paths.facing(target) == (facing and facing[1])
             assert paths.onto(target) == (onto and onto[1])
-            ways += facing is not None
-    assert ways > 300
+            path_count += facing is not None
+    assert path_count > 300
 
 
 # Faults of the reference
 
 
 def waste(env: BabyAI, moves: int) -> list[StepResult]:
-    return say(env, *["turn left", "turn right"] * (moves // 2))
+    return play_commands(env, *["turn left", "turn right"] * (moves // 2))
 
 
-def test_a_success_is_paid_once_and_ends():
-    """The reference goes on after a late success, and pays it again for whatever is said next."""
+def test_a_success_is_rewarded_once_and_terminates():
+    """The reference continues after a late success and rewards it again at every turn."""
     strict, _ = start("PickupDistDebug", 0, strict=True)
-    ours, _ = start("PickupDistDebug", 0)
+    default, _ = start("PickupDistDebug", 0)
     assert strict.game.world.max_moves == 49
     waste(strict, 36)
-    waste(ours, 36)
-    paid = say(strict, "pickup green key 1", "dance", "dance", "dance")
-    assert 0 < paid[0].reward < 0.5
-    assert BabyAI.success_reward < 0.1 <= paid[0].reward + 1e-9
-    assert [step.reward for step in paid[1:]] == [paid[0].reward] * 3
-    assert not any(step.terminated for step in paid)
-    earned = say(ours, "pickup green key 1", "dance", "turn left")
+    waste(default, 36)
+    late = play_commands(strict, "pickup green key 1", "dance", "dance", "dance")
+    assert 0 < late[0].reward < 0.5
+    assert BabyAI.success_reward < 0.1 <= late[0].reward + 1e-9
+    assert [step.reward for step in late[1:]] == [late[0].reward] * 3
+    assert not any(step.terminated for step in late)
+    earned = play_commands(default, "pickup green key 1", "dance", "turn left")
     assert [(step.reward, step.terminated) for step in earned] == [(1.0, True), (0.0, True), (0.0, True)]
 
 
-def test_a_level_ends_when_its_moves_are_used_up():
-    """The reference plays on for ever."""
+def test_an_episode_terminates_when_the_moves_are_used_up():
+    """The reference continues without limit."""
     env, _ = start("GoToObjS4", 1)
     *before, last = waste(env, 16)
     assert not any(step.terminated for step in before)
@@ -241,85 +243,85 @@ def test_a_level_ends_when_its_moves_are_used_up():
     assert not waste(start("GoToObjS4", 1, strict=True)[0], 40)[-1].terminated
 
 
-def test_the_last_move_may_complete_the_mission():
+def test_the_last_move_can_complete_the_mission():
     env, _ = start("PickupDistDebug", 0)
     moves = len(env.game.offer.moves["pickup green key 1"])
     env.game.world.env.step_count = 49 - moves
-    assert say(env, "pickup green key 1")[0].reward == 1.0
+    assert play_commands(env, "pickup green key 1")[0].reward == 1.0
     env, _ = start("PickupDistDebug", 0)
     env.game.world.env.step_count = 50 - moves
-    assert dict(say(env, "pickup green key 1")[0].info) == {"out_of_moves": 1.0}
+    assert dict(play_commands(env, "pickup green key 1")[0].info) == {"out_of_moves": 1.0}
 
 
 @pytest.mark.parametrize("command", ["pickup green key 1", "pick up green key 1", '  "Pick UP  green key 1". '])
-def test_pick_up_is_written_as_one_word_or_two(command):
-    assert say(start("PickupDistDebug", 0)[0], command)[0].reward == 1.0
+def test_pick_up_is_accepted_as_one_word_or_two(command):
+    assert play_commands(start("PickupDistDebug", 0)[0], command)[0].reward == 1.0
 
 
-def test_a_box_can_be_opened_and_leaves_what_is_in_it():
-    """Without that nobody could complete KeyInBox."""
+def test_an_opened_box_is_replaced_by_its_content():
+    """KeyInBox cannot be completed otherwise."""
     env, _ = start("KeyInBox", 1)
-    facing_box, opened, taken = say(env, "go to green box 1", "toggle", "pickup red key 1")
+    facing_box, opened, taken = play_commands(env, "go to green box 1", "toggle", "pickup red key 1")
     assert '"toggle"' in facing_box.observation
     assert "There is a red key 1 right in front of you 1 steps away." in opened.observation
     assert "green box" not in opened.observation
     assert "You are carrying a red key." in taken.observation
     strict, _ = start("KeyInBox", 1, strict=True)
-    assert "not recognized" in say(strict, "go to green box 1", "toggle")[1].observation
+    assert "not recognized" in play_commands(strict, "go to green box 1", "toggle")[1].observation
 
 
-def test_a_mission_is_completed_in_the_middle_of_a_command():
+def test_a_command_stops_when_the_mission_is_completed():
     for strict, reward in ((False, 1.0), (True, 0.0)):
         env, _ = start("OpenRedDoor", 1, strict=strict)
-        assert say(env, "toggle and go through red closed door 1")[0].reward == reward
+        assert play_commands(env, "toggle and go through red closed door 1")[0].reward == reward
 
 
-def test_a_mission_that_has_failed_ends_without_reward():
+def test_a_failed_mission_terminates_without_reward():
     env, _ = start("PickupDistDebug", 0)
-    step = say(env, "pickup purple box 1")[0]
+    step = play_commands(env, "pickup purple box 1")[0]
     assert (step.reward, step.terminated, dict(step.info)) == (0.0, True, {"failed_task": 1.0})
     assert step.observation.endswith("The task has failed: that was not what the goal asks for.")
 
 
-def test_a_sequence_of_doors_does_not_fail_where_its_first_part_is_completed():
+def test_completing_the_first_door_does_not_fail_a_sequence():
     """Minigrid 3.2.0 judges both parts by the same move (`BeforeInstr.verify` in verifier.py)."""
-    ours, theirs = (Grid(LEVEL_BY_NAME["OpenDoorsOrderN4Debug"], 1) for _ in range(2))
-    assert ours.mission == "open the yellow door, then open the green door"
+    default, reference = (Grid(LEVEL_BY_NAME["OpenDoorsOrderN4Debug"], 1) for _ in range(2))
+    assert default.mission == "open the yellow door, then open the green door"
     for move in (Move.FORWARD, Move.FORWARD):
-        assert ours.move(move) == theirs.raw_move(move) == (0.0, False)
-    assert theirs.raw_move(Move.TOGGLE) == (0.0, True), "minigrid has mended this: `Grid.move` can do without"
-    assert ours.move(Move.TOGGLE) == (0.0, False)
+        assert default.move(move) == reference.raw_move(move) == (0.0, False)
+    assert reference.raw_move(Move.TOGGLE) == (0.0, True), "minigrid has mended this: `Grid.move` can do without"
+    assert default.move(Move.TOGGLE) == (0.0, False)
 
 
-def test_the_goal_says_what_comes_first():
+def test_the_goal_states_the_order_of_its_parts():
     _, messages = start("OpenDoorsOrderN4Debug", 0)
     assert messages[-1]["content"].startswith("Your goal: open the purple door after you open the red door\n")
 
 
-def test_an_open_door_can_be_shut_and_opened_again():
-    """A mission may ask to open a door that the agent came through."""
+def test_an_open_door_can_be_closed_and_opened_again():
+    """A mission may require opening a door that the agent has passed."""
     env, _ = start("UnlockPickupDist", 0)
-    say(env, "turn left", "pickup green key 1", "go to green locked door 1")
-    opened, shut, again = say(env, "toggle", "toggle", "toggle")
+    play_commands(env, "turn left", "pickup green key 1", "go to green locked door 1")
+    opened, shut, again = play_commands(env, "toggle", "toggle", "toggle")
     assert "There is a green closed door 1 right in front of you 1 steps away." in shut.observation
     assert opened.observation == again.observation
     assert '"toggle"' in opened.observation
 
 
-def test_things_have_the_numbers_that_the_observation_gives_them():
-    """The reference counts only what it can reach: its `pickup grey ball 1` takes what it shows as grey ball 2."""
+def test_commands_use_the_numbers_of_the_observation():
+    """The reference counts only reachable objects: its `pickup grey ball 1` takes the object shown as grey ball 2."""
     world = Grid(LEVEL_BY_NAME["GoToRedBallNoDists"], 0)
     for thing, x, y in ((Ball("grey"), 1, 1), (Key("blue"), 2, 1), (Key("blue"), 1, 2), (Ball("grey"), 1, 4)):
         world.env.put_obj(thing, x, y)
     world.env.agent_pos, world.env.agent_dir = (3, 1), 2
-    ours, theirs = Game(world, NoList()), StrictGame(world, NoList())
-    assert "a grey ball 1 right in front of you 2 steps" in ours.observation() == theirs.observation()
-    assert "a grey ball 2 2 steps in front of you and 3 steps to your left" in ours.observation()
-    assert ours.offer.moves["pickup grey ball 2"] == theirs.offer.moves["pickup grey ball 1"]
-    assert ours.offer.refusals["pickup grey ball 1"] == f"You cannot pickup grey ball 1, {NO_WAY}"
+    default, reference = Game(world, StyleWithoutActions()), StrictGame(world, StyleWithoutActions())
+    assert "a grey ball 1 right in front of you 2 steps" in default.observation() == reference.observation()
+    assert "a grey ball 2 2 steps in front of you and 3 steps to your left" in default.observation()
+    assert default.offer.moves["pickup grey ball 2"] == reference.offer.moves["pickup grey ball 1"]
+    assert default.offer.refusals["pickup grey ball 1"] == f"You cannot pickup grey ball 1, {NO_PATH}"
 
 
-# What is said and read
+# Texts and commands
 
 
 @pytest.mark.parametrize(
@@ -332,16 +334,16 @@ def test_things_have_the_numbers_that_the_observation_gives_them():
         ("go through purple locked door 1", "The action is not recognized. Please check valid actions.", None),
     ],
 )
-def test_what_cannot_be_done_is_said_and_counted(command, observation, measure):
+def test_invalid_and_failed_actions_are_reported_and_counted(command, observation, measure):
     env, _ = start("UnlockPickupDist", 1)
-    step = say(env, command)[0]
+    step = play_commands(env, command)[0]
     assert step.observation.split("\n")[0] == observation
     assert '\nAvailable actions: ["turn left", ' in step.observation
     assert sum(step.info.values()) == 1.0
     assert measure is None or dict(step.info) == {measure: 1.0}
 
 
-def test_refusals_name_their_reason():
+def test_rejected_commands_state_the_reason():
     env, _ = start("UnlockPickupDist", 0)
     locked = "toggle and go through green locked door 1"
     for command, text in (
@@ -362,40 +364,40 @@ def test_refusals_name_their_reason():
             "You cannot go through green closed door 1, as it is closed. You should toggle it first.",
         ),
     ):
-        step = say(env, command)[0]
+        step = play_commands(env, command)[0]
         assert not text or step.observation.split("\n")[0] == text
         assert dict(step.info) == ({"failed_action": 1.0} if text else {})
     env, _ = start("UnlockPickupDist", 0)
     env.game.world.env.carrying = Key("red")
     refusal = "as the color of the key you are carrying does not match the color of door."
-    assert say(env, "turn left", locked)[1].observation.startswith(f"You cannot {locked}, {refusal}")
+    assert play_commands(env, "turn left", locked)[1].observation.startswith(f"You cannot {locked}, {refusal}")
 
 
-def test_the_brief_texts():
+def test_the_short_prompt_has_short_observations():
     env, messages = start("UnlockPickupDist", 0, prompt="short")
     assert messages[-1]["content"] == (
         "Goal: pick up the purple box\nYou see: green locked door 1 (1 left). Wall 1 ahead."
     )
-    look, checked = say(env, "turn left", "check available actions")
-    assert look.observation == "You see: green locked door 1 (1 ahead); green key 1 (1 left)."
+    turned, checked = play_commands(env, "turn left", "check available actions")
+    assert turned.observation == "You see: green locked door 1 (1 ahead); green key 1 (1 left)."
     assert checked.observation == (
         "You can take the following actions: turn left, turn right, pickup green key 1, go to green locked door 1, "
         "go to green key 1, check available actions"
     )
-    assert say(env, "pickup green key 1")[0].observation == (
+    assert play_commands(env, "pickup green key 1")[0].observation == (
         "You see: green locked door 1 (1 right); grey ball 1 (1 ahead, 1 left); red key 1 (2 ahead, 3 left). "
         "Wall 4 ahead. You carry a green key."
     )
 
 
-def test_the_texts_stay_short_in_the_fullest_rooms():
-    for world in looks(["MoveTwoAcrossS8N9", "GoToObjDoor"], range(10), 5):
+def test_observations_stay_short_in_the_fullest_rooms():
+    for world in random_walks(["MoveTwoAcrossS8N9", "GoToObjDoor"], range(10), 5):
         assert len(Game(world, Style()).opening()) < 4_000
 
 
 @pytest.mark.parametrize("prompt", STYLES)
-def test_nonsense_is_answered_briefly_and_moves_nothing(prompt):
-    draw = random.Random(3)
+def test_invalid_actions_get_short_observations_and_change_nothing(prompt):
+    rng = random.Random(3)
     words = ["go", "to", "through", "pickup", "toggle", "and", "drop", "red", "door", "closed", "1", "-1", "9" * 5_000]
     words += [
         "",
@@ -415,7 +417,7 @@ def test_nonsense_is_answered_briefly_and_moves_nothing(prompt):
     ]
     env, _ = start("GoToObjDoor", 0, prompt=prompt)
     for _ in range(1_000):
-        step = asyncio.run(env.step(" ".join(draw.choices(words, k=draw.randint(0, 12)))))
+        step = asyncio.run(env.step(" ".join(rng.choices(words, k=rng.randint(0, 12)))))
         assert 0 < len(step.observation) < 4_000
         assert not step.terminated
         if env.game.world.moves:
@@ -426,12 +428,12 @@ def test_nonsense_is_answered_briefly_and_moves_nothing(prompt):
 
 @pytest.mark.parametrize("action", ["x" * 1_000_000, "go to " + "9" * 1_000_000, "check " * 100_000])
 @pytest.mark.parametrize("strict", [False, True])
-def test_long_actions_are_answered_briefly(action, strict):
+def test_long_actions_get_short_observations(action, strict):
     env, _ = start("GoToObjS4", 1, strict=strict)
-    assert len(say(env, action)[0].observation) < 500
+    assert len(play_commands(env, action)[0].observation) < 500
 
 
-def test_building_a_world_prints_nothing(capfd):
+def test_creating_a_grid_prints_nothing(capfd):
     """Minigrid prints a line for each world that it rejects; for this one it rejects four."""
     Grid(LEVEL_BY_NAME["GoToObjDoor"], 0)
     assert capfd.readouterr() == ("", "")
@@ -444,7 +446,7 @@ def item(name: str, seed: int) -> TaskItem:
     return task_item(LEVEL_BY_NAME[name], seed)
 
 
-def test_counts_of_the_splits():
+def test_splits_have_the_documented_numbers_of_items():
     splits = {split: BabyAI().tasks(split) for split in BabyAI.splits}
     assert {split: len(items) for split, items in splits.items()} == {
         "train": 3958,
@@ -465,7 +467,7 @@ def test_counts_of_the_splits():
     assert {item.category for item in splits["test"]} > set(PAPER_CATEGORIES)
 
 
-def test_no_seed_is_in_both_training_and_test():
+def test_train_and_test_share_no_seed():
     seeds = {split: {item.data["seed"] for item in BabyAI().tasks(split)} for split in BabyAI.splits}
     for train in (split for split in seeds if split.endswith("train")):
         for test in (split for split in seeds if split.endswith("test")):
@@ -474,23 +476,23 @@ def test_no_seed_is_in_both_training_and_test():
 
 
 @pytest.mark.parametrize("level", TWINS)
-def test_no_world_is_in_both_training_and_test(level):
-    """Only these levels are so small that two seeds build one world."""
+def test_train_and_test_share_no_grid(level):
+    """Only these levels are so small that two seeds can build the same grid."""
 
-    def worlds(seeds: Iterable[int]) -> dict[int, tuple]:
-        built = {seed: Grid(LEVEL_BY_NAME[level], seed) for seed in seeds}
-        return {
-            seed: (one.mission, one.place, one.direction, [(place, name_of(thing)) for place, thing in one.things()])
-            for seed, one in built.items()
-        }
+    def content(grid: Grid) -> tuple:
+        things = [(cell, name_of(thing)) for cell, thing in grid.things()]
+        return grid.mission, grid.place, grid.direction, things
 
-    known = worlds(range(23)).values()
-    assert TWINS[level] == tuple(seed for seed, world in worlds(TRAIN_SEEDS).items() if world in known)
+    def contents(seeds: Iterable[int]) -> dict[int, tuple]:
+        return {seed: content(Grid(LEVEL_BY_NAME[level], seed)) for seed in seeds}
+
+    known = contents(range(23)).values()
+    assert TWINS[level] == tuple(seed for seed, grid in contents(TRAIN_SEEDS).items() if grid in known)
     assert not {item.data["seed"] for item in BabyAI().tasks("train") if item.data["level"] == level} & {*TWINS[level]}
 
 
 @pytest.mark.parametrize("level", [level.name for level in LEVELS])
-def test_the_oracle_completes_every_level_through_the_text(level):
+def test_the_oracle_completes_every_level(level):
     for seed in (0, 100):
         steps = demonstrate(BabyAI(), item(level, seed))
         assert (steps[-1].reward, steps[-1].terminated) == (1.0, True)
@@ -499,7 +501,7 @@ def test_the_oracle_completes_every_level_through_the_text(level):
 
 
 @pytest.mark.parametrize(("level", "seed"), [(level, seed) for level in IMPOSSIBLE for seed in IMPOSSIBLE[level]])
-def test_the_items_left_out_are_impossible(level, seed):
+def test_excluded_items_cannot_be_completed(level, seed):
     world = Grid(LEVEL_BY_NAME[level], seed)
     (locked,) = [thing.color for _, thing in world.things() if thing.type == "door" and thing.is_locked]
     keys = [place for place, thing in world.things() if thing.type == "key" and thing.color == locked]
@@ -509,7 +511,7 @@ def test_the_items_left_out_are_impossible(level, seed):
         BabyAI().demonstration(item(level, seed))
 
 
-def test_the_easy_items_take_few_commands_and_short_prompts():
+def test_easy_items_take_few_commands_and_short_prompts():
     items = [one for split in ("easy_train", "easy_test") for one in BabyAI().tasks(split)][::19]
     assert {one.data["level"] for one in items} == set(EASY_LEVELS)
     env = BabyAI("short")
@@ -519,7 +521,7 @@ def test_the_easy_items_take_few_commands_and_short_prompts():
         assert len(env.demonstration(one)) <= 7
 
 
-def test_the_oracle_says_what_it_does_and_why():
+def test_demonstrations_explain_their_actions():
     moves = BabyAI().demonstration(item("GoToObjS4", 1))
     assert moves == [DemoAction("go to yellow key 1", "I see the yellow key and can reach it.")]
 
@@ -535,7 +537,7 @@ print(digest.hexdigest())
 """
 
 
-def test_worlds_and_plans_do_not_depend_on_the_hash_seed():
+def test_grids_and_plans_are_the_same_for_every_hash_seed():
     env, digest = BabyAI(), hashlib.sha256()
     for one in BabyAI().tasks("test")[::10]:
         digest.update(repr((one, asyncio.run(env.reset(one)), env.demonstration(one))).encode())
@@ -553,7 +555,7 @@ def test_worlds_and_plans_do_not_depend_on_the_hash_seed():
         ({"strict": "yes"}, "env.options.strict='yes' is not allowed. Allowed: true, false."),
     ],
 )
-def test_unknown_options_are_refused_by_name(options, message):
+def test_invalid_options_raise_config_error_naming_the_key(options, message):
     with pytest.raises(ConfigError) as error:
         BabyAI(**options)
     assert str(error.value) == message
@@ -566,13 +568,13 @@ def test_unknown_options_are_refused_by_name(options, message):
         ({"level": "GoToDoor", "seed": -1}, "seed -1 of level GoToDoor is not allowed. Allowed: a whole number >= 0."),
     ],
 )
-def test_a_world_that_does_not_exist_is_an_error_of_the_episode(data, message):
+def test_an_unknown_level_or_seed_raises_env_error(data, message):
     with pytest.raises(EnvError) as error:
         asyncio.run(BabyAI().reset(TaskItem("babyai", "x", data)))
     assert str(error.value) == message
 
 
-def test_without_minigrid_the_message_says_what_to_install(tmp_path):
+def test_missing_minigrid_raises_config_error_with_the_install_command(tmp_path):
     code = "from env_adapters.babyai.adapter import BabyAI; BabyAI().demonstration(BabyAI().tasks('test')[0])"
     command = [sys.executable, "-S", "-c", code]  # -S ignores site-packages
     path = {"PYTHONPATH": path_without("minigrid", tmp_path)}

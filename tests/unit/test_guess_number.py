@@ -1,4 +1,4 @@
-"""GuessNumber reads what its options allow, and can be solved throughout."""
+"""Test the replies, rewards, splits and demonstrations of GuessNumber."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ def answers(*replies: str, tolerant: bool = False) -> list[StepResult]:
         ("" + "9" * 10_000, False, "Out of range: guess from 1 to 100."),
     ],
 )
-def test_how_replies_are_read(reply, tolerant, observation):
+def test_a_guess_is_compared_with_the_hidden_number(reply, tolerant, observation):
     assert answers(reply, tolerant=tolerant)[0].observation == observation
 
 
@@ -42,7 +42,7 @@ def test_the_number_is_rewarded_once():
     assert [(step.reward, step.terminated) for step in steps] == [(1.0, True), (0.0, True)]
 
 
-def test_unreadable_replies_are_counted():
+def test_invalid_guesses_are_counted():
     assert [step.info for step in answers("what?", "101", "5")] == [
         {"invalid_action": 1.0},
         {"invalid_action": 1.0},
@@ -50,7 +50,7 @@ def test_unreadable_replies_are_counted():
     ]
 
 
-def test_counts_of_the_splits():
+def test_splits_have_the_documented_numbers_of_items():
     assert {split: len(GuessNumber().tasks(split)) for split in GuessNumber.splits} == {
         "train": 390,
         "test": 130,
@@ -60,14 +60,14 @@ def test_counts_of_the_splits():
 
 
 @pytest.mark.parametrize("size", ["", "small_"])
-def test_no_range_is_both_trained_and_tested_on(size):
-    """Within a range that is trained on, a number that never comes up is learnt not to be guessed."""
+def test_train_and_test_share_no_range(size):
+    """Training on a part of a range would teach the model never to guess the other numbers."""
     ranges = [{item.data["high"] for item in GuessNumber().tasks(size + part)} for part in ("train", "test")]
     assert ranges[0].isdisjoint(ranges[1])
     assert min(ranges[0]) < min(ranges[1]) < max(ranges[1]) < max(ranges[0])
 
 
-def test_small_splits_hold_distinct_small_numbers():
+def test_small_splits_share_no_item_with_the_others():
     items = [*GuessNumber().tasks("small_train"), *GuessNumber().tasks("small_test")]
     assert len({item.id for item in items}) == len(items)
     assert all(1 <= item.data["target"] <= item.data["high"] <= 12 for item in items)
@@ -82,6 +82,6 @@ def test_binary_search_solves_every_item(split):
         assert (steps[-1].reward, len(steps) <= 7) == (1.0, True)
 
 
-def test_an_option_of_the_wrong_type_is_refused_by_name():
+def test_an_option_of_the_wrong_type_raises_config_error():
     with pytest.raises(ConfigError, match=r"env\.options\.tolerant='yes' is not allowed\. Allowed: true, false\."):
         GuessNumber("yes")

@@ -1,4 +1,4 @@
-"""ScienceWorld can be solved, scores as it should, answers everything, and its sessions do not disturb each other."""
+"""Test the scores, endings, texts and isolated sessions of ScienceWorld, and its gold paths."""
 
 import asyncio
 import random
@@ -40,14 +40,14 @@ def start(item: TaskItem, prompt: str = "full", jvms: int = 1) -> tuple[ScienceW
     return env, asyncio.run(env.reset(item))
 
 
-def say(env: ScienceWorld, *commands: str) -> list[StepResult]:
+def play_commands(env: ScienceWorld, *commands: str) -> list[StepResult]:
     return [asyncio.run(env.step(command)) for command in commands]
 
 
 def play(item: TaskItem, commands: Sequence[str], jvms: int = 1) -> list[StepResult]:
     env, _ = start(item, jvms=jvms)
     try:
-        return say(env, *commands)
+        return play_commands(env, *commands)
     finally:
         asyncio.run(env.close())
 
@@ -65,7 +65,7 @@ def test_the_gold_path_reaches_a_score_of_one(name):
     assert all(step.reward == 0 for step in steps[ended + 1 :])
 
 
-def test_sessions_in_threads_answer_as_if_they_were_alone():
+def test_sessions_in_threads_equal_sessions_alone():
     names = [name for name in SAMPLE if len(commands_of(ITEMS[name])) < 10]
     scripts = {name: commands_of(ITEMS[name]) for name in names}
     assert len(names) == 3
@@ -82,20 +82,20 @@ def test_sessions_in_threads_answer_as_if_they_were_alone():
     assert together == alone
 
 
-def test_worlds_that_take_turns_see_the_same_animals_and_the_same_choices():
+def test_interleaved_sessions_get_the_same_animals_and_choices():
     script = ["open door to outside", "go to outside", *["wait1", "look around"] * 3, "look at door", "1"]
     alone = play(LIFESPAN, script)
     env, neighbour = start(LIFESPAN)[0], start(LIFESPAN)[0]
     mixed = []
     for command in script:
-        mixed += say(env, command)
-        say(neighbour, "wait1")
+        mixed += play_commands(env, command)
+        play_commands(neighbour, "wait1")
         if command == "go to outside":
-            SimulatorSession("boil", 3).close()  # loading seeds the generator that all worlds draw from
+            SimulatorSession("boil", 3).close()  # loading a task seeds the generator that all sessions share
     assert mixed == alone
 
 
-def test_a_wrong_focus_ends_the_task_and_takes_what_was_reached():
+def test_a_wrong_focus_terminates_and_cancels_the_score():
     steps = play(LIFESPAN, ["open door to outside", "go to outside", "focus on ground", "look around"])
     assert [step.reward for step in steps] == [0.0, 0.5, -0.5, 0.0]
     assert [step.terminated for step in steps] == [False, False, True, True]
@@ -105,7 +105,7 @@ def test_a_wrong_focus_ends_the_task_and_takes_what_was_reached():
     )
 
 
-def test_a_wrong_answer_box_ends_the_task_too():
+def test_a_wrong_answer_box_terminates_and_cancels_the_score():
     *script, last = [command for command in commands_of(CIRCUIT) if not command.startswith("wait")]
     right, wrong = ("red", "green") if "red box" in last else ("green", "red")
     steps = play(CIRCUIT, [*script, last.replace(f"{right} box", f"{wrong} box")])
@@ -114,7 +114,7 @@ def test_a_wrong_answer_box_ends_the_task_too():
     assert sum(step.reward for step in steps) == pytest.approx(0.0)
 
 
-def test_a_progress_that_is_reset_is_taken_back():
+def test_lost_progress_is_subtracted_from_the_reward():
     steps = play(LIFESPAN, ["open door to outside", "go to outside", "reset task"])
     assert [step.reward for step in steps] == [0.0, 0.5, 0.0]  # the place counts again at once
 
@@ -126,7 +126,7 @@ def test_the_prompt_shows_the_task_and_the_room():
     assert "\n\nThis room is called" in messages[1]["content"]
 
 
-def test_an_ambiguous_request_is_answered_by_a_number():
+def test_a_number_resolves_an_ambiguous_request():
     kitchen = ITEMS["boil:0"]
     steps = play(
         kitchen, ["open door to kitchen", "go to kitchen", "look at door", "1: look at that one", "look at door"]
@@ -138,37 +138,37 @@ def test_an_ambiguous_request_is_answered_by_a_number():
 
 
 @pytest.mark.parametrize("action", ["99", "go to hallway", "", "I do not know.", "9" * 5_000])
-def test_any_other_answer_cancels_the_request(action):
+def test_any_other_action_cancels_an_ambiguous_request(action):
     env, _ = start(LIFESPAN)
-    say(env, "open door to outside", "go to outside")
-    assert say(env, "look at door")[0].info == {"ambiguous_action": 1.0}
+    play_commands(env, "open door to outside", "go to outside")
+    assert play_commands(env, "look at door")[0].info == {"ambiguous_action": 1.0}
     answer = asyncio.run(env.step(action))
     assert answer.observation.startswith("The action was cancelled")
     assert answer.info == {"invalid_action": 1.0}
-    assert say(env, "look around")[0].info == {}
+    assert play_commands(env, "look around")[0].info == {}
     asyncio.run(env.close())
 
 
 @pytest.mark.parametrize(
     ("command", "number"), [("2", "2"), ("2: focus", "2"), (" 0.", "0"), ("12345", ""), ("two", ""), ("", "")]
 )
-def test_the_number_of_a_choice_is_read_however_it_is_written(command, number):
+def test_the_number_of_a_choice_is_parsed_from_any_notation(command, number):
     assert choice(command) == number
 
 
 @pytest.mark.parametrize("command", ["LOOK  AROUND.", " look\naround "])
-def test_spaces_and_case_of_a_command_do_not_matter(command):
+def test_spaces_and_case_of_a_command_are_ignored(command):
     assert play(LIFESPAN, [command])[0].observation.startswith("This room is called")
 
 
 @pytest.mark.parametrize("command", ["dance", "9", "look at nothing at all", "", " \n "])
-def test_what_is_not_understood_is_said_and_counted(command):
+def test_invalid_actions_are_reported_and_counted(command):
     assert play(LIFESPAN, [command]) == [
         StepResult("No known action matches that input.", info={"invalid_action": 1.0})
     ]
 
 
-def test_fuzzed_actions_end_in_a_bounded_observation():
+def test_random_actions_get_bounded_observations():
     draw = random.Random(7)
     verbs = [
         "look at",
@@ -214,22 +214,22 @@ def test_fuzzed_actions_end_in_a_bounded_observation():
     asyncio.run(env.close())
 
 
-def test_a_simulator_that_fails_is_an_error_and_no_wrong_focus():
+def test_a_simulator_failure_raises_env_error_instead_of_wrong_focus():
     env, _ = start(LIFESPAN)
     assert env.world is not None
     world = env.world
     world.simulator.run(lambda: world._interface.agentInterface().get().setErrorState("out of steam"))
     with pytest.raises(EnvError, match="the simulator failed: out of steam"):
-        say(env, "look around")
+        play_commands(env, "look around")
 
 
-def test_an_item_that_does_not_exist_is_an_error_of_the_episode():
+def test_an_unknown_item_raises_env_error():
     for data in ({"task": "fly", "variation": 0}, {"task": "boil", "variation": 999}):
         with pytest.raises(EnvError, match=data["task"]):
             start(TaskItem("scienceworld", "x", data))
 
 
-def test_a_look_around_comes_before_what_is_done_in_a_place():
+def test_demonstrations_look_around_before_acting_in_a_place():
     path = [
         "go to hallway",
         "open door to kitchen",
@@ -242,7 +242,7 @@ def test_a_look_around_comes_before_what_is_done_in_a_place():
     assert list(with_looks(path)) == [*path[:3], "look around", *path[3:]]
 
 
-def test_the_oracle_says_what_it_does_and_why():
+def test_demonstrations_explain_their_actions():
     first = ScienceWorld().demonstration(LIFESPAN)[0]
     assert (first.action, first.thought != "") == ("open door to outside", True)
 
@@ -255,13 +255,13 @@ def test_the_oracle_says_what_it_does_and_why():
         ({"jvms": True}, "env.options.jvms=True is not allowed. Allowed: a whole number >= 1."),
     ],
 )
-def test_unknown_options_are_refused_by_name(options, message):
+def test_invalid_options_raise_config_error_naming_the_key(options, message):
     with pytest.raises(ConfigError) as error:
         ScienceWorld(**options)
     assert str(error.value) == message
 
 
-def test_without_the_package_the_message_says_what_to_install():
+def test_a_missing_package_raises_config_error_with_the_install_command():
     code = "from env_adapters.scienceworld.simulator import simulator_jar; simulator_jar()"
     code = f"import sys; sys.modules['scienceworld'] = None; {code}"
     root = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""JVMs are shared, replaced when they die and ended with their process; Java that will not do is said to be so."""
+"""Test that JVMs are shared, replaced after a crash and ended with their process, and that Java is found."""
 
 import asyncio
 import multiprocessing
@@ -20,8 +20,8 @@ from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import StepResult, TaskItem
 
 ITEM = TaskItem("scienceworld", "lifespan-longest-lived:93", {"task": "lifespan-longest-lived", "variation": 93})
-WAY = ("open door to outside", "go to outside")
-"""Earns half of what `ITEM` is worth."""
+ROUTE = ("open door to outside", "go to outside")
+"""Commands that earn half of the score of `ITEM`."""
 
 
 def start(jvms: int = 1) -> ScienceWorld:
@@ -30,7 +30,7 @@ def start(jvms: int = 1) -> ScienceWorld:
     return env
 
 
-def say(env: ScienceWorld, *commands: str) -> list[StepResult]:
+def play_commands(env: ScienceWorld, *commands: str) -> list[StepResult]:
     return [asyncio.run(env.step(command)) for command in commands]
 
 
@@ -40,7 +40,7 @@ def pid(env: ScienceWorld) -> int:
 
 
 def earned(env: ScienceWorld) -> float:
-    return sum(step.reward for step in say(env, *WAY))
+    return sum(step.reward for step in play_commands(env, *ROUTE))
 
 
 def descriptors(process: int | str = "self") -> int:
@@ -48,7 +48,7 @@ def descriptors(process: int | str = "self") -> int:
 
 
 def runs(process: int) -> bool:
-    """Whether a process exists, and is not one whose end only has to be noticed."""
+    """Return True if a process exists and is not a zombie."""
     status = Path("/proc", str(process), "stat")
     return status.exists() and status.read_text().split()[2] != "Z"
 
@@ -60,13 +60,13 @@ def bare():
     jvm.end()
 
 
-def test_what_java_throws_is_an_error_of_one_call(bare):
+def test_a_java_exception_raises_env_error_for_its_call_only(bare):
     with pytest.raises(EnvError, match=r"Java: java.lang.NumberFormatException.*ten"):
         bare.run(lambda: bare.view.java.lang.Integer.parseInt("ten"))
     assert bare.run(lambda: bare.view.java.lang.Integer.parseInt("10")) == 10
 
 
-def test_a_jvm_that_does_not_answer_is_ended():
+def test_a_jvm_that_does_not_answer_is_killed():
     jvm = Jvm([], ["-Xmx32m"], timeout_s=0.5)
     with pytest.raises(EnvError, match=r"has died, .*: no answer within 0.5 s"):
         jvm.run(lambda: jvm.view.java.lang.Thread.sleep(60_000))
@@ -75,22 +75,22 @@ def test_a_jvm_that_does_not_answer_is_ended():
         jvm.run(lambda: 1)
 
 
-def test_an_object_that_is_dropped_leaves_the_jvm(bare):
-    made = bare.run(lambda: bare.view.java.lang.StringBuilder("x"))
-    assert bare.run(made.length) == 1
-    bare.drop(made._get_object_id())
+def test_a_dropped_object_is_removed_from_the_jvm(bare):
+    builder = bare.run(lambda: bare.view.java.lang.StringBuilder("x"))
+    assert bare.run(builder.length) == 1
+    bare.drop(builder._get_object_id())
     with pytest.raises(Exception, match="does not exist"):
-        bare.run(made.length)
+        bare.run(builder.length)
     assert bare.alive
 
 
-def test_one_thread_at_a_time_is_in_a_jvm(bare):
+def test_one_thread_at_a_time_calls_a_jvm(bare):
     inside: list[int] = []
-    most: list[int] = []
+    counts: list[int] = []
 
     def work() -> None:
         inside.append(1)
-        most.append(len(inside))
+        counts.append(len(inside))
         bare.view.java.lang.Thread.sleep(20)
         inside.pop()
 
@@ -99,16 +99,16 @@ def test_one_thread_at_a_time_is_in_a_jvm(bare):
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == [1] * 6
+    assert counts == [1] * 6
 
 
-def test_a_jvm_that_does_not_start_says_why():
+def test_a_jvm_that_does_not_start_raises_env_error_with_the_reason():
     with pytest.raises(EnvError, match=r"a JVM did not start: exit code 1.*[Tt]oo small"):
         Jvm([], ["-Xmx1k"])
 
 
-class Seats:
-    """What a pool sees of a JVM."""
+class FakeJvm:
+    """JVM with the attributes and methods that a pool uses."""
 
     def __init__(self) -> None:
         self.sessions: set[int] = set()
@@ -118,8 +118,8 @@ class Seats:
         self.alive = False
 
 
-def test_sessions_are_spread_and_full_jvms_get_company():
-    pool = JvmPool(Seats, sessions_per_jvm=3)
+def test_sessions_are_spread_and_a_new_jvm_starts_when_all_are_full():
+    pool = JvmPool(FakeJvm, sessions_per_jvm=3)
     first = [pool.acquire(1, session) for session in range(3)]
     assert len(set(first)) == 1
     second = pool.acquire(1, 4)
@@ -134,12 +134,12 @@ def test_sessions_are_spread_and_full_jvms_get_company():
     assert pool.acquire(1, 5) is two
 
 
-def test_a_dead_jvm_fails_its_sessions_only():
+def test_a_crashed_jvm_fails_only_its_own_sessions():
     first, second = start(jvms=2), start(jvms=2)
     assert pid(first) != pid(second)
     os.kill(pid(first), signal.SIGKILL)
     with pytest.raises(EnvError, match=r"has died, .*: exit code -9"):
-        say(first, "look around")
+        play_commands(first, "look around")
     third = start(jvms=2)
     assert pid(third) not in (pid(first), pid(second))
     assert earned(second) == earned(third) == 0.5
@@ -175,7 +175,7 @@ def in_the_child(answers: "multiprocessing.Queue[tuple[int, float]]") -> None:
     answers.put((pid(env), earned(env)))
 
 
-def test_a_forked_process_starts_a_jvm_of_its_own():
+def test_a_forked_process_starts_its_own_jvm():
     env, context = start(), multiprocessing.get_context("fork")
     answers: multiprocessing.Queue[tuple[int, float]] = context.Queue()
     child = context.Process(target=in_the_child, args=(answers,))
@@ -186,7 +186,7 @@ def test_a_forked_process_starts_a_jvm_of_its_own():
     assert earned(env) == reward == 0.5
 
 
-def test_nothing_is_left_open_after_jvms_and_sessions_end():
+def test_ended_jvms_and_sessions_leave_no_open_files():
     simulators().end()
     before, threads = descriptors(), threading.active_count()
     env, other = start(), start()
@@ -194,7 +194,7 @@ def test_nothing_is_left_open_after_jvms_and_sessions_end():
     simulator = env.world.simulator
     held = descriptors(simulator.pid)
     assert len(simulator.sessions) == 2
-    del other  # forgotten, not closed
+    del other  # dropped without closing
     for _ in range(3):
         asyncio.run(env.reset(ITEM))
     assert len(simulator.sessions) == 1
@@ -206,14 +206,14 @@ def test_nothing_is_left_open_after_jvms_and_sessions_end():
     assert not runs(simulator.pid)
 
 
-def test_a_missing_java_is_said_with_the_command_that_installs_it():
+def test_missing_java_raises_config_error_with_the_install_command():
     with pytest.raises(
         ConfigError, match=r"needs Java 17 or newer. Found: none.*apt-get install openjdk-17-jre-headless"
     ):
         find_java([])
 
 
-def test_a_java_that_is_too_old_is_passed_over(tmp_path):
+def test_an_old_java_is_skipped(tmp_path):
     old = tmp_path / "java"
     old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
     old.chmod(0o755)

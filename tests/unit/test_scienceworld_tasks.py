@@ -1,4 +1,4 @@
-"""The tasks of ScienceWorld are the simulator's own, listed without it; small splits are parts of the official ones."""
+"""Test the splits of ScienceWorld against the simulator's tasks, and that listing them needs no Java."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ LISTED = list_all(ScienceWorld())
 ITEMS = {item.id: item for part in ("train", "dev", "test") for item in LISTED[part]}
 
 
-def test_counts_of_the_splits():
+def test_splits_have_the_documented_numbers_of_items():
     assert {split: len(items) for split, items in LISTED.items()} == {
         "train": 2312,
         "dev": 1156,
@@ -28,7 +28,7 @@ def test_counts_of_the_splits():
     assert Counter(item.category for item in LISTED["paper_test"]) == PAPER_TEST
 
 
-def test_the_small_splits_are_parts_of_the_official_ones():
+def test_small_splits_are_parts_of_the_official_ones():
     ids = {split: {item.id for item in items} for split, items in LISTED.items()}
     assert ids["paper_test"] <= ids["test"]
     assert ids["easy_train"] <= ids["train"]
@@ -36,7 +36,7 @@ def test_the_small_splits_are_parts_of_the_official_ones():
     assert all(item.data["turns"] <= EASY_TURNS for item in LISTED["easy_train"] + LISTED["easy_test"])
 
 
-def test_ids_are_names_and_what_agentgym_leaves_out_is_left_out():
+def test_ids_are_names_and_agentgyms_excluded_tasks_are_excluded():
     check_ids(LISTED)
     check_json(LISTED)
     assert all(item.id == f"{item.data['task']}:{item.data['variation']}" for item in ITEMS.values())
@@ -44,7 +44,7 @@ def test_ids_are_names_and_what_agentgym_leaves_out_is_left_out():
     assert len(all_tasks()) == 30 - len(EXCLUDED)
 
 
-def test_the_table_is_that_of_the_simulator():
+def test_the_table_of_variations_equals_the_simulators():
     world = SimulatorSession("chemistry-mix", 0)
     parts = {part: [numbers[0], numbers[-1] + 1] for part, numbers in world.variations().items()}
     world.close()

