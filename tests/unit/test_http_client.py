@@ -1,13 +1,10 @@
-"""Tests of the environment `http`: servers of `verl-agent serve` and of AgentGym, and failures of servers."""
+"""Tests of the environment `http`: episodes on servers of `verl-agent serve` and of AgentGym, and its options."""
 
 import asyncio
 import pickle
-import threading
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -17,6 +14,7 @@ from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
 from tests.support.agentgym import Server
 from tests.support.fakes import ScriptedPolicy, words_of
+from tests.support.http_episodes import options, solve, unused_url
 from tests.support.serving import pool_of, serving, serving_app, until
 from verl_agent.agents.plain import ReAct
 from verl_agent.envs.action_format import LineFormat
@@ -25,36 +23,14 @@ from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.agentgym import AGREEMENT
 from verl_agent.envs.http.client import HttpEnv
-from verl_agent.envs.http.run_server import bind, url_of
-from verl_agent.envs.http.server_pool import ServerPool
-from verl_agent.envs.http.settings import ServerLimits, parse_numbers
-from verl_agent.envs.http.transport import transport
+from verl_agent.envs.http.settings import parse_numbers
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.envs.testing.check import check_adapter
-from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
+from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.types import DemoAction, Episode, StepResult, StopReason, TaskItem
-
-
-def options(env: str, *urls: str, **more: Any) -> dict[str, Any]:
-    return {"env": env, "urls": list(urls), "timeout_s": 250, **more}
-
-
-def nowhere() -> str:
-    """Return a URL without a server."""
-    with bind("127.0.0.1", 0) as listener:
-        return url_of(listener)
-
-
-async def solve(item: TaskItem, chosen: dict[str, Any], moves: Sequence[DemoAction | str]) -> Episode:
-    """Play actions as an agent renders them, and whole replies unchanged."""
-    env = HttpEnv(**chosen)
-    agent = ReAct(env.action_format)
-    replies = [move if isinstance(move, str) else agent.render_demo([move], 0) for move in moves]
-    return await play(item, env, agent, ScriptedPolicy(replies), EpisodeLimits(len(moves), timeout_s=250))
-
+from verl_agent.types import DemoAction, Episode, StopReason, TaskItem
 
 # Servers of verl-agent serve
 
@@ -145,157 +121,6 @@ def test_host_processes_play_on_a_server():
         assert asyncio.run(play_in_a_host(options("guess_number", running.url))).reward == 1.0
 
 
-# Several servers and their failures
-
-
-def test_a_dead_server_gets_no_sessions():
-    with serving("guess_number", pool_of(GuessNumber)) as running:
-        chosen = options("guess_number", nowhere(), running.url, nowhere())
-        items = select_tasks("http", "test", chosen)
-        episodes = [asyncio.run(solve(item, chosen, [f"Action: {item.id.split(':')[1]}"])) for item in items[:4]]
-        assert [episode.reward for episode in episodes] == [1.0] * 4
-        assert running.pool.stats()["opened"] == 4
-
-
-def test_a_session_opens_on_the_server_with_the_fewest_sessions():
-    with ExitStack() as stack:
-        servers = [stack.enter_context(serving("guess_number", pool_of(GuessNumber))) for _ in range(3)]
-        chosen = options("guess_number", *[server.url for server in servers])
-        item = TaskItem("guess_number", "100:7")
-
-        async def open_nine() -> list[HttpEnv]:
-            envs = [HttpEnv(**chosen) for _ in range(9)]
-            await asyncio.gather(*[env.reset(item) for env in envs])
-            return envs
-
-        envs = asyncio.run(open_nine())
-        assert [len(server.server.sessions) for server in servers] == [3, 3, 3]
-
-        async def close_all() -> None:
-            await asyncio.gather(*[env.close() for env in envs])
-
-        asyncio.run(close_all())
-        assert [len(server.server.sessions) for server in servers] == [0, 0, 0]
-
-
-def test_a_full_server_is_skipped():
-    with ExitStack() as stack:
-        servers = [stack.enter_context(serving("guess_number", pool_of(GuessNumber, slots=n))) for n in (1, 3)]
-        chosen = options("guess_number", *[server.url for server in servers])
-
-        async def open_four() -> None:
-            envs = [HttpEnv(**chosen) for _ in range(4)]
-            await asyncio.gather(*[env.reset(TaskItem("guess_number", "100:7")) for env in envs])
-            for env in envs:
-                await env.close()
-
-        asyncio.run(open_four())
-        assert [server.pool.stats()["opened"] for server in servers] == [1, 3]
-
-
-def test_a_session_waits_for_a_free_slot():
-    with serving("guess_number", pool_of(GuessNumber, slots=1)) as running:
-        chosen, item = options("guess_number", running.url), TaskItem("guess_number", "100:7")
-
-        async def one_after_the_other() -> None:
-            first, second = HttpEnv(**chosen), HttpEnv(**chosen)
-            await first.reset(item)
-            waiting = asyncio.create_task(second.reset(item))
-            await asyncio.sleep(0.1)
-            await first.close()
-            await waiting
-            await second.close()
-
-        asyncio.run(one_after_the_other())
-        assert running.pool.stats()["opened"] == 2
-
-
-def test_waiting_too_long_for_a_slot_ends_the_episode_with_an_error():
-    with serving("guess_number", pool_of(GuessNumber), limits=ServerLimits(sessions=1)) as running:
-        httpx.post(running.url + "/create")
-        env = HttpEnv(**options("guess_number", running.url) | {"timeout_s": 0.2})
-        with pytest.raises(PoolFullError, match="answered 503: all 1 sessions are open"):
-            asyncio.run(env.reset(TaskItem("guess_number", "100:7")))
-        asyncio.run(env.close())
-
-
-def test_a_server_that_dies_ends_the_episode_but_not_the_run():
-    class Dying(GuessNumber):
-        die: Callable[[], None]
-
-        async def step(self, action: str) -> StepResult:
-            threading.Thread(target=type(self).die).start()
-            await asyncio.sleep(0.5)
-            return await super().step(action)
-
-    with serving("guess_number", pool_of(Dying)) as running:
-        Dying.die = running.die
-        chosen = options("guess_number", running.url)
-        episode = asyncio.run(solve(TaskItem("guess_number", "100:7"), chosen, ["Action: 7"]))
-        assert episode.stop is StopReason.ENV_ERROR
-        assert f"{running.url}/step ended the connection" in episode.error
-        assert running.pool.stats()["opened"] == 1  # the step was not sent again
-
-
-def test_a_server_that_stops_between_two_steps_raises_env_error():
-    with serving("guess_number", pool_of(GuessNumber)) as running:
-        env = HttpEnv(**options("guess_number", running.url))
-        asyncio.run(env.reset(TaskItem("guess_number", "100:7")))
-    with pytest.raises(EnvError, match=r"cannot be reached|ended the connection"):
-        asyncio.run(env.step("Action: 7"))
-    asyncio.run(env.close())
-
-
-def test_a_session_that_was_idle_for_too_long_is_unknown():
-    with serving("guess_number", pool_of(GuessNumber)) as running:
-        env = HttpEnv(**options("guess_number", running.url))
-        asyncio.run(env.reset(TaskItem("guess_number", "100:7")))
-        for session in list(running.server.sessions._sessions):
-            running.server.sessions.remove(session)
-        with pytest.raises(UnknownSessionError, match="answered 404: there is no session"):
-            asyncio.run(env.step("Action: 7"))
-        asyncio.run(env.close())
-
-
-def test_errors_of_the_environment_keep_their_kind():
-    class Slow(GuessNumber):
-        async def step(self, action: str) -> StepResult:
-            await asyncio.sleep(1.0)
-            raise KeyError("observation")
-
-    for timeout_s, kind in ((0.3, EnvTimeoutError), (30, EnvError)):
-        with serving("guess_number", pool_of(Slow, timeout_s=timeout_s)) as running:
-            env = HttpEnv(**options("guess_number", running.url))
-            try:
-                asyncio.run(env.reset(TaskItem("guess_number", "100:7")))
-            except EnvTimeoutError:
-                continue  # a busy machine
-            with pytest.raises(EnvError) as error:
-                asyncio.run(env.step("Action: 7"))
-            assert type(error.value) is kind
-            asyncio.run(env.close())
-
-
-def test_a_cancelled_call_frees_its_slot():
-    """An episode that is cancelled while it waits must not count as a session of that server."""
-
-    async def give_up(url: str) -> dict[str, int]:
-        server_pool = ServerPool([url])
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await server_pool.create("/create", None, timeout_s=10)
-        return server_pool.load
-
-    with bind("127.0.0.1", 0) as hanging:  # takes connections and never answers
-        url = url_of(hanging)
-        assert transport().submit(give_up(url)).result() == {url: 0}
-
-
-def test_a_step_before_the_first_reset_raises_env_error():
-    with pytest.raises(EnvError, match="before the first reset"):
-        asyncio.run(HttpEnv("textcraft", "http://127.0.0.1:1").step("x"))
-
-
 # Settings
 
 
@@ -313,7 +138,7 @@ def test_the_token_comes_from_the_environment(monkeypatch):
 
 def test_an_unreachable_server_names_the_command_that_starts_one():
     with pytest.raises(ConfigError) as error:
-        make_env("http", options("textcraft", nowhere(), nowhere())).tasks("train")
+        make_env("http", options("textcraft", unused_url(), unused_url())).tasks("train")
     assert str(error.value).count("cannot be reached") == 2
     assert "Start a server with: verl-agent serve textcraft" in str(error.value)
 
