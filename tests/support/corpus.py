@@ -11,10 +11,10 @@ from env_adapters.deepsearch.__main__ import app
 
 
 @contextmanager
-def embedded_corpus(folder: Path) -> Iterator[None]:
-    """Build the corpus in `folder` and use it in this process and its children."""
+def embedded_corpus(folder: Path) -> Iterator[str]:
+    """Build the corpus in `folder` for this process and its children; yield the output of the command."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("VERL_AGENT_CACHE", str(folder))
         result = CliRunner().invoke(app, ["build"])
         assert result.exit_code == 0, result.output
-        yield
+        yield result.output

@@ -22,6 +22,7 @@ from env_adapters.deepsearch.questions import split_questions
 from env_adapters.deepsearch.store import embedded_folder, open_index
 from env_adapters.deepsearch.tasks import EASY_CHARS
 from env_adapters.deepsearch.verify import unsupported_questions
+from tests.support.corpus import embedded_corpus
 from tests.support.packages import path_without
 from verl_agent.envs.parsing import first_tag
 from verl_agent.errors import ConfigError, EnvError
@@ -34,11 +35,8 @@ MALI = TaskItem("deepsearch", "x", {"question": "What is the capital of Mali?", 
 @pytest.fixture(scope="module", autouse=True)
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Build the embedded corpus in a temporary cache with the users' command; yield its output."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("VERL_AGENT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        result = CliRunner().invoke(app, ["build"])
-        assert result.exit_code == 0, result.output
-        yield result.output
+    with embedded_corpus(tmp_path_factory.mktemp("cache")) as output:
+        yield output
 
 
 def play(actions: list[str], item: TaskItem = MALI, **options: object) -> list[StepResult]:
