@@ -40,7 +40,7 @@ class Adaptive:
     def __post_init__(self) -> None:
         if self.success_above is None and self.turn_limit_above is None:
             raise ConfigError(
-                "horizon.adaptive needs success_above, turn_limit_above or both: without them it would never grow."
+                "horizon.adaptive needs success_above, turn_limit_above or both: otherwise the turn limit never grows."
             )
 
 
@@ -181,8 +181,8 @@ class AdaptiveState:
         """
         if saved["stage"] >= len(self.horizon.stages):
             raise ConfigError(
-                f"the checkpoint is at stage {saved['stage'] + 1} of an adaptive horizon, horizon has only "
-                f"{len(self.horizon.stages)}: {self.horizon.stages}. Restore the setting, or start a new run."
+                f"the checkpoint is at stage {saved['stage'] + 1} of an adaptive horizon, but section `horizon` has "
+                f"only {len(self.horizon.stages)}: {self.horizon.stages}. Restore the setting, or start a new run."
             )
         self.stage = int(saved["stage"])
         self.measured = [(float(success), float(limited)) for success, limited in saved["measured"]]

@@ -81,7 +81,7 @@ class Walker:
                 self.say(command, f"I {'look around' if command.startswith('turn') else 'make my way'} for {aim}.")
 
     def best_command(self, known: Map) -> str:
-        """Return the command with the best result after itself and the best following command."""
+        """Return the command that, with the best command after it, ends nearest to the goals of the map."""
 
         def value(command: str) -> tuple[int, int, int]:
             moves = self.game.offer.moves[command]

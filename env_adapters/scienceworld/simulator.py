@@ -207,7 +207,7 @@ def simulator_jar() -> Path:
         raise ConfigError("ScienceWorld is not installed: pip install 'verl-agent[scienceworld]'.")
     if version("scienceworld") != VERSION:
         raise ConfigError(
-            f"scienceworld {version('scienceworld')} is installed, and tasks are listed for {VERSION}: "
+            f"scienceworld {version('scienceworld')} is installed, but the task list is for {VERSION}: "
             f"pip install scienceworld=={VERSION}."
         )
     return Path(spec.origin).with_name("scienceworld.jar")

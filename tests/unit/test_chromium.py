@@ -43,6 +43,6 @@ def test_the_variable_chromium_overrides_the_search(machine, monkeypatch):
     monkeypatch.setenv("CHROMIUM", named)
     assert find_chromium() == named
     monkeypatch.setenv("CHROMIUM", named + "-2")
-    with pytest.raises(ConfigError, match=r"CHROMIUM='.*my-browser-2' names no command that can be run"):
+    with pytest.raises(ConfigError, match=r"CHROMIUM='.*my-browser-2' is not an executable command"):
         find_chromium()
     assert installed_chromiums() == []

@@ -227,7 +227,7 @@ def test_invalid_settings_raise_config_error_before_a_folder_is_made(tmp_path, s
             "data",
             "max_response_length",
             65,
-            r"make episodes of up to 129 tokens, and model\.path='.*' reads at most 128",
+            r"allow episodes of up to 129 tokens, but model\.path='.*' supports at most 128",
         ),
     ],
 )

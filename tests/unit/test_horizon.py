@@ -157,7 +157,7 @@ def test_a_restored_state_continues_like_an_uninterrupted_one(stop):
 
 
 def test_a_state_with_more_stages_raises_config_error():
-    with pytest.raises(ConfigError, match="at stage 4 of an adaptive horizon, horizon has only 3"):
+    with pytest.raises(ConfigError, match="at stage 4 of an adaptive horizon, but section `horizon` has only 3"):
         AdaptiveState(GROWING).restore({"stage": 3, "measured": []})
 
 

@@ -53,9 +53,9 @@ def test_this_machine_has_more_memory_than_it_has_free():
 
 def test_too_little_memory_raises_config_error():
     found = Memory(24 * 10**9, 9 * 10**9)
-    with pytest.raises(ConfigError, match=r"9\.0 of 24\.0 GB of memory of this machine are free, .* 14 GB\."):
+    with pytest.raises(ConfigError, match=r"this machine has 9\.0 of 24\.0 GB of memory free, .* 14 GB\."):
         require_memory(found, 14)
-    with pytest.raises(ConfigError, match="of this container are free"):
+    with pytest.raises(ConfigError, match="this container has"):
         require_memory(Memory(8 * 10**9, 7 * 10**9, limited=True), 14)
     require_memory(found, 9)
 
@@ -81,6 +81,8 @@ def test_a_larger_model_needs_more_memory_and_disk():
 
 
 def test_too_little_disk_raises_config_error():
-    with pytest.raises(ConfigError, match=r"5\.0 GB are free below runs/a, its checkpoints take 6\.5 GB\. Make room"):
+    with pytest.raises(
+        ConfigError, match=r"runs/a has 5\.0 GB of free disk space, but its checkpoints take 6\.5 GB\. Free disk space"
+    ):
         require_disk(5 * 10**9, 6.48, Path("runs/a"))
     require_disk(7 * 10**9, 6.48, Path("runs/a"))

@@ -110,5 +110,5 @@ def test_context_length_scales_positions_like_vllm(scaling, length):
 def test_an_episode_longer_than_the_context_raises_config_error():
     check_context(100, 40, 60, "model.path='m'")
     check_context(None, 40, 60, "model.path='m'")
-    with pytest.raises(ConfigError, match=r"episodes of up to 101 tokens, and model\.path='m' reads at most 100"):
+    with pytest.raises(ConfigError, match=r"episodes of up to 101 tokens, but model\.path='m' supports at most 100"):
         check_context(100, 40, 61, "model.path='m'")

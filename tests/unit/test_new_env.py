@@ -54,7 +54,7 @@ def test_packages_keep_the_contract_and_pass_their_own_tests(source, package, tm
     environment = install(folder, tmp_path / "site")
     command = [sys.executable, "-c", CHECK, "check-env", name, "--seconds", "2"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"{name} keeps the contract."), done.stdout
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"{name} fulfils the contract."), done.stdout
     tests = str(tmp_path / "source" / "tests")
     assert " passed" in run(["pytest", "-q", "-p", "no:cacheprovider", tests], environment, tmp_path)
 
@@ -90,9 +90,9 @@ def test_placeholders_are_replaced_in_every_file(package):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Lamps", "cannot be the name of a package. Allowed: small letters"),
-        ("class", "cannot be the name of a package"),
-        ("two__lines", "cannot be the name of a package"),
+        ("Lamps", "is not allowed as the name of a package. Allowed: lowercase letters"),
+        ("class", "is not allowed as the name of a package"),
+        ("two__lines", "is not allowed as the name of a package"),
         ("a" * 31, "at most 30"),
         ("textcraft", "is registered already, by verl-agent. Choose another."),
         ("json", "is a Python module already"),

@@ -37,7 +37,7 @@ def test_no_episode_is_in_two_pairs_and_none_is_paired_with_itself():
 
 
 def test_a_difference_below_min_gap_makes_no_pair():
-    with pytest.raises(ConfigError, match=r"give no pair: none of 1 tasks .* differ by preference.min_gap=0.5"):
+    with pytest.raises(ConfigError, match=r"has no pair.* of 1 tasks, .* differ in return by preference.min_gap=0.5"):
         make_pairs([talk("a", 0.6), talk("b", 0.3)], settings())
 
 
@@ -59,7 +59,7 @@ def test_different_prompts_of_one_task_raise_config_error():
 
 
 def test_tasks_of_the_same_name_in_two_environments_are_not_paired():
-    with pytest.raises(ConfigError, match="none of 2 tasks has two episodes"):
+    with pytest.raises(ConfigError, match="2 different episodes of 2 tasks, but no two of a task"):
         make_pairs([talk("a"), talk("b", 0.0, env="walk")], settings())
 
 

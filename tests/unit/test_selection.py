@@ -91,7 +91,7 @@ def test_validations_failed_environments_and_empty_episodes_are_not_usable(tmp_p
     ]
     path = write(tmp_path / "episodes.jsonl", records)
     assert [record["turns"][0]["reply"] for record in usable_records([path], "key")] == ["a", "d"]
-    with pytest.raises(ConfigError, match=r"key=\['.*b.jsonl'\] holds no episode to learn from, of 3 recorded"):
+    with pytest.raises(ConfigError, match=r"key=\['.*b.jsonl'\] has no episode to train on among 3 recorded"):
         usable_records([write(tmp_path / "b.jsonl", records[1:4])], "key")
 
 

@@ -97,7 +97,7 @@ def test_rows_leave_out_messages_that_the_agent_hid(tokenizer):
 
 
 def test_an_episode_longer_than_max_length_raises_config_error(tokenizer):
-    with pytest.raises(ConfigError, match=r"an episode of task '1' has \d+ tokens, data.max_length allows 20"):
+    with pytest.raises(ConfigError, match=r"an episode of task '1' has \d+ tokens, but data.max_length=20"):
         encoded(tokenizer, episode(), max_length=20)
 
 

@@ -90,12 +90,12 @@ def prepared(folder: Path, *changes: str):
         ),
         (
             ["agent.context.keep=summary", "algorithm.adv_estimator=rloo"],
-            "agent.context.keep='summary' makes several rows of an episode, and algorithm.adv_estimator='rloo' "
+            "agent.context.keep='summary' splits an episode into several rows, and algorithm.adv_estimator='rloo' "
             "treats the rows of an episode as episodes. Allowed with it: grpo, turn_returns, gigpo.",
         ),
         (
             ["agent.context.keep=last", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
-            "agent.context.keep='last' makes several rows of an episode, and actor_rollout_ref.actor.loss_agg_mode=",
+            "agent.context.keep='last' splits an episode into several rows, and actor_rollout_ref.actor.loss_agg_mode=",
         ),
         (
             [

@@ -213,7 +213,9 @@ def test_dpo_rejects_records_of_another_environment(tmp_path):
             writer.write(talk(reply, reward, purpose="collection"))
     config = resolved(ROOT / "recipes/guess_number/dpo_cpu.yaml")
     config.preference.records = str(tmp_path)
-    with pytest.raises(ConfigError, match=r"preference.records=.* are of talk, and .* env.name='guess_number'"):
+    with pytest.raises(
+        ConfigError, match=r"preference.records=.* has episodes of talk, but .* env.name='guess_number'"
+    ):
         preference_plan(config)
 
 

@@ -62,7 +62,7 @@ def test_segments_never_exceed_their_budgets(smollm2):
 
 
 def test_prompt_above_its_budget_raises_config_error_naming_the_setting(smollm2):
-    with pytest.raises(ConfigError, match=r"a prompt has \d+ tokens, data\.max_prompt_length allows 5\."):
+    with pytest.raises(ConfigError, match=r"a prompt has \d+ tokens, but data\.max_prompt_length=5\."):
         play_tokens(smollm2, ["a"], 1, TokenBudget(prompt=5, episode=100, turn=10))
 
 

@@ -73,7 +73,7 @@ class Agent(ABC):
 
     @property
     def format_error(self) -> str:
-        """Answer to a reply without an action. Such a reply costs a turn and does not reach the environment."""
+        """Return the answer to a reply without an action, which costs a turn and does not reach the environment."""
         return f"No action found. Answer with: {self.action_format.template}"
 
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:

@@ -41,7 +41,7 @@ def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:
         action_format: action format of the environment.
 
     Raises:
-        ConfigError: see `load_agent`; or an option or a context is unknown or not allowed.
+        ConfigError: `load_agent` rejects the name, or an option or the context is unknown or not allowed.
     """
     agent = load_agent(settings.name)
     known = [option for option in inspect.signature(agent).parameters if option not in ("action_format", "context")]

@@ -35,8 +35,8 @@ RECIPE_COMMANDS = (
         "eval",
         "evaluate",
         "eval_cpu",
-        "Evaluate a policy on held-out tasks; model.path is a run, a checkpoint, a folder, a hub id, oracle, random or "
-        "python:MODULE:NAME.",
+        "Evaluate a policy on held-out tasks. model.path names it: a run, a checkpoint, a model folder, a hub id, "
+        "oracle, random or python:MODULE:NAME.",
     ),
 )
 """Commands that run a recipe: name, module, example recipe, help."""
@@ -79,10 +79,12 @@ app.command("check-env")(check_env)
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a run or of one checkpoint.")],
     into: Annotated[Path, typer.Option(help="Folder to write, new or empty.")],
-    step: Annotated[int | None, typer.Option(help="Training step of the checkpoint; the latest if omitted.")] = None,
-    best: Annotated[bool, typer.Option("--best", help="Export the checkpoint with the best validation.")] = False,
+    step: Annotated[int | None, typer.Option(help="Training step of the checkpoint. Default: the latest.")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Export the checkpoint with the best validation result.")
+    ] = False,
 ) -> None:
-    """Write the model of a run in Hugging Face format: config, weights and tokenizer."""
+    """Export the model of a run in Hugging Face format: config, weights and tokenizer."""
     from verl_agent.commands.export import export as write
 
     try:
@@ -92,7 +94,7 @@ def export(
 
 
 @app.command()
-def doctor(model: Annotated[Path | None, typer.Option(help="Folder of a model to check as well.")] = None) -> None:
+def doctor(model: Annotated[Path | None, typer.Option(help="Folder of a model to check too.")] = None) -> None:
     """Show what this machine can run and the command that installs whatever is missing."""
     results = machine.diagnose(Path(), model)
     machine.render(results, Console())
@@ -104,15 +106,15 @@ def new_env(
     name: Annotated[str, typer.Argument(help="Name of the environment and of its Python package.")],
     into: Annotated[Path, typer.Option(help="Parent folder of the new package's folder.")] = Path(),
 ) -> None:
-    """Write an environment as a package of its own, with a small game, recipes, data sheet and tests."""
+    """Create a package with a new environment: a small game, recipes, a data sheet and tests."""
     try:
         folder = write_package(name, into)
     except ConfigError as error:
         fail(str(error))
-    print_line(f"Wrote {folder}, a game that can be trained as it is. Next:")
+    print_line(f"Created {folder} with a game that is ready for training. Next steps:")
     for command in (f"cd {folder}", "pip install -e .", f"verl-agent check-env {name}", "pytest"):
         print_line(f"  {command}")
-    print_line("README.md has the commands that train it; replace the game in adapter.py by your environment.")
+    print_line("README.md lists the training commands. Then replace the game in adapter.py with your environment.")
 
 
 def _check_seconds(seconds: float) -> float:
@@ -125,31 +127,31 @@ def _check_seconds(seconds: float) -> float:
 def serve(  # noqa: PLR0913 - one for each option
     env: Annotated[str, typer.Argument(help="Registered name of the environment.")],
     host: Annotated[
-        str, typer.Option(help="Address to listen at; an address that other machines reach needs a token.")
+        str, typer.Option(help="Address to listen on. If other machines can reach it, a token is required.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 for any free one.", min=0, max=65535)] = 8000,
-    hosts: Annotated[int, typer.Option(help="Most host processes for sessions.", min=1)] = 2,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 8000,
+    hosts: Annotated[int, typer.Option(help="Maximum number of host processes for sessions.", min=1)] = 2,
     token: Annotated[
         str | None, typer.Option(envvar="VERL_AGENT_TOKEN", show_envvar=True, help="Token that clients must send.")
     ] = None,
     options: Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")] = "{}",
-    split: Annotated[str, typer.Option(help="Split to which item numbers of AgentGym's protocol refer.")] = "train",
+    split: Annotated[str, typer.Option(help="Split of the task numbers in AgentGym's protocol.")] = "train",
     timeout: Annotated[
         float, typer.Option(help="Timeout of one call into the environment, in seconds.", callback=_check_seconds)
     ] = 60.0,
-    sessions: Annotated[int, typer.Option(help="Most open sessions.", min=1)] = 1024,
+    sessions: Annotated[int, typer.Option(help="Maximum number of open sessions.", min=1)] = 1024,
     idle: Annotated[
         float, typer.Option(help="Seconds without a call after which a session is closed.", callback=_check_seconds)
     ] = 1800.0,
     drain: Annotated[
-        float, typer.Option(help="Seconds that running episodes have to end after SIGTERM.", callback=_check_seconds)
+        float, typer.Option(help="Seconds to wait for running episodes after SIGTERM.", callback=_check_seconds)
     ] = 30.0,
     venv: Annotated[
         Path | None,
-        typer.Option(help="Serve from a virtual environment in this folder, with the environment's own packages."),
+        typer.Option(help="Serve from a virtual environment in this folder; it is created if it is missing."),
     ] = None,
 ) -> None:
-    """Serve an environment over HTTP, for this package on other machines and for AgentGym's clients."""
+    """Serve an environment over HTTP to verl-agent on other machines and to AgentGym's clients."""
     try:
         if venv is not None:
             _serve_from(venv, env)
@@ -162,7 +164,7 @@ def serve(  # noqa: PLR0913 - one for each option
     except ConfigError as error:
         fail(str(error))
     except ImportError as error:
-        fail(f"serving needs packages that are missing: {error}. Install them: pip install 'verl-agent[serve]'")
+        fail(f"a package for serving is missing: {error}. Install it: pip install 'verl-agent[serve]'")
 
 
 def _serve_from(folder: Path, env: str) -> NoReturn:

@@ -18,7 +18,7 @@ Options = Annotated[str, typer.Option(help="Keyword arguments of the adapter, as
 
 
 def envs(
-    name: Annotated[str | None, typer.Argument(help="Registered name of one environment; all if omitted.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Registered name of one environment. Default: all.")] = None,
     tokens: Annotated[
         str | None,
         typer.Option(
@@ -29,10 +29,10 @@ def envs(
     split: Annotated[str, typer.Option(help="Split to measure, or a file of task ids.")] = "train",
     agent: Annotated[str, typer.Option(help="Registered name of the agent that builds the prompts.")] = "react",
     options: Options = "{}",
-    tasks: Annotated[int, typer.Option(help="Most tasks to measure.", min=1)] = 1000,
-    seconds: Annotated[float, typer.Option(help="Start no further tasks after this time.", min=0)] = 60.0,
+    tasks: Annotated[int, typer.Option(help="Maximum number of tasks to measure.", min=1)] = 1000,
+    seconds: Annotated[float, typer.Option(help="Seconds after which no further task starts.", min=0)] = 60.0,
 ) -> None:
-    """List the environments that are installed; with NAME and --tokens, measure the prompts of a split."""
+    """List the installed environments. With NAME and --tokens, measure the prompts of a split."""
     if tokens is None:
         Console().print(_table([name] if name else sorted(registered())))
         return
@@ -56,10 +56,13 @@ def check_env(
     items: Annotated[int, typer.Option(help="Number of tasks of each split to play.", min=1)] = 4,
     seconds: Annotated[float, typer.Option(help="Seconds after which a check skips further tasks.", min=0)] = 10.0,
     replay: Annotated[
-        bool, typer.Option("--replay/--moves-by-itself", help="Compare texts of replayed episodes, or only rewards.")
+        bool,
+        typer.Option(
+            "--replay/--moves-by-itself", help="Compare texts and rewards of replayed episodes, or only rewards."
+        ),
     ] = True,
 ) -> None:
-    """Check an environment against the contract, and print what to change."""
+    """Test an environment against the contract and print what to change."""
     try:
         keywords = read_json(options)
         adapter = type(make_env(name, keywords))
@@ -68,7 +71,8 @@ def check_env(
         )
     except ConfigError as error:
         fail(str(error))
-    print_line(f"{len(report.violations)} to change." if report.violations else f"{name} keeps the contract.")
+    count = len(report.violations)
+    print_line(f"{name} violates the contract: {count} to change." if count else f"{name} fulfils the contract.")
     raise typer.Exit(code=int(bool(report.violations)))
 
 

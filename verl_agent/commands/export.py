@@ -120,7 +120,7 @@ def merge(shards: tuple[str, Path], into: Path) -> None:
     )
     if done.returncode:
         output = "\n".join(done.stderr.strip().splitlines()[-3:])
-        raise ConfigError(f"verl's model merger does not read the {backend} shards in {folder}: {output}")
+        raise ConfigError(f"verl's model merger cannot read the {backend} shards in {folder}: {output}")
     merge_adapters(into)  # verl's merger leaves them unmerged
 
 

@@ -66,8 +66,8 @@ def check_name(name: str) -> None:
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name) or len(name) > MAX_NAME_CHARS:
         raise ConfigError(
-            f"NAME={name!r} cannot be the name of a package. Allowed: small letters, digits and single underscores, "
-            f"a letter first, at most {MAX_NAME_CHARS}."
+            f"NAME={name!r} is not allowed as the name of a package. Allowed: lowercase letters, digits and single "
+            f"underscores, starting with a letter, at most {MAX_NAME_CHARS} characters."
         )
     if name in registered():
         raise ConfigError(f"NAME={name!r} is registered already, by {registered()[name]}. Choose another.")

@@ -65,7 +65,7 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
 
     Raises:
         ConfigError: the environment, split or an option is unknown, the address cannot be used, or the environment
-            does not begin its first task.
+            fails to begin its first task.
     """
     tasks = TaskIndex(settings.env, settings.options, settings.split)
     listener = bind(settings.host, settings.port)
@@ -81,13 +81,13 @@ async def begin_first_task(settings: ServeSettings, item: TaskItem) -> None:
     """Begin a task in a separate host, so that a missing requirement is reported before the server accepts calls.
 
     Raises:
-        ConfigError: the environment does not begin the task.
+        ConfigError: the environment fails to begin the task.
     """
     pool = new_pool(settings)
     try:
         await pool.reset(await pool.open(), item)
     except EnvError as error:
-        raise ConfigError(f"env {settings.env!r} does not begin task {item.id!r}: {error}") from error
+        raise ConfigError(f"env {settings.env!r} fails to begin task {item.id!r}: {error}") from error
     finally:
         await pool.shutdown()
 

@@ -100,7 +100,7 @@ class TurnRewards:
         return rows
 
     def to_fields(self) -> dict[str, list[float] | list[str] | int]:
-        """Return plain values, the form that is sent between processes."""
+        """Return the fields as plain values, which can be sent between processes."""
         return {"rewards": list(self.rewards), "anchors": list(self.anchors), "first": self.first}
 
 

@@ -65,7 +65,7 @@ class EvaluationProgress:
 
     @property
     def state(self) -> str:
-        """Success rate of the valid episodes of this start, and the number of environment errors."""
+        """Text with the success rate of the valid episodes since this start, and the number of environment errors."""
         valid = self.played - self.errors
         rate = f"success {self.solved / valid:.1%}" if valid else "success -"
         return f"{rate}, {self.errors} environment errors" if self.errors else rate

@@ -106,7 +106,7 @@ class EvaluationConfig:
 
 
 def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
-    """Build the sections of a whole, resolved evaluation config.
+    """Build the sections of a complete evaluation config whose references are resolved.
 
     Raises:
         ConfigError: a section is missing, `section` rejects one, or a turn's token budget exceeds the episode's.

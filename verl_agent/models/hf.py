@@ -104,9 +104,9 @@ def check_context(longest: int | None, prompt: int, response: int, model: str) -
     """
     if longest is not None and prompt + response > longest:
         raise ConfigError(
-            f"data.max_prompt_length={prompt} and data.max_response_length={response} make episodes of up to "
-            f"{prompt + response} tokens, and {model} reads at most {longest}. Lower them, or choose a model with a "
-            "longer context."
+            f"data.max_prompt_length={prompt} and data.max_response_length={response} allow episodes of up to "
+            f"{prompt + response} tokens, but {model} supports at most {longest}. Lower them, or choose a model with "
+            "a longer context."
         )
 
 

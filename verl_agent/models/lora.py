@@ -57,7 +57,7 @@ def merge_adapters(folder: Path) -> None:
         if has_adapters(folder):
             _merge(folder)
     except SafetensorError as error:
-        raise ConfigError(f"the weights in {folder} cannot be read: {error}. Were they saved to the end?") from error
+        raise ConfigError(f"the weights in {folder} cannot be read: {error}. Choose a complete checkpoint.") from error
     finally:
         os.close(parent)
 
@@ -82,7 +82,10 @@ def _merge(folder: Path) -> None:
         model.load_state_dict(weights, strict=False, assign=True)
         plain.tie_weights()
         if absent := [name for name, tensor in model.named_parameters() if tensor.is_meta]:
-            raise ConfigError(f"the weights in {folder} lack {len(absent)} of the model (for example, {absent[0]}).")
+            raise ConfigError(
+                f"the weights in {folder} lack {len(absent)} parameters of the model (for example, {absent[0]}). "
+                "Choose a complete checkpoint."
+            )
     model.merge_and_unload().save_pretrained(draft)
     beside = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json", ADAPTER)
     shutil.copytree(folder, draft, ignore=beside, dirs_exist_ok=True)

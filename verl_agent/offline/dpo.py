@@ -31,8 +31,8 @@ def plan(config: DictConfig) -> RunPlan:
     played = {record["env"] for record in records}
     if config.env.name not in played:
         raise ConfigError(
-            f"preference.records={settings.records!r} are of {', '.join(sorted(played))}, and this recipe is for "
-            f"env.name={config.env.name!r}. Set preference.records to episodes of it, or choose another recipe."
+            f"preference.records={settings.records!r} has episodes of {', '.join(sorted(played))}, but this recipe is "
+            f"for env.name={config.env.name!r}. Set preference.records to episodes of it, or choose another recipe."
         )
     train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
     train, validation = first(train, config.data.train_max_samples), first(validation, config.data.val_max_samples)

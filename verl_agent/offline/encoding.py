@@ -68,7 +68,7 @@ class EpisodeEncoder:
             ids = torch.tensor(segment.prompt_ids + segment.response_ids)
             if len(ids) > most:
                 raise ConfigError(
-                    f"an episode of task {episode.item.id!r} has {len(ids)} tokens, data.max_length allows {most}. "
+                    f"an episode of task {episode.item.id!r} has {len(ids)} tokens, but data.max_length={most}. "
                     "Raise it, or record episodes with a smaller data.max_response_length."
                 )
             mask = torch.tensor([0] * len(segment.prompt_ids) + segment.response_mask)

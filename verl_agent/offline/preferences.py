@@ -81,9 +81,9 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
     if not pairs:
         played = sum(map(len, by_task.values()))
         raise ConfigError(
-            f"preference.records={list(settings.records)} give no pair: none of {len(by_task)} tasks has two episodes, "
-            f"of {played} different ones, whose returns differ by preference.min_gap={settings.min_gap:g}. Play each "
-            "task more often (evaluation.samples of `verl-agent eval`), or lower the gap."
+            f"preference.records={list(settings.records)} has no pair. It has {played} different episodes of "
+            f"{len(by_task)} tasks, but no two of a task differ in return by preference.min_gap={settings.min_gap:g}. "
+            "Play each task more often (evaluation.samples of `verl-agent eval`), or lower preference.min_gap."
         )
     return pairs
 

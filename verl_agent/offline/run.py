@@ -170,8 +170,8 @@ def check_batches(config: DictConfig, plan: RunPlan) -> None:
         )
     if data.val_files and plan.val_rows < batch:
         raise ConfigError(
-            f"there are {plan.val_rows} rows to validate on, and verl drops an unfinished batch of "
-            f"data.train_batch_size={batch}. Hold out more, lower it, or do not validate (data.val_files=null)."
+            f"the validation data has {plan.val_rows} rows, but verl drops batches smaller than data.train_batch_size="
+            f"{batch}. Hold out more episodes, lower data.train_batch_size, or set data.val_files=null."
         )
     if isinstance(config.trainer.test_freq, int) and config.trainer.test_freq > 0 and not data.val_files:
         raise ConfigError(

@@ -102,8 +102,8 @@ def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] 
         )
     if not usable:
         raise ConfigError(
-            f"{key}={list(paths)} holds no episode to learn from, of {len(recorded)} recorded: validations, failed "
-            "environments and episodes without a reply do not count."
+            f"{key}={list(paths)} has no episode to train on among {len(recorded)} recorded ones. Not used are "
+            "validation episodes, episodes with an environment error and episodes without a reply. Record others."
         )
     return usable
 

@@ -43,8 +43,8 @@ def plan(config: DictConfig) -> RunPlan:
     chosen = recorded(source, held_out)
     if source.records and not chosen:
         raise ConfigError(
-            f"episodes.records={list(source.records)} hold no episode to learn from: none solved its task, or reached "
-            "episodes.min_reward. Play more tasks or more samples, or lower episodes.min_reward."
+            f"episodes.records={list(source.records)} has no episode to train on: none solved its task, or none "
+            "reached episodes.min_reward. Play more tasks or more samples, or lower episodes.min_reward."
         )
     counts = ", ".join(f"{count} recorded of {name}" for name, count in count_by_environment(chosen).items())
     content = [[conversation(episode.record), episode.weight] for episode in chosen]

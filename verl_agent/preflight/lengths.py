@@ -27,7 +27,7 @@ def check_lengths_fit_model(config: DictConfig, run_env: MixtureEnv) -> None:
     ):
         if OmegaConf.select(config, key) not in allowed:
             raise ConfigError(
-                f"agent.context.keep={keep!r} makes several rows of an episode, and {key}="
+                f"agent.context.keep={keep!r} splits an episode into several rows, and {key}="
                 f"{OmegaConf.select(config, key)!r} {why}. Allowed with it: {', '.join(map(str, allowed))}."
             )
 

@@ -50,7 +50,7 @@ class PromptLengths:
 
     @property
     def suggested(self) -> int:
-        """Value for `data.max_prompt_length`; a tenth larger if tasks were left out."""
+        """Suggested `data.max_prompt_length`: the longest prompt, plus a tenth if some tasks were not measured."""
         most = self.lengths[self.longest] * (1.0 if len(self.lengths) == self.tasks else 1.1)
         return -int(-most // ROUNDED_TO) * ROUNDED_TO
 
@@ -171,7 +171,7 @@ async def first_messages(
         limit_s: seconds after which no further group of tasks begins.
 
     Raises:
-        ConfigError: the environment does not begin a task.
+        ConfigError: the environment fails to begin a task.
     """
     pool = local_pool(make_env(env.name, env.options), env, count=1)
 
@@ -183,7 +183,7 @@ async def first_messages(
             finally:
                 await pool.close(session)
         except EnvError as error:
-            raise ConfigError(f"env {env.name!r} does not begin task {item.id!r}: {error}") from error
+            raise ConfigError(f"env {env.name!r} fails to begin task {item.id!r}: {error}") from error
 
     prompts: list[list[Message]] = []
     until = time.monotonic() + limit_s

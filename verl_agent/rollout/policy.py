@@ -70,7 +70,7 @@ class EnginePolicy:
         await asyncio.to_thread(self.tokens.add_messages, messages)
         if begins and len(self.tokens.ids) > self.budget.prompt:
             raise ConfigError(
-                f"a prompt has {len(self.tokens.ids)} tokens, data.max_prompt_length allows {self.budget.prompt}. "
+                f"a prompt has {len(self.tokens.ids)} tokens, but data.max_prompt_length={self.budget.prompt}. "
                 "Raise it, or choose a shorter prompt in env.options and agent.options."
             )
         limit = min(self.budget.turn, self._tokens_left())

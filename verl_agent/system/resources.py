@@ -110,8 +110,8 @@ def require_memory(memory: Memory | None, needed_gb: float) -> None:
         return
     owner = "this container" if memory.limited else "this machine"
     raise ConfigError(
-        f"{memory.free / 1e9:.1f} of {memory.total / 1e9:.1f} GB of memory of {owner} are free, training this model "
-        f"on the CPU takes {needed_gb:.0f} GB. Close other programs, choose a smaller model, or take a larger machine."
+        f"{owner} has {memory.free / 1e9:.1f} of {memory.total / 1e9:.1f} GB of memory free, but training this model "
+        f"on the CPU takes {needed_gb:.0f} GB. Close other programs, choose a smaller model, or use a larger machine."
     )
 
 
@@ -123,8 +123,9 @@ def require_disk(free_bytes: int, needed_gb: float, folder: Path) -> None:
     """
     if free_bytes < needed_gb * 1e9:
         raise ConfigError(
-            f"{free_bytes / 1e9:.1f} GB are free below {folder}, its checkpoints take {needed_gb:.1f} GB. Make room, "
-            "choose another trainer.default_local_dir, or save less (trainer.max_actor_ckpt_to_keep, save_contents)."
+            f"{folder} has {free_bytes / 1e9:.1f} GB of free disk space, but its checkpoints take {needed_gb:.1f} GB. "
+            "Free disk space, choose another trainer.default_local_dir, or save less (trainer.max_actor_ckpt_to_keep, "
+            "save_contents)."
         )
 
 

@@ -140,7 +140,7 @@ class EpisodeSampler(ReplayBuffer):
     def _materialize_batch(
         self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]
     ) -> KVBatchMeta:
-        """See `ReplayBuffer`; verl itself trains on a group with a crashed agent loop, without a message.
+        """Stop the run if an agent loop crashed; verl's `ReplayBuffer` would train on its group without a message.
 
         Raises:
             EpisodeCrashError: an agent loop raised an exception; environment errors are recorded instead.
@@ -181,7 +181,8 @@ class EpisodeSampler(ReplayBuffer):
         fields = [getattr(value, "data", value) for value in data["extra_fields"]]
         if not all("episode" in field for field in fields):
             raise ConfigError(
-                "rows without an episode: data.custom_cls and the agent loop of verl_agent require each other."
+                "the batch has rows without an episode: data.custom_cls and the agent loop of verl_agent must be used "
+                "together. Start from a recipe in recipes/."
             )
         return {
             episode_key(key): EpisodeSummary.from_fields(field["episode"])

@@ -41,8 +41,8 @@ def find_chromium() -> str:
     named = os.environ.get(OVERRIDE)
     if named and not shutil.which(named):
         raise ConfigError(
-            f"the environment variable {OVERRIDE}={named!r} names no command that can be run. "
-            "Name a Chromium, or unset it to use one that is installed."
+            f"the environment variable {OVERRIDE}={named!r} is not an executable command. "
+            "Set it to the command of a Chromium, or unset it to use an installed one."
         )
     installed = installed_chromiums()
     if not installed:

@@ -125,11 +125,11 @@ class Tab:
             return ""
 
     async def settle(self, busy: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until nothing loads, the network is idle and the document is stable, or until `timeout_s` have passed.
+        """Wait until nothing loads, the network is idle and the document is stable, but at most `timeout_s`.
 
         Args:
             busy: returns True while the network is in use.
-            timeout_s: most seconds to wait.
+            timeout_s: maximum time to wait, in seconds.
 
         Raises:
             EnvError: the page does not answer, or a requested document has not loaded.

@@ -110,7 +110,9 @@ def environment(home: Home, seed: Path) -> dict[str, str]:
 
 
 def make_seed(home: Home, seed: int, say: Say) -> None:
-    """Create the initial state of copies. The sites are filled in parallel; the folder appears when all are complete.
+    """Create the initial state that all copies start from, in a folder that appears when it is complete.
+
+    The sites are filled in parallel.
 
     Raises:
         ConfigError: a site could not be filled.

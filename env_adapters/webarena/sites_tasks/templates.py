@@ -85,7 +85,10 @@ def rank(text: str) -> str:
 
 
 def answer(*parts: str) -> Evaluation:
-    """Return the evaluator for an answer that contains all parts, which are too many to be listed in full."""
+    """Return the evaluator for an answer that contains all parts.
+
+    Use it only if an answer cannot contain all possible values, as for prices.
+    """
     return string_match({"must_include": list(parts)})
 
 

@@ -129,7 +129,7 @@ def check_format(report: Report, env: EnvAdapter) -> None:
 
 
 def check_sessions(report: Report, harness: Harness) -> None:
-    """Run the checks in this process."""
+    """Run the checks that play sessions in this process."""
     if not report.run("sessions begin and close", lambda: contract.check_lifecycle(harness)):
         return
     solvable: list[TaskItem] = []

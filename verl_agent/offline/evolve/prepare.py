@@ -130,8 +130,7 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
     if longest > int(learn.data.max_length):
         raise ConfigError(
             f"{entry.recipe} plays episodes of up to {longest} tokens (data.max_prompt_length and "
-            f"data.max_response_length), {settings.learn} trains on at most data.max_length={learn.data.max_length}. "
-            "Raise it."
+            f"data.max_response_length), but {settings.learn} has data.max_length={learn.data.max_length}. Raise it."
         )
 
 

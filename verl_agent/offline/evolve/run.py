@@ -102,6 +102,6 @@ def check_kept(number: int, evolution: Evolution, console: Console) -> None:
 
 
 def _end_with_parent() -> None:
-    """Make the child end when this process is killed, so that it does not go on beside a restarted run."""
+    """Make the child end when this process is killed, so that it does not continue beside a restarted run."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -26,7 +26,7 @@ class Shelf:
 
 
 def shelf(name: str, makes: str, things: str, dollars: tuple[int, int], grams: tuple[int, int]) -> Shelf:
-    """A shelf from comma-separated words."""
+    """Return a shelf whose materials and nouns are lists separated by commas."""
     return Shelf(name, split(makes), split(things), dollars, grams)
 
 
