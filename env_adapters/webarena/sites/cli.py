@@ -24,16 +24,18 @@ console = Console(soft_wrap=True)
 
 Folder = Annotated[
     Path | None,
-    typer.Option(help="Folder of the sites; default $VERL_AGENT_SITES, which episodes use too."),
+    typer.Option(help="Folder of the sites. Default: $VERL_AGENT_SITES, as for episodes."),
 ]
 
 
 @app.command()
 def up(
     folder: Folder = None,
-    seed: Annotated[int, typer.Option(help="Seed of the generated data; the tasks need the default.")] = DEFAULT_SEED,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the generated data. The tasks require the default.")
+    ] = DEFAULT_SEED,
     port: Annotated[
-        int, typer.Option(help="Port of the shop; the others follow. 0 for any free ports.", min=0)
+        int, typer.Option(help="Port of the shop; the other sites use the next ports. 0: any free ports.", min=0)
     ] = control.FIRST_PORT,
 ) -> None:
     """Install, fill and start the sites."""
