@@ -100,6 +100,12 @@ def test_a_missing_value_is_named():
         check_complete(DictConfig({"model": {"path": "???"}, "data": {"n": "???"}}))
 
 
+def test_a_missing_value_is_named_once_when_a_list_refers_to_it():
+    horizon = {"eval_max_turns": "???", "max_turns": ["${horizon.eval_max_turns}"]}
+    with pytest.raises(ConfigError, match=r"lacks a value for horizon\.eval_max_turns\.$"):
+        check_complete(DictConfig({"horizon": horizon}))
+
+
 def test_loggers_must_be_known_installed_and_include_file():
     check_loggers(["file", "tensorboard"])
     for names, message in (

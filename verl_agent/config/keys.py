@@ -8,6 +8,7 @@ from typing import Any
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError
 
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError, did_you_mean
@@ -88,7 +89,11 @@ def check_complete(config: DictConfig) -> None:
     Raises:
         ConfigError: keys without a value (`???`).
     """
-    missing = sorted(key for key in OmegaConf.missing_keys(config) if not key.startswith(UNUSED))
+    try:
+        without_value = OmegaConf.missing_keys(config)
+    except InterpolationToMissingValueError:  # raised for a list with an interpolation of such a key
+        without_value = {key for key, value in leaves(OmegaConf.to_container(config)) if value == "???"}
+    missing = sorted(key for key in without_value if not key.startswith(UNUSED))
     if missing:
         hint = f" {MODEL_HINT}" if "model.path" in missing else ""
         raise ConfigError(f"the config lacks a value for {', '.join(missing)}.{hint}")
