@@ -82,7 +82,10 @@ def explain(error: ValidationError, name: str, kind: type) -> str:
         elif problem["type"] == "value_error":
             line = f"{key}={_text(problem['input'])} is not allowed. {problem['ctx']['error']}"
         else:
-            line = f"{key}={_text(problem['input'])} is not allowed. Allowed: {describe(hint, bounds)}"
+            allowed = describe(hint, bounds)
+            if problem["type"] == "finite_number":
+                allowed = allowed.replace("a number", "a finite number", 1)
+            line = f"{key}={_text(problem['input'])} is not allowed. Allowed: {allowed}"
             lists = [arm for arm in _arms(hint) if _is_list(arm)]
             if problem["type"] == "is_instance_of" and lists and type(problem["input"]) in _arms(get_args(lists[0])[0]):
                 line += f", such as [{_text(problem['input'])}]"

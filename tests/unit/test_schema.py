@@ -44,7 +44,7 @@ def test_sections_become_typed_settings():
             "episode.zzz is not a setting. Known: max_tokens, max_tokens_per_turn, on_truncated_turn, record_dir.",
         ),
         ({"env__timeout_s": 0}, "env.timeout_s=0 is not allowed. Allowed: a number > 0."),
-        ({"env__timeout_s": float("nan")}, "env.timeout_s=nan is not allowed. Allowed: a number"),
+        ({"env__timeout_s": float("nan")}, "env.timeout_s=nan is not allowed. Allowed: a finite number > 0."),
         ({"env__retries": -1}, "env.retries=-1 is not allowed. Allowed: a whole number >= 0."),
         ({"env__hosts": {"were": "ray"}}, "env.hosts.were is not a setting. Did you mean 'where'?"),
         (
@@ -61,7 +61,10 @@ def test_sections_become_typed_settings():
             "env.hosts.memory_mb=0 is not allowed. Allowed: a whole number >= 1 or null.",
         ),
         ({"env__hosts": {"wait_s": 0}}, "env.hosts.wait_s=0 is not allowed. Allowed: a number > 0."),
-        ({"env__hosts": {"idle_s": float("nan")}}, "env.hosts.idle_s=nan is not allowed. Allowed: a number"),
+        (
+            {"env__hosts": {"idle_s": float("nan")}},
+            "env.hosts.idle_s=nan is not allowed. Allowed: a finite number > 0.",
+        ),
         ({"env__hosts": {"num_cpus": -1}}, "env.hosts.num_cpus=-1 is not allowed. Allowed: a number >= 0."),
         ({"env__max_env_error_rate": 50}, "env.max_env_error_rate=50 is not allowed. Allowed: a number from 0 to 1."),
         ({"horizon__steps_per_stage": "two"}, "horizon.steps_per_stage='two' is not allowed. Allowed: a whole number"),
