@@ -30,7 +30,9 @@ def read_json(options: str) -> dict[str, Any]:
     try:
         keywords = json.loads(options)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"--options is not JSON: {error}") from error
+        raise ConfigError(
+            f"--options is not JSON: {error}. Allowed: an object such as '{{}}', got {options}."
+        ) from error
     if not isinstance(keywords, dict):
         raise ConfigError(f"--options must be a JSON object, such as '{{}}', got {options}.")
     return keywords
