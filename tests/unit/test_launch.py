@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from typer.testing import CliRunner
 
+from verl_agent.commands.cli import app
 from verl_agent.commands.hydra_main import check_overlays, explain_failure
 from verl_agent.config.keys import check_kind
 from verl_agent.config.search_path import register_config
@@ -54,6 +56,13 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
             f"there is no recipe 'ppo' in {RECIPES}. 'ppo' is an overlay for any recipe: run grpo, for example, with "
             "+overlay/algorithm=ppo trainer.experiment_name=NAME",
         ),
+        (
+            ["grpo_cpu", "env.hosts=[1]"],
+            "env.hosts=[1] is not allowed. Allowed: a section with the keys where, count, sessions, ",
+        ),
+        (["grpo_cpu", "horizon.max_turns={a: 1}"], "horizon.max_turns={a: 1} is not allowed. Allowed: a list."),
+        (["grpo_cpu", "data=3"], "data=3 is not allowed. Allowed: SECTION.KEY=VALUE, such as data.seed=1."),
+        (["grpo_cpu", "=3"], "=3 is not allowed. Allowed: SECTION.KEY=VALUE"),
         (["grpo_cpu", "trainer.total_training_steps"], "Error parsing override 'trainer.total_training_steps'"),
         (["grpo_cpu", "+overlay/algo=rloo"], "+overlay/algo=rloo: there is no group 'overlay/algo'. Groups: overlay/"),
     ],
@@ -94,6 +103,12 @@ def test_a_recipe_for_another_command_names_that_command(base, recipe, overrides
             "agent.options.instrctions is not an option of 'raw'. Did you mean 'instructions'?",
         ),
         (
+            "train",
+            "grpo_cpu",
+            "env=textcraft",
+            "env='textcraft' is not allowed. Allowed: a section with the keys name,",
+        ),
+        (
             "evaluate",
             "grpo_cpu",
             "model.path=oracle",
@@ -103,6 +118,15 @@ def test_a_recipe_for_another_command_names_that_command(base, recipe, overrides
 )
 def test_a_command_that_cannot_start_prints_one_message(command, recipe, override, message, tmp_path):
     assert launched(command, RECIPES, recipe, override, cwd=tmp_path).startswith(message)
+
+
+def test_a_folder_in_place_of_a_recipe_lists_its_recipes():
+    done = CliRunner().invoke(app, ["train", str(RECIPES)])
+    assert done.exit_code == 2
+    assert "guess_number' is a folder. Choose one of its recipes: dpo_cpu.yaml, eval.yaml" in " ".join(
+        done.output.split()
+    )
+    assert "env" not in done.output
 
 
 BASE = "defaults: [agent_grpo, cpu, _self_]\n"

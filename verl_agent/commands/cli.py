@@ -54,8 +54,11 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
     )
 
     def command(context: typer.Context, recipe: Annotated[Path, metavar]) -> None:
+        if recipe.is_dir():
+            names = sorted(path.name for path in recipe.glob("*.yaml") if not path.name.startswith("env"))
+            fail(f"recipe {str(recipe)!r} is a folder. Choose one of its recipes: {', '.join(names) or 'none'}.")
         if not recipe.is_file():
-            known = sorted(str(path) for path in Path("recipes").rglob("*.yaml"))
+            known = [str(path) for path in Path("recipes").rglob("*.yaml") if not path.name.startswith("env")]
             from verl_agent.commands.hydra_main import find_overlay
 
             hint = find_overlay(recipe.stem) or did_you_mean(str(recipe), known)[:300]

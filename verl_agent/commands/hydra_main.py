@@ -9,7 +9,7 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig
-from omegaconf.errors import GrammarParseError, OmegaConfBaseException
+from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 from yaml import MarkedYAMLError
@@ -23,6 +23,9 @@ SHARED = Path(verl_agent.config.__file__).parent
 """Folder of the base YAML files and overlays."""
 INVALID_DEFAULTS = "Invalid defaults list"
 """Beginning of the ValueError that Hydra raises for `defaults` that are not a list."""
+INVALID_GROUP = "Config group override must be"
+"""Beginning of the ValueError that Hydra raises for `data=3`, because `data` is a section, and for `=3`."""
+NUMBER_FOR_SECTION = re.compile(r"[\w/]*=(true|false|[-+.\de]+)", re.IGNORECASE)
 
 
 def launch(main: Callable[[], None], base: str) -> None:
@@ -86,6 +89,9 @@ def explain_failure(error: Exception, arguments: Sequence[str], base: str) -> st
         return _explain_override(error, arguments, base)
     if isinstance(error, MarkedYAMLError):
         return _explain_yaml(error)
+    if str(error).startswith(INVALID_GROUP):
+        overrides = " and ".join(argument for argument in arguments if NUMBER_FOR_SECTION.fullmatch(argument))
+        return f"{overrides or 'an override'} is not allowed. Allowed: SECTION.KEY=VALUE, such as data.seed=1."
     return str(error) if isinstance(error, ConfigError) or str(error).startswith(INVALID_DEFAULTS) else None
 
 
@@ -116,6 +122,12 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
     cause = error.__cause__
     if isinstance(cause, GrammarParseError):
         return f"{cause.full_key}: {str(cause).splitlines()[0]}"
+    if isinstance(cause, ConfigTypeError) and " override " in text:
+        allowed = "a list"
+        if isinstance(cause.parent_node, DictConfig):
+            keys = ", ".join(map(str, cause.parent_node))
+            allowed = f"a section with the keys {keys}" if keys else "a section such as {}"
+        return f"{text.partition(' override ')[2]} is not allowed. Allowed: {allowed}."
     if not isinstance(cause, OmegaConfBaseException) or not isinstance(cause.parent_node, DictConfig):
         return text
     if folder and name:

@@ -84,6 +84,7 @@ def run(config: DictConfig, method: Method) -> None:
         ConfigError: a check before the start fails.
     """
     check_kind(config, method.base)
+    check_keys(config, method.base)
     try:
         OmegaConf.resolve(config)
         folder = RunFolder.at(config.trainer.default_local_dir)
@@ -91,7 +92,6 @@ def run(config: DictConfig, method: Method) -> None:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with redirect_output(folder.log) as console:
         check_complete(config)
-        check_keys(config, method.base)
         check_loggers(config.trainer.logger)
         check_resume(config.trainer, "model.path")
         plan = method.plan(config)

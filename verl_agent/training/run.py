@@ -35,13 +35,13 @@ def run(config: DictConfig) -> None:
         ConfigError: a check before the start fails, or verl rejects the config.
     """
     check_kind(config, BASE)
+    check_keys(config, BASE)
     try:
         folder = RunFolder.at(config.trainer.default_local_dir)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with redirect_output(folder.log) as console:
         console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
-        check_keys(config, BASE)
         check_loggers(config.trainer.logger)
         check_resume(config.trainer, "actor_rollout_ref.model.path")
         as_written = {key: OmegaConf.select(config, key) for key in MODELS}
