@@ -124,6 +124,13 @@ def test_an_evaluation_rejects_ray_hosts():
         evaluation_config(sections)
 
 
+def test_the_concurrency_of_an_evaluation_is_named_before_its_copy_in_the_engine():
+    sections = config(evaluation={"concurrency": 0}, engine={"max_num_seqs": 0})
+    sections |= {"data": {"max_prompt_length": 64, "max_response_length": 64}}
+    with pytest.raises(ConfigError, match=r"^evaluation\.concurrency=0 is not allowed\."):
+        evaluation_config(sections)
+
+
 def test_a_missing_key_is_named_with_its_allowed_values():
     with pytest.raises(ConfigError) as error:
         section("horizon", Horizon, {})

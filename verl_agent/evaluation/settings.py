@@ -122,9 +122,6 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
         raise ConfigError(
             f"episode.max_tokens_per_turn={turn} exceeds data.max_response_length={data.max_response_length}."
         )
-    return EvaluationConfig(
-        run,
-        data,
-        section("engine", EngineSettings, config["engine"]),
-        section("evaluation", EvaluationSettings, config["evaluation"]),
-    )
+    # first the evaluation: engine.max_num_seqs is a copy of evaluation.concurrency
+    evaluation = section("evaluation", EvaluationSettings, config["evaluation"])
+    return EvaluationConfig(run, data, section("engine", EngineSettings, config["engine"]), evaluation)
