@@ -158,7 +158,7 @@ def prepared(folder: Path, *changes: str):
         ),
         (
             ["algorithm.adv_estimator=gigp"],
-            "algorithm.adv_estimator='gigp' does not support several turns. Did you mean 'gigpo'?",
+            "algorithm.adv_estimator='gigp' is unknown or does not support several turns. Did you mean 'gigpo'?",
         ),
         (
             ["algorithm.adv_estimator=gae", "critic.enable=false"],

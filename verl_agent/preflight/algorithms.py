@@ -50,7 +50,8 @@ def check_algorithm(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> No
     name, samples = algorithm["adv_estimator"], int(rollout["n"])
     if name not in ESTIMATORS:
         raise ConfigError(
-            f"algorithm.adv_estimator={name!r} does not support several turns. {did_you_mean(name, ESTIMATORS)}"
+            f"algorithm.adv_estimator={name!r} is unknown or does not support several turns. "
+            f"{did_you_mean(name, ESTIMATORS)}"
         )
     if name == "gae" and config["critic"]["enable"] is False:
         raise ConfigError(
