@@ -87,6 +87,19 @@ def test_a_record_of_version_1_is_converted_on_reading(tmp_path):
     assert record == to_record(episode(), META)
 
 
+def test_a_record_of_version_1_without_actions_is_read_with_null_actions(tmp_path):
+    """The first writers of version 1 did not record actions."""
+    line = json.loads(VERSION_1)
+    for turn in line["turns"]:
+        del turn["action"]
+        turn.pop("closed", None)
+    del line["learnt_reward"]
+    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
+    (record,) = read_records(tmp_path / "a.jsonl")
+    assert [turn.action for turn in to_episode(record).turns] == [None, None]
+    assert record["prompt_length"] == 1
+
+
 def test_a_field_that_this_version_does_not_know_is_kept(tmp_path):
     record = to_record(episode(), META) | {"note": "kept"}
     (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")

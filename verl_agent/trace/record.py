@@ -220,7 +220,7 @@ def parse_record(value: Any) -> EpisodeRecord:
 
 
 def _convert_to_2(record: dict[str, Any]) -> None:
-    """Convert a record of version 1 in place: rename fields and add `prompt_length`."""
+    """Convert a record of version 1 in place: rename fields, and add `prompt_length` and missing actions."""
     record["version"] = 2
     _rename(record, _RENAMED_IN_2)
     messages, turns = record.get("messages"), record.get("turns")
@@ -230,6 +230,7 @@ def _convert_to_2(record: dict[str, Any]) -> None:
     for turn in turns:
         if isinstance(turn, dict):
             _rename(turn, _TURN_RENAMED_IN_2)
+            turn.setdefault("action", None)  # the first writers of version 1 did not record it
             played += 1 if turn.get("observation") is None else 2
     record["prompt_length"] = len(messages) - played
 
