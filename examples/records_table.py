@@ -1,6 +1,7 @@
 """Read the records of a run into a table: python examples/records_table.py runs/textcraft_quickstart."""
 
 import sys
+from collections import defaultdict
 
 import pandas
 
@@ -8,14 +9,23 @@ import verl_agent as va
 
 
 def main(run: str) -> None:
-    """Print success and turns by training step, and the results by category."""
-    records = list(va.read_records(run))
-    table = pandas.DataFrame(
-        [{"step": r["step"], "success": r["success"], "turns": len(r["turns"]), "stop": r["stop"]} for r in records]
-    )
-    print(table.groupby("step")[["success", "turns"]].mean().round(2))
-    for result in va.summarize(records):
-        print(result)
+    """Print success and turns by purpose (such as train and validation), training step and category."""
+    groups = defaultdict(list)
+    for record in va.read_records(run):
+        groups[record["purpose"], record["step"]].append(record)
+    rows = [
+        {
+            "purpose": purpose,
+            "step": step,
+            "category": result.category,
+            "episodes": result.episodes,
+            "success": result.success.mean if result.success else None,
+            "turns": result.turns_mean,
+        }
+        for (purpose, step), records in sorted(groups.items())
+        for result in va.summarize(records)
+    ]
+    print(pandas.DataFrame(rows).round(2).to_string(index=False))
 
 
 if __name__ == "__main__":

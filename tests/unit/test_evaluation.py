@@ -13,7 +13,7 @@ from verl_agent.evaluation.report import comparison_table, results_table, write_
 from verl_agent.evaluation.results import ALL, compare, final_records, success_estimate, summarize
 from verl_agent.evaluation.statistics import mean_over_tasks, wilson_interval
 from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit
-from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_record
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
 
@@ -32,6 +32,11 @@ def record(
 
 def env_error(task: str, sample: int = 0, category: str = "") -> EpisodeRecord:
     return record(task, sample=sample, stop=StopReason.ENV_ERROR, category=category)
+
+
+def placed(episode: EpisodeRecord, purpose: Purpose, step: int, group: str) -> EpisodeRecord:
+    """Return a record as an episode of a training run."""
+    return {**episode, "purpose": purpose, "step": step, "group": group}
 
 
 def shown(renderable) -> str:
@@ -90,6 +95,20 @@ def test_only_the_last_attempt_of_an_episode_counts():
     records = [env_error("a"), env_error("a"), record("a", True)]
     assert final_records(records) == records[2:]
     assert (summarize(records)[-1].episodes, summarize(records)[-1].env_errors) == (1, 0)
+
+
+def test_episodes_of_other_purposes_steps_and_groups_are_further_episodes():
+    train = [placed(record("a", True), "train", step, "uid-1") for step in (1, 2, 3)]
+    again = placed(record("a"), "train", 3, "uid-2")
+    validation = placed(record("a"), "validation", 3, "uid-1")
+    failed = placed(env_error("a"), "train", 3, "uid-1")
+    overall = summarize([failed, *train, again, validation])[-1]
+    assert (overall.tasks, overall.episodes, overall.env_errors, overall.success.mean) == (1, 5, 0, 0.6)
+
+
+def test_a_retry_with_another_purpose_of_the_evaluation_replaces_the_error():
+    retried = placed(record("a", True), "collection", 0, "a")
+    assert summarize([env_error("a"), retried])[-1].env_errors == 0
 
 
 def test_means_are_per_episode_and_the_invalid_rate_per_turn():

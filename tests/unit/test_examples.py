@@ -37,12 +37,19 @@ def test_a_scripted_policy_solves_the_whole_split():
     assert "success: 17 of 17" in run("scripted_policy.py")
 
 
-def test_records_become_a_table(tmp_path):
+def test_records_become_a_table_by_purpose_and_step(tmp_path):
     with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
-        writer.write(talk("a b", reward=1.0, task="1"))
-        writer.write(talk("a b c", reward=0.0, task="2"))
-    said = run("records_table.py", str(tmp_path))
-    assert re.search(r"^0\s+0\.5\s+2\.5$", said, re.M), said
+        writer.write(talk("a b", reward=1.0, task="1", purpose="validation"))
+        writer.write(talk("a b c", reward=0.0, task="2", purpose="validation"))
+        writer.write(talk("a", reward=0.0, task="1", purpose="train"))
+        writer.write({**talk("a b", reward=1.0, task="1", purpose="train"), "step": 1})
+    printed = [line.split() for line in run("records_table.py", str(tmp_path)).splitlines()]
+    assert printed == [
+        ["purpose", "step", "category", "episodes", "success", "turns"],
+        ["train", "0", "all", "1", "0.0", "1.0"],
+        ["train", "1", "all", "1", "1.0", "2.0"],
+        ["validation", "0", "all", "2", "0.5", "2.5"],
+    ]
 
 
 def test_every_example_is_listed():

@@ -86,11 +86,23 @@ class _Played:
 
 def final_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
     """Return the last attempt of each episode; retries after environment errors follow it in the file."""
-    return list({(record["env"], record["task"], record["sample"]): record for record in records}.values())
+    return list({_episode_key(record): record for record in records}.values())
+
+
+def _episode_key(record: EpisodeRecord) -> tuple[str | int, ...]:
+    """Return a key that all attempts of an episode share, and no other episode has."""
+    # `evaluation.purpose` may change when an evaluation resumes.
+    purpose = "evaluation" if record["purpose"] == "collection" else record["purpose"]
+    return record["env"], record["task"], purpose, record["step"], record["group"], record["sample"]
 
 
 def summarize(records: Iterable[EpisodeRecord]) -> list[CategoryResult]:
     """Return one result per category, in natural order, and one over all tasks at the end.
+
+    All episodes count, of every purpose and step. Pass the records of one purpose and step to measure a policy.
+
+    Args:
+        records: records of episodes; of the attempts of an episode the last one counts.
 
     Returns:
         An empty list if there are no records.
