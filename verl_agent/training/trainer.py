@@ -28,6 +28,8 @@ from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_
 
 STATE_FILE = "horizon.json"
 """File with the state of adaptive horizons in a checkpoint."""
+OLD_STATE_FILE = "curriculum.json"
+"""Name of `STATE_FILE` in checkpoints of earlier versions."""
 
 
 @register_trainer("verl_agent")
@@ -134,6 +136,7 @@ class EpisodeTrainer(PPOTrainerSync):
             folder = Path(trainer.resume_from_path)
         else:
             folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        if not (folder / STATE_FILE).is_file():
+        file = next((path for name in (STATE_FILE, OLD_STATE_FILE) if (path := folder / name).is_file()), None)
+        if file is None:
             raise ConfigError(f"{folder} has no {STATE_FILE}: it was not written by a run with this trainer.")
-        self.turn_limits.restore(json.loads((folder / STATE_FILE).read_text(encoding="utf-8")))
+        self.turn_limits.restore(json.loads(file.read_text(encoding="utf-8")))
