@@ -1,5 +1,7 @@
 """The loss mask covers the tokens that the model wrote, scaled by the weight of the episode."""
 
+import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import sft_loss
 
 from tests.support.episodes import talk
+from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.offline.datasets import EpisodeDataset, PairDataset, collate_pairs
@@ -17,6 +20,13 @@ from verl_agent.offline.encoding import EpisodeEncoder, Row
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import StopReason
+
+COUNTED = """
+from tests.support.fakes import talk_class
+
+Counted = talk_class()
+"""
+"""Environment that counts its instances."""
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +109,36 @@ def test_rows_leave_out_messages_that_the_agent_hid(tokenizer):
 def test_an_episode_longer_than_max_length_raises_config_error(tokenizer):
     with pytest.raises(ConfigError, match=r"an episode of task '1' has \d+ tokens, but data.max_length=20"):
         encoded(tokenizer, episode(), max_length=20)
+
+
+def test_the_advice_for_a_long_episode_fits_its_source(tokenizer):
+    encoder = EpisodeEncoder(tokenizer, data(max_length=20, agent={"name": "react"}))
+    (item, *_) = make_env("guess_number").tasks("small_train")
+    with pytest.raises(ConfigError, match=r"max_length=20. Raise it, or choose tasks with shorter demonstrations"):
+        encoder.demonstrate(item)
+    with pytest.raises(ConfigError, match=r"max_length=20. Raise it, or record episodes with a smaller data"):
+        encoder.encode(episode())
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """Register `COUNTED`, and yield the list of its instances."""
+    metadata = tmp_path / "counted_env-1.0.dist-info"
+    metadata.mkdir()
+    metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: counted-env\nVersion: 1.0\n")
+    metadata.joinpath("entry_points.txt").write_text("[verl_agent.envs]\ncounted = counted_env:Counted\n")
+    tmp_path.joinpath("counted_env.py").write_text(COUNTED)
+    sys.path.insert(0, str(tmp_path))
+    yield import_module("counted_env").Counted.made
+    sys.path.remove(str(tmp_path))
+    sys.modules.pop("counted_env", None)
+
+
+def test_recorded_episodes_share_one_instance_of_their_environment(tokenizer, counted):
+    encoder = EpisodeEncoder(tokenizer, data())
+    for reply in ("one", "two", "three"):
+        encoder.encode(episode(reply, env="counted"))
+    assert len(counted) == 1
 
 
 def rows_of(tokenizer: Any, records: str, **settings: Any) -> list[Row]:

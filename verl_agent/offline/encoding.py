@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import make_agent
 from verl_agent.config.settings import agent_settings
+from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.chat_template import check_tools, choose_builder
@@ -18,6 +19,9 @@ from verl_agent.types import Episode, TaskItem
 
 Row = dict[str, torch.Tensor]
 """`input_ids`, `position_ids` (int64) and `loss_mask`, each `(T,)`, unpadded; the names are those of verl."""
+SHORTER_RECORDS = "Raise it, or record episodes with a smaller data.max_response_length."
+SHORTER_DEMONSTRATIONS = "Raise it, or choose tasks with shorter demonstrations: env.train_tasks, env.eval_tasks."
+"""Advice for episodes that are too long."""
 
 
 class EpisodeEncoder:
@@ -41,19 +45,26 @@ class EpisodeEncoder:
         self._settings = agent_settings(config)
         options: Any = OmegaConf.to_container(config.env_options)
         self._options: dict[str, Any] = options
-        self._checked: set[str] = set()
+        self._envs: dict[str, tuple[EnvAdapter, Agent]] = {}
 
     def encode(self, record: EpisodeRecord) -> list[Row]:
         """Encode a recorded episode; see `_rows`."""
-        return self._rows(to_episode(record), self._agent(record["env"]))
+        _, agent = self._env(record["env"])
+        return self._rows(to_episode(record), agent, SHORTER_RECORDS)
 
     def demonstrate(self, item: TaskItem) -> list[Row]:
         """Play a task with the oracle and encode the episode; see `_rows`."""
-        agent = self._agent(item.env)
-        return self._rows(demonstrate(item, make_env(item.env, self._options_of(item.env)), agent), agent)
+        env, agent = self._env(item.env)
+        player = make_agent(self._settings, env.action_format)  # an agent that plays may have a state
+        return self._rows(demonstrate(item, env.new_session(), player), agent, SHORTER_DEMONSTRATIONS)
 
-    def _rows(self, episode: Episode, agent: Agent) -> list[Row]:
+    def _rows(self, episode: Episode, agent: Agent, advice: str) -> list[Row]:
         """Encode an episode as one row, or one row a segment if the agent edits the context.
+
+        Args:
+            episode: episode to encode.
+            agent: agent that renders it.
+            advice: last sentence of the message for a row that is too long.
 
         Returns:
             Rows whose `loss_mask` is 1 on every token of a reply and on the token that ends it. It is 0 on prompt and
@@ -69,19 +80,22 @@ class EpisodeEncoder:
             if len(ids) > most:
                 raise ConfigError(
                     f"an episode of task {episode.item.id!r} has {len(ids)} tokens, but data.max_length={most}. "
-                    "Raise it, or record episodes with a smaller data.max_response_length."
+                    f"{advice}"
                 )
             mask = torch.tensor([0] * len(segment.prompt_ids) + segment.response_mask)
             rows.append({"input_ids": ids, "position_ids": torch.arange(len(ids)), "loss_mask": mask})
         return rows
 
-    def _agent(self, env: str) -> Agent:
-        agent = make_agent(self._settings, make_env(env, self._options_of(env)).action_format)
-        if agent.tools and env not in self._checked:
-            check_tools(self._tokenizer, self._builder, agent.tools, self._template_options)
-        self._checked.add(env)
-        return agent
+    def _env(self, name: str) -> tuple[EnvAdapter, Agent]:
+        """Return an environment and the agent that renders its episodes; the same ones for every episode.
 
-    def _options_of(self, env: str) -> dict[str, Any]:
-        """Return the adapter's options; recorded episodes of other environments use the defaults."""
-        return self._options if env == self._config.env_name else {}
+        Args:
+            name: registered name; other environments than that of section `data` have their default options.
+        """
+        if name not in self._envs:
+            env = make_env(name, self._options if name == self._config.env_name else {})
+            agent = make_agent(self._settings, env.action_format)
+            if agent.tools:
+                check_tools(self._tokenizer, self._builder, agent.tools, self._template_options)
+            self._envs[name] = env, agent
+        return self._envs[name]
