@@ -11,6 +11,7 @@ import pytest
 
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim, differences, read_settings, task_ids, write_json_atomically
+from verl_agent.runs.may_change import EVALUATION, EVOLVE, OFFLINE, PLAYING
 from verl_agent.runs.may_change import REINFORCEMENT as RL_MAY_CHANGE
 from verl_agent.types import TaskItem
 
@@ -26,6 +27,13 @@ time.sleep(60)
 
 def claimed(folder: Path, may_change: tuple[str, ...] = (), **settings: object) -> None:
     claim(folder, settings, may_change, contents="another run", advice="Choose another folder.")
+
+
+def nested(key: str, value: object) -> dict[str, object]:
+    """Return nested settings with one value, by its dotted key."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return dict(value)  # type: ignore[call-overload]
 
 
 def test_equal_settings_are_accepted_and_recorded(tmp_path):
@@ -61,8 +69,101 @@ def test_a_new_or_removed_option_is_a_difference(was, now):
     assert changed == [("env.options.size", was.get("size"), now.get("size"))]
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        "env.options",
+        "learn.env.options",
+        "explore.toy.agent.options",
+        "horizon.adaptive",
+        "critic.optim.override_optimizer_config",
+    ],
+)
+@pytest.mark.parametrize(("was", "now"), [({"a": 1}, {"a": 1, "b": 2}), ({"a": 1, "b": 2}, {"a": 1})])
+def test_a_key_that_one_side_lacks_is_a_difference_where_the_recipe_chooses_the_keys(section, was, now):
+    changed = list(differences(nested(section, was), nested(section, now)))
+    assert changed == [(f"{section}.b", was.get("b"), now.get("b"))]
+
+
+@pytest.mark.parametrize("section", ["horizon", "env", "learn.optim", "explore.toy.env"])
+def test_a_key_that_a_newer_version_added_is_no_difference(section):
+    assert list(differences(nested(section, {"a": 1}), nested(section, {"a": 1, "b": 2}))) == []
+
+
 def test_a_section_in_place_of_null_is_a_difference():
     assert list(differences({"adaptive": None}, {"adaptive": {"window": 2}})) == [("adaptive", None, {"window": 2})]
+
+
+EVOLVE_MAY_CHANGE = (
+    *EVOLVE,
+    *(f"learn.{pattern}" for pattern in OFFLINE),
+    *(f"explore.*.{pattern}" for pattern in PLAYING),
+)
+
+
+@pytest.mark.parametrize(
+    ("may_change", "key"),
+    [
+        (RL_MAY_CHANGE, "env.options.checkpoint"),
+        (RL_MAY_CHANGE, "agent.options.dtype"),
+        (RL_MAY_CHANGE, "data.apply_chat_template_kwargs.profiler"),
+        (EVOLVE_MAY_CHANGE, "learn.env.options.checkpoint"),
+        (EVOLVE_MAY_CHANGE, "explore.toy.env.options.engine"),
+    ],
+)
+def test_patterns_do_not_match_keyword_arguments(tmp_path, may_change, key):
+    claimed(tmp_path, may_change, **nested(key, 1))
+    with pytest.raises(ConfigError, match=f"{key} was 1, is now 2"):
+        claimed(tmp_path, may_change, **nested(key, 2))
+
+
+@pytest.mark.parametrize(
+    ("may_change", "key"),
+    [
+        (RL_MAY_CHANGE, "actor_rollout_ref.actor.checkpoint.save_contents"),
+        (RL_MAY_CHANGE, "actor_rollout_ref.model.override_config.attn_implementation"),
+        (EVOLVE_MAY_CHANGE, "learn.model.override_config.attn_implementation"),
+        (EVOLVE_MAY_CHANGE, "explore.toy.engine.dtype"),
+        (EVALUATION, "env.overlap"),
+        (EVALUATION, "credit.turn_cost"),
+        (EVALUATION, "episode.record_dir"),
+    ],
+)
+def test_settings_of_memory_hosts_and_records_may_change(tmp_path, may_change, key):
+    claimed(tmp_path, may_change, **nested(key, 1))
+    claimed(tmp_path, may_change, **nested(key, 2))
+
+
+OLD_SECTIONS = {"horizon": {"adaptive": {"cut_above": 0.1}}, "episode": {"cut_turn": "stop"}}
+NEW_SECTIONS = {"horizon": {"adaptive": {"turn_limit_above": 0.1}}, "episode": {"on_truncated_turn": "stop"}}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now"),
+    [
+        ({"version": 2, **OLD_SECTIONS}, NEW_SECTIONS),
+        ({"horizon.adaptive": {"cut_above": 0.1}}, {"horizon": NEW_SECTIONS["horizon"]}),
+        (
+            {"env.mixture": [{"name": "toy", **OLD_SECTIONS}]},
+            {"env": {"mixture": [{"name": "toy", **NEW_SECTIONS}]}},
+        ),
+        (
+            {"version": 2, "learn": OLD_SECTIONS, "explore": {"toy": OLD_SECTIONS}},
+            {"learn": NEW_SECTIONS, "explore": {"toy": NEW_SECTIONS}},
+        ),
+        ({"version": 2, "env": {"max_fault_share": 0.5}}, {"env": {"max_env_error_rate": 0.5}}),
+    ],
+)
+def test_keys_that_were_renamed_are_compared_under_their_present_name(tmp_path, recorded, now):
+    (tmp_path / "run.json").write_text(json.dumps(recorded))
+    assert read_settings(tmp_path) == now
+    claimed(tmp_path, **now)
+
+
+def test_a_keyword_argument_with_the_name_of_a_renamed_key_keeps_it(tmp_path):
+    settings = {"env": {"options": {"episode": {"cut_turn": 1}}}}
+    (tmp_path / "run.json").write_text(json.dumps({"version": 2, **settings}))
+    assert read_settings(tmp_path) == settings
 
 
 def test_flat_records_of_older_versions_are_compared_key_by_key(tmp_path):
@@ -107,14 +208,9 @@ def test_flat_records_of_older_versions_are_compared_key_by_key(tmp_path):
     ],
 )
 def test_settings_of_rl_are_protected_by_default(tmp_path, key):
-    def nested(value: object) -> dict[str, object]:
-        for name in reversed(key.split(".")):
-            value = {name: value}
-        return dict(value)  # type: ignore[call-overload]
-
-    claimed(tmp_path, RL_MAY_CHANGE, **nested(1))
+    claimed(tmp_path, RL_MAY_CHANGE, **nested(key, 1))
     with pytest.raises(ConfigError, match=f"{key} was 1, is now 2"):
-        claimed(tmp_path, RL_MAY_CHANGE, **nested(2))
+        claimed(tmp_path, RL_MAY_CHANGE, **nested(key, 2))
 
 
 def test_the_hash_of_tasks_depends_on_their_ids():

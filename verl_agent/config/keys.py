@@ -1,7 +1,6 @@
 """Validation of config keys: Hydra accepts any key of a YAML file and any value."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -37,7 +36,7 @@ RENAMED = {
     "env.max_fault_share": "env.max_env_error_rate",
     "trainer.v1.sampler.sampler_kwargs.max_fault_share": "trainer.v1.sampler.sampler_kwargs.max_env_error_rate",
 }
-"""Present name of each key that had another name in an earlier version."""
+"""Present name of each key that had another name in an earlier version, also in entries of a mixture."""
 UNUSED = "reward."
 """Section of verl for reward models, which this package does not use."""
 MODEL_HINT = (
@@ -150,10 +149,50 @@ def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, node
 
 
+def is_below(key: str, sections: Iterable[str]) -> bool:
+    """Return True if a dotted key lies in one of the sections, at the top level or inside a nested recipe.
+
+    Args:
+        key: dotted key.
+        sections: dotted keys of sections, each with a dot at its end.
+    """
+    return any(f".{section}" in f".{key}" for section in sections)
+
+
+def present_key(key: str) -> str | None:
+    """Return the present name of a renamed key, or None for other keys.
+
+    Args:
+        key: dotted key; sections around it, such as an entry of a mixture or a nested recipe, are ignored.
+    """
+    if is_below(key, FREE):
+        return None
+    return next((new for old, new in RENAMED.items() if f".{key}".endswith(f".{old}")), None)
+
+
 def renamed(key: str) -> str | None:
     """Return the message for a key that has another name in this version, or None for other keys."""
-    new = RENAMED.get(re.sub(r"^env\.mixture\[\d+\]\.", "", key))
+    new = present_key(key)
     return f"{key} is now called {new.rpartition('.')[2]}: use {new}." if new else None
+
+
+def with_present_names(settings: Any, key: str = "") -> Any:
+    """Return nested settings with the present name of every renamed key, in lists too.
+
+    Args:
+        settings: settings of an earlier version.
+        key: dotted key of the settings; empty for the top level.
+    """
+    if isinstance(settings, list):
+        return [with_present_names(entry, key) for entry in settings]
+    if not isinstance(settings, dict):
+        return settings
+    present = {}
+    for name, value in settings.items():
+        old = f"{key}.{name}" if key else str(name)
+        new = present_key(old)
+        present[new.rpartition(".")[2] if new else name] = with_present_names(value, old)
+    return present
 
 
 def _check_renamed(plain: Any) -> None:

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
 
-from verl_agent.config.keys import FREE
+from verl_agent.config.keys import FREE, is_below, with_present_names
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
@@ -29,8 +29,8 @@ TASK_IDS = "ids of env.train_tasks"
 VERSION = 2
 MAX_LISTED = 5
 """Number of changed settings in a message."""
-RENAMED = {"episode.cut_turn": "episode.on_truncated_turn"}
-"""Settings that had another name when older folders were written."""
+OPEN = (*FREE, "horizon.adaptive.", "optim.override_optimizer_config.", "data.mm_processor_kwargs.")
+"""Sections whose keys the recipe chooses. In all others, a key that one side lacks is one of another version."""
 
 _locks: dict[Path, TextIO] = {}
 """Lock files that this process holds until it ends, by folder."""
@@ -54,7 +54,8 @@ def claim(
         folder: folder of the run, created if it is missing.
         settings: the whole config, nested, and facts beside it (for example, a hash of the task ids).
         may_change: patterns of dotted keys (see `fnmatch`) that a later start may change. A pattern covers all keys
-            below those that it matches. Every other key is protected.
+            below those that it matches. Every other key is protected. A pattern with `*` does not match keys inside
+            the sections of `OPEN`, because other code defines their names.
         contents: contents of the folder, for the message (for example, "step 3 of another recipe").
         advice: last sentences of the message.
         file: name of the file that holds the record.
@@ -122,28 +123,27 @@ def read_settings(folder: Path, file: str = SETTINGS_FILE) -> dict[str, Any]:
     if not path.is_file():
         return {}
     recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if "version" in recorded:
-        return {key: value for key, value in recorded.items() if key != "version"}
     nested: dict[str, Any] = {}
-    for key, value in recorded.items():  # version 1 has dotted keys
-        *sections, name = [key] if " " in key else RENAMED.get(key, key).split(".")
+    dotted = recorded.pop("version", 1) == 1
+    for key, value in recorded.items():
+        *sections, name = key.split(".") if dotted and " " not in key else [key]
         node = nested
         for section in sections:
             node = node.setdefault(section, {})
         node[name] = value
-    return nested
+    return dict(with_present_names(nested))
 
 
 def differences(was: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield dotted key, recorded value and new value of each setting that differs.
 
-    Only keys on both sides are compared, except below keyword arguments (`env.options` and others), where a missing
-    key counts as null.
+    Only keys on both sides are compared. In the sections of `OPEN`, also inside nested recipes, a missing key counts
+    as null.
     """
     if isinstance(was, Mapping) and isinstance(now, Mapping):
-        free = f"{key}.".startswith(FREE)
+        compare_all = is_below(f"{key}.", OPEN)
         for name in [*was, *(name for name in now if name not in was)]:
-            if free or (name in was and name in now):
+            if compare_all or (name in was and name in now):
                 yield from differences(was.get(name), now.get(name), f"{key}.{name}" if key else name)
     elif was != now:
         yield key, was, now
@@ -158,7 +158,8 @@ def _without(settings: Mapping[str, Any], patterns: Sequence[str], prefix: str =
     kept: dict[str, Any] = {}
     for name, value in settings.items():
         key = f"{prefix}{name}"
-        if not any(fnmatchcase(key, pattern) for pattern in patterns):
+        exact = is_below(key, OPEN)
+        if not any(fnmatchcase(key, pattern) and not (exact and "*" in pattern) for pattern in patterns):
             kept[name] = _without(value, patterns, f"{key}.") if isinstance(value, Mapping) else value
     return kept
 

@@ -39,7 +39,10 @@ MACHINE = (
     "*_offload",
     "*_parallel_size",
     "*_token_len_per_gpu",
+    "actor_rollout_ref.model.override_config.attn_implementation",
     "checkpoint",
+    "critic.model.override_config.attn_implementation",
+    "model.override_config.attn_implementation",
     "model_engine",
     "offload",
     "trainer.balance_batch",
@@ -164,16 +167,19 @@ SFT = (
 DPO = (*OFFLINE, "preference.min_gap", "preference.per_task", "preference.records", "preference.val_share")
 """`verl-agent dpo`; the content of the pairs is compared instead of the paths of the records."""
 PLAYING = (
+    "credit",
     "engine",
     "env.hosts",
     "env.max_env_error_rate",
+    "env.overlap",
     "env.retries",
     "env.timeout_s",
+    "episode.record_dir",
     "evaluation.compare_with",
     "evaluation.concurrency",
     "evaluation.output_dir",
 )
-"""Settings of hosts and engine, which do not affect the results of an evaluation."""
+"""Settings of hosts, engine and training, which do not affect the results of an evaluation."""
 EVALUATION = (
     *PLAYING,
     "env.eval_tasks",
