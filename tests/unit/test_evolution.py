@@ -12,7 +12,6 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.results import compare, summarize
 from verl_agent.offline.evolve.report import RoundResult, rounds_table
 from verl_agent.offline.evolve.rounds import (
-    MAY_CHANGE,
     EvolveFolder,
     EvolveSettings,
     Exploration,
@@ -22,6 +21,7 @@ from verl_agent.offline.evolve.rounds import (
     phases,
 )
 from verl_agent.offline.evolve.subprocesses import literal
+from verl_agent.runs.may_change import EVOLVE as MAY_CHANGE
 
 TWO = [Exploration("a.yaml", "train"), Exploration("b.yaml", "train")]
 SETTINGS = {"evolve": {"start": "base", "rounds": 2}, "learn": {"optim": {"lr": 0.1}}}
