@@ -19,9 +19,9 @@ SHARED = Path(verl_agent.config.__file__).parent
 BASES = ("agent_base", "agent_sft", "agent_dpo", "agent_eval", "agent_evolve")
 FROM_COMMAND = {"webarena": f"++env.options.access.auth={ROOT}"}
 """Overrides that a recipe cannot contain and the README puts into its commands, such as a folder of logins."""
-ENVIRONMENTS = sorted(ROOT.glob("recipes/*/env*.yaml"))
-"""Files that the recipes of one environment share."""
-RECIPES = [path for path in sorted(ROOT.glob("recipes/*/*.yaml")) if path not in ENVIRONMENTS]
+COMMON = sorted([*ROOT.glob("recipes/*/env*.yaml"), *ROOT.glob("recipes/*/limits*.yaml")])
+"""Files that the recipes of one folder share; not recipes themselves."""
+RECIPES = [path for path in sorted(ROOT.glob("recipes/*/*.yaml")) if path not in COMMON]
 
 
 def recipe(path: Path, *overrides: str) -> DictConfig:

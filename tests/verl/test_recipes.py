@@ -6,6 +6,7 @@ Nothing here loads a model or a tokenizer, because the GPU recipes name models o
 
 import re
 import shutil
+from collections import Counter
 from contextlib import chdir
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.support.composing import (
     BASES,
-    ENVIRONMENTS,
+    COMMON,
     RECIPES,
     ROOT,
     SHARED,
@@ -50,6 +51,11 @@ def name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
+def common(path: Path) -> list[Path]:
+    """Return the common files of its folder that a recipe names in its `defaults`."""
+    return [file for file in COMMON if file.parent == path.parent and file.stem in defaults(path)]
+
+
 def resolved(path: Path) -> DictConfig:
     config = recipe(path)
     OmegaConf.resolve(config)
@@ -67,9 +73,11 @@ def test_a_recipe_opens_with_its_purpose_and_its_needs(path):
     assert re.match(r"# Needs: \S", second), second
 
 
-@pytest.mark.parametrize("path", ENVIRONMENTS, ids=name)
-def test_an_environment_file_opens_with_its_purpose(path):
-    assert re.match(r"# Environment( and agent)? of the [CG]PU recipes", path.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("path", COMMON, ids=name)
+def test_a_common_file_opens_with_its_purpose_and_is_used(path):
+    purpose = r"# (Environment( and agent)? of|Limits of an episode in) the [CG]PU recipes"
+    assert re.match(purpose, path.read_text(encoding="utf-8"))
+    assert any(path in common(other) for other in RECIPES)
 
 
 MAY_REPEAT = {
@@ -78,11 +86,9 @@ MAY_REPEAT = {
 }
 """Keys that may have the value of the base, and the reason."""
 LAYERS = [
-    pytest.param(path, layer, id=f"{name(path)}-{layer.stem}")
-    for path in RECIPES
-    for layer in (path, *(file for file in ENVIRONMENTS if file.parent == path.parent and file.stem in defaults(path)))
+    pytest.param(path, layer, id=f"{name(path)}-{layer.stem}") for path in RECIPES for layer in (path, *common(path))
 ]
-"""Pairs of a recipe and a file of its folder that contributes values to it: the recipe itself or its `env*.yaml`."""
+"""Pairs of a recipe and a file with values of it: the recipe itself, its `env*.yaml` or its `limits*.yaml`."""
 
 
 @pytest.mark.parametrize(("path", "layer"), LAYERS)
@@ -93,6 +99,18 @@ def test_no_recipe_repeats_a_value_of_its_base(path, layer, tmp_path):
         (folder / file.name).write_text(f"defaults: {[*defaults(file)] or ['_self_']}\n")
     base, own = recipe(folder / path.name), OmegaConf.load(layer)
     assert {key for key in written_in(layer) - MAY_REPEAT.keys() if raw(base, key) == raw(own, key)} == set()
+
+
+LIMITS = [path for path in COMMON if path.stem.startswith("limits")]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=name)
+def test_recipes_with_the_same_limits_do_not_repeat_a_value(limits):
+    """An equal value belongs into the common file. Otherwise, training and evaluation can drift apart."""
+    recipes = [path for path in RECIPES if limits in common(path)]
+    assert {kind(path) for path in recipes} == {"agent_base", "agent_eval"}
+    written = [(key, str(raw(OmegaConf.load(path), key))) for path in recipes for key in written_in(path)]
+    assert not [pair for pair, count in Counter(written).items() if count > 1]
 
 
 def raw(config: DictConfig, key: str) -> object:
