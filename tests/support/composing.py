@@ -64,7 +64,7 @@ def leaves(node: Any, prefix: str = "") -> Iterator[str]:
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
+    elif prefix:
         yield prefix
 
 

@@ -106,7 +106,7 @@ LIMITS = [path for path in COMMON if path.stem.startswith("limits")]
 
 @pytest.mark.parametrize("limits", LIMITS, ids=name)
 def test_recipes_with_the_same_limits_do_not_repeat_a_value(limits):
-    """An equal value belongs into the common file. Otherwise, training and evaluation can drift apart."""
+    """An equal value belongs in the common file. Otherwise, training and evaluation can drift apart."""
     recipes = [path for path in RECIPES if limits in common(path)]
     assert {kind(path) for path in recipes} == {"agent_base", "agent_eval"}
     written = [(key, str(raw(OmegaConf.load(path), key))) for path in recipes for key in written_in(path)]
