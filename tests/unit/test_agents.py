@@ -59,6 +59,17 @@ AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
         ("**Action: get 4 birch log**", "get 4 birch log"),
         ("Action: **get 4 birch log**", "get 4 birch log"),
         ("Action: ``get `4` birch log``", "get `4` birch log"),
+        ("**Next Action:** get 1 oak log", "get 1 oak log"),
+        ("- **My Action:** `get 1 oak log`", "get 1 oak log"),
+        ("**Thought:** wood. **Next Action:** get 1 oak log", "get 1 oak log"),
+        ("**_Action:_** get 1 oak log", "get 1 oak log"),
+        ("**Thought: wood. Action: get 1 oak log**", "get 1 oak log"),
+        ("*Thought: wood. Action: get 1 oak log*", "get 1 oak log"),
+        ("Action: **`get 1 oak log`**", "get 1 oak log"),
+        ("**Action: `get 1 oak log`**", "get 1 oak log"),
+        ("Action:\n```\nget 1 oak log```", "get 1 oak log"),
+        ("```text\nAction: get 1 oak log```", "get 1 oak log"),
+        ("Action:\r\n```sh\r\nget 1 oak log```\r\n", "get 1 oak log"),
         ("Action:\r\n```sh\r\nls -la\r\n```", "ls -la"),
         ("The reaction: none", None),
         ("action : get 4 birch log\nObservation: Got 4 birch log", "get 4 birch log"),
@@ -76,6 +87,35 @@ AGENTS: list[type[Agent]] = [Act, ReAct, Think, PlanReflect]
 )
 def test_line_format_parses_the_last_action_whatever_marks_surround_it(reply, action):
     assert last_action(reply) == action
+
+
+@pytest.mark.parametrize(
+    ("thought", "action"),
+    [
+        ("", "SELECT * FROM t"),
+        ("", "a ** b"),
+        ("", "ls *.py"),
+        ("", "ls src/**"),
+        ("", "echo ```"),
+        ("", "`*a*`"),
+        ("Thought: pass *args. ", "SELECT a*"),
+        ("Thought: match **/*.py. ", "ls src/**"),
+        ("Thought: 2**3 is 8. ", "ls src/**"),
+        ("Thought: snake_case and _private. ", "print _"),
+        ("* Thought: a list. ", "ls *"),
+        ("**Thought:** list all. ", "ls src/**"),
+        ("**Thought: list all.\n", "ls src/**"),
+        ("```sh\nls\n```\n", "echo ```"),
+    ],
+)
+def test_line_format_keeps_marks_that_belong_to_the_action(thought, action):
+    assert last_action(f"{thought}{LineFormat().format(action)}") == action
+    if action != "`*a*`":
+        assert last_action(f"{thought}Action: {action}") == action
+
+
+def test_a_closing_fence_on_a_line_of_its_own_leaves_the_action_as_written():
+    assert last_action("Action:\n```\necho ```\n```") == "echo ```"
 
 
 @pytest.mark.parametrize(
@@ -153,14 +193,26 @@ def test_text_of_a_tag_keeps_its_indentation_when_it_is_parsed_twice():
         ("'a'", "'a'"),
         ("``", "``"),
         ("`a``", "`a``"),
+        ("**`a`**", "a"),
+        ("***a** b*", "***a** b*"),
+        ("`**a**`", "**a**"),
+        ("`` `a` ``", "`a`"),
     ],
 )
-def test_only_a_balanced_pair_around_the_whole_text_is_unwrapped(text, unwrapped):
+def test_only_balanced_marks_around_the_whole_text_are_unwrapped(text, unwrapped):
     assert unwrap(text) == unwrapped
 
 
 @pytest.mark.parametrize(
-    "junk", ["`" * 200_000, "<think>" * 50_000, "Action: " * 50_000, "```" + " " * 500_000, "<" * 300_000]
+    "junk",
+    [
+        "`" * 200_000,
+        "<think>" * 50_000,
+        "Action: " * 50_000,
+        "```" + " " * 500_000,
+        "<" * 300_000,
+        "**a _b " * 100_000 + "Action:",
+    ],
 )
 def test_parsing_a_megabyte_takes_linear_time(junk):
     """A pattern with quadratic time would reach the timeout of the test."""
@@ -229,6 +281,11 @@ def test_instructions_follow_the_rules_and_can_be_switched_off():
     alone = ReAct(LineFormat()).build_prompt([{"role": "user", "content": "Question?"}])
     assert alone[0]["content"].endswith("Action: <action>\n\nQuestion?")
     assert "Summary:" in Act(LineFormat(), Summary(), instructions=False).build_prompt(prompt)[0]["content"]
+
+
+def test_instructions_of_act_ask_for_one_line_only_if_the_format_holds_one():
+    assert Act(LineFormat()).instruction().endswith(" Answer with one line: Action: <action>")
+    assert Act(FenceFormat()).instruction().endswith(" Answer with the action alone: ```<action>```")
 
 
 def test_a_reply_without_an_action_costs_a_turn_and_does_not_reach_the_environment():
@@ -415,16 +472,24 @@ def test_invalid_contexts_raise_config_errors_naming_the_key(settings, message):
         ("misspelt", "does not import: AttributeError: module 'other_agents' has no attribute 'Notbook'"),
         ("broken", "does not import: ZeroDivisionError: division by zero ("),
         ("text", "points to other_agents:TEXT, which is not a subclass of Agent."),
+        ("careless", "agent.options of 'careless': ValueError: no tokens ("),
     ],
 )
 def test_a_broken_package_of_agents_raises_config_errors(name, message, tmp_path, monkeypatch):
     metadata = tmp_path / "other_agents-1.0.dist-info"
     metadata.mkdir()
     metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: other-agents\nVersion: 1.0\n")
-    entries = "misspelt = other_agents:Notbook\nbroken = broken_agents:Agent\ntext = other_agents:TEXT\n"
+    entries = (
+        "misspelt = other_agents:Notbook\nbroken = broken_agents:Agent\ntext = other_agents:TEXT\n"
+        "careless = careless_agents:Careless\n"
+    )
     metadata.joinpath("entry_points.txt").write_text(f"[verl_agent.agents]\n{entries}")
     tmp_path.joinpath("other_agents.py").write_text("TEXT = 'no agent'\n")
     tmp_path.joinpath("broken_agents.py").write_text("1 / 0\n")
+    careless = "    def __init__(self, *arguments):\n        raise ValueError('no tokens')\n"
+    tmp_path.joinpath("careless_agents.py").write_text(
+        f"from verl_agent.agents.plain import Raw\nclass Careless(Raw):\n{careless}"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=re.escape(message)):
         make_agent(AgentSettings(name), LineFormat())

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from verl_agent.agents.base import ONE_ACTION, Agent
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.types import DemoAction
 
 
@@ -12,7 +13,8 @@ class Act(Agent):
 
     def instruction(self) -> str:
         """See `Agent`."""
-        return f"{ONE_ACTION} Answer with one line: {self.action_format.template}"
+        form = "one line" if isinstance(self.action_format, LineFormat) else "the action alone"
+        return f"{ONE_ACTION} Answer with {form}: {self.action_format.template}"
 
 
 class ReAct(Agent):

@@ -51,5 +51,7 @@ def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:
             raise ConfigError(f"agent.options.{key} is not an option of {settings.name!r}. {remedy}")
     try:
         return agent(action_format, make_context(settings.context), **settings.options)
-    except TypeError as error:
-        raise ConfigError(f"agent.options of {settings.name!r}: {error}") from error
+    except ConfigError:
+        raise
+    except Exception as error:  # boundary: the constructor is the author's code
+        raise ConfigError(f"agent.options of {settings.name!r}: {describe_exception(error)}") from error

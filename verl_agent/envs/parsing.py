@@ -7,19 +7,24 @@ not change the action: quotes, line breaks, indentation and inner spaces stay. A
 import re
 from collections.abc import Collection, Iterator
 
-MARKER = re.compile(r"(?<![^\W_])([*_]{0,3})action([\s*_]{0,9}):", re.IGNORECASE)
+MARKER = re.compile(r"(?<![^\W_])[*_]{0,3}action[\s*_]{0,9}:", re.IGNORECASE)
 LINE_START = re.compile(r"^[ \t>#*_-]{0,20}\Z", re.MULTILINE)
 """Text between the beginning of a line and a marker that counts as the first thing on its line."""
 THINK = re.compile(r"<\s{0,3}(/?)\s{0,3}think\s{0,3}>", re.IGNORECASE)
 FENCE = re.compile(r"(?<!`)(`{3,20})(?!`)(?:[ \t]{0,9}[\w+#.-]{0,30}[ \t]{0,9}\r?(\n))?(.*?)\1", re.DOTALL)
-FENCE_LINE = re.compile(r"`{3,}[\w+#.-]*")
+FENCE_LINE = re.compile(r"^[ \t]{0,20}(`{3,})[\w+#.-]{0,30}[ \t]{0,20}\r?$", re.MULTILINE)
+EMPHASIS = re.compile(r"\*{1,3}|_{1,3}")
+MAX_LEAD = 20
+"""Most characters before emphasis that begins a line, such as those of a list or a quotation."""
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 
 def last_action(reply: str) -> str | None:
     r"""Return the first line of text after the last `Action:`, or None if there is no such line.
 
-    A marker at the beginning of a line takes precedence over one inside a line. One balanced pair of backticks or
-    asterisks around the whole line is removed. Text inside `<think>` is ignored.
+    A marker at the beginning of a line takes precedence over one inside a line. Marks around the whole line are
+    removed (see `unwrap`), and so is the end of emphasis or of a fence that begins before the action. Text inside
+    `<think>` is ignored.
 
     Example:
         >>> last_action("Thought: wood first.\nAction: get 1 oak log")
@@ -97,17 +102,22 @@ def trim(text: str) -> str:
 
 
 def unwrap(text: str) -> str:
-    """Return `text` without one balanced pair of backticks or asterisks around all of it.
+    """Return `text` without balanced asterisks around all of it, then without one balanced pair of backticks.
+
+    Text inside backticks stays as it is, so backticks protect any action.
 
     Example:
-        >>> unwrap("`get 1 oak log`"), unwrap("`a` or `b`"), unwrap("select *")
-        ('get 1 oak log', '`a` or `b`', 'select *')
+        >>> unwrap("`get 1 oak log`"), unwrap("`a` or `b`"), unwrap("select *"), unwrap("**`ls`**")
+        ('get 1 oak log', '`a` or `b`', 'select *', 'ls')
     """
-    mark = re.match(r"`+|\*{1,3}", text)
-    if mark is None or len(text) <= 2 * len(mark[0]) or not text.endswith(mark[0]):
-        return text
-    inner = text[len(mark[0]) : -len(mark[0])]
-    return text if mark[0] in inner else inner.strip()
+    while mark := re.match(r"`+|\*{1,3}", text):
+        inner = text[len(mark[0]) : -len(mark[0])]
+        if not inner or not text.endswith(mark[0]) or mark[0] in inner:
+            break
+        text = inner.strip()
+        if mark[0].startswith("`"):
+            break
+    return text
 
 
 def shorten(text: str, limit: int = 100) -> str:
@@ -123,18 +133,41 @@ def _last_line(reply: str) -> str | None:
             marker, at_line_start = match, leads
     if marker is None:
         return None
-    rest, closing = reply[marker.end() :], ""
-    emphasis = marker[1]
-    if emphasis and emphasis not in marker[2]:  # `**Action:** text` or `**Action: text**`
-        if rest.startswith(emphasis):
-            rest = rest.removeprefix(emphasis)
-        else:
-            closing = emphasis
-    for line in re.split(r"\r\n|\r|\n", rest):
-        text = line.strip().removesuffix(closing).rstrip()
-        if text and not FENCE_LINE.fullmatch(text):
+    before, rest = reply[: marker.end()], reply[marker.end() :]
+    closing = _open_emphasis(LINE_BREAK.split(before)[-1])
+    if rest.startswith(closing):  # `**Action:** text` and not `**Action: text**`
+        rest, closing = rest.removeprefix(closing), ""
+    fences = FENCE_LINE.findall(before)
+    fence = fences[-1] if len(fences) % 2 else ""
+    lines = [line.strip() for line in LINE_BREAK.split(rest)]
+    for index, text in enumerate(lines):
+        if opening := FENCE_LINE.fullmatch(text):
+            fence = opening[1]
+        elif text:
+            if unwrap(text) == text:
+                text = text.removesuffix(fence if fence not in lines[index + 1 :] else "").rstrip()
+                text = text.removesuffix(closing).rstrip()
             return unwrap(text) or None
     return None
+
+
+def _open_emphasis(text: str) -> str:
+    """Return the asterisks and underscores that close the emphasis left open by `text`, a line up to its marker.
+
+    Emphasis opens before a word, at the beginning of the line or after a space. One character alone opens it only at
+    the beginning of the line or directly before `Action`, because `*args` is ordinary text.
+    """
+    opened: list[str] = []
+    for run in EMPHASIS.finditer(text):
+        start, end = run.span()
+        previous, following = text[start - 1 : start], text[end : end + 6]
+        at_start = start <= MAX_LEAD and not text[:start].strip(" \t>#-")
+        at_word = (not previous.strip() or previous in "*_") and re.match(r"[\w*]", following) is not None
+        if opened and opened[-1] == run[0]:
+            opened.pop()
+        elif following.lower() == "action" or (at_word and (at_start or len(run[0]) > 1)):
+            opened.append(run[0])
+    return "".join(reversed(opened))
 
 
 def _first_tag(reply: str, tag: re.Pattern[str]) -> tuple[str, str] | None:
