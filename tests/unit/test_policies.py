@@ -44,6 +44,16 @@ class WithoutReply:
     """Class that is no policy."""
 
 
+class Sized:
+    """Policy whose constructor needs an argument."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def reply(self, messages: Sequence[Message]) -> str:
+        return "Action: 5"
+
+
 def no_text(messages: list[Message]) -> int:
     return len(messages)
 
@@ -128,6 +138,32 @@ def test_each_episode_gets_its_own_instance_of_a_class(tmp_path):
 def test_an_invalid_path_raises_config_error(path, message):
     with pytest.raises(ConfigError, match=rf"^model\.path='python:.*{message}"):
         load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "message"),
+    [
+        ("policy_unparsable", "def reply(:", r"does not import: SyntaxError: .*policy_unparsable\.py:1\)"),
+        ("policy_broken", "1 / 0", r"does not import: ZeroDivisionError: .*policy_broken\.py:1\)"),
+        (
+            "policy_needy",
+            "import json\nimport no_such_package",
+            r"does not import: ModuleNotFoundError: No module named 'no_such_package' \(.*policy_needy\.py:2\)",
+        ),
+    ],
+)
+def test_a_module_that_fails_raises_config_error_with_its_line(tmp_path, monkeypatch, module, text, message):
+    tmp_path.joinpath(f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=message) as error:
+        load_policy(f"python:{module}:reply")
+    assert "Install its package" not in str(error.value)
+
+
+def test_a_class_with_required_arguments_is_reported_before_a_folder_is_made(tmp_path):
+    with pytest.raises(ConfigError, match=r"class 'Sized' cannot be constructed: TypeError: .*'size'.* Allowed: a cl"):
+        evaluated(tmp_path / "out", f"python:{__name__}:Sized")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_invalid_path_is_reported_before_a_folder_is_made(tmp_path):

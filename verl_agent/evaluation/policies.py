@@ -37,10 +37,11 @@ def check_policy(path: str, env: EnvAdapter, items: Sequence[TaskItem]) -> None:
     """Check a `model.path` that names no model.
 
     Raises:
-        ConfigError: the Python code does not load, or the environment has no demonstrations for random actions.
+        ConfigError: the Python code does not load, its class cannot be constructed, or the environment has no
+            demonstrations for random actions.
     """
     if path.startswith(PREFIX):
-        load_policy(path)
+        load_policy(path)()
     elif path == RANDOM:
         demonstrated_actions(env, items)
 
@@ -92,7 +93,7 @@ def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> list[tup
         different = [item for item in others if item.category not in categories]
         tasks += [*sample_tasks(similar, len(similar)), *sample_tasks(different, len(different))]
     try:
-        return [(item, [move.action for move in demonstration_actions(env, item)]) for item in tasks[:RANDOM_TASKS]]
+        return [(item, [demo.action for demo in demonstration_actions(env, item)]) for item in tasks[:RANDOM_TASKS]]
     except ConfigError as error:
         raise ConfigError(
             f"model.path={RANDOM!r} draws from the actions of demonstrations, and {error} "

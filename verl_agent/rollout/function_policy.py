@@ -4,9 +4,9 @@ import asyncio
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 from verl_agent.rollout.episode import Policy
 from verl_agent.types import Message, Reply
 
@@ -66,18 +66,22 @@ def load_policy(path: str, key: str = "model.path") -> Callable[[], Policy]:
         key: setting that holds the path, for messages.
 
     Raises:
-        ConfigError: the path is malformed, the module does not import, or the name is missing or not callable.
+        ConfigError: the path is malformed, the module does not import, or the name is missing or not callable. The
+            factory raises it if the class cannot be constructed.
     """
     module_name, _, name = path.removeprefix(PREFIX).partition(":")
     if not path.startswith(PREFIX) or not module_name or not name:
         raise ConfigError(f"{key}={path!r} is not allowed. Allowed: python:MODULE:NAME, for example {EXAMPLE}.")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{key}={path!r}: module {module_name!r} does not import: {error}. Install its package, or start the "
-            "command in the folder that contains it."
-        ) from error
+    except Exception as error:  # boundary: the module is the author's code
+        start = f"{key}={path!r}: module {module_name!r} does not import"
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise ConfigError(
+                f"{start}: {error}. Install its package, or start the command in the folder that contains it."
+            ) from error
+        raise ConfigError(f"{start}: {describe_exception(error)}. Correct the module.") from error
     found: Any = getattr(module, name, None)
     if found is None:
         names = [one for one in vars(module) if not one.startswith("_")]
@@ -85,8 +89,18 @@ def load_policy(path: str, key: str = "model.path") -> Callable[[], Policy]:
     if inspect.isclass(found):
         if not callable(getattr(found, "reply", None)):
             raise ConfigError(f"{key}={path!r}: class {name!r} has no method `reply`. Add `reply(self, messages)`.")
-        new_policy = cast(Callable[[], Policy], found)
-        return lambda: FunctionPolicy(new_policy().reply, path)
+
+        def new_policy() -> Policy:
+            try:
+                instance: Any = found()
+            except Exception as error:  # boundary: the constructor is the author's code
+                raise ConfigError(
+                    f"{key}={path!r}: class {name!r} cannot be constructed: {describe_exception(error)}. "
+                    "Allowed: a class without required constructor arguments, or a function of the messages."
+                ) from error
+            return FunctionPolicy(instance.reply, path)
+
+        return new_policy
     if not callable(found):
         raise ConfigError(
             f"{key}={path!r}: {name!r} is of type {type(found).__name__}. Allowed: a function of the messages, or a "
