@@ -10,9 +10,12 @@ from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs import registry as envs
 from verl_agent.envs.action_format import ActionFormat
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.errors import ConfigError
 from verl_agent.rollout import episode
 from verl_agent.rollout.episode import EpisodeLimits, Policy
 from verl_agent.rollout.function_policy import FunctionPolicy, ReplyFunction
+from verl_agent.sections import section
 from verl_agent.types import Episode, TaskItem
 
 
@@ -26,7 +29,8 @@ def make_env(name: str, **options: Any) -> EnvAdapter:
     Raises:
         ConfigError: the name is not registered, its package does not import, or an option is not allowed.
     """
-    return envs.make_env(name, options)
+    settings = section("env", EnvSettings, {"name": name, "options": options})
+    return envs.make_env(settings.name, settings.options)
 
 
 def list_envs() -> dict[str, str]:
@@ -46,9 +50,12 @@ def make_agent(
         options: keyword arguments of the agent, the same as `agent.options` in a recipe.
 
     Raises:
-        ConfigError: the name is not registered, or an option is not allowed.
+        ConfigError: the name is not registered, or an argument or an option is not allowed.
     """
-    return agents.make_agent(AgentSettings(name, options, dict(context or {})), action_format)
+    if not isinstance(action_format, ActionFormat):
+        raise ConfigError(f"action_format={action_format!r} is not an ActionFormat. Use env.action_format.")
+    values = {"name": name, "options": options, "context": {} if context is None else context}
+    return agents.make_agent(section("agent", AgentSettings, values), action_format)
 
 
 async def play(
@@ -71,18 +78,24 @@ async def play(
         policy: object with a method `reply`, or a function from messages to text. Either may be asynchronous.
         agent: registered name, or an agent that has not played yet.
         max_turns: turn limit, >= 1.
-        timeout_s: seconds that one call into the environment may take. A call that blocks the thread is not
+        timeout_s: seconds that one call into the environment may take, > 0. A call that blocks the thread is not
             interrupted; training and evaluation run environments in host processes for that reason.
 
     Raises:
-        ConfigError: the agent is not registered, or a setting is not allowed.
+        ConfigError: the agent is not registered, or an argument is not allowed.
     """
+    if not isinstance(item, TaskItem):
+        raise ConfigError(f"item={item!r:.100} is not a TaskItem. Use one of env.tasks(split).")
+    if not isinstance(env, EnvAdapter):
+        remedy = f"make_env({env!r})" if isinstance(env, str) else "make_env(name), or an instance of your adapter"
+        raise ConfigError(f"env={env!r:.100} is not an EnvAdapter. Use {remedy}.")
+    if not isinstance(agent, str | Agent):
+        raise ConfigError(f"agent={agent!r:.100} is not an agent. Use a registered name, or make_agent(name, ...).")
+    limits = section("", EpisodeLimits, {"max_turns": max_turns, "timeout_s": timeout_s})
     session = env.new_session()
     player = make_agent(agent, session.action_format) if isinstance(agent, str) else agent
     function: Any = getattr(policy, "reply", policy)
-    return await episode.play(
-        item, session, player, FunctionPolicy(function, "policy"), EpisodeLimits(max_turns, timeout_s)
-    )
+    return await episode.play(item, session, player, FunctionPolicy(function, "policy"), limits)
 
 
 def play_sync(

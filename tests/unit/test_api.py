@@ -150,3 +150,38 @@ def test_an_agent_takes_options_and_a_context():
     assert agent.instructions is False
     with pytest.raises(va.ConfigError, match="instrucions"):
         va.make_agent("act", va.LineFormat(), instrucions=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_turns": 0}, "max_turns=0 is not allowed. Allowed: a whole number >= 1."),
+        ({"max_turns": -1}, "max_turns=-1 is not allowed. Allowed: a whole number >= 1."),
+        ({"max_turns": "3"}, "max_turns='3' is not allowed. Allowed: a whole number >= 1."),
+        ({"timeout_s": -1}, "timeout_s=-1 is not allowed. Allowed: a number > 0 or null."),
+        ({"env": "guess_number"}, "env='guess_number' is not an EnvAdapter. Use make_env('guess_number')."),
+        ({"item": "1"}, "item='1' is not a TaskItem. Use one of env.tasks(split)."),
+        ({"agent": 3}, "agent=3 is not an agent. Use a registered name, or make_agent(name, ...)."),
+    ],
+)
+def test_an_invalid_argument_of_play_raises_config_error(arguments, message):
+    task, env = first_task()
+    with pytest.raises(va.ConfigError) as error:
+        va.play_sync(**{"item": task, "env": env, "policy": guess("Action: 1"), **arguments})
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: va.make_agent(3, va.LineFormat()), "agent.name=3 is not allowed. Allowed: a text."),
+        (lambda: va.make_agent("", va.LineFormat()), "agent.name='' is not registered. Known: act, "),
+        (lambda: va.make_agent("act", "line"), "action_format='line' is not an ActionFormat. Use env.action_format."),
+        (lambda: va.make_agent("act", va.LineFormat(), context="last"), "agent.context='last' is not allowed. "),
+        (lambda: va.make_env(3), "env.name=3 is not allowed. Allowed: a text."),
+    ],
+)
+def test_an_invalid_argument_of_a_factory_raises_config_error(call, message):
+    with pytest.raises(va.ConfigError) as error:
+        call()
+    assert str(error.value).startswith(message)

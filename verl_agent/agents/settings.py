@@ -1,7 +1,7 @@
 """Section `agent` of a recipe."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -19,6 +19,6 @@ class AgentSettings:
         context: context window, see `verl_agent.agents.context.make_context`.
     """
 
-    name: Annotated[str, Field(min_length=1)] = "react"
+    name: str = "react"
     options: Mapping[str, Any] = Field(default_factory=dict)
     context: Mapping[str, Any] = Field(default_factory=dict)

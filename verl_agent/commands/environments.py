@@ -9,10 +9,11 @@ from rich.table import Table
 
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.commands.terminal import fail, print_line, read_json
-from verl_agent.envs.registry import make_env, registered
+from verl_agent.envs.registry import load_adapter, make_env, registered
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError
+from verl_agent.sections import section
 
 Options = Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")]
 
@@ -34,6 +35,11 @@ def envs(
 ) -> None:
     """List the installed environments. With NAME and --tokens, measure the prompts of a split."""
     if tokens is None:
+        if name is not None:
+            try:
+                load_adapter(name)
+            except ConfigError as error:
+                fail(str(error))
         Console().print(_table([name] if name else sorted(registered())))
         return
     if name is None:
@@ -41,8 +47,9 @@ def envs(
     from verl_agent.preflight.prompts import measure_prompts
 
     try:
-        env = EnvSettings(name, train_tasks=split, options=read_json(options))
-        measured = measure_prompts(env, AgentSettings(agent), tokens, tasks, seconds)
+        values = {"name": name, "train_tasks": split, "options": read_json(options)}
+        env = section("env", EnvSettings, values)
+        measured = measure_prompts(env, section("agent", AgentSettings, {"name": agent}), tokens, tasks, seconds)
     except ConfigError as error:
         fail(str(error))
     print_line(f"{name}, split {split}, agent {agent}, model {tokens}")

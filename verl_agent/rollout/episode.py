@@ -8,12 +8,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, describe_exception
+from verl_agent.sections import STRICT
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
 CLOSE_TIMEOUT_S = 5.0
@@ -34,20 +37,20 @@ class Policy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class EpisodeLimits:
     """Limits of one episode.
 
     Attributes:
         max_turns: most replies, >= 1.
-        timeout_s: most seconds of one call into the environment; None if the session limits its calls itself, as
+        timeout_s: most seconds of one call into the environment, > 0; None if the session limits its calls itself, as
             sessions of a pool do.
         retries: further attempts after an environment error, each from the first turn, >= 0.
     """
 
-    max_turns: int
-    timeout_s: float | None = 60.0
-    retries: int = 0
+    max_turns: Annotated[int, Field(ge=1)]
+    timeout_s: Annotated[float, Field(gt=0)] | None = 60.0
+    retries: Annotated[int, Field(ge=0)] = 0
 
 
 async def play(item: TaskItem, session: Session, agent: Agent, policy: Policy, limits: EpisodeLimits) -> Episode:
