@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
+from verl_agent.commands.cli import app
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import list_tasks, load_adapter, make_env
 from verl_agent.errors import ConfigError
@@ -21,6 +23,7 @@ other_misspelt = other_envs:Emty
 other_broken = broken_envs:Broken
 other_unparsable = unparsable_envs:Env
 other_careless = other_envs:Careless
+other_needy = other_envs:Needy
 other_wrong_kind = collections:OrderedDict
 other_empty = other_envs:Empty
 other_twice = other_envs:Twice
@@ -51,7 +54,22 @@ class Careless(Empty):
 
     def tasks(self, split):
         return [][0]
+
+
+class Needy(Empty):
+    def __init__(self, size, *, sites):
+        self.size, self.sites = size, sites
 """
+
+
+class Crawler(GuessNumber):
+    """Adapter that changes a nested option."""
+
+    def __init__(self, sites: dict[str, list[str]]) -> None:
+        super().__init__()
+        self.sites = sites
+        self.sites["home"].append("/")
+
 
 BROKEN_MODULE = """
 from verl_agent.envs.base import EnvAdapter
@@ -146,6 +164,21 @@ def test_an_unknown_option_suggests_the_right_one():
         make_env("guess_number", {"tolerent": True})
 
 
+def test_missing_options_are_named_with_the_override_that_sets_them(other_package):
+    with pytest.raises(ConfigError) as error:
+        make_env("other_needy")
+    assert str(error.value) == (
+        "env 'other_needy' needs env.options.size and env.options.sites. "
+        "Set env.options.size=VALUE env.options.sites=VALUE."
+    )
+
+
+@pytest.mark.parametrize("copy", [lambda env: env.new_session(), lambda env: pickle.loads(pickle.dumps(env))])
+def test_an_adapter_that_changes_an_option_changes_no_other_session(copy):
+    env = Crawler(sites={"home": []})
+    assert [copy(env).sites, copy(env).sites, copy(env).new_session().sites] == [{"home": ["/"]}] * 3
+
+
 def test_an_environment_without_a_constructor_takes_no_options(other_package):
     with pytest.raises(ConfigError, match=r"env\.options\.colour is not an option of 'other_empty'"):
         make_env("other_empty", {"colour": "red"})
@@ -187,3 +220,9 @@ def test_the_command_envs_lists_the_installed_environments():
         env={"COLUMNS": "200"},
     )
     assert "small_train, small_test" in next(line for line in printed.splitlines() if "guess_number" in line)
+
+
+def test_the_command_envs_with_an_unknown_name_fails():
+    result = CliRunner().invoke(app, ["envs", "gess_number"])
+    assert result.exit_code == 2
+    assert "env.name='gess_number' is not registered. Did you mean 'guess_number'?" in result.output

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any, Self, TypeAlias
@@ -105,9 +106,9 @@ class EnvAdapter(ABC):
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Remember the arguments, for `new_session()` and for pickling."""
+        """Keep a copy of the arguments, for `new_session()` and for pickling."""
         env = super().__new__(cls)
-        env._arguments = (args, options)
+        env._arguments = deepcopy((args, options))
         return env
 
     def __init__(self) -> None:  # noqa: B027 - most environments override it
@@ -118,8 +119,8 @@ class EnvAdapter(ABC):
         return _construct, (type(self), *self._arguments)
 
     def new_session(self) -> Self:
-        """Return a fresh instance with the same options."""
-        args, options = self._arguments
+        """Return a fresh instance with the same options; a session that changes its options changes no other."""
+        args, options = deepcopy(self._arguments)
         return type(self)(*args, **options)
 
     @classmethod

@@ -99,9 +99,11 @@ def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:
     for key in chosen:
         if key not in known and not any(one.kind is one.VAR_KEYWORD for one in parameters):
             raise ConfigError(f"env.options.{key} is not an option of {name!r}. {did_you_mean(str(key), known)}")
-    required = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
-    if missing := [key for key in required if key not in chosen]:
-        raise ConfigError(f"env {name!r} needs {' and '.join(f'env.options.{key}' for key in missing)}.")
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [one.name for one in parameters if one.default is one.empty and one.kind not in variadic]
+    if missing := [f"env.options.{key}" for key in required if key not in chosen]:
+        values = " ".join(f"{key}=VALUE" for key in missing)
+        raise ConfigError(f"env {name!r} needs {' and '.join(missing)}. Set {values}.")
     try:
         return adapter(**chosen)
     except ConfigError:
