@@ -131,6 +131,15 @@ def test_the_concurrency_of_an_evaluation_is_named_before_its_copy_in_the_engine
         evaluation_config(sections)
 
 
+@pytest.mark.parametrize("limit", ["x", None, 0])
+def test_an_invalid_turn_limit_of_an_evaluation_names_the_key_of_its_recipe(limit):
+    sections = config(horizon={"eval_max_turns": limit, "max_turns": [limit]})
+    sections |= {"data": {"max_prompt_length": 64, "max_response_length": 64}, "engine": {}, "evaluation": {}}
+    with pytest.raises(ConfigError) as error:
+        evaluation_config(sections)
+    assert str(error.value) == f"horizon.eval_max_turns={limit!r} is not allowed. Allowed: a whole number >= 1."
+
+
 def test_a_missing_key_is_named_with_its_allowed_values():
     with pytest.raises(ConfigError) as error:
         section("horizon", Horizon, {})

@@ -88,6 +88,17 @@ class EvaluationSettings:
             )
 
 
+@dataclass(frozen=True, slots=True, config=STRICT)
+class EvaluationHorizon:
+    """Key of section `horizon` that an evaluation recipe sets.
+
+    Attributes:
+        eval_max_turns: turn limit of an episode.
+    """
+
+    eval_max_turns: Count
+
+
 @plain_dataclass(frozen=True, slots=True)
 class EvaluationConfig:
     """All sections of an evaluation.
@@ -114,6 +125,10 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
     for name in ("data", "engine", "evaluation"):
         if not isinstance(config.get(name), Mapping):
             raise ConfigError(f"the config has no section {name!r}. Start from an evaluation recipe in recipes/.")
+    horizon = config.get("horizon")
+    if isinstance(horizon, Mapping) and horizon.get("max_turns") == [horizon.get("eval_max_turns")]:
+        # The base YAML copies the limit to max_turns, a key that the recipe does not set and errors must not name.
+        section("horizon", EvaluationHorizon, {"eval_max_turns": horizon.get("eval_max_turns")})
     run, data = run_settings(config), section("data", LengthSettings, config["data"])
     if run.env.hosts.where == "ray":
         raise ConfigError("env.hosts.where='ray' is for training. Allowed in an evaluation: auto, local, inline.")
