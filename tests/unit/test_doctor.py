@@ -135,6 +135,20 @@ def test_each_requirement_of_an_environment_is_a_row():
     ]
 
 
+def test_an_exception_of_requirements_is_shown_with_file_and_line(tmp_path, monkeypatch):
+    metadata = tmp_path / "other_env-1.0.dist-info"
+    metadata.mkdir()
+    metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: other-env\nVersion: 1.0\n")
+    metadata.joinpath("entry_points.txt").write_text("[verl_agent.envs]\nforgetful = forgetful_env:Forgetful\n")
+    tmp_path.joinpath("forgetful_env.py").write_text(
+        "from env_adapters.guess_number.adapter import GuessNumber\n\n\nclass Forgetful(GuessNumber):\n"
+        "    @classmethod\n    def requirements(cls):\n        return {}['java']\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    error = str(doctor.read_requirements()["forgetful"])
+    assert error == f"requirements() failed: KeyError: 'java' ({tmp_path}/forgetful_env.py:7)"
+
+
 def test_an_environment_that_does_not_import_is_shown_with_the_reason():
     (row,) = doctor.check_environments({"mine": ConfigError("it does not import")})
     assert row == CheckResult("env mine", Status.WARN, "it does not import")

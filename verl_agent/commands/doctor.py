@@ -19,7 +19,7 @@ from rich.table import Table
 
 from verl_agent.envs.base import Requirement
 from verl_agent.envs.registry import load_adapter, registered
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.platform.versions import TESTED, installed_version
 from verl_agent.system.checks import (
     ENGINES,
@@ -73,7 +73,7 @@ def read_requirements() -> dict[str, Sequence[Requirement] | Exception]:
         except ConfigError as error:
             asked[name] = error
         except Exception as error:  # adapter boundary: requirements() is the author's code
-            asked[name] = ConfigError(f"requirements() failed: {type(error).__name__}: {error}")
+            asked[name] = ConfigError(f"requirements() failed: {describe_exception(error)}")
     return asked
 
 
