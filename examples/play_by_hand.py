@@ -7,10 +7,13 @@ import verl_agent as va
 
 def main(name: str = "guess_number") -> None:
     """Show each prompt and read the replies from the keyboard."""
-    env = va.make_env(name)
+    env, shown = va.make_env(name), 0
 
     def ask(messages: list[va.Message]) -> str:
-        print(f"\n{messages[-1]['content']}")
+        nonlocal shown
+        for message in messages[shown:]:
+            print(f"\n{message['content']}")
+        shown = len(messages) + 1  # the next message is the reply
         return f"Action: {input('your action> ')}"
 
     episode = va.play_sync(env.tasks("test")[0], env, policy=ask, max_turns=10)

@@ -113,9 +113,6 @@ def play_sync(
         RuntimeError: an event loop is running, as in a notebook; await `play` there.
         ConfigError: see `play`.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        work = play(item, env, policy=policy, agent=agent, max_turns=max_turns, timeout_s=timeout_s)
-        return asyncio.run(work)
-    raise RuntimeError("play_sync() cannot run inside an event loop, such as that of a notebook. Use: await play(...)")
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError("play_sync() cannot run inside an event loop, such as a notebook's. Use: await play(...)")
+    return asyncio.run(play(item, env, policy=policy, agent=agent, max_turns=max_turns, timeout_s=timeout_s))

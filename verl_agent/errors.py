@@ -78,6 +78,7 @@ def describe_exception(error: BaseException) -> str:
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
     own = __name__.partition(".")[0]
-    package = next((name for name, _ in frames if name not in (own, "importlib")), own)
+    callers = (own, "importlib", "asyncio", "concurrent", "threading")
+    package = next((name for name, _ in frames if name not in callers), own)
     lines = [line for name, line in frames if name == package]
     return f"{text} ({lines[-1]})" if lines else text

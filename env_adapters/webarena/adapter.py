@@ -95,7 +95,7 @@ class WebArena(EnvAdapter):
         return [
             Requirement.package("playwright", "pip install 'verl-agent[webarena]'", "drives the browser"),
             chromium_requirement(),
-            Requirement.package("libwebarena", items.INSTALL_COMMAND, "WebArena's 812 tasks"),
+            Requirement.package("webarena", items.INSTALL_COMMAND, "WebArena's 812 tasks"),
             Requirement.package("miniwob", miniwob.INSTALL_COMMAND, "tasks of env.options.tasks=miniwob"),
             Requirement(
                 "fossil", fossil is not None, GET_FOSSIL, fossil or "`verl-agent sites up` downloads it where apt is"

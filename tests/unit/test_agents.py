@@ -519,3 +519,18 @@ def test_invalid_agents_raise_config_errors_naming_the_key(name, options, messag
     with pytest.raises(ConfigError) as refused:
         make_agent(AgentSettings(name, options), LineFormat())
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        ("```DELETE\nFROM people```", "DELETE\nFROM people"),
+        ("```begin\n```", "begin"),
+        ("```sql\nDELETE FROM people\n```", "DELETE FROM people"),
+        ("```SQL\nDELETE FROM people```", "DELETE FROM people"),
+        ("```elixir\nIO.puts(1)\n```", "IO.puts(1)"),
+        ("```\nclick [1]```", "click [1]"),
+    ],
+)
+def test_a_fence_drops_names_of_languages_and_keeps_keywords_of_the_action(reply, action):
+    assert FenceFormat().parse(reply) == action

@@ -185,3 +185,20 @@ def test_an_invalid_argument_of_a_factory_raises_config_error(call, message):
     with pytest.raises(va.ConfigError) as error:
         call()
     assert str(error.value).startswith(message)
+
+
+def test_a_policy_that_raises_is_reported_with_its_file_and_line():
+    task, env = first_task()
+
+    def broken(messages):
+        return {}["reply"]
+
+    with pytest.raises(va.ConfigError, match=r"policy failed: KeyError: 'reply'.*test_api\.py:\d+"):
+        va.play_sync(task, env, policy=broken)
+
+
+def test_an_error_of_play_sync_has_no_unrelated_cause():
+    task, env = first_task()
+    with pytest.raises(va.ConfigError) as caught:
+        va.play_sync(task, env, policy=guess("Action: 1"), max_turns=0)
+    assert caught.value.__context__ is None or "event loop" not in str(caught.value.__context__)

@@ -30,6 +30,7 @@ def run(program: str, *arguments: str, keyboard: str = "") -> str:
 
 def test_an_episode_is_played_from_the_keyboard():
     said = run("play_by_hand.py", "guess_number", keyboard="25\n" * 10)
+    assert "Guess a whole number from 1 to" in said
     assert "The episode ended: turn_limit" in said or "success: True" in said
 
 

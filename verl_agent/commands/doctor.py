@@ -127,7 +127,8 @@ def summary(results: Sequence[CheckResult]) -> str:
 def render(results: Sequence[CheckResult], console: Console) -> None:
     """Print a table of the results and the summary."""
     colour = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
-    table = Table("", "check", "result", "fix", title="This machine", title_justify="left")
+    table = Table("", "check", "result", title="This machine", title_justify="left")
+    table.add_column("fix", overflow="fold")  # commands must stay whole, so that they can be copied
     for result in results:
         mark = f"[{colour[result.status]}]{result.status}[/]"
         table.add_row(mark, *map(escape, (result.name, result.details, result.fix)))

@@ -11,7 +11,16 @@ MARKER = re.compile(r"(?<![^\W_])[*_]{0,3}action[\s*_]{0,9}:", re.IGNORECASE)
 LINE_START = re.compile(r"^[ \t>#*_-]{0,20}\Z", re.MULTILINE)
 """Text between the beginning of a line and a marker that counts as the first thing on its line."""
 THINK = re.compile(r"<\s{0,3}(/?)\s{0,3}think\s{0,3}>", re.IGNORECASE)
-FENCE = re.compile(r"(?<!`)(`{3,20})(?!`)(?:[ \t]{0,9}[\w+#.-]{0,30}[ \t]{0,9}\r?(\n))?(.*?)\1", re.DOTALL)
+FENCE = re.compile(r"(?<!`)(`{3,20})(?!`)(?:[ \t]{0,9}([\w+#.-]{0,30})[ \t]{0,9}\r?(\n))?(.*?)\1", re.DOTALL)
+LANGUAGES = frozenset(
+    re.findall(
+        r"\w+",
+        "action bash c cmd console cpp css go html java javascript js json jsonc latex lisp lua markdown md mysql none "
+        "perl php plain plaintext postgresql powershell ps1 py python python3 r ruby rust sh shell sql sqlite text "
+        "toml tool_call tool_code ts txt typescript xml yaml yml zsh",
+    )
+)
+"""Names on the opening line of a fence that are never part of an action."""
 FENCE_LINE = re.compile(r"^[ \t]{0,20}(`{3,})[\w+#.-]{0,30}[ \t]{0,20}\r?$", re.MULTILINE)
 EMPHASIS = re.compile(r"\*{1,3}|_{1,3}")
 MAX_LEAD = 20
@@ -52,7 +61,8 @@ def first_tag(reply: str, names: Collection[str]) -> tuple[str, str] | None:
 def last_fence(reply: str) -> str | None:
     r"""Return the text inside the last triple backticks, or None.
 
-    The name of a language on the opening line is dropped. Line breaks and indentation stay. A fence may have more
+    The name of a language on the opening line is dropped. Another word there is part of the action, unless it is in
+    lower case and the closing fence has a line of its own. Line breaks and indentation stay. A fence may have more
     than three backticks, so that the text can hold three.
 
     Example:
@@ -62,8 +72,10 @@ def last_fence(reply: str) -> str | None:
         'for x in y:\n    print(x)'
     """
     for part in readable(reply):
-        for _, newline, text in reversed(FENCE.findall(part)):
-            if action := trim(newline + text):
+        for _, name, newline, text in reversed(FENCE.findall(part)):
+            closed_on_own_line = re.search(r"\n[ \t]*\Z", text) is not None
+            is_label = name.lower() in LANGUAGES or (name.islower() and closed_on_own_line)
+            if action := trim(("" if is_label else name) + newline + text) or name:
                 return action
     return None
 

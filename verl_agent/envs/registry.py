@@ -104,6 +104,10 @@ def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:
     if missing := [f"env.options.{key}" for key in required if key not in chosen]:
         values = " ".join(f"{key}=VALUE" for key in missing)
         raise ConfigError(f"env {name!r} needs {' and '.join(missing)}. Set {values}.")
+    if methods := sorted(getattr(adapter, "__abstractmethods__", ())):
+        raise ConfigError(
+            f"env {name!r}: {adapter.__name__} does not define {', '.join(methods)}. Add what is missing."
+        )
     try:
         return adapter(**chosen)
     except ConfigError:

@@ -40,11 +40,16 @@ class FunctionPolicy:
         """See `Policy.reply`.
 
         Raises:
-            ConfigError: the function returned neither a text nor a `Reply`.
+            ConfigError: the function raised, or returned neither a text nor a `Reply`.
         """
-        answer: Any = await asyncio.to_thread(self._function, list(messages))
-        if inspect.isawaitable(answer):
-            answer = await answer
+        try:
+            answer: Any = await asyncio.to_thread(self._function, list(messages))
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except ConfigError:
+            raise
+        except Exception as error:  # boundary: the function is the user's code
+            raise ConfigError(f"{self._name} failed: {describe_exception(error)}. Correct it and run again.") from error
         if isinstance(answer, str):
             return Reply(answer)
         if isinstance(answer, Reply):
