@@ -134,7 +134,12 @@ def test_a_round_without_kept_episodes_raises_config_error(folder):
         ),
         ("evolve", "tasks: small_train", "tasks: nothing", "nothing"),
         ("play", "max_tokens_per_turn", "max_token_per_turn", "recipe='play.yaml': episode.max_token_per_turn is not"),
-        ("learn", "max_length: 256", "max_length: 255", "episodes of up to 256 tokens .* at most data.max_length=255"),
+        (
+            "learn",
+            "max_length: 256",
+            "max_length: 255",
+            "episodes of up to 256 tokens .*, but .* has data.max_length=255",
+        ),
         (
             "play",
             "agent: {name: raw}",
