@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -72,3 +74,12 @@ def test_adapters_may_import_only_four_packages():
     ]
     packages = {f"verl_agent.{path.stem}" for path in paths if path.stem != "__init__"}
     assert packages - set(forbidden) == {f"verl_agent.{name}" for name in ("envs", "types", "errors", "sections")}
+
+
+def test_an_installed_package_has_every_data_file(tmp_path):
+    listed = subprocess.check_output(["git", "ls-files", "verl_agent", "env_adapters"], cwd=ROOT, text=True).split()
+    tracked = [name for name in listed if not name.endswith(".py")]
+    built = tmp_path / "lib"
+    command = [sys.executable, "setup.py", "-q", "egg_info", "-e", str(tmp_path), "build_py", "-d", str(built)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert [name for name in tracked if not (built / name).is_file()] == []
