@@ -113,6 +113,10 @@ def play_sync(
         RuntimeError: an event loop is running, as in a notebook; await `play` there.
         ConfigError: see `play`.
     """
-    if asyncio._get_running_loop() is not None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass  # no loop is running, so that asyncio.run() can start one
+    else:
         raise RuntimeError("play_sync() cannot run inside an event loop, such as a notebook's. Use: await play(...)")
     return asyncio.run(play(item, env, policy=policy, agent=agent, max_turns=max_turns, timeout_s=timeout_s))
