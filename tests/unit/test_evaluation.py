@@ -10,8 +10,8 @@ from rich.console import Console
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import episode_seed, pending_episodes
 from verl_agent.evaluation.report import comparison_table, results_table, write_report
-from verl_agent.evaluation.results import ALL, compare, final_records, success_estimate, summarize
-from verl_agent.evaluation.statistics import mean_over_tasks, wilson_interval
+from verl_agent.evaluation.results import ALL, compare, final_records, summarize
+from verl_agent.evaluation.statistics import clustered_wilson_interval, wilson_interval
 from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_record
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
@@ -54,17 +54,7 @@ def test_one_sample_per_task_gives_the_wilson_interval():
 def test_several_samples_per_task_give_the_interval_over_tasks():
     records = [record("a", True, 0), record("a", False, 1), record("b", True, 0), record("b", True, 1)]
     assert summarize(records)[-1].success.mean == 0.75
-    solved = {"a": [1.0, 0.0, 1.0], "b": [1.0, 0.0, 0.0], "c": [0.0, 0.0, 1.0], "d": [1.0, 1.0, 0.0]}
-    assert success_estimate(solved) == mean_over_tasks(solved)
-
-
-def test_a_success_interval_stays_within_0_and_1():
-    records = [record("a", True, 0), record("a", False, 1), record("b", True, 0), record("b", True, 1)]
-    assert summarize(records)[-1].success.high == 1
-
-
-def test_the_interval_without_a_success_has_a_width():
-    assert success_estimate({"a": [0.0] * 9, "b": [0.0] * 9}) == wilson_interval(0, 2)
+    assert summarize(records)[-1].success == clustered_wilson_interval({"a": [1.0, 0.0], "b": [1.0, 1.0]})
 
 
 def test_pass_at_k_is_averaged_over_tasks_for_doubling_k():

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.statistics import Estimate, mean_over_tasks, paired_difference, pass_at_k, wilson_interval
+from verl_agent.evaluation.statistics import (
+    Estimate,
+    clustered_wilson_interval,
+    mean_over_tasks,
+    paired_difference,
+    pass_at_k,
+)
 from verl_agent.trace.metrics import EpisodeSummary, summarize_episode
 from verl_agent.trace.record import EpisodeRecord, to_episode
 
@@ -147,22 +153,6 @@ def validation_gain(records: Iterable[EpisodeRecord]) -> tuple[int, int, Compari
     return first, last, compare(by_step[first], by_step[last])[-1]
 
 
-def success_estimate(solved_by_task: Mapping[str, Sequence[float]]) -> Estimate:
-    """Return the share of solved samples with an interval over tasks.
-
-    With one sample per task this is Wilson's interval, with several the clustered one. If all samples agree, the
-    clustered interval has no width, so Wilson's interval over tasks is used.
-
-    Args:
-        solved_by_task: 0.0 or 1.0 for each sample of each task; at least one task and one sample each.
-    """
-    values = [value for samples in solved_by_task.values() for value in samples]
-    tasks = len(solved_by_task)
-    if len(values) == tasks or len(set(values)) == 1:
-        return wilson_interval(round(fmean(values) * tasks), tasks)
-    return mean_over_tasks(solved_by_task, least=0.0, most=1.0)
-
-
 def _played(records: Iterable[EpisodeRecord]) -> list[_Played]:
     return [_Played(record["task"], summarize_episode(to_episode(record))) for record in final_records(records)]
 
@@ -197,7 +187,7 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
         tasks=len(solved),
         episodes=len(valid),
         env_errors=len(played) - len(valid),
-        success=success_estimate(solved) if solved else None,
+        success=clustered_wilson_interval(solved) if solved else None,
         pass_at=_pass_at(solved),
         reward_mean=fmean(summary.reward for summary in valid) if valid else None,
         turns_mean=turns / len(valid) if valid else None,
