@@ -183,7 +183,12 @@ def test_a_server_that_sends_html_raises_config_error():
         ),
         ({"protocol": "agentgym", "items": {"train": "0-3,2"}}, "and none twice"),
         ({"protocol": "agentgym", "items": {"train": "0"}, "env": "textcrat"}, "Did you mean 'textcraft'?"),
-        ({"items": {"train": "0-3"}}, "are allowed only with protocol=agentgym"),
+        ({"items": {"train": "0-3"}}, "env.options.items would have no effect: allowed only with protocol=agentgym"),
+        ({"success_reward": 0.5}, "env.options.success_reward would have no effect"),
+        (
+            {"protocol": "agentgym", "items": {"train": "0"}, "success_reward": 0},
+            "env.options.success_reward=0 is not allowed. Allowed: a number > 0",
+        ),
         ({"timeout_s": 0}, "env.options.timeout_s=0 is not allowed. Allowed: a number > 0."),
         ({"urls": 3}, "env.options.urls=3 is not allowed. Allowed: a list of texts or a text."),
         ({"timeout_s": "5"}, "env.options.timeout_s='5' is not allowed. Allowed: a number > 0."),
@@ -236,6 +241,7 @@ def test_the_client_plays_on_each_server_of_agentgym(name):
         )
     assert episode.stop is StopReason.TERMINATED
     assert (episode.reward, len(episode.turns)) == (pytest.approx(RETURNS.get(name, 1.0)), 2)
+    assert episode.success
     assert server.item == 11
     prompt = [message["content"] for message in episode.messages[:3]]
     assert [message["role"] for message in episode.messages[:3]] == ["user", "assistant", "user"]
@@ -243,6 +249,38 @@ def test_the_client_plays_on_each_server_of_agentgym(name):
     first = {"searchqa": "Question 11", "webarena": "Question 11", "sciworld": "Task 11\nA room."}
     assert prompt[2] == first.get(name, "Task 11")
     assert [body["action"] for call, body in server.requests if call == "step"] == [SENT.get(name, "go north")] * 2
+
+
+def play_on_agentgym(name: str, script: list[tuple[str, float, bool]], **more: Any) -> Episode:
+    """Play all steps of a script on AgentGym's server of an environment."""
+    with serving_app(Server(name, script).app) as running:
+        chosen = options(name, running.url, protocol="agentgym", items={"train": "0"}, **more)
+        return asyncio.run(solve(TaskItem(name, f"{name}_0"), chosen, [DemoAction("go")] * len(script)))
+
+
+def test_a_solved_task_of_scienceworld_counts_in_spite_of_rounding():
+    """The return is the sum of the differences between 0.09, 0.42, 0.91 and 1.0, which floats round to below 1."""
+    episode = play_on_agentgym("sciworld", [("Fine.", score, False) for score in (9.0, 33.0, 49.0, 9.0)])
+    assert episode.reward < 1.0
+    assert episode.success
+
+
+def test_a_wrong_focus_in_scienceworld_has_a_return_of_minus_1():
+    episode = play_on_agentgym("sciworld", [("Fine.", 20.0, False), ("No.", -120.0, True)])
+    assert (episode.reward, episode.success, episode.stop) == (pytest.approx(-1.0), False, StopReason.TERMINATED)
+
+
+@pytest.mark.parametrize(("reward", "solved"), [(0.001, True), (-0.4, False)])
+def test_a_late_success_of_babyai_ends_the_episode(reward, solved):
+    """Its reward falls below 0 after the limit of moves, and the server adds it again with every action."""
+    episode = play_on_agentgym("babyai", [("Fine.", 0.0, False), ("There.", reward, False), ("There.", reward, False)])
+    assert (episode.reward, len(episode.turns), episode.success) == (pytest.approx(reward), 2, solved)
+
+
+@pytest.mark.parametrize(("threshold", "solved"), [(None, False), (0.4, True)])
+def test_the_option_success_reward_replaces_the_default_one(threshold, solved):
+    episode = play_on_agentgym("sciworld", [("Half.", 50.0, True)], success_reward=threshold)
+    assert episode.success is solved
 
 
 def test_the_option_instructions_replaces_the_default_ones():

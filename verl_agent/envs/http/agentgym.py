@@ -35,8 +35,9 @@ class Dialect:
             call `/observation`.
         score_field: field of the answer to `/step` with the score of the episode so far.
         max_score: score of a solved task; scores are divided by it.
+        success_reward: return from which a task counts as solved, after the division.
         done_field: field of the answer to `/step` that is true at the end of the episode.
-        any_score_ends: end the episode at the first score above 0, even if the server continues.
+        any_score_ends: end the episode at the first score other than 0, even if the server continues.
         action_format: action format of replies.
         send_marked_action: true if the server expects the action with its marks.
         agreement: assistant message after the instructions.
@@ -50,6 +51,7 @@ class Dialect:
     prompt_fields: tuple[str, ...] = ("observation",)
     score_field: str = "reward"
     max_score: float = 1.0
+    success_reward: float = 0.995  # the return is a sum of differences of scores, so 1 may be missed by rounding
     done_field: str = "done"
     any_score_ends: bool = False
     action_format: ActionFormat = field(default_factory=LineFormat)
@@ -59,8 +61,9 @@ class Dialect:
 
 DIALECTS: Mapping[str, Dialect] = {
     "textcraft": Dialect(create_body={"commands": None, "goal": None}),
-    # Its server ends an episode only above a reward of 0.5, and adds the reward again with every further action.
-    "babyai": Dialect(score_field="score", any_score_ends=True),
+    # Its server rewards only a success, by 1 - 0.9 * moves / limit, which is below 0 for a late one. It ends an episode
+    # only above a reward of 0.5, and adds the reward again with every further action.
+    "babyai": Dialect(score_field="score", success_reward=1e-6, any_score_ends=True),
     "sciworld": Dialect(prompt_fields=("task_description", "observation"), score_field="score", max_score=100.0),
     "searchqa": Dialect(
         session_field="env_idx",
@@ -140,5 +143,5 @@ class AgentGymProtocol:
         """See `ServerProtocol`. The return of an episode is AgentGym's last score, so a reward is a change of score."""
         new_score = read_number(answer, self.dialect.score_field) / self.dialect.max_score
         terminated = bool(read_field(answer, self.dialect.done_field))
-        terminated = terminated or (self.dialect.any_score_ends and new_score > 0)
+        terminated = terminated or (self.dialect.any_score_ends and new_score != 0)
         return StepResult(read_text(answer, "observation"), new_score - score, terminated), new_score

@@ -36,6 +36,7 @@ class HttpEnv(EnvAdapter):
         items: Mapping[str, str] | None = None,
         instructions: str | None = None,
         timeout_s: float = 300.0,
+        success_reward: float | None = None,
     ) -> None:
         """Check the options without a request to the servers.
 
@@ -46,9 +47,11 @@ class HttpEnv(EnvAdapter):
             items: for `agentgym`: item numbers of each split, such as `{train: 0-373, test: 374-473}`.
             instructions: for `agentgym`: first message of the episode; null for the default one of `env`.
             timeout_s: timeout of one call in seconds; `env.timeout_s` applies too.
+            success_reward: for `agentgym`: return from which a task counts as solved; null for the default of `env`.
         """
         options = {"env": env, "urls": urls, "protocol": protocol, "items": items, "instructions": instructions}
-        self.settings = section("env.options", HttpSettings, {**options, "timeout_s": timeout_s})
+        numbers = {"timeout_s": timeout_s, "success_reward": success_reward}
+        self.settings = section("env.options", HttpSettings, options | numbers)
         self.protocol = server_protocol(self.settings)
         self._url = ""
         self._session: Any = None
@@ -69,11 +72,11 @@ class HttpEnv(EnvAdapter):
     @cached_property
     def success_reward(self) -> float:  # type: ignore[override]  # first use calls the servers
         """Success threshold of the servers' environment."""
-        return (
-            read_number(fetch_info(self.settings.env, self.settings.servers), "success_reward")
-            if self.settings.protocol == OWN
-            else 1.0
-        )
+        settings = self.settings
+        if settings.protocol == OWN:
+            return read_number(fetch_info(settings.env, settings.servers), "success_reward")
+        chosen = settings.success_reward
+        return DIALECTS[settings.env].success_reward if chosen is None else chosen
 
     @cached_property
     def action_format(self) -> ActionFormat:  # type: ignore[override]  # first use calls the servers

@@ -48,6 +48,8 @@ class HttpSettings:
         items: item numbers of each split, such as `0-373, 400`; only for `agentgym`.
         instructions: first message of an episode, null for the default one; only for `agentgym`.
         timeout_s: timeout of one call in seconds.
+        success_reward: return from which a task counts as solved, null for that of the environment; only for
+            `agentgym`.
     """
 
     env: str
@@ -56,6 +58,7 @@ class HttpSettings:
     items: Mapping[str, str | int] | None = None
     instructions: str | None = None
     timeout_s: Seconds = 300.0
+    success_reward: Annotated[float, Field(gt=0)] | None = None
 
     def __post_init__(self) -> None:
         if not self.env:
@@ -72,10 +75,12 @@ class HttpSettings:
                 "env.options.items is missing: AgentGym's servers do not list their tasks. Set the item numbers of "
                 "each split, such as items: {train: 0-373, test: 374-473}."
             )
-        if self.protocol == OWN and (self.items or self.instructions is not None):
+        only_agentgym = {"items": self.items, "instructions": self.instructions, "success_reward": self.success_reward}
+        given = [f"env.options.{key}" for key, value in only_agentgym.items() if value is not None and value != {}]
+        if self.protocol == OWN and given:
             raise ConfigError(
-                "env.options.items and env.options.instructions are allowed only with protocol=agentgym. Servers of "
-                "verl-agent serve send both."
+                f"{' and '.join(given)} would have no effect: allowed only with protocol=agentgym. Servers of "
+                "verl-agent serve define them. Remove the option."
             )
         for split, text in (self.items or {}).items():
             parse_numbers(split, str(text))
