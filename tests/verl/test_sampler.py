@@ -7,9 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_agent.errors import ConfigError, EnvErrorLimitError
-from verl_agent.trace.metrics import EpisodeSummary
-from verl_agent.training.sampler import EpisodeCrashError, EpisodeSampler, uniform_groups
-from verl_agent.types import StopReason
+from verl_agent.training.sampler import EpisodeCrashError, EpisodeSampler
 
 
 def sampler(
@@ -100,15 +98,6 @@ def test_env_error_rate_of_zero_allows_no_error():
     sampler(max_env_error_rate=0.0)._check_env_errors(0, 16)
     with pytest.raises(EnvErrorLimitError, match=r"1 of 16 .* allows 0%"):
         sampler(max_env_error_rate=0.0)._check_env_errors(1, 16)
-
-
-def summaries(*rewards: float) -> list[EpisodeSummary]:
-    return [EpisodeSummary(reward, reward > 0, 3, 10, StopReason.TERMINATED) for reward in rewards]
-
-
-def test_group_is_uniform_if_all_its_episodes_have_the_same_return():
-    episodes = dict(zip(["a_0", "b_0", "a_1", "b_1", "c_0"], summaries(1, 1, 1, 0, 0), strict=True))
-    assert uniform_groups(episodes) == {"a", "c"}
 
 
 def test_rows_of_one_episode_count_once():

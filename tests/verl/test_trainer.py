@@ -1,6 +1,8 @@
 """Tests of the trainer and the dataset without Ray and TransferQueue; whole training runs test the rest."""
 
+import itertools
 import json
+import random
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -50,7 +52,7 @@ def trainer(step: int = 1, **settings: object) -> EpisodeTrainer:
     """Return a trainer with a data loader and turn limits, without worker processes."""
     made = EpisodeTrainer.__new__(EpisodeTrainer)
     made.config, made.global_steps = OmegaConf.create({**CONFIG, "trainer": {**CONFIG["trainer"], **settings}}), step
-    made.turn_limits = TurnLimits(run_envs(CONFIG))
+    made.turn_limits, made._prompt_numbers = TurnLimits(run_envs(CONFIG)), itertools.count()
     rows = dataset()
     made.train_dataloader_it = iter(collate_fn([rows[6 * n + i] for i in range(6)]) for n in range(9))
     return made
@@ -69,19 +71,68 @@ class Ranks:
     _dispatch_info: ClassVar = {"actor": [0, 0, 1, 1]}
 
 
-def test_padding_is_spread_over_the_mini_batches():
-    """Plain verl sorts padding to the end of each rank. Of 32 rows 13 are padding; a mini batch of a rank has 8."""
+def balancing_trainer(mini_batch: int = 4) -> EpisodeTrainer:
+    """Return a trainer of two ranks with four samples for each task."""
     made = trainer(critic_warmup=0)
-    made.config.actor_rollout_ref = {"actor": {"ppo_mini_batch_size": 4}, "rollout": {"n": 4}}
+    made.config.actor_rollout_ref = {"actor": {"ppo_mini_batch_size": mini_batch}, "rollout": {"n": 4}}
     made.use_critic, made.actor_rollout_wg, made.tokenizer = False, Ranks(), SimpleNamespace(eos_token_id=0)
-    lengths = [400 + 10 * row for row in range(19)] + [128] * 13
-    tags = [{"seq_len": length, "is_padding": row >= 19} for row, length in enumerate(lengths)]
-    batch = made._balance_batch(KVBatchMeta([f"g_{row}_0" for row in range(32)], tags, partition_id="train"), {})
-    padding = [tag["is_padding"] for tag in batch.tags]
-    assert sorted(batch.keys) == sorted(f"g_{row}_0" for row in range(32))
-    for begin in (0, 16):
-        shares = [sum(padding[start : start + 8]) for start in (begin, begin + 8)]
-        assert sum(shares) and abs(shares[0] - shares[1]) <= 1
+    return made
+
+
+def mini_batches(made: EpisodeTrainer, rows: list[tuple[str, int, bool]], size: int) -> list[list[tuple[str, bool]]]:
+    """Return key and padding of the rows of each optimizer step over both ranks, as verl splits the balanced batch."""
+    tags = [{"seq_len": length, "is_padding": padding} for _, length, padding in rows]
+    batch = made._balance_batch(KVBatchMeta([key for key, *_ in rows], tags, partition_id="train"), {})
+    ordered = [(key, tag["is_padding"]) for key, tag in zip(batch.keys, batch.tags, strict=True)]
+    assert sorted(key for key, _ in ordered) == sorted(key for key, *_ in rows)
+    half, part = len(rows) // 2, size // 2
+    return [
+        [*ordered[begin : begin + part], *ordered[half + begin : half + begin + part]] for begin in range(0, half, part)
+    ]
+
+
+def test_padding_is_spread_over_the_mini_batches():
+    """Plain verl sorts padding to the end of each rank. Of 32 rows 12 are padding; a mini batch has 16."""
+    rows = [(f"g{row // 4}_{row % 4}_0", 400 + 10 * row, False) for row in range(20)]
+    rows += [(f"pad_{row}_0", 128, True) for row in range(12)]
+    shares = [sum(padding for _, padding in part) for part in mini_batches(balancing_trainer(), rows, 16)]
+    assert sorted(shares) == [4, 8]
+
+
+def test_mini_batches_have_whole_groups_in_any_order_of_completion():
+    """Plain verl keeps the order of completion, so the first mini batch of a step has the shortest episodes."""
+    rows = [(f"g{group}_{sample}_0", 200 + 100 * sample + group, False) for group in range(8) for sample in range(4)]
+    finished = sorted(rows, key=lambda row: row[1])
+    expected = mini_batches(balancing_trainer(2), finished, 8)
+    for part in expected:
+        assert len({key.split("_")[0] for key, _ in part}) == 2
+    for seed in range(5):
+        assert mini_batches(balancing_trainer(2), random.Random(seed).sample(rows, 32), 8) == expected
+
+
+def test_balance_of_the_ranks_is_that_of_the_final_order():
+    metrics, lengths = {}, [400 + 10 * row for row in range(32)]
+    keys, tags = [f"g{row // 4}_{row % 4}_0" for row in range(32)], [{"seq_len": length} for length in lengths]
+    batch = balancing_trainer()._balance_batch(KVBatchMeta(keys, tags, partition_id="train"), metrics)
+    shares = [sum(tag["seq_len"] for tag in batch.tags[begin : begin + 16]) for begin in (0, 16)]
+    assert (metrics["global_seqlen/balanced_min"], metrics["global_seqlen/balanced_max"]) == (min(shares), max(shares))
+
+
+@pytest.mark.parametrize(("actor", "critic", "rows"), [(4, 2, 8), (6, 4, 8), (4, 4, 16)])
+def test_mini_batches_of_actor_and_critic_consist_of_the_same_parts(actor, critic, rows):
+    made = balancing_trainer(actor)
+    made.use_critic, made.config.critic = True, {"ppo_mini_batch_size": critic}
+    assert made._mini_batch_rows() == rows
+
+
+def test_names_of_groups_sort_in_the_order_of_tasks():
+    """The names that verl gives are random, so nothing else in a batch has the order of tasks."""
+    made = trainer(step=9)
+    first = list(made._next_train_batch()["uid"])
+    made.global_steps = 10
+    names = [*first, *made._next_train_batch()["uid"]]
+    assert names == sorted(names) and len(set(names)) == 12
+    assert not any("_" in name for name in names), "verl splits the key of a row at underscores"
 
 
 def test_every_prompt_has_the_turn_limit_of_its_environment():

@@ -5,8 +5,7 @@ with an environment error has no row, so advantages are computed over the valid 
 drops a group with fewer than `min_group_size` valid episodes.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter
 from typing import Any
 
 import transfer_queue as tq
@@ -15,6 +14,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.trace.metrics import EpisodeSummary, episode_metrics
+from verl_agent.training.groups import episode_key, group_of, uniform_groups
 from verl_agent.types import StopReason
 
 READ_RECORDS = (
@@ -127,7 +127,7 @@ class EpisodeSampler(ReplayBuffer):
             raise EnvErrorLimitError(
                 f"step {global_steps}: no group has {self.min_group_size} valid episodes. {READ_RECORDS}"
             )
-        uniform = uniform_groups(summaries)
+        uniform = uniform_groups({key: summary.effective_return for key, summary in summaries.items()})
         kept, dropped = self._split(batch.keys, intact, uniform)
         if dropped:
             tq.kv_clear(partition_id=partition_id, keys=dropped)
@@ -188,25 +188,3 @@ class EpisodeSampler(ReplayBuffer):
             episode_key(key): EpisodeSummary.from_fields(field["episode"])
             for key, field in zip(batch.keys, fields, strict=True)
         }
-
-
-def group_of(key: str) -> str:
-    """Return the group of a row or an episode; verl's key of a row is `<group>_<sample>_<segment>`."""
-    return key.split("_")[0]
-
-
-def episode_key(key: str) -> str:
-    """Return the key `<group>_<sample>` of a row's episode."""
-    return key.rsplit("_", 1)[0]
-
-
-def uniform_groups(summaries: Mapping[str, EpisodeSummary]) -> set[str]:
-    """Return the groups whose episodes all have the same shaped return.
-
-    Args:
-        summaries: summary of each episode, by its key `<group>_<sample>`.
-    """
-    returns: dict[str, set[float]] = defaultdict(set)
-    for episode, summary in summaries.items():
-        returns[group_of(episode)].add(summary.effective_return)
-    return {group for group, values in returns.items() if len(values) == 1}

@@ -1,28 +1,31 @@
-"""verl's synchronous trainer with turn limits, turn-level estimators and evenly spread padding.
+"""verl's synchronous trainer with turn limits, turn-level estimators and mini batches of whole groups.
 
 Its name for `trainer.v1.trainer_mode` is `verl_agent`. `verl_agent.training.runner` imports it in the process in which
 verl looks up the name.
 """
 
+import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf, open_dict
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import register_trainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
 import verl_agent.training.estimators  # noqa: F401 - registers them
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import BY_TOKEN, TURN_ESTIMATORS
 from verl_agent.runs.identity import write_json_atomically
-from verl_agent.training.padding import spread_padding
+from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_turns, rewards_on_last_tokens
 
@@ -40,6 +43,7 @@ class EpisodeTrainer(PPOTrainerSync):
         with open_dict(config):  # the mode selected this class; verl takes every other mode for an asynchronous one
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
+        self._prompt_numbers = itertools.count()
         envs = run_envs(OmegaConf.to_container(config, resolve=True))
         self.turn_limits = TurnLimits(envs)
         self._shaping = envs[0].settings.credit
@@ -61,6 +65,13 @@ class EpisodeTrainer(PPOTrainerSync):
             )
         return sampler
 
+    def _fetch_one_gen_batch(self) -> TensorDict:
+        """See `PPOTrainer`; gives groups names that sort in the order of tasks. verl's are random."""
+        batch = super()._fetch_one_gen_batch()
+        names = [f"{self.global_steps:07d}-{next(self._prompt_numbers):09d}-{uid}" for uid in batch["uid"]]
+        batch["uid"] = NonTensorStack(*names)
+        return batch
+
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
         """See `PPOTrainer`; adds the column `max_turns`, int64 `(B, 1)`, with the turn limit of every prompt."""
         batch = super()._next_train_batch(num_prompts)
@@ -74,12 +85,30 @@ class EpisodeTrainer(PPOTrainerSync):
         self.turn_limits.observe(metrics)
         return batch
 
-    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **options: Any) -> KVBatchMeta:
-        """See `PPOTrainer`; spreads the padding over the mini batches."""
-        batch = super()._balance_batch(batch, metrics, **options)
+    def _balance_batch(
+        self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **options: Any
+    ) -> KVBatchMeta:
+        """See `PPOTrainer`; each mini batch has whole groups, see `verl_agent.training.batch_order`."""
+        batch = super()._balance_batch(batch, metrics, logging_prefix=logging_prefix, **options)
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
-        batch.reorder(spread_padding([tag.get("is_padding", False) for tag in batch.tags], ranks))
+        lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
+        rows = [
+            BatchRow(key, workload, tag.get("is_padding", False))
+            for key, tag, workload in zip(batch.keys, batch.tags, calculate_workload(lengths).tolist(), strict=True)
+        ]
+        order = order_batch(rows, self._mini_batch_rows(), ranks, self.config.data.seed, self.global_steps)
+        batch.reorder(order)
+        share = len(order) // ranks
+        shares = [order[begin : begin + share] for begin in range(0, len(order), share)]
+        metrics.update(log_seqlen_unbalance(lengths.tolist(), shares, logging_prefix))
         return batch
+
+    def _mini_batch_rows(self) -> int:
+        """Return the rows of a mini batch, or of the part that mini batches of actor and critic are composed of."""
+        tasks = self.config.actor_rollout_ref.actor.ppo_mini_batch_size
+        if self.use_critic:
+            tasks = math.gcd(tasks, self.config.critic.ppo_mini_batch_size)
+        return int(tasks * self.config.actor_rollout_ref.rollout.n)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """See `PPOTrainer`; sets `BATCH_TURNS` for estimators that use turns."""

@@ -1,0 +1,43 @@
+"""Groups of a batch: verl's keys of rows, and groups whose episodes have equal returns."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+TOLERANCE = 1e-6
+"""Largest difference between two equal returns: above the rounding of float32, and not above the 1e-6 that verl's GRPO
+adds to standard deviations."""
+
+
+def group_of(key: str) -> str:
+    """Return the group of a row or an episode; verl's key of a row is `<group>_<sample>_<segment>`."""
+    return key.split("_")[0]
+
+
+def episode_key(key: str) -> str:
+    """Return the key `<group>_<sample>` of a row's episode."""
+    return key.rsplit("_", 1)[0]
+
+
+def row_order(key: str) -> tuple[str, int, int]:
+    """Return the sort key of a row: group, sample, segment. Groups of `EpisodeTrainer` sort in the order of tasks."""
+    group, sample, segment = key.rsplit("_", 2)
+    return group, int(sample), int(segment)
+
+
+def is_uniform(returns: Iterable[float]) -> bool:
+    """Return True if all returns are equal up to rounding."""
+    values = list(returns)
+    return math.isclose(min(values), max(values), rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def uniform_groups(returns: Mapping[str, float]) -> set[str]:
+    """Return the groups whose episodes all have the same return.
+
+    Args:
+        returns: return of each episode, by its key `<group>_<sample>`.
+    """
+    of_group: dict[str, list[float]] = defaultdict(list)
+    for episode, value in returns.items():
+        of_group[group_of(episode)].append(value)
+    return {group for group, values in of_group.items() if is_uniform(values)}
