@@ -120,6 +120,16 @@ def test_the_advice_for_a_long_episode_fits_its_source(tokenizer):
         encoder.encode(episode())
 
 
+def test_demonstrations_tell_the_turns_left_as_training_does(tokenizer):
+    agent = {"name": "react", "options": {"turns_left": True}}
+    encoder = EpisodeEncoder(tokenizer, data(agent=agent, episodes={"max_turns": 9}, max_length=2000))
+    (item, *_) = make_env("guess_number").tasks("small_train")
+    (row,) = encoder.demonstrate(item)
+    text = tokenizer.decode(row["input_ids"])
+    assert "Turns left: 9<|im_end|>" in text and "Turns left: 8" in text
+    assert "Turns left" not in masked_text(tokenizer, row)
+
+
 @pytest.fixture
 def counted(tmp_path):
     """Register `COUNTED`, and yield the list of its instances."""

@@ -10,6 +10,8 @@ from verl_agent.errors import ConfigError
 from verl_agent.types import DemoAction, Message, StepResult
 
 ONE_ACTION = "Take one action in each reply and wait for the result."
+TURNS_LEFT = "\n\nTurns left: "
+"""Text before the number of turns left, see `Agent.with_turns_left`."""
 
 
 class Agent(ABC):
@@ -29,6 +31,8 @@ class Agent(ABC):
 
     thought_template: ClassVar[str] = ""
     """Text before the action in a demonstration, with `{thought}` in place of the thought."""
+    turns_left: bool = False
+    """Tell the model the turns left (`agent.options.turns_left`). `make_agent` sets it, so no constructor takes it."""
 
     def __init__(self, action_format: ActionFormat, context: Context | None = None, instructions: bool = True) -> None:
         if not isinstance(instructions, bool):
@@ -85,6 +89,24 @@ class Agent(ABC):
             turn: number of the turn that ends, from 1.
         """
         return {"role": "user", "content": step.observation}
+
+    def with_turns_left(self, message: Message, left: int) -> Message:
+        """Return the last message before a reply, with the turns left at its end if `turns_left` is set.
+
+        With a time limit that is part of the task, the remaining time is part of the state (arXiv 1712.00378, section
+        3).
+
+        Args:
+            message: end of the prompt, or an observation.
+            left: number of replies that the episode may still have, 0 after the last one.
+        """
+        if not self.turns_left:
+            return message
+        return {"role": message["role"], "content": f"{message['content']}{TURNS_LEFT}{left}"}
+
+    def without_turns_left(self, text: str) -> str:
+        """Return the text of a message without the end that `with_turns_left` added."""
+        return text.rpartition(TURNS_LEFT)[0] if self.turns_left else text
 
     def render_demo(self, actions: Sequence[DemoAction], turn: int) -> str:
         """Return the reply that demonstrates one action of an oracle. Calls come turn by turn.

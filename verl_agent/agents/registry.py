@@ -11,6 +11,8 @@ from verl_agent.envs.action_format import ActionFormat
 from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 
 ENTRY_POINT_GROUP = "verl_agent.agents"
+OPTION = "turns_left"
+"""Option of every agent, see `Agent.with_turns_left`."""
 
 
 @cache  # called for every episode; a search of all installed packages takes milliseconds
@@ -44,14 +46,21 @@ def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:
         ConfigError: `load_agent` rejects the name, or an option or the context is unknown or not allowed.
     """
     agent = load_agent(settings.name)
-    known = [option for option in inspect.signature(agent).parameters if option not in ("action_format", "context")]
+    own = [option for option in inspect.signature(agent).parameters if option not in ("action_format", "context")]
+    known = [*own, OPTION]
     for key in settings.options:
         if key not in known:
             remedy = did_you_mean(str(key), known)
             raise ConfigError(f"agent.options.{key} is not an option of {settings.name!r}. {remedy}")
+    options = dict(settings.options)
+    turns_left = options.pop(OPTION, False)
+    if not isinstance(turns_left, bool):
+        raise ConfigError(f"agent.options.turns_left={turns_left!r} is not allowed. Allowed: true, false.")
     try:
-        return agent(action_format, make_context(settings.context), **settings.options)
+        made = agent(action_format, make_context(settings.context), **options)
     except ConfigError:
         raise
     except Exception as error:  # boundary: the constructor is the author's code
         raise ConfigError(f"agent.options of {settings.name!r}: {describe_exception(error)}") from error
+    made.turns_left = turns_left
+    return made

@@ -32,7 +32,7 @@ class EpisodeEncoder:
 
     Args:
         tokenizer: tokenizer of the model to train.
-        config: section `data`, with `env_name`, `env_options`, `agent`, `max_length` and `model_type`.
+        config: section `data`, with `env_name`, `env_options`, `agent`, `max_length`, `model_type` and `episodes`.
 
     Raises:
         ConfigError: no token builder agrees with the chat template.
@@ -43,6 +43,7 @@ class EpisodeEncoder:
         self._template_options = config.get("apply_chat_template_kwargs", {})
         self._builder = choose_builder(tokenizer, config.model_type, self._template_options)
         self._settings = agent_settings(config)
+        self._max_turns = int(OmegaConf.select(config, "episodes.max_turns") or 1)
         options: Any = OmegaConf.to_container(config.env_options)
         self._options: dict[str, Any] = options
         self._envs: dict[str, tuple[EnvAdapter, Agent]] = {}
@@ -56,7 +57,7 @@ class EpisodeEncoder:
         """Play a task with the oracle and encode the episode; see `_rows`."""
         env, agent = self._env(item.env)
         player = make_agent(self._settings, env.action_format)  # an agent that plays may have a state
-        return self._rows(demonstrate(item, env.new_session(), player), agent, SHORTER_DEMONSTRATIONS)
+        return self._rows(demonstrate(item, env.new_session(), player, self._max_turns), agent, SHORTER_DEMONSTRATIONS)
 
     def _rows(self, episode: Episode, agent: Agent, advice: str) -> list[Row]:
         """Encode an episode as one row, or one row a segment if the agent edits the context.

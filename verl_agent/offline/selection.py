@@ -39,6 +39,7 @@ class EpisodeSource:
         records: recorded episodes to train on: files and folders of them.
         min_reward: least return of a recorded episode; null to keep those that solved their task.
         per_task: most recorded episodes of a task, the best and then the shortest first; null for all.
+        max_turns: turn limit that the oracle's episodes tell the model, with `agent.options.turns_left`; null without.
         weight: weight of the tokens of a recorded episode. `none`: 1. `reward`: its return divided by the one
             that solves the task, at least 0, which is r(e, u, τ) of AgentEvol (arXiv 2406.04151, J_Evol). `task`: 1
             divided by the number of kept episodes of its task, so that easy tasks do not dominate hard ones.
@@ -49,6 +50,7 @@ class EpisodeSource:
     min_reward: float | None = None
     per_task: Annotated[int, Field(ge=1)] | None = None
     weight: Weight = "none"
+    max_turns: Annotated[int, Field(ge=1)] | None = None
 
     def __post_init__(self) -> None:
         if not self.oracle and not self.records:

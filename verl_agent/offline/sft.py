@@ -39,6 +39,7 @@ def plan(config: DictConfig) -> RunPlan:
     held_out = select_tasks(env.name, env.eval_tasks, options)
     check_disjoint(env.name, env.train_tasks, env.eval_tasks, options)
     agent = make_agent(agent_settings(config), make_env(env.name, options).action_format)
+    check_turn_limit(source, agent, demonstrates=source.oracle or bool(config.data.val_files))
     demonstrated = sample(tasks, config.data.train_max_samples) if source.oracle else []
     chosen = recorded(source, held_out)
     if source.records and not chosen:
@@ -55,6 +56,29 @@ def plan(config: DictConfig) -> RunPlan:
         facts={TASK_IDS: task_ids(tasks), "recorded episodes": fingerprint(content)},
         summary=f"{len(demonstrated)} episodes of the oracle" + (f", {counts}" if counts else ""),
     )
+
+
+def check_turn_limit(source: EpisodeSource, agent: Agent, demonstrates: bool) -> None:
+    """Check that demonstrations have a turn limit if the agent tells the turns left, and only then.
+
+    Args:
+        source: section `episodes`.
+        agent: agent that renders the demonstrations.
+        demonstrates: True if the oracle's episodes are used.
+
+    Raises:
+        ConfigError: the limit is missing, or nothing reads it.
+    """
+    if demonstrates and agent.turns_left and source.max_turns is None:
+        raise ConfigError(
+            "agent.options.turns_left=true tells the turns left, and the oracle's episodes have no turn limit. Set "
+            "episodes.max_turns to horizon.max_turns of the training that follows."
+        )
+    if source.max_turns is not None and not (demonstrates and agent.turns_left):
+        raise ConfigError(
+            f"episodes.max_turns={source.max_turns} is not read without agent.options.turns_left=true and the "
+            "oracle's episodes. Set it to null."
+        )
 
 
 def recorded(source: EpisodeSource, held_out: list[TaskItem]) -> list[ChosenEpisode]:

@@ -27,6 +27,8 @@ PROMPTS_CHECKED = 64
 """Number of tasks that begin side by side; the first group is always checked."""
 PROMPTS_S = 5.0
 """Seconds after which no further group of tasks begins."""
+MANY_TURNS = 999
+"""Turns left in a measured prompt, for an agent that tells them; few horizons have a longer number."""
 ROUNDED_TO = 64
 """Tokens to whose multiple a suggested `data.max_prompt_length` is rounded up."""
 
@@ -110,7 +112,8 @@ class PromptTokens:
 
     def __call__(self, prompt: Sequence[Message]) -> int:
         """Return the tokens of the prompt that the agent builds from an environment's first messages."""
-        messages = self._agent.build_prompt(list(prompt))
+        *first, last = self._agent.build_prompt(list(prompt))
+        messages = [*first, self._agent.with_turns_left(last, MANY_TURNS)]
         return len(self._builder.build_initial_tokens(messages, tools=self._agent.tools))
 
 

@@ -71,7 +71,8 @@ async def play(item: TaskItem, session: Session, agent: Agent, policy: Policy, l
     try:
         async with _env_call("reset", limits.timeout_s):
             prompt = await session.reset(item)
-        episode.messages += agent.build_prompt(prompt)
+        *first, last = agent.build_prompt(prompt)
+        episode.messages += [*first, agent.with_turns_left(last, limits.max_turns)]
         episode.prompt_length = len(episode.messages)
         for _ in range(limits.max_turns):
             if await _play_turn(episode, session, agent, policy, limits.timeout_s):
@@ -109,7 +110,9 @@ async def _play_turn(episode: Episode, session: Session, agent: Agent, policy: P
                 step = await session.step(action)
     finally:
         episode.turns.append(Turn(reply, action, step, replied_at - asked_at, time.monotonic() - replied_at))
-    episode.messages.append(agent.observe(step, action, len(episode.turns)))
+    played = len(episode.turns)
+    observed = agent.observe(step, action, played)
+    episode.messages.append(agent.with_turns_left(observed, episode.max_turns - played))
     if step.terminated:
         episode.stop = StopReason.TERMINATED
     return step.terminated

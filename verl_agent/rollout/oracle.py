@@ -33,7 +33,7 @@ class OraclePolicy:
     async def reply(self, messages: Sequence[Message]) -> Reply:
         """See `Policy.reply`."""
         if self._next_action is not None:
-            self._actions.append(self._next_action(messages[-1]["content"]))
+            self._actions.append(self._next_action(self._agent.without_turns_left(messages[-1]["content"])))
         text = self._agent.render_demo(self._actions, self._turn)
         self._turn += 1
         return Reply(text)
@@ -62,15 +62,21 @@ def demonstration_actions(env: EnvAdapter, item: TaskItem) -> Sequence[DemoActio
         raise ConfigError(f"env {item.env!r} has no oracle, so it has no demonstrations: {error}") from error
 
 
-def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent) -> Episode:
+def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent, max_turns: int = 1) -> Episode:
     """Play `item` with the actions of `env.demonstration`, and return the episode.
+
+    Args:
+        item: task to play.
+        env: environment of the task.
+        agent: agent that renders the actions.
+        max_turns: turn limit, which an agent with `turns_left` tells; raised to the number of actions if it is below.
 
     Raises:
         ConfigError: see `demonstration_actions`; or the oracle does not solve the task.
     """
     actions = demonstration_actions(env, item)
     policy = OraclePolicy(agent, actions)
-    episode = asyncio.run(play(item, env, agent, policy, EpisodeLimits(max(len(actions), 1))))
+    episode = asyncio.run(play(item, env, agent, policy, EpisodeLimits(max(len(actions), max_turns))))
     if not episode.success:
         raise ConfigError(f"the oracle of env {item.env!r} does not solve {item.id!r}: {episode.stop}. {episode.error}")
     return episode
