@@ -15,6 +15,7 @@ from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.errors import ConfigError
 
 TRAIN = TextCraft().tasks("train")
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -179,13 +180,13 @@ def test_unknown_items_are_rejected(textcraft, body, reason):
     ids=["one brace", "form data", "unclosed", "binary", "nested", "digits"],
 )
 def test_a_body_that_is_not_json_is_rejected(textcraft, raw):
-    assert "the body is not JSON: " in error_of(HTTP.post(textcraft.url + "/step", content=raw), 400)
+    assert "the body is not JSON: " in error_of(HTTP.post(textcraft.url + "/step", content=raw, headers=JSON), 400)
 
 
 def test_invalid_unicode_is_rejected(textcraft):
     session = begin(textcraft)
     raw = json.dumps({"id": session, "action": "get 1 \ud800"})
-    assert "not valid Unicode" in error_of(HTTP.post(textcraft.url + "/step", content=raw), 422)
+    assert "not valid Unicode" in error_of(HTTP.post(textcraft.url + "/step", content=raw, headers=JSON), 422)
 
 
 @pytest.mark.parametrize("text", ["", "get 1 log\x00", "取得 1 橡木原木", "🪵" * 1000, "9" * 5000, "</s>{%s%n}\u202e"])

@@ -31,7 +31,8 @@ def guarded() -> Iterator[RunningEnv]:
 
 def post(running: RunningEnv, path: str, body: Any, headers: dict[str, str] | None = None) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return HTTP.post(running.url + path, content=content, headers=TOKEN if headers is None else headers)
+    kind = {"Content-Type": "application/json"}
+    return HTTP.post(running.url + path, content=content, headers=kind | (TOKEN if headers is None else headers))
 
 
 def begun(running: RunningEnv) -> int:

@@ -143,6 +143,10 @@ def serve(  # noqa: PLR0913 - one for each option
         float, typer.Option(help="Timeout of one call into the environment, in seconds.", callback=_check_seconds)
     ] = 60.0,
     sessions: Annotated[int, typer.Option(help="Maximum number of open sessions.", min=1)] = 1024,
+    connections: Annotated[int, typer.Option(help="Maximum number of open connections.", min=1)] = 2048,
+    receive: Annotated[
+        float, typer.Option(help="Seconds in which a request must arrive.", callback=_check_seconds)
+    ] = 30.0,
     idle: Annotated[
         float, typer.Option(help="Seconds without a call after which a session is closed.", callback=_check_seconds)
     ] = 1800.0,
@@ -162,7 +166,7 @@ def serve(  # noqa: PLR0913 - one for each option
         from verl_agent.commands.serve import serve as run
         from verl_agent.envs.http.settings import ServerLimits
 
-        limits = ServerLimits(sessions=sessions, idle_s=idle, drain_s=drain)
+        limits = ServerLimits(sessions=sessions, connections=connections, receive_s=receive, idle_s=idle, drain_s=drain)
         run(ServeSettings(env, read_json(options), split, host, port, token, hosts, timeout, limits), print_line)
     except ConfigError as error:
         fail(str(error))

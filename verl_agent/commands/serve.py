@@ -12,7 +12,7 @@ from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.auth import check_token, is_loopback
-from verl_agent.envs.http.run_server import DrainingServer, bind, url_of
+from verl_agent.envs.http.run_server import DrainingServer, allow_connections, bind, url_of
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import TOKEN_VARIABLE, Count, Seconds, ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
@@ -64,10 +64,11 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
         report: prints a line.
 
     Raises:
-        ConfigError: the environment, split or an option is unknown, the address cannot be used, or the environment
-            fails to begin its first task.
+        ConfigError: the environment, split or an option is unknown, the address cannot be used, the machine does not
+            allow as many connections, or the environment fails to begin its first task.
     """
     tasks = TaskIndex(settings.env, settings.options, settings.split)
+    allow_connections(settings.limits.connections)
     listener = bind(settings.host, settings.port)
     asyncio.run(begin_first_task(settings, tasks.numbered[0]))
     server = EnvServer(tasks, new_pool(settings), settings.limits, settings.token)

@@ -1,4 +1,4 @@
-"""Access control of a server: a bearer token, required as soon as other machines can reach it."""
+"""Access control of a server: no web pages, and a bearer token as soon as other machines can reach it."""
 
 import hmac
 import ipaddress
@@ -37,6 +37,24 @@ def check_token(host: str, token: str | None) -> None:
         )
     if token is not None and not re.fullmatch(r"[!-~]+", token):
         raise ConfigError("the token must be one or more visible ASCII characters without spaces.")
+
+
+class RefuseWebPages:
+    """Middleware that refuses requests with the header `Origin`, which only browsers send.
+
+    Without it, any page that a browser on this machine shows could open sessions on a server without a token.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Guard `app`."""
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 403."""
+        if scope["type"] != "http" or "origin" not in Headers(scope=scope):
+            return await self.app(scope, receive, send)
+        reason = "requests of web pages are refused: the header Origin is set. Call the server from a program."
+        await JSONResponse({"error": reason}, 403)(scope, receive, send)
 
 
 class RequireToken:

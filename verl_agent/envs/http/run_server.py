@@ -1,5 +1,6 @@
 """Server process: binds a port and stops gracefully. SIGTERM waits for running episodes, Ctrl-C does not."""
 
+import resource
 import signal
 import socket
 import time
@@ -7,12 +8,15 @@ from types import FrameType
 
 import uvicorn
 
+from verl_agent.envs.http.connections import REFUSED, connection_class
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.errors import ConfigError
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
 """Seconds that an idle connection is kept; a model may take long between two actions."""
+OTHER_FILES = 256
+"""Open files of a server beside those of its connections."""
 SHUTDOWN_S = 5
 """Seconds that running calls have to end when the server stops."""
 
@@ -49,6 +53,23 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def allow_connections(count: int) -> None:
+    """Let this process open the files that `count` connections need.
+
+    Raises:
+        ConfigError: the machine does not allow that many open files.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + REFUSED + OTHER_FILES
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            f"--connections {count} needs {needed} open files, and this machine allows {hard} for a process. Choose at "
+            f"most --connections {max(1, hard - REFUSED - OTHER_FILES)}, or raise the limit (ulimit -Hn)."
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 class DrainingServer(uvicorn.Server):
     """uvicorn server of an environment that lets running episodes end before it stops.
 
@@ -60,6 +81,7 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, server: EnvServer, listener: socket.socket) -> None:
         config = uvicorn.Config(
             server.app,
+            http=connection_class(server.limits),
             log_level="warning",
             access_log=False,
             proxy_headers=False,

@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from verl_agent.envs.http import wire
-from verl_agent.envs.http.auth import RequireToken
+from verl_agent.envs.http.auth import RefuseWebPages, RequireToken
 from verl_agent.envs.http.metrics import MEDIA_TYPE, Metrics
 from verl_agent.envs.http.session_table import RETRY_AFTER_S, SessionTable
 from verl_agent.envs.http.settings import ServerLimits
@@ -86,10 +86,11 @@ class EnvServer:
                 self._route("/stats", self.stats),
                 self._route("/metrics", self.metrics),
             ],
-            middleware=[Middleware(RequireToken, token)] if token is not None else [],
+            middleware=[Middleware(RefuseWebPages), *([Middleware(RequireToken, token)] if token is not None else [])],
             exception_handlers={HTTPException: _not_found},
             lifespan=self._lifespan,
         )
+        self.app.router.redirect_slashes = False  # a redirect would go to the host that the client names
 
     async def hello(self, request: Request) -> Any:
         """Return AgentGym's greeting with the name of the environment."""
@@ -200,7 +201,7 @@ class EnvServer:
                     break
         if too_large:
             raise RequestError(413, f"the body is too large. Allowed: at most {self.limits.body_bytes} bytes.")
-        return wire.read_body(bytes(raw))
+        return wire.read_body(bytes(raw), request.headers.get("content-type", ""))
 
     def _route(self, path: str, call: Call, method: str = "GET") -> Route:
         """Return the route of a call: it answers JSON, measures the time and maps errors to statuses."""

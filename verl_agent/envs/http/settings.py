@@ -24,6 +24,8 @@ class ServerLimits:
 
     Attributes:
         sessions: most open sessions; a further one is rejected until one is closed.
+        connections: most open connections; a request of a further one is answered with 503.
+        receive_s: seconds in which a request must arrive, headers and body.
         body_bytes: most bytes of a request's body.
         action_chars: most characters of an action.
         idle_s: seconds without a call after which a session is closed.
@@ -31,6 +33,8 @@ class ServerLimits:
     """
 
     sessions: Count = 1024
+    connections: Count = 2048
+    receive_s: Seconds = 30.0
     body_bytes: Count = 8 * 2**20
     action_chars: Count = 2**20
     idle_s: Seconds = 1800.0

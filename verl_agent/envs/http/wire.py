@@ -22,6 +22,7 @@ from verl_agent.envs.parsing import shorten
 from verl_agent.types import Message, StepResult
 
 Body = Mapping[str, Any]
+JSON_TYPE = "application/json"
 MAX_SESSION = 2**63 - 1
 MAX_NAME = 1000
 """Most characters of an item's name."""
@@ -42,10 +43,17 @@ class RequestError(Exception):
         self.status, self.reason, self.headers = status, reason, headers
 
 
-def read_body(raw: bytes) -> Body:
-    """Return the JSON object in a request's body; AgentGym's `/create` has an empty body, which is an empty object."""
+def read_body(raw: bytes, content_type: str) -> Body:
+    """Return the JSON object in a request's body; AgentGym's `/create` has an empty body, which is an empty object.
+
+    Args:
+        raw: body.
+        content_type: header `Content-Type`.
+    """
     if not raw:
         return {}
+    if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
+        raise RequestError(415, f"Content-Type must be {JSON_TYPE}, got {_quote(content_type)}.")
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
