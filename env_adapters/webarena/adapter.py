@@ -198,10 +198,11 @@ class WebArena(EnvAdapter):
 
     async def _stop(self, action: Action) -> StepResult:
         """Evaluate the final state and end the episode."""
-        assert self.session is not None and self.site_environment is not None and self.item is not None
+        assert self.session is not None and self.site_environment is not None
+        assert self.item is not None and self.snapshot is not None
         evaluation = self.site_environment.fill_urls(self.item.data["eval"])
         intent, site_urls = self.item.data["intent"], self.site_environment.urls_by_placeholder
-        final = FinalState(action.text, self.session, intent, site_urls)
+        final = FinalState(action.text, self.session, intent, site_urls, self.snapshot.taken_at)
         await self._browser_pool().run(self.session.ensure_tab())
         score = await self._browser_pool().run(evaluate(evaluation, final, self.judge))
         await self.close()

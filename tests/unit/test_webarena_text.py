@@ -7,7 +7,8 @@ from aiohttp import web
 
 from env_adapters.webarena.browser.accessibility_tree import build_page_text, is_in_view, layout_rects
 from env_adapters.webarena.browser.grammar import Action, ActionError, parse_action
-from env_adapters.webarena.grading.evaluators import FinalState, fuzzy_match, must_include, string_match, url_match
+from env_adapters.webarena.grading.answers import fuzzy_match, must_include
+from env_adapters.webarena.grading.evaluators import FinalState, string_match, url_match
 from env_adapters.webarena.grading.helpers import parse_call
 from env_adapters.webarena.grading.judge import EndpointJudge
 from tests.support.web import serving
@@ -138,7 +139,20 @@ def test_is_in_view(rect, in_view):
 
 @pytest.mark.parametrize(
     ("reference", "answer", "score"),
-    [("1", "There are 10.", 0.0), ("1", "It is 1, I think", 1.0), ("$5.00", "costs $5.00.", 1.0), ("Yes", "no", 0.0)],
+    [
+        ("1", "There are 10.", 0.0),
+        ("1", "It is 1, I think", 1.0),
+        ("$5.00", "costs $5.00.", 1.0),
+        ("Yes", "no", 0.0),
+        ("5", "\u201c5\u201d", 1.0),
+        ("5", "the store's '5'.", 1.0),
+        ("5", "**5**", 1.0),
+        ("5", "5's total", 1.0),
+        ("5", "-5", 0.0),
+        ("5", ".5", 0.0),
+        ("5", "4,5", 0.0),
+        ("5", "5/6", 0.0),
+    ],
 )
 def test_must_include_finds_a_single_character_only_as_a_word(reference, answer, score):
     assert must_include(reference, answer, as_word=True) == score
@@ -152,6 +166,19 @@ def test_must_include_finds_a_single_character_only_as_a_word(reference, answer,
         ("557m", "about 55m", 0.0),
         ("It takes 2 hours", "2 hours", 0.0),
         ("Harbison Chapel", "", 0.0),
+        ("7 min", "7min", 1.0),
+        ("7 min", "It takes 7 minutes.", 1.0),
+        ("7 min", "7 hours", 0.0),
+        ("7 min", "17 min", 0.0),
+        ("1h 35min", "1 hour and 35 minutes", 1.0),
+        ("1h 35min", "95 minutes", 1.0),
+        ("1h 35min", "35 min, 1 hour", 0.0),
+        ("walking: 1h 44min.", "walking takes 1h44min", 1.0),
+        ("Time: 3h 30min", "3.5 hours", 1.0),
+        ("375m", "0.375 kilometers", 1.0),
+        ("2.4km", "2,400 m", 1.0),
+        ("2.4km", "2.4 miles", 0.0),
+        ("30 min", "30", 0.0),
     ],
 )
 def test_fuzzy_match(reference, answer, score):
@@ -164,6 +191,11 @@ def final_state(answer):
 
 async def lenient_judge(answer, reference, question):
     return float(question == "Where is it?" and "moon" in answer)
+
+
+@pytest.mark.parametrize(("answer", "score"), [("'\"yes\"'", 1), ("\"'Yes'\"", 1), ("'\"'yes'\"'", 0)])
+def test_two_layers_of_quotes_are_ignored(answer, score):
+    assert asyncio.run(string_match({"exact_match": "Yes"}, "", final_state(answer), None)) == score
 
 
 def test_impossible_task_needs_na_or_with_a_judge_the_reason():

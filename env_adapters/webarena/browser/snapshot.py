@@ -1,7 +1,8 @@
 """Snapshot of a page after an action, and the settings with which pages are shown."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from env_adapters.webarena.browser.accessibility_tree import PageText
 
@@ -34,12 +35,14 @@ class Snapshot:
         page: text of the page in the current tab.
         url: URL of that page.
         notes: sentences about other events during the action.
+        taken_at: monotonic time in seconds at which the page was read.
     """
 
     tabs: str
     page: PageText
     url: str
     notes: Sequence[str] = ()
+    taken_at: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def text(self) -> str:

@@ -6,10 +6,9 @@ checks. A check that cannot be made raises an error and never counts as a wrong 
 
 import asyncio
 import html
-import re
-import string
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,28 +17,17 @@ from playwright.async_api import Error, Page
 
 from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.tab import Tab
+from env_adapters.webarena.grading.answers import exact_match, fuzzy_match, must_include, normalize
 from env_adapters.webarena.grading.helpers import LAST_URL, call_helper
+from env_adapters.webarena.grading.late_content import LATE_CONTENT_S, let_time_pass
 from verl_agent.errors import EnvError
 
 Judge = Callable[[str, str, str], Awaitable[float]]
 """Scores from 0 to 1 how well an answer agrees with a reference: `judge(answer, reference, question)`."""
-WORDS = re.compile(r"\w+(?:[.,]\w+)*|[^\w\s]")
 NOT_ACHIEVABLE = "N/A"
 OR = " |OR| "
-EDGE_CHARACTERS = string.punctuation
-"""Characters stripped from the ends of a word: `(4)`, `4.` and `$4` contain the word 4, but `4/5` and `2-3` do not."""
 LOAD_TIMEOUT_S = 15.0
-LATE_CONTENT_S = 3.0
-"""Seconds after loading in which content may still appear; WebArena sleeps this long."""
-POLL_S = 0.1
-FUZZY_SHARE = 0.8
-"""Smallest share of the reference's words in an answer that matches without a judge."""
-STOP_WORDS = frozenset(
-    (
-        *("a", "an", "and", "are", "at", "be", "by", "for", "from", "in", "is"),
-        *("it", "of", "on", "or", "that", "the", "this", "to", "was", "were", "with"),
-    )
-)
+SCRIPT_TIMEOUT_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,62 +39,14 @@ class FinalState:
         session: browser session as the agent left it.
         intent: objective of the task.
         site_urls: URL of each site by its placeholder, for checks on other pages than the last one.
+        acted_at: monotonic time in seconds after the last action, since which the last page may add content.
     """
 
     answer: str
     session: BrowserSession
     intent: str
     site_urls: Mapping[str, str]
-
-
-def normalize(text: str) -> str:
-    """Return a text in lower case, without outer white space and one pair of quotes."""
-    text = text.strip()
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        text = text[1:-1]
-    return text.lower()
-
-
-def exact_match(reference: str, answer: str) -> float:
-    """Return 1.0 if both texts are equal after `normalize`, else 0.0."""
-    return float(normalize(answer) == normalize(reference))
-
-
-def must_include(reference: str, answer: str, as_word: bool = False) -> float:
-    """Return 1.0 if the answer contains the reference, else 0.0.
-
-    Args:
-        reference: text to find.
-        answer: text to search.
-        as_word: a reference of a single character must be a word of its own.
-
-    Example:
-        >>> must_include("1", "There are 10, or 1/2.", as_word=True)
-        0.0
-    """
-    expected, given = normalize(reference), normalize(answer)
-    if as_word and len(expected) == 1:
-        return float(expected in [word.strip(EDGE_CHARACTERS) for word in given.split()])
-    return float(expected in given)
-
-
-def fuzzy_match(reference: str, answer: str) -> float:
-    """Return 1.0 if the answer has every number and at least four fifths of the words of the reference, else 0.0.
-
-    This rule is used without a judge. Case, order, punctuation, a plural s and stop words do not matter.
-
-    Example:
-        >>> fuzzy_match("7 hours 30 min", "It takes 7 hours and 30 minutes")
-        0.0
-        >>> fuzzy_match("the Carnegie Library, Oakland", "oakland: Carnegie library")
-        1.0
-    """
-    expected, given = _words(reference), _words(answer)
-    if not expected:
-        return exact_match(reference, answer)
-    if any(word not in given for word in expected if word[0].isdigit()):
-        return 0.0
-    return float(len(expected & given) >= FUZZY_SHARE * len(expected))
+    acted_at: float = 0.0
 
 
 async def string_match(references: Mapping[str, Any], note: str, final: FinalState, judge: Judge | None) -> float:
@@ -119,21 +59,21 @@ async def string_match(references: Mapping[str, Any], note: str, final: FinalSta
         final: final state of the episode.
         judge: judge for `fuzzy_match`, or None.
     """
-    score = 1.0
+    score, answer = 1.0, normalize(final.answer)
     for match, reference in references.items():
         if match == "exact_match":
-            score *= exact_match(reference, final.answer)
+            score *= exact_match(reference, answer)
         elif match == "must_include":
             for text in reference:
-                score *= must_include(text, final.answer, as_word=len(reference) == 1)
+                score *= must_include(text, answer, as_word=len(reference) == 1)
         elif reference == NOT_ACHIEVABLE:
-            agreement = exact_match(reference, final.answer)
-            if not agreement and judge is not None and final.answer.strip() and note:
+            agreement = exact_match(reference, answer)
+            if not agreement and judge is not None and answer.strip() and note:
                 agreement = await judge(final.answer, f"It cannot be done: {note}", final.intent)
             score *= agreement
         else:
             for text in [reference] if isinstance(reference, str) else reference:
-                score *= await judge(final.answer, text, final.intent) if judge else fuzzy_match(text, final.answer)
+                score *= await judge(final.answer, text, final.intent) if judge else fuzzy_match(text, answer)
     return score
 
 
@@ -190,7 +130,7 @@ async def _target_content(target: Mapping[str, Any], final: FinalState) -> str |
     if url.startswith("func:"):
         url = await call_helper(url, final.session.page, final.site_urls)
     if url == "last":
-        return await _select_content(target, session.page, final, deadline=0.0)
+        return await _select_content(target, session.page, final)
     if not session.network_proxy.allows(url):
         session.check()
         if uses_last_page:
@@ -204,48 +144,39 @@ async def _target_content(target: Mapping[str, Any], final: FinalState) -> str |
         loaded = time.monotonic()
         tab = Tab(page)
         await tab.attach()
-        await tab.settle(lambda: session.network_proxy.traffic.busy, LOAD_TIMEOUT_S)
+        await tab.settle(lambda: session.network_proxy.traffic.busy, LATE_CONTENT_S)
+        await let_time_pass(page, since=loaded)
         session.check()
-        return await _select_content(target, page, final, deadline=loaded + LATE_CONTENT_S)
+        return await _select_content(target, page, final)
     except Error as error:
         raise EnvError(f"the evaluator cannot open {url}: {error.message.partition(chr(10))[0]}") from error
     finally:
         await page.close()
 
 
-async def _select_content(target: Mapping[str, Any], page: Page, final: FinalState, deadline: float) -> str:
+async def _select_content(target: Mapping[str, Any], page: Page, final: FinalState) -> str:
     locator = target["locator"].strip()
     if not locator:
         return str(await page.content())
     if locator.startswith("func:"):
         return await call_helper(locator, page, final.site_urls)
     for script in target.get("prep_actions", ()):
-        await _run_script(page, script, deadline)
-    return await _run_script(page, locator, deadline)
+        if await _run_script(page, script) is None:
+            break
+    return await _run_script(page, locator) or ""
 
 
-async def _run_script(page: Page, script: str, deadline: float) -> str:
-    """Return the result of a task's script as a Python string, or "" if the script fails until the deadline.
-
-    Args:
-        page: page on which the script runs.
-        script: JavaScript expression.
-        deadline: monotonic time in seconds until which the script is retried, because its element may still appear.
-    """
-    while True:
-        try:
+async def _run_script(page: Page, script: str) -> str | None:
+    """Return the result of a task's script (a JavaScript expression) as a Python string, or None if it fails."""
+    try:
+        async with asyncio.timeout(SCRIPT_TIMEOUT_S):
             return str(await page.evaluate(f"() => {script}"))
-        except Error as error:
-            if page.is_closed():
-                raise EnvError("the page was closed while it was evaluated.") from error
-            if time.monotonic() > deadline:
-                return ""
-        await asyncio.sleep(POLL_S)
-
-
-def _words(text: str) -> set[str]:
-    words = {word for word in WORDS.findall(text.lower()) if word[0].isalnum()} - STOP_WORDS
-    return {word[:-1] if len(word) > 3 and word.endswith("s") and not word[0].isdigit() else word for word in words}
+    except TimeoutError as error:
+        raise EnvError(f"a script of the evaluator does not end: {script[:200]}") from error
+    except Error as error:
+        if page.is_closed():
+            raise EnvError("the page was closed while it was evaluated.") from error
+        return None
 
 
 async def evaluate(evaluation: Mapping[str, Any], final: FinalState, judge: Judge | None) -> float:
@@ -260,6 +191,9 @@ async def evaluate(evaluation: Mapping[str, Any], final: FinalState, judge: Judg
         EnvError: a check could not be made.
     """
     score = 1.0
+    if set(evaluation["eval_types"]) != {"string_match"}:
+        with suppress(Error):  # a page that has closed fails in its check
+            await let_time_pass(final.session.page, since=final.acted_at)
     for kind in evaluation["eval_types"]:
         if kind == "string_match":
             note = evaluation.get("string_note") or ""

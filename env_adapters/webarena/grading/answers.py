@@ -1,0 +1,91 @@
+"""Comparison of an answer with a reference: `exact_match`, `must_include` and `fuzzy_match` of WebArena."""
+
+import re
+
+from env_adapters.webarena.grading.quantities import with_base_units
+
+FUZZY_SHARE = 0.8
+"""Smallest share of the reference's words in an answer that matches without a judge."""
+STOP_WORDS = frozenset(
+    (
+        *("a", "an", "and", "are", "at", "be", "by", "for", "from", "in", "is"),
+        *("it", "of", "on", "or", "that", "the", "this", "time", "to", "was", "were", "with"),
+    )
+)
+WORDS = re.compile(r"\w+(?:[.,]\w+)*|[^\w\s]")
+SEPARATORS = r"\s;@#$%&?!*\[\](){}<>\"`«»\u2018\u2019\u201c\u201d\u201e"
+"""Characters that end a word wherever they stand, as in NLTK's `word_tokenize`, which WebArena uses."""
+CLOSERS = r"[\])}>\"'»\u2019\u201d ]*"
+"""Characters that may follow the period that ends a text."""
+WORD_START = rf"(?:^|(?<=[{SEPARATORS}])|(?<=--)|(?<=\.\.))"
+PERIOD = rf"\.(?={CLOSERS}\s*$|\s+[^\sa-z])"
+"""Period that is not part of its word. NLTK reads `5. the` as one sentence, and WebArena lowers all letters."""
+BREAK = rf"(?:$|[{SEPARATORS}]|[,:](?!\d)|--|\.\.|{PERIOD})"
+WORD_END = rf"(?={BREAK}|'(?:s|m|d|ll|re|ve)?{BREAK})"
+NO_QUOTED_WORD = "mtsdn"
+"""Letters that NLTK takes for the rest of a contraction after an apostrophe."""
+
+
+def normalize(text: str) -> str:
+    """Return a text in lower case, without outer white space and one pair of quotes."""
+    text = text.strip()
+    if text[:1] == text[-1:] and text[:1] in ("'", '"'):
+        text = text[1:-1]
+    return text.lower()
+
+
+def exact_match(reference: str, answer: str) -> float:
+    """Return 1.0 if both texts are equal after `normalize`, else 0.0."""
+    return float(normalize(answer) == normalize(reference))
+
+
+def must_include(reference: str, answer: str, as_word: bool = False) -> float:
+    """Return 1.0 if the answer contains the reference, else 0.0.
+
+    Args:
+        reference: text to find.
+        answer: text to search.
+        as_word: a reference of a single character must be a word of its own, as NLTK separates words.
+
+    Example:
+        >>> must_include("1", "There are 10, or 1/2.", as_word=True)
+        0.0
+    """
+    expected, given = normalize(reference), normalize(answer)
+    if as_word and len(expected) == 1:
+        return float(_has_word(expected, given))
+    return float(expected in given)
+
+
+def fuzzy_match(reference: str, answer: str) -> float:
+    """Return 1.0 if the answer has every number and at least four fifths of the words of the reference, else 0.0.
+
+    This rule is used without a judge. Case, order, punctuation, a plural s and stop words do not matter. Equal
+    durations and equal distances match in any unit.
+
+    Example:
+        >>> fuzzy_match("7 hours 30 min", "It takes 7.5 hours")
+        1.0
+        >>> fuzzy_match("the Carnegie Library, Oakland", "oakland: Carnegie library")
+        1.0
+    """
+    expected, given = _words(reference), _words(answer)
+    if not expected:
+        return exact_match(reference, answer)
+    if any(word not in given for word in expected if word[0].isdigit()):
+        return 0.0
+    return float(len(expected & given) >= FUZZY_SHARE * len(expected))
+
+
+def _has_word(character: str, text: str) -> bool:
+    starts = [WORD_START]
+    if not character.isdigit():
+        starts.append("(?<=[,:])")
+    if character.isalnum() and character not in NO_QUOTED_WORD:
+        starts.append("(?<=')")
+    return re.search(rf"(?:{'|'.join(starts)}){re.escape(character)}{WORD_END}", text) is not None
+
+
+def _words(text: str) -> set[str]:
+    words = {word for word in WORDS.findall(with_base_units(text.lower())) if word[0].isalnum()} - STOP_WORDS
+    return {word[:-1] if len(word) > 3 and word.endswith("s") and not word[0].isdigit() else word for word in words}
