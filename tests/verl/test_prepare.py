@@ -82,7 +82,7 @@ def prepared(folder: Path, *changes: str):
             "env.options.tolerant='yes please' is not allowed. Allowed: true, false.",
         ),
         (["agent.name=raect"], "agent.name='raect' is not registered. Did you mean 'react'?"),
-        (["agent.options.loud=true"], "agent.options.loud is not an option of 'react'. Known: instructions."),
+        (["agent.options.loud=true"], "agent.options.loud is not an option of 'react'. Known: instructions, turns_left."),
         (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not known. Did you mean 'last'?"),
         (
             ["agent.context={keep: last, turns: 0}"],
