@@ -123,6 +123,10 @@ soak: setup ## Play thousands of episodes of each environment and check for leak
 bench-learning: setup ## Compare algorithms and horizons (hours; resumes if interrupted)
 	python -m tests.bench.learning
 
+.PHONY: bench-methods
+bench-methods: setup ## Compare variants of the method with a tiny transformer (minutes for 8 seeds of an arm)
+	python -m tests.bench.learning.direct --study order --seeds 8
+
 .PHONY: clean
 clean: ## Remove caches and build files; keep the environment and runs/
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

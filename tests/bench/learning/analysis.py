@@ -78,3 +78,32 @@ def compare(arms: Mapping[str, Sequence[Sequence[Point]]], target: float) -> dic
             "collapsed": sum(map(collapsed, runs)),
         }
     return table
+
+
+def paired(arms: Mapping[str, Sequence[Sequence[Point]]]) -> dict[str, dict[str, object]]:
+    """Compare each arm with the first one, seed by seed; runs at the same place have the same seed.
+
+    Returns:
+        Figures of a table for each arm: the difference of the success at the common number of environment steps, and
+        of its mean over all environment steps until then, each with a 95 % t interval over seeds.
+    """
+    budget = min(run[-1].env_steps for runs in arms.values() for run in runs)
+    grid = np.linspace(0, budget, 101)
+    means = {
+        name: [float(np.mean([at_budget(run, int(steps)) for steps in grid])) for run in runs]
+        for name, runs in arms.items()
+    }
+    ends = {name: [at_budget(run, budget) for run in runs] for name, runs in arms.items()}
+    reference = next(iter(arms))
+    return {
+        name: {
+            "mean_success": over_seeds(means[name]),
+            **{
+                figure: "-"
+                if name == reference
+                else over_seeds([own - other for own, other in zip(values[name], values[reference], strict=True)])
+                for figure, values in (("paired_success", ends), ("paired_mean_success", means))
+            },
+        }
+        for name in arms
+    }

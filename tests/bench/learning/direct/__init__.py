@@ -1,0 +1,1 @@
+"""Learning benchmark in one process: a tiny transformer, verl's estimators and losses, no Ray and no engine."""

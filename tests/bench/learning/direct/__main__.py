@@ -1,0 +1,125 @@
+"""Learning benchmark in one process per run: many seeds of small variants of the method, in minutes.
+
+python -m tests.bench.learning.direct --study order --seeds 16
+
+Finished runs are kept in the folder and not repeated. `arms.py` has the studies.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.learning.analysis import Point, compare, paired
+
+ROOT = Path(__file__).parents[4]
+TARGET = 0.8
+"""Success whose cost in environment steps and seconds is reported."""
+
+
+def train(study: str, arm: str, seed: int, folder: Path) -> None:
+    """Train one run and write its evaluations; the warm start of a seed is shared by all arms."""
+    import torch
+
+    from tests.bench.learning.direct.arms import STUDIES
+    from tests.bench.learning.direct.game import LENGTH, TOKENS
+    from tests.bench.learning.direct.learner import Learner
+    from tests.bench.learning.direct.model import Transformer
+
+    torch.set_num_threads(1)
+    policy = Transformer(TOKENS, TOKENS, LENGTH)
+    policy.load_state_dict(torch.load(warm_file(folder, seed)))
+    learner = Learner(STUDIES[study][arm], seed, policy)
+    points = [[point.step, point.env_steps, point.seconds, point.success] for point in learner.run()]
+    write(run_file(folder, study, arm, seed), {"points": points, "advantages": learner.mean_advantages()})
+
+
+def warm(seed: int, folder: Path) -> None:
+    """Write the policy of a seed after imitation."""
+    import torch
+
+    from tests.bench.learning.direct.learner import warm_start
+
+    torch.set_num_threads(1)
+    file = warm_file(folder, seed)
+    torch.save(warm_start(seed).state_dict(), file.with_suffix(".part"))
+    file.with_suffix(".part").rename(file)
+
+
+def warm_file(folder: Path, seed: int) -> Path:
+    """Return the file of a seed's policy after imitation."""
+    return folder / f"warm_{seed}.pt"
+
+
+def run_file(folder: Path, study: str, arm: str, seed: int) -> Path:
+    """Return the file of a finished run."""
+    return folder / study / f"{arm.replace(' ', '_')}_{seed}.json"
+
+
+def write(file: Path, content: object) -> None:
+    """Write a JSON file at once."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.with_suffix(".part").write_text(json.dumps(content), encoding="utf-8")
+    file.with_suffix(".part").rename(file)
+
+
+def report(study: str, arms: Sequence[str], seeds: Sequence[int], folder: Path, console: Console) -> None:
+    """Print the seeds that all arms have finished, and paired differences to the first arm."""
+    complete = [seed for seed in seeds if all(run_file(folder, study, arm, seed).is_file() for arm in arms)]
+    if not complete:
+        return
+    loaded = {
+        arm: [json.loads(run_file(folder, study, arm, seed).read_text(encoding="utf-8")) for seed in complete]
+        for arm in arms
+    }
+    runs = {arm: [[Point(*point) for point in run["points"]] for run in of_arm] for arm, of_arm in loaded.items()}
+    table = {name: {**figures} for name, figures in compare(runs, TARGET).items()}
+    for name, figures in paired(runs).items():
+        table[name] |= figures
+    for name, of_arm in loaded.items():
+        means = zip(*(run["advantages"] for run in of_arm), strict=True)
+        table[name]["advantage_of_updates"] = " ".join(f"{sum(values) / len(values):+.2f}" for values in means)
+    shown = Table(study, *table)
+    for figure in next(iter(table.values())):
+        shown.add_row(figure, *(str(figures[figure]) for figures in table.values()))
+    console.print(shown)
+    write(folder / f"{study}.json", table)
+
+
+def main() -> None:
+    """Train the missing runs and report."""
+    from tests.bench.learning.direct.arms import STUDIES
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--study", choices=STUDIES, required=True)
+    parser.add_argument("--arms", help="comma-separated arms; default: all. The first one is the reference")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="concurrent runs")
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs/bench_direct")
+    options = parser.parse_args()
+    folder, seeds = options.folder.resolve(), range(1, options.seeds + 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    arms = options.arms.split(",") if options.arms else list(STUDIES[options.study])
+    missing = [
+        (arm, seed) for seed in seeds for arm in arms if not run_file(folder, options.study, arm, seed).is_file()
+    ]
+    console = Console()
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        cold = {seed for _, seed in missing if not warm_file(folder, seed).is_file()}
+        for ended in as_completed([pool.submit(warm, seed, folder) for seed in sorted(cold)]):
+            ended.result()
+        waiting = {pool.submit(train, options.study, arm, seed, folder): f"{arm}, seed {seed}" for arm, seed in missing}
+        for ended in as_completed(waiting):
+            ended.result()
+            console.print(f"{waiting[ended]}: done")
+    report(options.study, arms, seeds, folder, console)
+
+
+if __name__ == "__main__":
+    main()
