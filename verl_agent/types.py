@@ -78,6 +78,11 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     """The run was stopped during the episode."""
 
+    @property
+    def is_limit(self) -> bool:
+        """True if a limit on turns or tokens ended the episode, and not the task."""
+        return self in (StopReason.TURN_LIMIT, StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS)
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -169,6 +174,11 @@ class Episode:
     def valid(self) -> bool:
         """True if the episode may be trained on: neither the environment failed nor the run was stopped."""
         return self.stop not in (StopReason.ENV_ERROR, StopReason.CANCELLED)
+
+    @property
+    def truncated(self) -> bool:
+        """True if a limit ended the episode before its task was solved (truncation in the sense of Gymnasium)."""
+        return self.stop.is_limit and not self.success
 
     def info_total(self, key: str) -> float:
         """Return the sum of one measurement over the steps."""

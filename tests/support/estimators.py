@@ -12,10 +12,11 @@ from verl.protocol import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-import verl_agent.training.estimators  # noqa: F401 - registers them
+import verl_agent.training.estimators
+import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.rollout.tokens import Segment
-from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns, reply_spans
+from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_turns, reply_spans
 
 OutcomeRow = tuple[str, Segment, float]
 """Group, tokens and return of an episode."""
@@ -73,25 +74,36 @@ def padded_mask(rows: Sequence[TurnRow]) -> Tensor:
 
 
 @contextmanager
-def batch_turns(rows: Sequence[TurnRow], shaping: RewardShaping, firsts: Sequence[int] | None = None) -> Iterator[None]:
-    """Set `BATCH_TURNS` as the trainer does.
+def batch_turns(
+    rows: Sequence[TurnRow],
+    shaping: RewardShaping,
+    firsts: Sequence[int] | None = None,
+    values: Sequence[Tensor] | None = None,
+    truncated: Sequence[str] | None = None,
+) -> Iterator[Sequence[TurnSpan]]:
+    """Set `BATCH_TURNS` as the trainer does, and yield the turns.
 
     Args:
         rows: rows of the batch.
         shaping: settings of the estimators.
         firsts: number of each row's first turn in its episode; zeros if None.
+        values: critic's values of each row, float `(T,)`; None without a critic.
+        truncated: treatment of each row; `as_is` if None.
     """
     turns = locate_turns(
         [key for key, *_ in rows],
         [torch.tensor(segment.response_mask) for _, segment, _, _ in rows],
         [
-            {"rewards": rewards, "anchors": anchors, "first": first}
-            for (_, _, rewards, anchors), first in zip(rows, firsts or [0] * len(rows), strict=True)
+            {"rewards": rewards, "anchors": anchors, "first": first, "truncated": treatment}
+            for (_, _, rewards, anchors), first, treatment in zip(
+                rows, firsts or [0] * len(rows), truncated or ["as_is"] * len(rows), strict=True
+            )
         ],
+        values,
     )
     token = BATCH_TURNS.set(BatchTurns(turns, shaping))
     try:
-        yield
+        yield turns
     finally:
         BATCH_TURNS.reset(token)
 

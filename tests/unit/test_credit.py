@@ -105,3 +105,31 @@ def test_invalid_values_raise_config_error_naming_the_key(values, message):
     with pytest.raises(ConfigError) as error:
         section("credit", RewardShaping, values)
     assert str(error.value).startswith(message)
+
+
+def stopped(stop: StopReason, reward: float = 0.0) -> Episode:
+    played = episode(StepResult("one", reward), StepResult("two"))
+    played.stop = stop
+    return played
+
+
+@pytest.mark.parametrize("treatment", ["as_is", "drop", "bootstrap"])
+def test_only_an_episode_that_a_limit_ended_unsolved_is_treated_as_truncated(treatment):
+    credit = RewardShaping(truncated=treatment)
+    treated = {stop: turn_rewards(stopped(stop), credit).truncated for stop in StopReason}
+    limits = {StopReason.TURN_LIMIT, StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS}
+    assert {stop for stop, value in treated.items() if value == treatment} >= limits
+    assert {treated[stop] for stop in set(StopReason) - limits} == {"as_is"}
+    assert turn_rewards(stopped(StopReason.TURN_LIMIT, reward=1.0), credit).truncated == "as_is"
+
+
+def test_a_reply_that_was_truncated_and_played_does_not_truncate_its_episode():
+    played = stopped(StopReason.TERMINATED)
+    played.turns[0] = Turn(Reply("x", tokens=1, force_closed=True), "x", StepResult("one"), 0.0, 0.0)
+    assert turn_rewards(played, RewardShaping(truncated="drop")).truncated == "as_is"
+
+
+def test_all_rows_of_an_episode_are_dropped_and_only_the_last_one_is_bootstrapped():
+    for treatment, rows in (("drop", ["drop", "drop"]), ("bootstrap", ["as_is", "bootstrap"])):
+        whole = turn_rewards(stopped(StopReason.TURN_LIMIT), RewardShaping(truncated=treatment))
+        assert [part.truncated for part in whole.split([1, 1])] == rows

@@ -5,7 +5,14 @@ import re
 
 import pytest
 
-from verl_agent.trace.metrics import METRICS, EpisodeSummary, episode_metrics, summarize_episode
+from verl_agent.trace.metrics import (
+    METRICS,
+    TURN_BANDS,
+    EpisodeSummary,
+    episode_metrics,
+    summarize_episode,
+    turn_band,
+)
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
 
@@ -18,10 +25,17 @@ def summary(reward: float = 1.0, stop: StopReason = StopReason.TERMINATED, **oth
 ENV_ERROR = summary(0.0, StopReason.ENV_ERROR, turns=9, attempts=3, info={"invalid_action": 9.0}, category="hard")
 
 
+OF_TOKENS = {
+    "credit/dropped_share",
+    *(f"turn/<turns>/{name}" for name in ("advantage", "entropy", "ref_kl", "rollout_kl", "ratio_outside")),
+}
+"""Metrics that the trainer computes from tokens; see tests/verl/test_turn_metrics.py."""
+
+
 def test_metric_names_are_unique_and_have_an_area():
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
-    assert all(re.fullmatch(r"[a-z]+/(\w+|<\w+>(/<\w+>)?)", name) for name in names)
+    assert all(re.fullmatch(r"[a-z]+/(\w+|<\w+>(/(<\w+>|\w+))?)", name) for name in names)
 
 
 def test_every_computed_metric_is_in_the_table():
@@ -32,7 +46,7 @@ def test_every_computed_metric_is_in_the_table():
 
 def test_every_metric_in_the_table_is_computed():
     produced = episode_metrics([summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a"), ENV_ERROR])
-    patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS]
+    patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS if metric.name not in OF_TOKENS]
     assert [one for one in patterns if not any(re.fullmatch(one, name) for name in produced)] == []
 
 
@@ -52,6 +66,20 @@ def test_stop_reasons_are_shares_of_all_episodes():
     metrics = episode_metrics([summary(), summary(0.0, StopReason.TURN_LIMIT), ENV_ERROR, summary()])
     assert metrics["stop/terminated"] == 0.5
     assert sum(metrics[f"stop/{reason}"] for reason in StopReason) == pytest.approx(1)
+
+
+def test_the_share_of_living_episodes_is_reported_at_the_first_turn_of_each_band():
+    metrics = episode_metrics([summary(turns=1), summary(turns=4), summary(turns=5), summary(turns=5), ENV_ERROR])
+    alive = {name: value for name, value in metrics.items() if name.endswith("/alive")}
+    assert alive == {"turn/1/alive": 1.0, "turn/2/alive": 0.75, "turn/3-4/alive": 0.75, "turn/5-8/alive": 0.5}
+
+
+def test_every_turn_has_one_band():
+    names = list(TURN_BANDS)
+    bands = {number: names[turn_band(number)] for number in (1, 2, 3, 4, 5, 8, 9, 16, 17, 64, 65, 999)}
+    assert list(bands.values()) == [
+        "1", "2", "3-4", "3-4", "5-8", "5-8", "9-16", "9-16", "17-32", "33-64", "65_up", "65_up",
+    ]  # fmt: skip
 
 
 def test_measurements_are_averaged_over_turns():
@@ -118,7 +146,7 @@ def test_each_environment_of_a_mixture_has_its_own_metrics():
     assert (metrics["env/a/success_rate"], metrics["env/b/success_rate"]) == (1.0, 0.0)
     assert (metrics["env/b/episodes"], metrics["env/b/horizon"], metrics["env/b/turn_limit"]) == (2, 4, 1.0)
     assert "env/a/hit_horizon" in metrics
-    assert not any(name.count("/") == 2 for name in episode_metrics([summary()]))
+    assert not any(name.startswith("env/") and name.count("/") == 2 for name in episode_metrics([summary()]))
 
 
 def test_the_shaped_return_is_reported_beside_the_raw_return():

@@ -82,7 +82,10 @@ def prepared(folder: Path, *changes: str):
             "env.options.tolerant='yes please' is not allowed. Allowed: true, false.",
         ),
         (["agent.name=raect"], "agent.name='raect' is not registered. Did you mean 'react'?"),
-        (["agent.options.loud=true"], "agent.options.loud is not an option of 'react'. Known: instructions, turns_left."),
+        (
+            ["agent.options.loud=true"],
+            "agent.options.loud is not an option of 'react'. Known: instructions, turns_left.",
+        ),
         (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not known. Did you mean 'last'?"),
         (
             ["agent.context={keep: last, turns: 0}"],
@@ -91,7 +94,7 @@ def prepared(folder: Path, *changes: str):
         (
             ["agent.context.keep=summary", "algorithm.adv_estimator=rloo"],
             "agent.context.keep='summary' splits an episode into several rows, and algorithm.adv_estimator='rloo' "
-            "treats the rows of an episode as episodes. Allowed with it: grpo, turn_returns, gigpo.",
+            "treats the rows of an episode as episodes. Allowed with it: grpo, turn_returns, gigpo, turn_gae.",
         ),
         (
             ["agent.context.keep=last", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
@@ -192,6 +195,38 @@ def prepared(folder: Path, *changes: str):
         (
             ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
             "algorithm.filter_groups.metric='acc' is not allowed.",
+        ),
+        (
+            ["algorithm.adv_estimator=turn_gae"],
+            "algorithm.adv_estimator='turn_gae' needs a critic, and critic.enable=null leaves it out. Set it to true",
+        ),
+        (
+            ["algorithm.adv_estimator=turn_gae", "critic.enable=true"],
+            "algorithm.adv_estimator='turn_gae' needs a critic, and critic.model.path is verl's example. Add "
+            "+overlay/algorithm=turn_ppo",
+        ),
+        (
+            ["critic.enable=true"],
+            "critic.enable=true trains a critic that algorithm.adv_estimator='grpo' does not use.",
+        ),
+        (
+            ["credit.truncated=bootstrap"],
+            "credit.truncated='bootstrap' adds the critic's value of the last state, and algorithm.adv_estimator="
+            "'grpo' has no critic. Set it to drop or as_is, or choose gae or turn_gae.",
+        ),
+        (
+            [
+                "algorithm.adv_estimator=gae",
+                "critic.model.path=model",
+                "credit.truncated=bootstrap",
+                "agent.options.turns_left=true",
+            ],
+            "credit.truncated='bootstrap' and agent.options.turns_left=true exclude each other",
+        ),
+        (["credit.truncated=dorp"], "credit.truncated='dorp' is not allowed. Allowed: as_is, drop, bootstrap."),
+        (
+            ["credit.turn_lam=0.9", "algorithm.adv_estimator=turn_returns"],
+            "credit.turn_lam=0.9 is not read by algorithm.adv_estimator='turn_returns'. Leave it at 1.0",
         ),
         (["credit.turn_gamma=0.9"], "credit.turn_gamma=0.9 is not read by algorithm.adv_estimator='grpo'."),
         (["credit.place=turn"], "credit.place=turn is not read by algorithm.adv_estimator='grpo'. Leave it at outcome"),

@@ -21,7 +21,7 @@ from verl_agent.errors import ConfigError, did_you_mean
 
 ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
 """Sections that an entry of the mixture may override."""
-SHARED_CREDIT = ("place", "turn_gamma", "step_weight", "anchor")
+SHARED_CREDIT = ("place", "turn_gamma", "turn_lam", "step_weight", "anchor")
 """Keys of section `credit` that must be equal in the whole batch."""
 ENTRY_KEYS = ("name", "label", "weight", "train_tasks", "eval_tasks", "options", "timeout_s", *ENTRY_SECTIONS)
 

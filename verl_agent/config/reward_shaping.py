@@ -16,6 +16,8 @@ from verl_agent.sections import STRICT
 from verl_agent.types import Episode
 
 Cost = Annotated[float, Field(ge=0)]
+Truncated = Literal["as_is", "drop", "bootstrap"]
+"""Treatment of truncated episodes, see `RewardShaping.truncated`."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -28,7 +30,11 @@ class RewardShaping:
             reward on the turn that earned it.
         step_cost: cost of each turn, in units of the scaled return.
         invalid_action_cost: cost of each action that the environment could not read, in units of the scaled return.
-        turn_gamma: discount per turn of the estimators that use turn rewards (`turn_returns`, `gigpo`).
+        turn_gamma: discount per turn of the estimators that use turn rewards (`turn_returns`, `gigpo`, `turn_gae`).
+        turn_lam: lambda per turn of `turn_gae`.
+        truncated: treatment of episodes that a limit on turns or tokens ended unsolved. `as_is` trains on their return.
+            `drop` leaves them out of the loss; they still count in the statistics of their group. `bootstrap` adds the
+            critic's value of the last state to their return.
         step_weight: weight of GiGPO's advantage among actions from the same state (the paper's omega).
         anchor: key of a state in GiGPO: `observation` is the observation that the action answers, as in the paper;
             it suits environments whose observations show the state. `history` is all actions and observations
@@ -42,6 +48,8 @@ class RewardShaping:
     turn_gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
     step_weight: Cost = 1.0
     anchor: Literal["observation", "history"] = "observation"
+    turn_lam: Annotated[float, Field(ge=0, le=1)] = 1.0
+    truncated: Truncated = "as_is"
 
     def __post_init__(self) -> None:
         if self.range is not None and not self.range[0] < self.range[1]:
@@ -75,11 +83,13 @@ class TurnRewards:
         rewards: shaped reward of each turn, see `RewardShaping.rewards`.
         anchors: key of the state in which each turn begins; equal keys mean equal states.
         first: number of the row's first turn in its episode; above 0 if the episode makes several rows.
+        truncated: treatment of the row; `as_is` for an episode that is not truncated.
     """
 
     rewards: Sequence[float]
     anchors: Sequence[str]
     first: int = 0
+    truncated: Truncated = "as_is"
 
     def split(self, counts: Sequence[int]) -> list["TurnRewards"]:
         """Split the turns of an episode into those of its training rows.
@@ -87,26 +97,35 @@ class TurnRewards:
         Args:
             counts: number of turns of each row, in order.
 
+        Only the last row of an episode is bootstrapped.
+
         Raises:
             ValueError: the rows do not hold all turns, which is a bug.
         """
         if sum(counts) != len(self.rewards):
             raise ValueError(f"the rows of an episode hold {list(counts)} replies, it has {len(self.rewards)} turns.")
         rows, begin = [], 0
-        for count in counts:
+        for number, count in enumerate(counts, start=1):
             end = begin + count
-            rows.append(TurnRewards(self.rewards[begin:end], self.anchors[begin:end], self.first + begin))
+            treatment = "as_is" if self.truncated == "bootstrap" and number < len(counts) else self.truncated
+            rows.append(TurnRewards(self.rewards[begin:end], self.anchors[begin:end], self.first + begin, treatment))
             begin = end
         return rows
 
-    def to_fields(self) -> dict[str, list[float] | list[str] | int]:
+    def to_fields(self) -> dict[str, list[float] | list[str] | int | str]:
         """Return the fields as plain values, which can be sent between processes."""
-        return {"rewards": list(self.rewards), "anchors": list(self.anchors), "first": self.first}
+        return {
+            "rewards": list(self.rewards),
+            "anchors": list(self.anchors),
+            "first": self.first,
+            "truncated": self.truncated,
+        }
 
 
 def turn_rewards(episode: Episode, credit: RewardShaping) -> TurnRewards:
-    """Return rewards and anchors of a whole episode."""
-    return TurnRewards(credit.rewards(episode), _anchors(episode, credit.anchor))
+    """Return rewards, anchors and treatment of a whole episode."""
+    treatment = credit.truncated if episode.truncated else "as_is"
+    return TurnRewards(credit.rewards(episode), _anchors(episode, credit.anchor), truncated=treatment)
 
 
 def _anchors(episode: Episode, kind: str) -> list[str]:

@@ -6,12 +6,16 @@ from typing import Any
 from verl_agent.config.mixture import MixtureEnv
 from verl_agent.errors import ConfigError, did_you_mean
 
-ESTIMATORS = ("gae", "gigpo", "grpo", "reinforce_plus_plus", "rloo", "turn_returns")
+ESTIMATORS = ("gae", "gigpo", "grpo", "reinforce_plus_plus", "rloo", "turn_gae", "turn_returns")
 """Estimators of verl 0.9.1 (trainer/ppo/core_algos.py) that are tested on multi-turn episodes, and those of this
 package."""
 GROUPED = ("gigpo", "grpo", "rloo")
 """Estimators that compare the episodes of one task."""
-TURN_ESTIMATORS = ("turn_returns", "gigpo")
+TURN_CRITICS = ("turn_gae",)
+"""Estimators whose critic learns the value of a turn."""
+CRITICS = ("gae", *TURN_CRITICS)
+"""Estimators that use a critic."""
+TURN_ESTIMATORS = ("turn_returns", "gigpo", *TURN_CRITICS)
 """Estimators of this package, which use the rewards of turns."""
 BY_TOKEN = ("gae", "reinforce_plus_plus")
 """Estimators whose result depends on the token that has the reward."""
@@ -22,6 +26,7 @@ CREDIT_READERS = (
     ("turn_gamma", 1.0, TURN_ESTIMATORS),
     ("step_weight", 1.0, ("gigpo",)),
     ("anchor", "observation", ("gigpo",)),
+    ("turn_lam", 1.0, TURN_CRITICS),
     ("place", "outcome", (*BY_TOKEN, *TURN_ESTIMATORS)),
 )
 """Keys of section `credit`, the neutral value of each, and the estimators that read it."""
@@ -53,18 +58,9 @@ def check_algorithm(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> No
             f"algorithm.adv_estimator={name!r} is unknown or does not support several turns. "
             f"{did_you_mean(name, ESTIMATORS)}"
         )
-    if name == "gae" and config["critic"]["enable"] is False:
-        raise ConfigError(
-            "algorithm.adv_estimator='gae' needs a critic, and critic.enable=false leaves it out. Set critic.enable "
-            "to null, or choose an estimator without a critic, such as grpo."
-        )
-    model, critic = config["actor_rollout_ref"]["model"]["path"], config["critic"]["model"]["path"]
-    if name == "gae" and critic == VERL_CRITIC and model != VERL_CRITIC:
-        raise ConfigError(
-            "algorithm.adv_estimator='gae' needs a critic, and critic.model.path is verl's example. Add "
-            "+overlay/algorithm=ppo, or set critic.model.path to the initial model of "
-            f"the critic, such as {model}."
-        )
+    _check_critic(config, name)
+    for run_env in envs:
+        _check_truncated(run_env, name)
     if name in GROUPED and samples < 2:
         raise ConfigError(
             f"algorithm.adv_estimator={name!r} compares the episodes of a task, and actor_rollout_ref.rollout.n="
@@ -105,6 +101,57 @@ def check_algorithm(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> No
         raise ConfigError(
             "horizon.adaptive needs the success rate of all groups, and algorithm.filter_groups.enable drops those "
             "that all succeed or all fail. Choose one of the two. skip_uniform works with both."
+        )
+
+
+def _check_critic(config: Mapping[str, Any], name: str) -> None:
+    """Check that there is a critic if the estimator uses one, and only then.
+
+    Raises:
+        ConfigError: the critic is missing, not chosen or not used.
+    """
+    enable = config["critic"]["enable"]
+    if name not in CRITICS:
+        if enable:
+            raise ConfigError(
+                f"critic.enable=true trains a critic that algorithm.adv_estimator={name!r} does not use. Set "
+                f"critic.enable to null, or choose {' or '.join(CRITICS)}."
+            )
+        return
+    if enable is False or (enable is None and name in TURN_CRITICS):  # verl's own choice knows `gae` only
+        value = "null" if enable is None else "false"
+        raise ConfigError(
+            f"algorithm.adv_estimator={name!r} needs a critic, and critic.enable={value} leaves it out. Set it to "
+            "true, or choose an estimator without a critic, such as grpo."
+        )
+    model, critic = config["actor_rollout_ref"]["model"]["path"], config["critic"]["model"]["path"]
+    if critic == VERL_CRITIC and model != VERL_CRITIC:
+        overlay = "ppo" if name == "gae" else "turn_ppo"
+        raise ConfigError(
+            f"algorithm.adv_estimator={name!r} needs a critic, and critic.model.path is verl's example. Add "
+            f"+overlay/algorithm={overlay}, or set critic.model.path to the initial model of "
+            f"the critic, such as {model}."
+        )
+
+
+def _check_truncated(run_env: MixtureEnv, name: str) -> None:
+    """Check that truncated episodes can be bootstrapped if they are.
+
+    Raises:
+        ConfigError: there is no critic, or the model is told the turns left.
+    """
+    if run_env.settings.credit.truncated != "bootstrap":
+        return
+    if name not in CRITICS:
+        raise ConfigError(
+            f"credit.truncated='bootstrap' adds the critic's value of the last state, and algorithm.adv_estimator="
+            f"{name!r} has no critic. Set it to drop or as_is, or choose {' or '.join(CRITICS)}."
+        )
+    if run_env.settings.agent.options.get("turns_left"):
+        raise ConfigError(
+            "credit.truncated='bootstrap' and agent.options.turns_left=true exclude each other: a model that is told "
+            "the turns left takes the limit for a part of the task, and no value of a state with 0 turns left is "
+            "learned. Set credit.truncated=as_is, or turns_left=false."
         )
 
 

@@ -30,6 +30,12 @@ class Segment:
     response_mask: list[int]
     response_log_probs: list[float] | None
 
+    def followed_by(self, ids: Sequence[int]) -> "Segment":
+        """Return the segment with further tokens that the model did not write."""
+        zeros = [0] * len(ids)
+        log_probs = None if self.response_log_probs is None else [*self.response_log_probs, *map(float, zeros)]
+        return Segment(self.prompt_ids, [*self.response_ids, *ids], [*self.response_mask, *zeros], log_probs)
+
 
 @dataclass(slots=True)
 class EpisodeTokens:
@@ -118,6 +124,25 @@ class EpisodeTokens:
             response_log_probs=self._log_probs[:end] if self._has_log_probs else None,
         )
         return [*self._finished, present]
+
+    def tokens_after(self, visible: Sequence[Message] | None) -> list[int]:
+        """Return the tokens after the last reply: the observation, the start of a next reply, and one token of it.
+
+        A critic's value belongs to the token that follows a state. With one more token, verl's values of the row
+        include that of the state in which the episode stopped.
+
+        Args:
+            visible: messages that the model would read next; None if the last reply itself was truncated.
+
+        Returns:
+            Token ids; an empty list if the state begins a new segment.
+        """
+        if visible is not None and list(visible) != self._messages:
+            self.add_messages(visible)
+        if 1 not in self._mask:
+            return []
+        written = len(self._mask) - self._mask[::-1].index(1)
+        return [*self.ids[len(self.ids) - len(self._mask) + written :], self.end_of_turn]
 
     def _append(self, merged: MergeResult, log_probs: list[float] | None) -> None:
         self.ids = merged.token_ids

@@ -11,6 +11,9 @@ from verl_agent.types import Episode, StopReason
 INFO_PREFIX = "info/"
 """Prefix of the environment's measurements in `EpisodeSummary.to_fields()`."""
 
+TURN_BANDS = {"1": 1, "2": 2, "3-4": 3, "5-8": 5, "9-16": 9, "17-32": 17, "33-64": 33, "65_up": 65}
+"""Names of the bands of turns in metrics, and the number of the first turn of each, counted from 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -50,6 +53,17 @@ METRICS = (
         "groups whose episodes all have the same return, and no advantage",
     ),
     Metric("env/groups_dropped", "count", "groups left out because too few valid episodes remained"),
+    Metric("turn/<turns>/alive", "share", "valid episodes that reached the first of these turns; turns count from 1"),
+    Metric("turn/<turns>/advantage", "as set by the estimator", "mean advantage of the tokens of these turns"),
+    Metric("turn/<turns>/entropy", "nats", "mean entropy of the policy at the tokens of these turns"),
+    Metric("turn/<turns>/ref_kl", "nats", "KL divergence of the policy from the reference model, estimate k3"),
+    Metric("turn/<turns>/rollout_kl", "nats", "KL divergence of the engine's policy from the trainer's, estimate k3"),
+    Metric(
+        "turn/<turns>/ratio_outside",
+        "share",
+        "tokens whose ratio between trainer and engine is outside of the clip range, before the update",
+    ),
+    Metric("credit/dropped_share", "share", "rows left out of the loss by credit.truncated=drop"),
     Metric("time/generate_s_mean", "s", "mean time that valid episodes waited for the model"),
     Metric("time/env_s_mean", "s", "mean time that valid episodes waited for their environment"),
 )
@@ -198,6 +212,9 @@ def _policy_metrics(valid: Sequence[EpisodeSummary]) -> dict[str, float]:
         "time/env_s_mean": fmean(summary.env_s for summary in valid),
         "episode/hit_horizon": fmean(summary.turns >= summary.max_turns for summary in valid),
     }
+    for label, first in TURN_BANDS.items():
+        if alive := fmean(summary.turns >= first for summary in valid):
+            metrics[f"turn/{label}/alive"] = alive
     turns = sum(summary.turns for summary in valid)
     for key in sorted({key for summary in valid for key in summary.info}):
         metrics[f"action/{key}"] = sum(summary.info.get(key, 0.0) for summary in valid) / max(turns, 1)
@@ -207,6 +224,15 @@ def _policy_metrics(valid: Sequence[EpisodeSummary]) -> dict[str, float]:
     for label in sorted({summary.env_label for summary in valid} - {""}):
         metrics |= _env_metrics(label, [summary for summary in valid if summary.env_label == label])
     return metrics
+
+
+def turn_band(number: int) -> int:
+    """Return the index of the band in `TURN_BANDS` that has a turn.
+
+    Args:
+        number: number of the turn, from 1.
+    """
+    return sum(number >= first for first in TURN_BANDS.values()) - 1
 
 
 def _env_metrics(label: str, valid: Sequence[EpisodeSummary]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Agent loop that verl's rollout workers run: one row of a batch in, the rows of one played episode out."""
 
+import asyncio
 import os
 import socket
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
-from verl_agent.rollout.tokens import EpisodeTokens
+from verl_agent.rollout.tokens import EpisodeTokens, Segment
 from verl_agent.trace.metrics import summarize_episode
 from verl_agent.trace.record import EpisodeMeta, Purpose, to_record
 from verl_agent.trace.record_files import EpisodeWriter
@@ -82,6 +83,7 @@ class EnvRuntime:
             turn=self.settings.episode.max_tokens_per_turn,
             play_truncated_turns=self.settings.episode.on_truncated_turn == "play",
         )
+        self.max_row_tokens = loop.rollout_config.prompt_length + loop.rollout_config.response_length
         self._tasks: dict[str, dict[str, TaskItem]] = {}
 
     def item(self, tasks: str, task_id: str) -> TaskItem:
@@ -159,7 +161,12 @@ class EpisodeLoop(AgentLoopBase):
         row = RolloutRow.from_columns(columns)
         env = self.worker.envs[row.env_label]
         tools = env.new_agent().tools
+        agents: list[Agent] = []
         policies: list[EnginePolicy] = []
+
+        def new_agent() -> Agent:
+            agents.append(env.new_agent())
+            return agents[-1]
 
         def new_policy() -> EnginePolicy:
             tokens = EpisodeTokens(self.worker.builder, self.worker.end_of_turn, tools)
@@ -170,9 +177,16 @@ class EpisodeLoop(AgentLoopBase):
             return policies[-1]
 
         item = env.item(row.tasks, row.task_id)
-        attempts = await play_until_valid(item, env.new_session, env.new_agent, new_policy, env.limits(row))
+        attempts = await play_until_valid(item, env.new_session, new_agent, new_policy, env.limits(row))
         self._record(row, attempts)
-        return self._outputs(row, attempts, policies[-1]) if attempts[-1].valid else []
+        if not attempts[-1].valid:
+            return []
+        segments = policies[-1].tokens.segments()
+        if row.purpose == "train" and env.settings.credit.truncated == "bootstrap" and attempts[-1].truncated:
+            segments = await asyncio.to_thread(
+                add_last_state, segments, attempts[-1], agents[-1], policies[-1].tokens, env.max_row_tokens
+            )
+        return self._outputs(row, attempts, policies[-1], segments)
 
     def _record(self, row: RolloutRow, attempts: list[Episode]) -> None:
         """Write all attempts to the record file."""
@@ -193,9 +207,11 @@ class EpisodeLoop(AgentLoopBase):
             )
             self.worker.writer.write(to_record(episode, meta))
 
-    def _outputs(self, row: RolloutRow, attempts: list[Episode], policy: EnginePolicy) -> list[AgentLoopOutput]:
+    def _outputs(
+        self, row: RolloutRow, attempts: list[Episode], policy: EnginePolicy, segments: list[Segment]
+    ) -> list[AgentLoopOutput]:
         """Return one row for each segment of the last attempt; verl gives all of them the reward of the last row."""
-        episode, segments = attempts[-1], policy.tokens.segments()
+        episode = attempts[-1]
         rewards = turn_rewards(episode, self.worker.envs[row.env_label].settings.credit)
         shaped_return = sum(rewards.rewards)
         label = row.env_label if len(self.worker.envs) > 1 else ""
@@ -222,6 +238,31 @@ class EpisodeLoop(AgentLoopBase):
             )
             for segment, segment_rewards in zip(segments, rewards_by_segment, strict=True)
         ]
+
+
+def add_last_state(
+    segments: list[Segment], episode: Episode, agent: Agent, tokens: EpisodeTokens, max_tokens: int
+) -> list[Segment]:
+    """Append the state in which a truncated episode stopped to its last segment, with mask 0.
+
+    The critic's value of that state is then the value at the last token of the row. If the state does not fit, the
+    row still ends with the last reply, and the value there is that of the state before the reply's last token.
+
+    Args:
+        segments: segments of the episode.
+        episode: truncated episode.
+        agent: agent that played it.
+        tokens: tokens of the episode; changed.
+        max_tokens: most tokens of a row, prompt included.
+    """
+    if not segments:
+        return segments
+    read = episode.messages[-1]["role"] != "assistant"
+    visible = agent.visible_messages(episode.messages, episode.prompt_length) if read else None
+    *earlier, last = segments
+    extended = last.followed_by(tokens.tokens_after(visible))
+    fits = len(extended.prompt_ids) + len(extended.response_ids) <= max_tokens
+    return [*earlier, extended if fits else last]
 
 
 def count_replies(response_mask: list[int]) -> int:

@@ -6,12 +6,14 @@ verl looks up the name.
 
 import itertools
 import json
+import logging
 import math
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
@@ -20,19 +22,26 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
-import verl_agent.training.estimators  # noqa: F401 - registers them
+import verl_agent.training.estimators
+import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.algorithms import BY_TOKEN, TURN_ESTIMATORS
+from verl_agent.preflight.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.batch_order import BatchRow, order_batch
+from verl_agent.training.turn_batch import MASKS, TurnBatch, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
-from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_turns, rewards_on_last_tokens
+from verl_agent.training.turn_metrics import COLUMNS, turn_metrics
+from verl_agent.training.turns import BATCH_TURNS, BatchTurns
 
 STATE_FILE = "horizon.json"
 """File with the state of adaptive horizons in a checkpoint."""
 OLD_STATE_FILE = "curriculum.json"
 """Name of `STATE_FILE` in checkpoints of earlier versions."""
+EMPTY_STEPS = 10
+"""Most consecutive steps in which `credit.truncated=drop` may leave no episode in the loss."""
+LONGER = "Raise horizon.max_turns or the token budgets, choose easier tasks, or set credit.truncated=as_is."
+logger = logging.getLogger(__name__)
 
 
 @register_trainer("verl_agent")
@@ -48,8 +57,11 @@ class EpisodeTrainer(PPOTrainerSync):
         self.turn_limits = TurnLimits(envs)
         self._shaping = envs[0].settings.credit
         estimator = config.algorithm.adv_estimator
-        self._places_rewards = self._shaping.place == "turn" and estimator in BY_TOKEN
-        self._needs_turns = estimator in TURN_ESTIMATORS or self._places_rewards
+        bootstraps = any(env.settings.credit.truncated == "bootstrap" for env in envs)
+        self._places_rewards = estimator in BY_TOKEN and (self._shaping.place == "turn" or bootstraps)
+        self._turn_critic = estimator in TURN_CRITICS
+        self._empty_steps = 0
+        self._turn_batch: TurnBatch | None = None
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         """See `PPOTrainer`; passes `algorithm.filter_groups` to the sampler, which verl does for its own only."""
@@ -111,36 +123,62 @@ class EpisodeTrainer(PPOTrainerSync):
         return int(tasks * self.config.actor_rollout_ref.rollout.n)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """See `PPOTrainer`; sets `BATCH_TURNS` for estimators that use turns."""
-        if not self._needs_turns:
-            return super()._compute_advantage(batch, metrics)
-        turns = self._turns(batch)
-        token = BATCH_TURNS.set(BatchTurns(turns, self._shaping))
+        """See `PPOTrainer`; sets `BATCH_TURNS` for estimators that use turns, and adds metrics by turn."""
+        self._turn_batch = turn_batch = TurnBatch.read(batch)
+        token = BATCH_TURNS.set(BatchTurns(turn_batch.turns, self._shaping))
+        rewards = turn_batch.rewards(self.config.algorithm.gamma) if self._places_rewards else None
         try:
-            return super()._compute_advantage(batch, metrics)
+            with replaced(batch, rewards) if rewards else nullcontext():
+                batch = super()._compute_advantage(batch, metrics)
         finally:
             BATCH_TURNS.reset(token)
+        if self._turn_critic:
+            write_columns(batch, turn_batch.values())
+        actor = self.config.actor_rollout_ref.actor
+        clip = (actor.clip_ratio_low, actor.clip_ratio_high)
+        metrics.update(turn_metrics(turn_batch.turns, read_columns(batch, COLUMNS), clip))
+        metrics["credit/dropped_share"] = turn_batch.dropped_share
+        self._count_empty(turn_batch.dropped_share == 1)
+        return batch
 
-    def _turns(self, batch: KVBatchMeta) -> list[TurnSpan]:
-        """Return the turns of a batch; with `credit.place=turn`, also put their rewards on the replies' last tokens."""
-        data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask", "extra_fields"]
-        )
-        masks = list(data["response_mask"].unbind())
-        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
-        padding = [tag.get("is_padding", False) for tag in batch.tags]
-        turns = locate_turns(
-            batch.keys, masks, [None if pad else field["turns"] for pad, field in zip(padding, fields, strict=True)]
-        )
-        if self._places_rewards:
-            like_BT = torch.nn.utils.rnn.pad_sequence(masks, batch_first=True)
-            rewards_BT = rewards_on_last_tokens(turns, like_BT)
-            rows = [row[: len(mask)] for row, mask in zip(rewards_BT, masks, strict=True)]
-            scores = TensorDict(
-                {"rm_scores": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, batch_size=len(rows)
+    def _count_empty(self, empty: bool) -> None:
+        """Count consecutive steps in which no episode is left in the loss.
+
+        Raises:
+            ConfigError: there are `EMPTY_STEPS` of them.
+        """
+        self._empty_steps = self._empty_steps + 1 if empty else 0
+        if empty:
+            logger.warning("step %d: all episodes are truncated, so no update is made. %s", self.global_steps, LONGER)
+        if self._empty_steps >= EMPTY_STEPS:
+            raise ConfigError(
+                f"credit.truncated=drop left no episode in the loss in {EMPTY_STEPS} steps one after another. {LONGER}"
             )
-            tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=scores)
-        return turns
+
+    def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """See `PPOTrainer`; a critic of turns learns at the first token of each reply only."""
+        return self._update(super()._update_critic, batch, metrics, first_tokens=self._turn_critic)
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """See `PPOTrainer`."""
+        return self._update(super()._update_actor, batch, metrics)
+
+    def _update(
+        self,
+        update: Callable[[KVBatchMeta, dict[str, Any]], KVBatchMeta],
+        batch: KVBatchMeta,
+        metrics: dict[str, Any],
+        first_tokens: bool = False,
+    ) -> KVBatchMeta:
+        """Call an update of verl's without the dropped episodes; if no other episode is left, skip it."""
+        turn_batch = self._turn_batch
+        assert turn_batch is not None  # set by `_compute_advantage`
+        if turn_batch.dropped_share == 1:
+            return batch
+        if not first_tokens and not any(turn_batch.dropped):
+            return update(batch, metrics)
+        with replaced(batch, turn_batch.loss_masks(read_columns(batch, MASKS), first_tokens)):
+            return update(batch, metrics)
 
     def _save_checkpoint(self) -> None:
         """See `PPOTrainer`; the state of the horizons is written before the file that marks the checkpoint complete."""

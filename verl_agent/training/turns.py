@@ -28,6 +28,8 @@ class TurnSpan:
         number: number of the turn in its episode, from 0.
         reward: shaped reward of the turn.
         anchor: key of the state in which the turn begins.
+        value: critic's value of that state; 0 without a critic.
+        value_after: critic's value of the state after the turn, if the episode is bootstrapped there; else 0.
     """
 
     row: int
@@ -38,6 +40,8 @@ class TurnSpan:
     number: int
     reward: float
     anchor: str
+    value: float = 0.0
+    value_after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,10 @@ def reply_spans(mask_T: Tensor) -> list[tuple[int, int]]:
 
 
 def locate_turns(
-    keys: Sequence[str], masks: Sequence[Tensor], turn_rewards: Sequence[Mapping[str, Any] | None]
+    keys: Sequence[str],
+    masks: Sequence[Tensor],
+    turn_rewards: Sequence[Mapping[str, Any] | None],
+    values: Sequence[Tensor] | None = None,
 ) -> list[TurnSpan]:
     """Return the turns of all rows of a batch.
 
@@ -73,6 +80,7 @@ def locate_turns(
         keys: verl's key of each row, `<group>_<sample>_<segment>`.
         masks: 0/1 `(T,)` of each row.
         turn_rewards: `TurnRewards.to_fields()` of each row, None for verl's padding.
+        values: float `(T,)` of each row, the critic's value of the state before each token; None without a critic.
 
     Raises:
         ValueError: the mask of a row has another number of replies than its rewards, which is a bug.
@@ -85,6 +93,7 @@ def locate_turns(
         spans = reply_spans(mask_T)
         if not len(spans) == len(rewards["rewards"]) == len(rewards["anchors"]):
             raise ValueError(f"row {key} holds {len(spans)} replies, its episode counted {len(rewards['rewards'])}.")
+        bootstraps = rewards.get("truncated") == "bootstrap"
         turns += [
             TurnSpan(
                 row=row,
@@ -95,6 +104,8 @@ def locate_turns(
                 number=rewards["first"] + number,
                 reward=float(rewards["rewards"][number]),
                 anchor=rewards["anchors"][number],
+                value=values[row][start].item() if values else 0.0,
+                value_after=values[row][-1].item() if values and bootstraps and number == len(spans) - 1 else 0.0,
             )
             for number, (start, end) in enumerate(spans)
         ]
@@ -118,9 +129,21 @@ def values_on_tokens(turns: Sequence[TurnSpan], values: Sequence[float], like_BT
     return out_BT
 
 
-def rewards_on_last_tokens(turns: Sequence[TurnSpan], like_BT: Tensor) -> Tensor:
-    """Return a tensor with each turn's reward on the last token of its reply; float `(B, T)`, 0 elsewhere."""
+def rewards_on_last_tokens(turns: Sequence[TurnSpan], like_BT: Tensor, gamma: float = 1.0) -> Tensor:
+    """Return a tensor with each turn's reward on the last token of its reply.
+
+    A bootstrapped episode also has the discounted value of its last state there. That is the target of partial-episode
+    bootstrapping, r + gamma * V(s') (arXiv 1712.00378, section 4).
+
+    Args:
+        turns: turns of the batch.
+        like_BT: tensor `(B, T)` with the device of the result.
+        gamma: discount per token.
+
+    Returns:
+        Float `(B, T)`, 0 elsewhere.
+    """
     out_BT = torch.zeros_like(like_BT, dtype=torch.float32)
     for turn in turns:
-        out_BT[turn.row, turn.end - 1] = turn.reward
+        out_BT[turn.row, turn.end - 1] = turn.reward + gamma * turn.value_after
     return out_BT

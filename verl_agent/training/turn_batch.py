@@ -1,0 +1,117 @@
+"""Turns of one batch in TransferQueue: they are read once and change rewards and masks during the update."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import transfer_queue as tq
+from tensordict import TensorDict
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transfer_queue import KVBatchMeta
+
+from verl_agent.training.turns import TurnSpan, locate_turns, rewards_on_last_tokens, values_on_tokens
+
+Columns = dict[str, list[Tensor]]
+"""Columns of a batch, each with one tensor `(T,)` for each row."""
+MASKS = ("response_mask", "loss_mask")
+"""Columns of verl that select the tokens of the loss, and those that its mean divides by."""
+
+
+def read_columns(batch: KVBatchMeta, names: Sequence[str]) -> Columns:
+    """Return columns of a batch; one that no row has is left out."""
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
+    return {name: list(data[name].unbind()) for name in names if name in data}
+
+
+def write_columns(batch: KVBatchMeta, columns: Columns) -> None:
+    """Replace columns of a batch."""
+    nested = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in columns.items()}
+    tq.kv_batch_put(
+        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(nested, batch_size=len(batch.keys))
+    )
+
+
+@contextmanager
+def replaced(batch: KVBatchMeta, changed: Columns) -> Iterator[None]:
+    """Replace columns of a batch for a block of code."""
+    before = read_columns(batch, list(changed))
+    write_columns(batch, changed)
+    try:
+        yield
+    finally:
+        write_columns(batch, before)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBatch:
+    """Turns and truncated rows of one batch.
+
+    Attributes:
+        turns: turns of the batch.
+        masks: 0/1 `(T,)` of each row, 1 where the model wrote the token.
+        dropped: True for each row of an episode that is left out of the loss.
+        padding: True for each row that verl added.
+    """
+
+    turns: Sequence[TurnSpan]
+    masks: Sequence[Tensor]
+    dropped: Sequence[bool]
+    padding: Sequence[bool]
+
+    @classmethod
+    def read(cls, batch: KVBatchMeta) -> Self:
+        """Read the turns of a batch, with the critic's values if it has any."""
+        columns = read_columns(batch, ["response_mask", "values"])
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
+        padding = [tag.get("is_padding", False) for tag in batch.tags]
+        rewards = [None if pad else field["turns"] for pad, field in zip(padding, fields, strict=True)]
+        masks = columns["response_mask"]
+        turns = locate_turns(batch.keys, masks, rewards, columns.get("values"))
+        dropped = [row is not None and row.get("truncated") == "drop" for row in rewards]
+        return cls(turns, masks, dropped, padding)
+
+    @property
+    def dropped_share(self) -> float:
+        """Share of the rows, without padding, that are left out of the loss."""
+        return sum(self.dropped) / max(self.padding.count(False), 1)
+
+    def rewards(self, gamma: float) -> Columns:
+        """Return verl's rewards of tokens with those of the turns, see `rewards_on_last_tokens`."""
+        return {"rm_scores": self._rows(rewards_on_last_tokens(self.turns, self._like_BT(), gamma))}
+
+    def values(self) -> Columns:
+        """Return the critic's values with the value of a turn on all its tokens; verl's metrics then describe turns."""
+        return {
+            "values": self._rows(values_on_tokens(self.turns, [turn.value for turn in self.turns], self._like_BT()))
+        }
+
+    def loss_masks(self, present: Columns, first_tokens: bool = False) -> Columns:
+        """Return the masks of the loss without the dropped rows.
+
+        verl sums the loss over `response_mask` and divides a mean over tokens by the sum of `loss_mask`. One token of
+        each dropped row stays in the latter. The loss of a mini batch in which all rows are dropped is then 0 and not
+        0 / 0.
+
+        Args:
+            present: columns `MASKS` as the update would use them.
+            first_tokens: keep only the first token of each reply, for a critic of turns.
+        """
+        keep = [mask * (not (first_tokens or out)) for mask, out in zip(self.masks, self.dropped, strict=True)]
+        if first_tokens:
+            for turn in self.turns:
+                keep[turn.row][turn.start] = int(not self.dropped[turn.row])
+        masked = {name: [row * kept for row, kept in zip(present[name], keep, strict=True)] for name in MASKS}
+        for row, dropped in zip(masked["loss_mask"], self.dropped, strict=True):
+            if dropped:
+                row[-1] = 1
+        return masked
+
+    def _like_BT(self) -> Tensor:
+        return pad_sequence(list(self.masks), batch_first=True)
+
+    def _rows(self, values_BT: Tensor) -> list[Tensor]:
+        return [row[: len(mask)] for row, mask in zip(values_BT, self.masks, strict=True)]
