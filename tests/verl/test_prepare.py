@@ -217,11 +217,17 @@ def prepared(folder: Path, *changes: str):
         (
             [
                 "algorithm.adv_estimator=gae",
+                "algorithm.gamma=0.99",
                 "critic.model.path=model",
                 "credit.truncated=bootstrap",
                 "agent.options.turns_left=true",
             ],
             "credit.truncated='bootstrap' and agent.options.turns_left=true exclude each other",
+        ),
+        (
+            ["algorithm.adv_estimator=gae", "critic.model.path=model", "credit.truncated=bootstrap"],
+            "credit.truncated='bootstrap' with algorithm.gamma=1.0 and credit.step_cost=0 gives an episode that is "
+            "never solved the value of a solved one",
         ),
         (["credit.truncated=dorp"], "credit.truncated='dorp' is not allowed. Allowed: as_is, drop, bootstrap."),
         (

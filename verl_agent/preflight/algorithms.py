@@ -60,7 +60,7 @@ def check_algorithm(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> No
         )
     _check_critic(config, name)
     for run_env in envs:
-        _check_truncated(run_env, name)
+        _check_truncated(run_env, name, algorithm["gamma"])
     if name in GROUPED and samples < 2:
         raise ConfigError(
             f"algorithm.adv_estimator={name!r} compares the episodes of a task, and actor_rollout_ref.rollout.n="
@@ -134,11 +134,16 @@ def _check_critic(config: Mapping[str, Any], name: str) -> None:
         )
 
 
-def _check_truncated(run_env: MixtureEnv, name: str) -> None:
+def _check_truncated(run_env: MixtureEnv, name: str, gamma: float) -> None:
     """Check that truncated episodes can be bootstrapped if they are.
 
+    Args:
+        run_env: environment to check.
+        name: `algorithm.adv_estimator`.
+        gamma: `algorithm.gamma`.
+
     Raises:
-        ConfigError: there is no critic, or the model is told the turns left.
+        ConfigError: there is no critic, delay has no cost, or the model is told the turns left.
     """
     if run_env.settings.credit.truncated != "bootstrap":
         return
@@ -146,6 +151,14 @@ def _check_truncated(run_env: MixtureEnv, name: str) -> None:
         raise ConfigError(
             f"credit.truncated='bootstrap' adds the critic's value of the last state, and algorithm.adv_estimator="
             f"{name!r} has no critic. Set it to drop or as_is, or choose {' or '.join(CRITICS)}."
+        )
+    credit = run_env.settings.credit
+    key, discount = ("credit.turn_gamma", credit.turn_gamma) if name in TURN_CRITICS else ("algorithm.gamma", gamma)
+    if discount == 1 and credit.step_cost == 0:
+        raise ConfigError(
+            f"credit.truncated='bootstrap' with {key}={discount} and credit.step_cost=0 gives an episode that is never "
+            f"solved the value of a solved one, because the limit no longer ends it. Set {key} below 1, such as 0.99, "
+            "or credit.step_cost above 0."
         )
     if run_env.settings.agent.options.get("turns_left"):
         raise ConfigError(

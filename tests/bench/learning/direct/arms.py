@@ -6,9 +6,13 @@ has `stop == StopReason.TURN_LIMIT`. A function for `Arm.order` returns the orde
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
 
 from tests.bench.learning.direct.game import Batch
 from tests.bench.learning.direct.learner import Arm
+from verl_agent.horizon import Horizon
 
 
 def by_completion(batch: Batch, seed: int, step: int) -> list[int]:
@@ -21,7 +25,49 @@ def by_chance(batch: Batch, seed: int, step: int) -> list[int]:
     return random.Random(f"{seed}:{step}").sample(range(len(batch.keys)), len(batch.keys))
 
 
+DISCOUNT = 0.9
+"""Discount per action. Without one, an episode that is continued by the critic is never worse than a solved one."""
+GROWING = Horizon([2, 4, 6], steps_per_stage=30)
+
+
+def without_truncated(batch: Batch, last_value_B: Tensor | None) -> None:
+    """Leave truncated rows out of the loss and of the statistics of their group."""
+    batch.mask_BT[[episode.truncated for episode in batch.episodes]] = 0
+
+
+def bootstrap(batch: Batch, last_value_B: Tensor | None, discount: float = DISCOUNT) -> None:
+    """Add the value of the last state to the return of truncated rows, as `credit.truncated=bootstrap` does."""
+    assert last_value_B is not None  # the arm has a critic
+    for row, (episode, last) in enumerate(zip(batch.episodes, batch.last_action_B.tolist(), strict=True)):
+        if episode.truncated:
+            batch.rewards_BT[row, last] += discount * last_value_B[row]
+
+
+def bootstrap_undiscounted(batch: Batch, last_value_B: Tensor | None) -> None:
+    """Bootstrap without a discount."""
+    bootstrap(batch, last_value_B, 1.0)
+
+
+GROUPS = {"as_is": Arm(), "drop": Arm(drops=True), "drop_from_group": Arm(credit=without_truncated)}
+CRITIC = {
+    "as_is": Arm(estimator="gae", gamma=DISCOUNT, lam=0.95),
+    "drop": Arm(estimator="gae", gamma=DISCOUNT, lam=0.95, drops=True),
+    "bootstrap": Arm(estimator="gae", gamma=DISCOUNT, lam=0.95, credit=bootstrap),
+    "as_is_undiscounted": Arm(estimator="gae", lam=0.95),
+    "bootstrap_undiscounted": Arm(estimator="gae", lam=0.95, credit=bootstrap_undiscounted),
+}
+
+
+def growing(arms: Mapping[str, Arm]) -> Mapping[str, Arm]:
+    """Return the arms under a growing horizon."""
+    return {name: replace(arm, horizon=GROWING) for name, arm in arms.items()}
+
+
 STUDIES: Mapping[str, Mapping[str, Arm]] = {
     "order": {"groups": Arm(), "completion": Arm(order=by_completion), "rows": Arm(order=by_chance)},
+    "truncated_grpo_fixed": GROUPS,
+    "truncated_grpo_growing": growing(GROUPS),
+    "truncated_gae_fixed": CRITIC,
+    "truncated_gae_growing": growing(CRITIC),
 }
 """Arms of each study by name; the first one is the reference of paired differences."""

@@ -50,6 +50,7 @@ class Arm:
         order: order of the rows; optimizer steps take equal parts of it.
         credit: changes rewards and mask of a batch before advantages are computed. Its second argument is the
             critic's value of the state after each row's last observation, float `(B,)`, or None without a critic.
+        drops: leave truncated rows out of the loss after advantages are computed, as `credit.truncated=drop` does.
         estimator: `algorithm.adv_estimator`; `gae` trains a critic.
         loss: `actor.policy_loss.loss_mode` of verl.
         horizon: turn limit of each step.
@@ -63,6 +64,7 @@ class Arm:
 
     order: Callable[[Batch, int, int], list[int]] = by_group
     credit: Callable[[Batch, Tensor | None], None] = lambda batch, last_value_B: None
+    drops: bool = False
     estimator: str = "grpo"
     loss: str = "vanilla"
     horizon: Horizon = SIX_TURNS
@@ -166,6 +168,8 @@ class Learner:
         if self.arm.estimator in GROUPED:
             leave_out_small_groups(batch)
         advantages_BT, returns_BT = advantages(batch, self.arm, values_BT)
+        if self.arm.drops:
+            batch.mask_BT[[episode.truncated for episode in batch.episodes]] = 0
         order = self.arm.order(batch, self.seed, step)
         size = len(order) // MINI_BATCHES
         for number in range(MINI_BATCHES):
