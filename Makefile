@@ -127,6 +127,15 @@ bench-learning: setup ## Compare algorithms and horizons (hours; resumes if inte
 bench-methods: setup ## Compare variants of the method with a tiny transformer (minutes for 8 seeds of an arm)
 	python -m tests.bench.learning.direct --study order --seeds 8
 
+.PHONY: webarena-verdicts
+webarena-verdicts: setup ## Run WebArena's own evaluators on the cases that the tests compare with them
+	[[ -x .venv-webarena/bin/python ]] || $(PYTHON) -m venv .venv-webarena
+	.venv-webarena/bin/pip install -q -r requirements/webarena-code-deps.txt
+	.venv-webarena/bin/pip install -q --no-deps -r requirements/webarena-code.txt
+	cases=$$(mktemp); python -m tests.support.grading_cases > "$$cases"; \
+	    .venv-webarena/bin/python -W ignore tests/support/real_webarena.py < "$$cases" > tests/data/webarena_verdicts.json.new; \
+	    rm "$$cases"; mv tests/data/webarena_verdicts.json.new tests/data/webarena_verdicts.json
+
 .PHONY: clean
 clean: ## Remove caches and build files; keep the environment and runs/
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

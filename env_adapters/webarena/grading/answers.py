@@ -13,15 +13,13 @@ STOP_WORDS = frozenset(
     )
 )
 WORDS = re.compile(r"\w+(?:[.,]\w+)*|[^\w\s]")
-SEPARATORS = r"\s;@#$%&?!*\[\](){}<>\"`«»\u2018\u2019\u201c\u201d\u201e"
+SEPARATORS = r"\s;@#$%&?!*\[\](){}<>\"`«»\u2013\u2014\u2018\u2019\u201c\u201d\u201e"
 """Characters that end a word wherever they stand, as in NLTK's `word_tokenize`, which WebArena uses."""
-CLOSERS = r"[\])}>\"'»\u2019\u201d ]*"
-"""Characters that may follow the period that ends a text."""
-WORD_START = rf"(?:^|(?<=[{SEPARATORS}])|(?<=--)|(?<=\.\.))"
-PERIOD = rf"\.(?={CLOSERS}\s*$|\s+[^\sa-z])"
+WORD_START = rf"(?:^|(?<=[{SEPARATORS}])|(?<=''|\.\.)|(?<=[^-]--)|(?<=^--))"
+PERIOD = r"\.(?=\s*$|[\])}>\"'»\u2019\u201d]|\s+[^\sa-z;:,.!?\"'`«\u2018\u201c\u201e])"
 """Period that is not part of its word. NLTK reads `5. the` as one sentence, and WebArena lowers all letters."""
-BREAK = rf"(?:$|[{SEPARATORS}]|[,:](?!\d)|--|\.\.|{PERIOD})"
-WORD_END = rf"(?={BREAK}|'(?:s|m|d|ll|re|ve)?{BREAK})"
+BREAK = rf"(?:$|[{SEPARATORS}]|[,:](?!\d)|''|--|\.\.|{PERIOD})"
+WORD_END = rf"(?={BREAK}|(?:n't|'(?:s|m|d|ll|re|ve)?){BREAK})"
 NO_QUOTED_WORD = "mtsdn"
 """Letters that NLTK takes for the rest of a contraction after an apostrophe."""
 
@@ -82,7 +80,7 @@ def _has_word(character: str, text: str) -> bool:
     if not character.isdigit():
         starts.append("(?<=[,:])")
     if character.isalnum() and character not in NO_QUOTED_WORD:
-        starts.append("(?<=')")
+        starts.append(r"(?<=\W')|(?<=^')")
     return re.search(rf"(?:{'|'.join(starts)}){re.escape(character)}{WORD_END}", text) is not None
 
 
