@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def test_a_seed_gives_the_same_world_in_every_process():
     ]
     assert outputs[0] == outputs[1] == f"{GeneratedWorld(1).listing()!r}\n"
     assert sha256(repr(GeneratedWorld(2).listing()).encode()).digest() != sha256(outputs[0].encode()).digest()
+
+
+def test_meetings_are_on_days_after_their_announcement():
+    meetups = [topic for topic in world().forum.topics if topic.category == "Meetups"]
+    for topic in meetups:
+        day = topic.facts["day"]
+        assert f"We meet on {day} at " in topic.comments[0].text
+        start = topic.comments[0].moment.date()
+        following = [start + timedelta(days=number) for number in range(2, 36)]
+        assert day in [f"{date:%A} {date.day} {date:%B}" for date in following]
+    assert len(meetups) > 10
 
 
 def test_there_is_enough_to_look_for():

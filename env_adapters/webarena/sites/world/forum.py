@@ -1,7 +1,7 @@
 """The forum's members, categories, topics and comments, made from a seed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
@@ -37,6 +37,8 @@ OTHERS = 16
 FIRST_CATEGORY = 3
 """Spirit makes two categories of its own: private topics and uncategorized ones."""
 LAST_MOMENT = datetime(2025, 12, 15, 20)
+DAY = "{day}"
+"""Place in a text for the day of a meeting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +92,29 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A topic before anybody has answered."""
+    """A topic before anybody has answered.
+
+    Attributes:
+        meets: weekday of a meeting (0 is Monday), and the least number of days from its announcement to the meeting;
+            None for a topic that announces no meeting.
+    """
 
     category: str
     title: str
     text: str
     about: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
+    meets: tuple[int, int] | None = None
+
+    def announced(self, start: datetime) -> "Draft":
+        """Return the draft with the day of its meeting, which is after `start`."""
+        if self.meets is None:
+            return self
+        weekday, days = self.meets
+        day = start + timedelta(days=days)
+        day += timedelta(days=(weekday - day.weekday()) % 7)
+        said = f"{day:%A} {day.day} {day:%B}"
+        return replace(self, text=self.text.replace(DAY, said), facts={"day": said, **self.facts})
 
 
 class ForumWorld:
@@ -139,6 +157,7 @@ class ForumWorld:
         found: list[Topic] = []
         keys = iter(range(1, 1_000_000))
         for pk, (draft, start) in enumerate(zip(drafts, starts, strict=True), start=1):
+            draft = draft.announced(start)
             comments = list(self.conversation(random, draft, start, keys))
             found.append(Topic(pk, draft.title, draft.category, comments, draft.about, draft.facts))
         return found
@@ -180,11 +199,11 @@ class ForumWorld:
             yield Draft("Introductions", HELLO[0].format(**words), HELLO[1].format(**words))
         pairs = [(hobby, city) for hobby in HOBBIES for city in CITIES]
         for hobby, city in random.sample(pairs, OTHERS):
-            day = f"{random.choice(('Saturday', 'Sunday', 'Friday'))} {random.randint(2, 28)} January"
-            facts = {"day": day, "hour": f"{random.randint(9, 20)}:{random.choice(('00', '30'))}"}
+            meets = random.choice((5, 6, 4)), random.randint(2, 28)
+            facts = {"hour": f"{random.randint(9, 20)}:{random.choice(('00', '30'))}"}
             facts |= {"place": random.choice(PLACES), "count": str(random.randint(3, 25))}
-            words = {"hobby": hobby, "city": city, **facts}
-            yield Draft("Meetups", MEETUP[0].format(**words), MEETUP[1].format(**words), (), facts)
+            words = {"hobby": hobby, "city": city, "day": DAY, **facts}
+            yield Draft("Meetups", MEETUP[0].format(**words), MEETUP[1].format(**words), (), facts, meets)
         for project in self.code.projects:
             version = project.tags[-1].name
             words = {"project": project.name, "version": version}
