@@ -3,6 +3,7 @@
     AgentError
     ├── ConfigError          the run must not start or cannot continue; a person has to change something
     │   └── EnvErrorLimitError  too many episodes failed in their environment
+    ├── OverlongPromptError  ends one episode before its first turn and is recorded in it
     └── EnvError             ends one episode and is recorded in it
         ├── EnvTimeoutError
         ├── HostLostError
@@ -30,6 +31,10 @@ class ConfigError(AgentError):
 
 class EnvErrorLimitError(ConfigError):
     """A larger share of episodes failed in their environment than `env.max_env_error_rate` allows."""
+
+
+class OverlongPromptError(AgentError):
+    """A prompt exceeds `data.max_prompt_length`; the episode ends with `StopReason.OVERLONG_PROMPT`."""
 
 
 class EnvError(AgentError):

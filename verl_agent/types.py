@@ -75,6 +75,8 @@ class StopReason(StrEnum):
     """Replies and observations together reached the token budget of the episode."""
     ENV_ERROR = "env_error"
     """A call into the environment failed or timed out. The episode is recorded and not trained on."""
+    OVERLONG_PROMPT = "overlong_prompt"
+    """The prompt exceeds `data.max_prompt_length`: no turn was played. It is recorded and not trained on."""
     CANCELLED = "cancelled"
     """The run was stopped during the episode."""
 
@@ -82,6 +84,11 @@ class StopReason(StrEnum):
     def is_limit(self) -> bool:
         """True if a limit on turns or tokens ended the episode, and not the task."""
         return self in (StopReason.TURN_LIMIT, StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS)
+
+    @property
+    def valid(self) -> bool:
+        """True if an episode that ended for this reason measures the policy and may be trained on."""
+        return self not in (StopReason.ENV_ERROR, StopReason.OVERLONG_PROMPT, StopReason.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +149,12 @@ class Episode:
         messages: whole conversation, prompt included.
         turns: one entry for each reply.
         stop: reason for which the episode ended.
-        error: message of the failed call, for `StopReason.ENV_ERROR`.
+        error: message of the failed call or of the overlong prompt; "" for other stop reasons.
         success_reward: return from which the environment counts the task as solved.
         prompt_length: number of messages before the first reply.
         started_at: time of the reset, in seconds since the epoch.
         seconds: duration from reset to close.
+        replays: environment errors after which the actions so far were replayed on a fresh session, oldest first.
     """
 
     item: TaskItem
@@ -159,6 +167,7 @@ class Episode:
     prompt_length: int = 0
     started_at: float = 0.0
     seconds: float = 0.0
+    replays: list[str] = field(default_factory=list)
 
     @property
     def reward(self) -> float:
@@ -168,12 +177,12 @@ class Episode:
     @property
     def success(self) -> bool:
         """True if the task was solved."""
-        return self.stop is not StopReason.ENV_ERROR and self.reward >= self.success_reward
+        return self.valid and self.reward >= self.success_reward
 
     @property
     def valid(self) -> bool:
-        """True if the episode may be trained on: neither the environment failed nor the run was stopped."""
-        return self.stop not in (StopReason.ENV_ERROR, StopReason.CANCELLED)
+        """True if the episode measures the policy and may be trained on; see `StopReason.valid`."""
+        return self.stop.valid
 
     @property
     def truncated(self) -> bool:

@@ -81,6 +81,7 @@ class WebArena(EnvAdapter):
         self.judge = None if judge is None else section("env.options.judge", EndpointJudge, judge)
         self.source: TaskSource = make_source(SourceOptions(tasks, sites, self.access))
         self.splits, self.success_reward = tuple(self.source.splits), self.economy.success_reward
+        self.deterministic = self.source.deterministic
         self.item: TaskItem | None = None
         self.session: BrowserSession | None = None
         self.site_environment: SiteEnvironment | None = None

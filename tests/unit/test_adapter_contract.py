@@ -116,10 +116,24 @@ def test_environments_keep_the_contract(case, request):
     if case.env == "webarena":
         options |= request.getfixturevalue("shop")
     adapter = EasyScienceWorld if case.env == "scienceworld" else load_adapter(case.env)
-    report = check_adapter(adapter, options, case.items, timeout_s=120, name=case.env, budget_s=4)
+    # The sites of WebArena's users may change, those of this test do not.
+    report = check_adapter(adapter, options, case.items, timeout_s=120, replay_exact=True, name=case.env, budget_s=4)
     assert not report.violations, str(report)
     assert any("have no demonstration" in note for note in report.notes) is not case.demonstrations
     assert not any("in other processes" in note for note in report.notes), str(report)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "deterministic"),
+    [
+        *((env, {}, True) for env in ("guess_number", "textcraft", "babyai", "deepsearch", "scienceworld")),
+        ("webarena", {"tasks": "embedded"}, True),
+        ("webarena", {"tasks": "miniwob"}, True),
+        ("webarena", {}, False),  # the user's sites, which episodes share
+    ],
+)
+def test_environments_declare_whether_their_episodes_replay(env, options, deterministic):
+    assert make_env(env, options).deterministic is deterministic
 
 
 @pytest.mark.parametrize("env", HERE)

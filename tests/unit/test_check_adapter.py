@@ -213,6 +213,10 @@ def test_texts_that_differ_between_replays_are_a_violation_unless_only_rewards_a
 
     assert "when played again" in violation(check_adapter(Random), "episodes replay")
     assert not check_adapter(Random, replay_exact=False).violations
+    Random.deterministic = False
+    report = check_adapter(Random)
+    assert not report.violations
+    assert any("only rewards: `deterministic` is False" in note for note in report.notes)
 
 
 def test_sessions_that_share_their_state_are_a_violation():

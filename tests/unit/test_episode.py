@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, OverlongPromptError
 from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
 from verl_agent.types import Episode, Reply, StepResult, StopReason
 
@@ -29,6 +29,7 @@ def run(script, max_turns: int = 3, **talk) -> tuple[Episode, Talk]:
         (["a", TRUNCATED], {}, StopReason.TURN_TOKENS, 2, 0.0),
         (["a", LAST_REPLY], {}, StopReason.EPISODE_TOKENS, 2, 0.0),
         (["a", NO_ROOM], {}, StopReason.EPISODE_TOKENS, 1, 0.0),
+        ([OverlongPromptError("the prompt has 9 tokens")], {}, StopReason.OVERLONG_PROMPT, 0, 0.0),
         (["a"], {"fault": "raise"}, StopReason.ENV_ERROR, 1, 0.0),
         (["a"], {"fault": "hang"}, StopReason.ENV_ERROR, 1, 0.0),
         ([], {"fault": "raise", "where": "reset"}, StopReason.ENV_ERROR, 0, 0.0),
@@ -38,7 +39,7 @@ def run(script, max_turns: int = 3, **talk) -> tuple[Episode, Talk]:
 def test_every_way_to_stop_sets_its_reason_and_closes_the_session_once(script, talk, stop, turns, reward):
     episode, session = run(script, **talk)
     assert (episode.stop, len(episode.turns), episode.reward, session.closed) == (stop, turns, reward, 1)
-    assert episode.valid is (stop is not StopReason.ENV_ERROR)
+    assert episode.valid is (stop not in (StopReason.ENV_ERROR, StopReason.OVERLONG_PROMPT))
 
 
 def test_messages_end_with_the_last_observation():
@@ -137,9 +138,10 @@ def test_episode_with_an_environment_error_is_never_a_success():
     assert (episode.success_reward, episode.success) == (0.0, False)
 
 
-def replay(faults: list[str], retries: int) -> tuple[list[Episode], list[Talk], list[ScriptedPolicy]]:
-    """Play with one session for each fault, in order."""
+def retry(faults: list[str], retries: int) -> tuple[list[Episode], list[Talk], list[ScriptedPolicy]]:
+    """Play an environment that is not deterministic with one session for each fault, in order."""
     talk, policies, remaining = talk_class(), [], iter(faults)
+    talk.deterministic = False
 
     def new_policy() -> ScriptedPolicy:
         policies.append(ScriptedPolicy(["a"]))
@@ -160,8 +162,28 @@ def replay(faults: list[str], retries: int) -> tuple[list[Episode], list[Talk], 
     ],
 )
 def test_environment_error_is_retried_with_a_fresh_session_and_policy(faults, retries, stops):
-    attempts, sessions, policies = replay(faults, retries)
+    attempts, sessions, policies = retry(faults, retries)
     assert [str(episode.stop) for episode in attempts] == stops
     assert [(session.resets, session.closed) for session in sessions] == [(1, 1)] * len(stops)
     assert [len(policy.heard) for policy in policies] == [1] * len(stops)
     assert len({id(session) for session in sessions}) == len({id(policy) for policy in policies}) == len(stops)
+
+
+def test_overlong_prompt_is_recorded_and_not_tried_again():
+    talk, limits = talk_class(), EpisodeLimits(3, timeout_s=1.0, retries=2)
+    error = OverlongPromptError("the prompt has 9 tokens")
+    attempts = asyncio.run(play_until_valid(ITEM, talk, plain, lambda: ScriptedPolicy([error]), limits))
+    assert [(episode.stop, episode.error) for episode in attempts] == [
+        (StopReason.OVERLONG_PROMPT, "the prompt has 9 tokens")
+    ]
+    assert [message["content"] for message in attempts[0].messages] == ["Talk.", "Begin."]
+    assert [session.closed for session in talk.made] == [1]
+
+
+def test_episode_with_an_overlong_prompt_is_never_a_success():
+    class Generous(talk_class()):
+        success_reward = 0.0
+
+    policy = ScriptedPolicy([OverlongPromptError("long")])
+    episode = asyncio.run(play(ITEM, Generous(), plain(), policy, EpisodeLimits(5)))
+    assert (episode.success_reward, episode.success) == (0.0, False)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from tests.support.fakes import ScriptedPolicy, plain, talk_class
-from verl_agent.errors import ConfigError, EnvErrorLimitError
+from verl_agent.errors import ConfigError, EnvErrorLimitError, OverlongPromptError
 from verl_agent.evaluation.job import check_device, model_name, prepare_evaluation
-from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, episode_seed, pending_episodes, play_all
+from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, attempt_seed, pending_episodes, play_all
 from verl_agent.evaluation.training_differences import TrainingDifference, differences_table
 from verl_agent.evaluation.vllm_engine import request_options
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter, read_records
 from verl_agent.types import Episode, Message, Reply, StopReason, TaskItem
@@ -31,7 +33,7 @@ class TalkEvaluation:
     def __init__(self, folder: Path, fault: str = "", allowed: float = 1.0, concurrency: int = 2) -> None:
         self.path, self.talk = folder / "episodes.jsonl", talk_class()
         self.reported: list[Episode] = []
-        self.seeds: list[int] = []
+        self.seeds: list[EpisodeSeed] = []
         self.setup = EvaluationSetup(
             new_env=lambda: self.talk(turns=2, fault=fault),
             new_agent=plain,
@@ -50,7 +52,7 @@ class TalkEvaluation:
             asyncio.run(play_all(pending_episodes(items, samples, earlier), self.setup, writer, self.reported.append))
         return list(read_records(self.path))
 
-    def _policy(self, item: TaskItem, seed: int) -> ScriptedPolicy:
+    def _policy(self, item: TaskItem, seed: EpisodeSeed) -> ScriptedPolicy:
         self.seeds.append(seed)
         return ScriptedPolicy(["one", "two"])
 
@@ -79,11 +81,29 @@ def test_a_second_start_plays_only_pending_episodes(tmp_path):
 def test_the_seed_of_an_episode_is_independent_of_other_episodes(tmp_path):
     alone = TalkEvaluation(tmp_path)
     alone.play([TASKS[2]])
-    assert alone.seeds == [episode_seed(1, "c", 0)]
+    assert alone.seeds == [attempt_seed(alone.setup, TASKS[2], sample=0, attempt=1)]
+
+
+def test_a_retry_has_another_seed_than_the_attempt_that_failed(tmp_path):
+    evaluation = TalkEvaluation(tmp_path, fault="raise")
+    evaluation.talk.deterministic = False
+    evaluation.play(TASKS[:1])
+    assert len({seed.at(0) for seed in evaluation.seeds}) == len(evaluation.seeds) == 2
+
+
+def test_an_overlong_prompt_is_recorded_and_not_played_again_by_a_second_start(tmp_path):
+    evaluation = TalkEvaluation(tmp_path)
+    evaluation.setup = replace(
+        evaluation.setup, new_policy=lambda item, seed: ScriptedPolicy([OverlongPromptError("long")])
+    )
+    (record,) = evaluation.play(TASKS[:1])
+    assert (record["stop"], record["error"], record["turns"]) == ("overlong_prompt", "long", [])
+    assert evaluation.play(TASKS[:1]) == [record]
 
 
 def test_every_attempt_is_recorded_and_the_last_one_reported(tmp_path):
     evaluation = TalkEvaluation(tmp_path, fault="raise")
+    evaluation.talk.deterministic = False
     records = evaluation.play(TASKS[:1])
     assert [(record["attempt"], record["stop"]) for record in records] == [(1, "env_error"), (2, "env_error")]
     assert [episode.stop for episode in evaluation.reported] == [StopReason.ENV_ERROR]
@@ -91,7 +111,7 @@ def test_every_attempt_is_recorded_and_the_last_one_reported(tmp_path):
 
 def test_too_many_env_errors_stop_the_evaluation_and_keep_its_records(tmp_path):
     with pytest.raises(
-        EnvErrorLimitError, match=r"2 of 2 episodes failed .*of 4 planned; env\.max_env_error_rate=0\.25"
+        EnvErrorLimitError, match=r"2 of 2 episodes are not valid, of 4 planned; env\.max_env_error_rate=0\.25"
     ):
         TalkEvaluation(tmp_path, fault="raise", allowed=0.25, concurrency=1).play()
     assert len({record["task"] for record in read_records(tmp_path / "episodes.jsonl")}) == 2

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.loop import episode_seed, pending_episodes
+from verl_agent.evaluation.loop import pending_episodes
 from verl_agent.evaluation.report import comparison_table, results_table, write_report
 from verl_agent.evaluation.results import ALL, compare, final_records, summarize
 from verl_agent.evaluation.statistics import clustered_wilson_interval, wilson_interval
@@ -144,12 +144,6 @@ def test_recorded_episodes_are_not_pending():
 def test_an_episode_with_an_env_error_is_pending_again():
     assert pending_ids([record("a"), env_error("b")], samples=1) == [("b", 0)]
     assert pending_ids([record("a"), env_error("b"), record("b")], samples=1) == []
-
-
-def test_seeds_are_reproducible_and_differ_by_task_and_sample():
-    seeds = {episode_seed(seed, task, sample) for seed in (1, 2) for task in "ab" for sample in (0, 1)}
-    assert len(seeds) == 8
-    assert episode_seed(1, "a", 0) in seeds
 
 
 def test_the_table_shows_intervals_and_fits_80_columns():

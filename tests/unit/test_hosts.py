@@ -130,7 +130,7 @@ def test_episodes_of_a_killed_host_are_retried():
 
     async def play(pool):
         async def one() -> list[Episode]:
-            limits = EpisodeLimits(3, None, retries=1)
+            limits = EpisodeLimits(3, None, retries=4)
             return await play_until_valid(
                 ITEM, lambda: PooledEnv(Obedient(), pool), plain, lambda: ScriptedPolicy(next(scripts)), limits
             )
@@ -138,10 +138,12 @@ def test_episodes_of_a_killed_host_are_retried():
         return await asyncio.gather(*(one() for _ in range(8)))
 
     played = with_pool(play)
-    lost = [tries for tries in played if len(tries) == 2]
     assert all(tries[-1].stop is StopReason.TERMINATED for tries in played)
-    assert 0 < len(lost) <= 4  # the other four were in the other host
-    assert all("died" in tries[0].error for tries in lost)
+    (culprit,) = (tries for tries in played if tries[0].turns[0].action == "hello")
+    assert len(culprit) == 2 and len(culprit[0].replays) == 1, "its action kills the host again in the replay"
+    lost = [tries for tries in played if tries[0].replays]
+    assert len(lost) > 1
+    assert all("died" in error for tries in lost for error in tries[0].replays)
 
 
 def test_a_hanging_call_ends_only_its_session():

@@ -29,7 +29,7 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
 from verl_agent.types import DemoAction, Episode, StopReason, TaskItem
 
 # Servers of verl-agent serve
@@ -93,6 +93,42 @@ def test_splits_tasks_and_success_reward_come_from_the_servers():
         check_disjoint("http", "train", "test", options("guess_number", running.url))
         with pytest.raises(ConfigError, match=r"env 'http' has no split 'trian'\. Did you mean 'train'\?"):
             select_tasks("http", "trian", options("guess_number", running.url))
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_determinism_comes_from_the_servers(declared):
+    with serving("guess_number", pool_of(GuessNumber)) as running:
+        running.server.tasks.deterministic = declared
+        assert make_env("http", options("guess_number", running.url)).deterministic is declared
+
+
+def test_agentgym_servers_declare_no_determinism():
+    env = make_env(
+        "http", {**options("textcraft", "http://127.0.0.1:1"), "protocol": "agentgym", "items": {"test": "0-1"}}
+    )
+    assert not env.deterministic
+
+
+def test_an_episode_on_a_server_continues_after_an_error():
+    """The session in the server dies; the actions are replayed in a new one."""
+    with serving("guess_number", pool_of(GuessNumber)) as running:
+        env = make_env("http", options("guess_number", running.url))
+        item = TaskItem("guess_number", "100:7")
+
+        class Dropping(ScriptedPolicy):
+            async def reply(self, messages):
+                if len(self.heard) == 1:
+                    for session in list(running.server.sessions._sessions):
+                        running.server.sessions.remove(session)
+                return await super().reply(messages)
+
+        policy = Dropping(["Action: 50", "Action: 7"])
+        (episode,) = asyncio.run(
+            play_until_valid(
+                item, env.new_session, lambda: ReAct(env.action_format), lambda: policy, EpisodeLimits(3, retries=1)
+            )
+        )
+    assert (episode.stop, episode.reward, len(episode.replays)) == (StopReason.TERMINATED, 1.0, 1)
 
 
 def test_pickling_and_new_sessions_ask_no_server():

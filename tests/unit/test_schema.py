@@ -41,7 +41,7 @@ def test_sections_become_typed_settings():
         ({"horizon__max_turn": [3]}, "horizon.max_turn is not a setting. Did you mean 'max_turns'?"),
         (
             {"episode__zzz": 1},
-            "episode.zzz is not a setting. Known: max_tokens, max_tokens_per_turn, on_truncated_turn, record_dir.",
+            "episode.zzz is not a setting. Known: max_tokens, max_tokens_per_turn, on_truncated_turn, record_dir",
         ),
         ({"env__timeout_s": 0}, "env.timeout_s=0 is not allowed. Allowed: a number > 0."),
         ({"env__timeout_s": float("nan")}, "env.timeout_s=nan is not allowed. Allowed: a finite number > 0."),

@@ -13,6 +13,7 @@ from verl_agent.evaluation.policies import engine_policies
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import Policy
+from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.types import Message, StopReason
 
 MESSAGES: list[Message] = [{"role": "system", "content": "Play."}, {"role": "user", "content": "Begin."}]
@@ -35,15 +36,18 @@ def prepared(folder: Path, **episode) -> Evaluation:
     )
 
 
-def policy(evaluation: Evaluation, engine: ScriptedEngine, seed: int) -> Policy:
-    return engine_policies(evaluation.model, evaluation.config, engine)(ITEM, seed)
+SEED = EpisodeSeed(1, "evaluation", "guess_number", "5:1", step=0, sample=0)
+
+
+def policy(evaluation: Evaluation, engine: ScriptedEngine) -> Policy:
+    return engine_policies(evaluation.model, evaluation.config, engine)(ITEM, SEED)
 
 
 def test_a_policy_samples_with_the_settings_of_the_evaluation(tmp_path):
     engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"], log_probs=False, steps=(None,))
-    reply = asyncio.run(policy(prepared(tmp_path), engine, 5).reply(MESSAGES))
+    reply = asyncio.run(policy(prepared(tmp_path), engine).reply(MESSAGES))
     assert (reply.text, reply.truncated_by) == ("ok", None)
-    assert engine.sampling == [{"temperature": 0.7, "top_p": 0.9, "seed": 5, "max_tokens": 8}]
+    assert engine.sampling == [{"temperature": 0.7, "top_p": 0.9, "seed": SEED.at(0), "max_tokens": 8}]
 
 
 @pytest.mark.parametrize(("on_truncated_turn", "truncated_by"), [("stop", StopReason.TURN_TOKENS), ("play", None)])
@@ -51,13 +55,19 @@ def test_a_reply_that_reaches_the_budget_is_truncated_or_played(tmp_path, on_tru
     long = "a reply that is longer than eight tokens"
     engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), [long], steps=(None,))
     evaluation = prepared(tmp_path, on_truncated_turn=on_truncated_turn)
-    assert asyncio.run(policy(evaluation, engine, 1).reply(MESSAGES)).truncated_by == truncated_by
+    assert asyncio.run(policy(evaluation, engine).reply(MESSAGES)).truncated_by == truncated_by
 
 
 def test_each_turn_of_an_episode_has_its_own_seed(tmp_path):
     """Prompts of two turns may be equal where the context is edited."""
     engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"] * 3, steps=(None,))
-    one = policy(prepared(tmp_path), engine, 5)
+    one = policy(prepared(tmp_path), engine)
     for _ in range(3):
         asyncio.run(one.reply(MESSAGES))
-    assert [sampling["seed"] for sampling in engine.sampling] == [5, 6, 7]
+    assert [sampling["seed"] for sampling in engine.sampling] == [SEED.at(turn) for turn in range(3)]
+
+
+def test_unseeded_requests_leave_the_random_numbers_to_the_engine(tmp_path):
+    engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"], steps=(None,))
+    asyncio.run(policy(prepared(tmp_path, seeded_sampling=False), engine).reply(MESSAGES))
+    assert "seed" not in engine.sampling[0]

@@ -1,6 +1,8 @@
 """Test that settings that would fail later stop the run before it starts, with a message that names the key."""
 
 import json
+import re
+from collections.abc import Callable
 from contextlib import chdir, nullcontext
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.support.composing import recipe
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
+from verl_agent.preflight.prompts import check_prompts
 from verl_agent.preflight.rl import check_environment, prepare
 from verl_agent.system.resources import RL_MEMORY_GB
 
@@ -53,14 +56,14 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def prepared(folder: Path, *changes: str):
+def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda line: None):
     """Prepare the recipe after `key=value` changes; merging them is much quicker than composing."""
     config = recipe(folder / "mine.yaml")
     OmegaConf.set_struct(config, False)
     own = [f"trainer.default_local_dir={folder}/run", f"actor_rollout_ref.model.path={folder}/model"]
     config.merge_with_dotlist([*own, *changes])
     with chdir(folder):
-        return prepare(config)
+        return prepare(config, report)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +281,10 @@ def prepared(folder: Path, *changes: str):
         ),
         (["actor_rollout_ref.model.path=./nowhere"], "actor_rollout_ref.model.path='./nowhere' does not exist."),
         (["actor_rollout_ref.model.path=empty"], "actor_rollout_ref.model.path='empty': "),
+        (
+            ["data.overlong_prompt=cut"],
+            "data.overlong_prompt='cut' is not allowed. Allowed: drop, truncate_observation.",
+        ),
         (["data.max_response_length=${no.such.key}"], "the config does not resolve:"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -344,6 +351,45 @@ def test_a_valid_config_is_resolved_and_completed(folder):
 
 
 # Machine and model
+
+
+# Prompts
+
+
+def check(folder: Path, *changes: str) -> list[str]:
+    """Return the lines that the check of prompts reports, with SmolLM2's tokenizer; its checks of memory do not run."""
+    lines: list[str] = []
+    config = recipe(folder / "mine.yaml")
+    OmegaConf.set_struct(config, False)
+    config.merge_with_dotlist([f"actor_rollout_ref.model.path={prepare_smollm2()}", *changes])
+    OmegaConf.resolve(config)
+    (run_env,) = run_envs(OmegaConf.to_container(config))
+    check_prompts(config, run_env.settings, lines.append)
+    return lines
+
+
+def test_the_check_of_prompts_says_how_many_tasks_it_covers(folder):
+    (line,) = check(folder)
+    assert re.fullmatch(r"prompts of guess_number: 68 of 68 tasks checked; the longest has \d\d of 100 tokens", line)
+
+
+def test_a_few_overlong_prompts_are_reported_and_do_not_stop_the_run(folder):
+    lengths = [int(re.search(r"longest has (\d+)", check(folder)[0])[1])]
+    (line,) = check(folder, f"data.max_prompt_length={lengths[0] - 1}", "env.max_env_error_rate=1")
+    assert re.search(rf"of {lengths[0] - 1} tokens; \d+ exceed them and are not played \(data.overlong_prompt\)$", line)
+
+
+def test_more_overlong_prompts_than_the_limit_raise_config_error_naming_a_task(folder):
+    with pytest.raises(
+        ConfigError, match=r"^68 of 68 checked tasks have a prompt of more than data.max_prompt_length=20"
+    ):
+        check(folder, "data.max_prompt_length=20")
+
+
+def test_rules_that_are_too_long_raise_config_error_although_observations_are_cut(folder):
+    cutting = "data.overlong_prompt=truncate_observation"
+    with pytest.raises(ConfigError, match=r"tokens without its observation, more than data\.max_prompt_length=20\."):
+        check(folder, "data.max_prompt_length=20", cutting)
 
 
 def test_a_hub_id_is_not_resolved_to_a_path():

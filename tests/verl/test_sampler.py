@@ -7,7 +7,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_agent.errors import ConfigError, EnvErrorLimitError
+from verl_agent.trace.metrics import EpisodeSummary
+from verl_agent.training.invalid_episodes import check_invalid_rate
 from verl_agent.training.sampler import EpisodeCrashError, EpisodeSampler
+from verl_agent.types import StopReason
 
 
 def sampler(
@@ -19,7 +22,6 @@ def sampler(
         "val_group_size": 1,
         "min_group_size": min_group_size,
         "max_env_error_rate": max_env_error_rate,
-        "retries": 2,
         "skip_uniform": skip_uniform,
     }
     return EpisodeSampler(
@@ -80,24 +82,47 @@ def test_min_group_size_is_at_most_the_group_size(group_size, min_group_size, ne
     assert {key.split("_")[0] for key in kept} == {f"group{size}" for size in range(needed, group_size + 1)}
 
 
+# Episodes that are not valid
+
+
+def invalid(env_errors: int, overlong: int = 0) -> list[EpisodeSummary]:
+    stops = [StopReason.ENV_ERROR] * env_errors + [StopReason.OVERLONG_PROMPT] * overlong
+    return [EpisodeSummary(0.0, False, 0, 10, stop) for stop in stops]
+
+
 @pytest.mark.parametrize("lost", [0, 4, 8])
-def test_env_error_rate_up_to_the_limit_passes(lost):
-    sampler()._check_env_errors(lost, 16)
+def test_invalid_rate_up_to_the_limit_passes(lost):
+    check_invalid_rate(lost, 16, invalid(lost), 0.5)
 
 
-def test_env_error_rate_above_the_limit_raises_with_the_setting_and_the_records():
+def test_invalid_rate_above_the_limit_raises_with_the_setting_and_the_records():
     with pytest.raises(EnvErrorLimitError) as error:
-        sampler()._check_env_errors(9, 16)
+        check_invalid_rate(9, 16, invalid(9), 0.5)
     message = str(error.value)
-    assert message.startswith("9 of 16 episodes of this step failed in their environment after all retries")
-    assert "env.max_env_error_rate allows 50%" in message
-    assert "episode.record_dir" in message
+    assert message.startswith(
+        "9 of 16 episodes of this step are not valid: 9 failed in their environment after all retries. "
+        "env.max_env_error_rate allows 50%."
+    )
+    assert "episode.record_dir" in message and "prompt" not in message
 
 
-def test_env_error_rate_of_zero_allows_no_error():
-    sampler(max_env_error_rate=0.0)._check_env_errors(0, 16)
+def test_overlong_prompts_count_towards_the_limit_and_are_named_with_their_remedy():
+    with pytest.raises(EnvErrorLimitError) as error:
+        check_invalid_rate(9, 16, invalid(2, 7), 0.5)
+    message = str(error.value)
+    assert "2 failed in their environment after all retries, 7 have a prompt longer than data.max_prompt_length" in (
+        message
+    )
+    assert "data.overlong_prompt=truncate_observation" in message
+    with pytest.raises(EnvErrorLimitError) as error:
+        check_invalid_rate(4, 4, invalid(0, 4), 1.0)
+    assert "environment" not in str(error.value)
+
+
+def test_invalid_rate_of_zero_allows_no_error():
+    check_invalid_rate(0, 16, [], 0.0)
     with pytest.raises(EnvErrorLimitError, match=r"1 of 16 .* allows 0%"):
-        sampler(max_env_error_rate=0.0)._check_env_errors(1, 16)
+        check_invalid_rate(1, 16, invalid(1), 0.0)
 
 
 def test_rows_of_one_episode_count_once():

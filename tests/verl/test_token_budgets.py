@@ -1,5 +1,6 @@
 """Tests of the token budgets of turns and episodes."""
 
+import re
 from itertools import cycle
 
 import pytest
@@ -11,7 +12,6 @@ from tests.support.tokens import (
     play_tokens,
 )
 from verl_agent.agents.context import Summary
-from verl_agent.errors import ConfigError
 from verl_agent.rollout.chat_template import without_empty_thoughts
 from verl_agent.rollout.policy import TokenBudget
 from verl_agent.rollout.tokens import encode_reply
@@ -61,9 +61,11 @@ def test_segments_never_exceed_their_budgets(smollm2):
                 assert play.segment.response_mask[-1] == 1
 
 
-def test_prompt_above_its_budget_raises_config_error_naming_the_setting(smollm2):
-    with pytest.raises(ConfigError, match=r"a prompt has \d+ tokens, but data\.max_prompt_length=5\."):
-        play_tokens(smollm2, ["a"], 1, TokenBudget(prompt=5, episode=100, turn=10))
+def test_prompt_above_its_budget_ends_the_episode_before_its_first_turn(smollm2):
+    play = play_tokens(smollm2, ["never generated"], 1, TokenBudget(prompt=5, episode=100, turn=10))
+    assert (play.episode.stop, play.episode.turns, play.engine.prompts) == (StopReason.OVERLONG_PROMPT, [], [])
+    assert re.fullmatch(r"the prompt has \d+ tokens, but data\.max_prompt_length=5\. Raise it, .*", play.episode.error)
+    assert len(play.episode.messages) == 2, "the record shows what is too long"
 
 
 def test_truncated_reply_is_closed_and_played_if_allowed(model):

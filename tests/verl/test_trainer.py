@@ -20,6 +20,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.training.dataset import ENDLESS, TaskDataset
 from verl_agent.training.estimators import gigpo, turn_returns
 from verl_agent.training.trainer import OLD_STATE_FILE, STATE_FILE, EpisodeTrainer
@@ -53,6 +54,7 @@ def trainer(step: int = 1, **settings: object) -> EpisodeTrainer:
     made = EpisodeTrainer.__new__(EpisodeTrainer)
     made.config, made.global_steps = OmegaConf.create({**CONFIG, "trainer": {**CONFIG["trainer"], **settings}}), step
     made.turn_limits, made._prompt_numbers = TurnLimits(run_envs(CONFIG)), itertools.count()
+    made._draws = TaskDraws()
     rows = dataset()
     made.train_dataloader_it = iter(collate_fn([rows[6 * n + i] for i in range(6)]) for n in range(9))
     return made
@@ -147,6 +149,17 @@ def test_every_prompt_has_the_turn_limit_of_its_environment():
     assert list(batch["env_label"]).count("textcraft") == 4
     assert batch["max_turns"].dtype == torch.int64
     assert {int(chunk["max_turns"][0]) for chunk in batch.chunk(6)} == {4, 5}
+
+
+def test_a_task_that_a_step_draws_again_is_numbered():
+    """DAPO replaces groups, and the episodes of the second draw must have other seeds."""
+    made = trainer(step=2)
+    rows = collate_fn([dataset()[i] for i in range(6)])
+    made.train_dataloader_it = iter([{**rows}, {**rows}, {**rows}])
+    assert {int(draw) for draw in made._next_train_batch()["draw"]} == {0}
+    assert {int(draw) for draw in made._next_train_batch()["draw"]} == {1}
+    made.global_steps = 3
+    assert {int(draw) for draw in made._next_train_batch()["draw"]} == {0}
 
 
 def test_training_rows_of_a_mixture_are_endless_and_validation_rows_are_not():

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tests.support.training_runs import (
 )
 from verl_agent.runs.processes import shared_memory
 from verl_agent.trace.metrics_log import read_metrics
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.trace.record_files import read_records
 
 STEPS, TASKS, SAMPLES = 5, 2, 4
@@ -42,6 +42,12 @@ from env_adapters.guess_number.adapter import GuessNumber
 
 
 class Flaky(GuessNumber):
+    async def reset(self, item):
+        messages = await super().reset(item)
+        if item.id == "12:3":  # in step 2
+            messages[-1]["content"] += " Think about it." * 200
+        return messages
+
     async def step(self, action):
         try:
             pathlib.Path(__file__).with_name("killed").touch(exist_ok=False)
@@ -69,6 +75,7 @@ env:
   options: {tolerant: true}
   timeout_s: 2
   retries: 2
+  max_env_error_rate: 0.9
 agent: {name: raw, context: {keep: last, turns: 1}}
 horizon: {max_turns: [2, 3], steps_per_stage: 2}
 episode: {max_tokens_per_turn: 4, on_truncated_turn: play}
@@ -106,7 +113,10 @@ class Run:
 
 
 def write_package(folder: Path) -> Path:
-    """Another installed package: its environment raises in a tenth of its calls, hangs in some, and dies once."""
+    """Another installed package: its environment raises in a tenth of its calls, hangs in some, and dies once.
+
+    One of its tasks has a prompt that is too long.
+    """
     metadata = folder / "flaky_env-1.0.dist-info"
     metadata.mkdir(parents=True)
     metadata.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: flaky-env\nVersion: 1.0\n")
@@ -213,22 +223,49 @@ def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
     assert tasks_by_step(run.records) == uninterrupted_tasks(ids, TASKS, STEPS)
 
 
-def test_failing_environments_are_retried_and_left_out(run: Run):
-    failed = [record for record in run.records if record["stop"] == "env_error"]
-    assert failed and all(record["error"] for record in failed)
-    assert any(record["attempt"] == 2 for record in run.records), "no failed episode was played again"
-    assert sum(step["env/retries"] for step in run.metrics.values()) > 0
-    lost = Counter(record["step"] for record in failed if record["attempt"] == 3)  # after two retries
-    trained = Counter(record["step"] for record in run.records if record["stop"] != "env_error")
-    for step, metrics in run.metrics.items():
-        if step not in (run.interrupted.after + 1, run.killed_after + 1):  # may be played, and recorded, twice
-            assert (metrics["env/errors"], trained[step]) == (lost[step], TASKS * SAMPLES - lost[step])
+def steps_played_once(run: Run) -> set[int]:
+    """Return the steps that no interruption can have recorded twice."""
+    return set(run.metrics) - {run.interrupted.after + 1, run.killed_after + 1}
 
 
-def test_a_host_that_is_killed_costs_no_step_and_its_episodes_are_played_again(run: Run):
-    lost = [record for record in run.records if record["stop"] == "env_error" and "host process" in record["error"]]
-    assert lost and {record["step"] for record in lost} == {1}
-    assert {record["attempt"] for record in run.records if record["step"] == 1} >= {1, 2}
+def test_failing_environments_are_replayed_and_lost_episodes_left_out(run: Run):
+    replayed = [record for record in run.records if record.get("replays")]
+    assert any(record["stop"] not in ("env_error", "overlong_prompt") for record in replayed)
+    assert any("the site is down" in error for record in replayed for error in record["replays"])
+    replays = Counter()
+    for record in replayed:
+        replays[record["step"]] += len(record["replays"])
+    failed = Counter(record["step"] for record in run.records if record["stop"] == "env_error")
+    valid = Counter(record["step"] for record in run.records if to_episode(record).valid)
+    for step in steps_played_once(run):
+        metrics, lost = run.metrics[step], TASKS * SAMPLES - valid[step]
+        assert metrics["env/replays"] == replays[step]
+        assert metrics["env/errors"] == failed[step] - metrics["env/retries"]
+        assert metrics["stop/env_error"] + metrics["stop/overlong_prompt"] == lost / (TASKS * SAMPLES)
+
+
+def test_an_overlong_prompt_is_recorded_and_left_out(run: Run):
+    """The check at start finds the task, but one task of all is below env.max_env_error_rate."""
+    overlong = [record for record in run.records if record["stop"] == "overlong_prompt"]
+    assert {(record["step"], record["task"], record["attempt"]) for record in overlong} == {(2, "12:3", 1)}
+    assert all(not record["turns"] and "data.max_prompt_length=128" in record["error"] for record in overlong)
+    assert [step for step, metrics in run.metrics.items() if metrics["stop/overlong_prompt"] > 0] == [2]
+    assert run.metrics[2]["stop/overlong_prompt"] == SAMPLES / (TASKS * SAMPLES)
+    assert "1 exceed them and are not played (data.overlong_prompt)" in run.output
+
+
+def test_a_host_that_is_killed_costs_no_step_and_its_episodes_continue(run: Run):
+    errors = {error: record["step"] for record in run.records for error in record.get("replays", ())}
+    assert 1 in {step for error, step in errors.items() if "host process" in error}
+
+
+def test_samples_of_a_group_differ(run: Run):
+    """Each request has its own seed, of which the number of the sample is a part."""
+    groups = defaultdict(set)
+    for record in run.records:
+        if record["turns"]:
+            groups[record["step"], record["group"]].add(record["turns"][0]["reply"])
+    assert any(len(replies) > 1 for replies in groups.values())
 
 
 def test_the_terminal_shows_results_and_no_library_logs(run: Run):

@@ -62,20 +62,12 @@ def check_env(
     options: Options = "{}",
     items: Annotated[int, typer.Option(help="Number of tasks of each split to play.", min=1)] = 4,
     seconds: Annotated[float, typer.Option(help="Seconds after which a check skips further tasks.", min=0)] = 10.0,
-    replay: Annotated[
-        bool,
-        typer.Option(
-            "--replay/--moves-by-itself", help="Compare texts and rewards of replayed episodes, or only rewards."
-        ),
-    ] = True,
 ) -> None:
     """Test an environment against the contract and print what to change."""
     try:
         keywords = read_json(options)
         adapter = type(make_env(name, keywords))
-        report = check_adapter(
-            adapter, keywords, items, replay_exact=replay, name=name, budget_s=seconds, on_line=print_line
-        )
+        report = check_adapter(adapter, keywords, items, name=name, budget_s=seconds, on_line=print_line)
     except ConfigError as error:
         fail(str(error))
     count = len(report.violations)

@@ -85,7 +85,12 @@ OTHER_KEYS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
                 "tokens before the first reply; `verl-agent envs NAME --tokens MODEL` measures them",
             ),
             ("data.max_response_length", "tokens after the prompt, replies and observations together"),
-            ("data.seed", "seed of the order of tasks"),
+            (
+                "data.overlong_prompt",
+                "a prompt with more tokens: drop (the episode is not played and left out of the batch) or "
+                "truncate_observation (the middle of the first observation is cut)",
+            ),
+            ("data.seed", "seed of the order of tasks and of sampling"),
             ("data.apply_chat_template_kwargs", "keyword arguments of the chat template"),
             ("actor_rollout_ref.rollout.n", "episodes of each task in a training step"),
             ("actor_rollout_ref.rollout.temperature", "sampling temperature of training"),

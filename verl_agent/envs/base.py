@@ -88,7 +88,7 @@ class EnvAdapter(ABC):
     threads, so they may compute or wait. A call that exceeds `env.timeout_s` ends its episode, and so does any
     exception. `check_adapter()` tests a new adapter against this contract.
 
-    The four attributes below may be set by the class or, where they depend on options, by the constructor.
+    The five attributes below may be set by the class or, where they depend on options, by the constructor.
     """
 
     splits: Sequence[str] = ("train", "test")
@@ -96,6 +96,12 @@ class EnvAdapter(ABC):
 
     success_reward: float = 1.0
     """Return from which a task counts as solved."""
+
+    deterministic: bool = True
+    """True if a task and its actions always give the same texts and rewards, and change nothing outside the session.
+
+    After an environment error the actions of an episode are then replayed in a fresh session, so that it continues.
+    """
 
     hosting: Hosting = Hosting()
     """Limits of one host process that runs sessions of this environment."""

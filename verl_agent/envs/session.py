@@ -16,6 +16,11 @@ class Session(Protocol):
         """Return from which a task counts as solved."""
         ...
 
+    @property
+    def deterministic(self) -> bool:
+        """True if a fresh session answers the same actions in the same way; see `EnvAdapter.deterministic`."""
+        ...
+
     async def reset(self, item: TaskItem) -> list[Message]:
         """Begin `item`; see `EnvAdapter.reset`."""
         ...
@@ -92,7 +97,7 @@ class PooledEnv:
     """
 
     def __init__(self, env: EnvAdapter, pool: SessionPool) -> None:
-        self.success_reward = env.success_reward
+        self.success_reward, self.deterministic = env.success_reward, env.deterministic
         self._pool = pool
         self._session: int | None = None
 

@@ -1,19 +1,20 @@
 """Concurrent loop of an evaluation: plays pending episodes and records each attempt as it ends."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import EnvErrorLimitError
 from verl_agent.evaluation.results import final_records
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
+from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_episode, to_record
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.types import Episode, TaskItem
+from verl_agent.types import Episode, StopReason, TaskItem
 
 MAX_INITIAL_ERRORS = 20
 """Number of environment errors, without one valid episode, after which an evaluation stops."""
@@ -39,19 +40,19 @@ class EvaluationSetup:
     Attributes:
         new_env: factory of sessions.
         new_agent: factory of the agent of one attempt.
-        new_policy: factory of the policy of one attempt, from the task and the episode's seed.
+        new_policy: factory of the policy of one attempt, from the task and the attempt's seed.
         limits: limits of turns, seconds and retries.
         tasks: `evaluation.tasks`, for the record.
         model: name of the policy, for the record.
         seed: seed of the whole evaluation.
         concurrency: number of episodes played at once, >= 1.
-        max_env_error_rate: largest allowed share of episodes with environment errors, 0 to 1.
+        max_env_error_rate: largest allowed share of episodes that are not valid, 0 to 1.
         purpose: purpose of the episodes, for the record.
     """
 
     new_env: Callable[[], Session]
     new_agent: Callable[[], Agent]
-    new_policy: Callable[[TaskItem, int], Policy]
+    new_policy: Callable[[TaskItem, EpisodeSeed], Policy]
     limits: EpisodeLimits
     tasks: str
     model: str
@@ -64,17 +65,20 @@ class EvaluationSetup:
 def pending_episodes(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
     """Return the episodes without a valid record; episodes with environment errors are pending again.
 
+    An episode with an overlong prompt is not: a resumed evaluation has the same token limit.
+
     The first samples of all tasks come before the second ones, so that an interrupted evaluation covers most tasks.
     """
-    final = [record for record in final_records(records) if to_episode(record).valid]
+    ended = [(record, to_episode(record)) for record in final_records(records)]
+    final = [record for record, episode in ended if episode.valid or episode.stop is StopReason.OVERLONG_PROMPT]
     done = {(record["task"], record["sample"]) for record in final}
     planned = [PlannedEpisode(item, sample) for sample in range(samples) for item in items]
     return [one for one in planned if (one.item.id, one.sample) not in done]
 
 
-def episode_seed(seed: int, task: str, sample: int) -> int:
-    """Return the seed of one episode, 32 bits, independent of all other episodes."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {task} {sample}".encode()).digest()[:4])
+def attempt_seed(setup: EvaluationSetup, item: TaskItem, sample: int, attempt: int) -> EpisodeSeed:
+    """Return the seed of one attempt, independent of all other episodes; purposes share it, since one may change."""
+    return EpisodeSeed(setup.seed, "evaluation", item.env, item.id, step=0, sample=sample, attempt=attempt)
 
 
 async def play_all(
@@ -92,7 +96,7 @@ async def play_all(
         on_episode: called with the last attempt of each episode.
 
     Raises:
-        EnvErrorLimitError: the rate of environment errors exceeds the limit, or the first episodes all failed.
+        EnvErrorLimitError: the share of episodes that are not valid exceeds the limit, or the first ones all failed.
     """
     queue, errors = iter(planned), _ErrorCount(len(planned), setup.max_env_error_rate)
     workers = [asyncio.create_task(_work(queue, setup, writer, errors, on_episode)) for _ in range(setup.concurrency)]
@@ -118,10 +122,12 @@ async def _work(
 
 
 async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
-    item, seed = planned.item, episode_seed(setup.seed, planned.item.id, planned.sample)
-    attempts = await play_until_valid(
-        item, setup.new_env, setup.new_agent, lambda: setup.new_policy(item, seed), setup.limits
-    )
+    item, numbers = planned.item, count(1)
+
+    def new_policy() -> Policy:
+        return setup.new_policy(item, attempt_seed(setup, item, planned.sample, next(numbers)))
+
+    attempts = await play_until_valid(item, setup.new_env, setup.new_agent, new_policy, setup.limits)
     for number, episode in enumerate(attempts, start=1):
         meta = EpisodeMeta(
             purpose=setup.purpose,
@@ -151,6 +157,6 @@ class _ErrorCount:
         hopeless = self.failed == self.ended == MAX_INITIAL_ERRORS and self.allowed_rate < 1
         if hopeless or self.failed > self.allowed_rate * self.planned:
             raise EnvErrorLimitError(
-                f"{self.failed} of {self.ended} episodes failed in their environment, of {self.planned} planned; "
+                f"{self.failed} of {self.ended} episodes are not valid, of {self.planned} planned; "
                 f"env.max_env_error_rate={self.allowed_rate:g}. The last error: {episode.error}"
             )

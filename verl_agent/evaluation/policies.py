@@ -17,6 +17,8 @@ from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.rollout.episode import Policy
 from verl_agent.rollout.function_policy import PREFIX, load_policy
 from verl_agent.rollout.oracle import ORACLE, OraclePolicy, demonstration_actions, oracle_policy
+from verl_agent.rollout.prompts import CountTokens, token_counter
+from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.types import DemoAction, TaskItem
 
 RANDOM = "random"
@@ -24,7 +26,7 @@ RANDOM = "random"
 RANDOM_TASKS = 50
 """Most tasks whose demonstrations provide the actions of the random policy."""
 
-NewPolicy: TypeAlias = Callable[[TaskItem, int], Policy]
+NewPolicy: TypeAlias = Callable[[TaskItem, EpisodeSeed], Policy]
 """Factory of the policy of one attempt, from its task and its seed."""
 
 
@@ -62,7 +64,7 @@ def start_policies(model: str, config: EvaluationConfig, items: Sequence[TaskIte
         yield lambda item, seed: oracle_policy(item, env, new_agent())
     elif model == RANDOM:
         demonstrated = demonstrated_actions(env, items)
-        yield lambda item, seed: random_policy(item, demonstrated, new_agent(), seed)
+        yield lambda item, seed: random_policy(item, demonstrated, new_agent(), seed.at(0))
     elif model.startswith(PREFIX):
         new_policy = load_policy(model)
         yield lambda item, seed: new_policy()
@@ -72,6 +74,23 @@ def start_policies(model: str, config: EvaluationConfig, items: Sequence[TaskIte
         context = config.data.max_prompt_length + config.data.max_response_length
         with VllmEngine(model, config.engine, context) as engine:
             yield engine_policies(model, config, engine)
+
+
+def prompt_counter(model: str, config: EvaluationConfig) -> CountTokens | None:
+    """Return the counter with which prompts of a model are cut to their limit; None if they are not cut."""
+    if config.data.overlong_prompt == "drop" or not is_model(model):
+        return None
+    settings = config.run
+    action_format = make_env(settings.env.name, settings.env.options).action_format
+    return token_counter(token_builder(model, config), lambda: make_agent(settings.agent, action_format))
+
+
+def token_builder(model: str, config: EvaluationConfig) -> Any:
+    """Return the continuous-token builder of a model."""
+    from verl_agent.rollout.chat_template import choose_builder
+
+    model_type = load_config(model, "model.path").model_type
+    return choose_builder(load_tokenizer(model, "model.path"), model_type, config.data.apply_chat_template_kwargs)
 
 
 def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> list[tuple[TaskItem, list[str]]]:
@@ -127,13 +146,13 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
         config: sections of the evaluation.
         engine: a `TokenEngine`.
     """
-    from verl_agent.rollout.chat_template import check_tools, choose_builder
+    from verl_agent.rollout.chat_template import check_tools
     from verl_agent.rollout.policy import EnginePolicy, TokenBudget
     from verl_agent.rollout.tokens import EpisodeTokens
 
     data, settings, evaluation = config.data, config.run, config.evaluation
     tokenizer = load_tokenizer(model, "model.path")
-    builder = choose_builder(tokenizer, load_config(model, "model.path").model_type, data.apply_chat_template_kwargs)
+    builder = token_builder(model, config)
     tools = make_agent(settings.agent, make_env(settings.env.name, settings.env.options).action_format).tools
     if tools:
         check_tools(tokenizer, builder, tools, data.apply_chat_template_kwargs)
@@ -145,9 +164,10 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
     )
     end_of_turn = tokenizer.eos_token_id
 
-    def new_policy(item: TaskItem, seed: int) -> Policy:
-        sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p, "seed": seed}
-        tokens = EpisodeTokens(builder, end_of_turn, tools)
-        return EnginePolicy(engine, tokenizer, tokens, budget, sampling, frozenset({end_of_turn}))
+    def new_policy(item: TaskItem, seed: EpisodeSeed) -> Policy:
+        sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p}
+        tokens, end_ids = EpisodeTokens(builder, end_of_turn, tools), frozenset({end_of_turn})
+        own_seed = seed if settings.episode.seeded_sampling else None
+        return EnginePolicy(engine, tokenizer, tokens, budget, sampling, end_ids, own_seed)
 
     return new_policy

@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from verl_agent.types import Episode
+from verl_agent.types import Episode, StopReason
 
 LINES = 20
 """Approximate number of plain lines."""
@@ -25,7 +25,7 @@ class EvaluationProgress:
 
     def __init__(self, console: Console, total: int, done: int = 0) -> None:
         self.console, self.total = console, total
-        self.played = self.solved = self.errors = 0
+        self.played = self.solved = self.errors = self.overlong = 0
         self._done_before, self._started = done, time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -56,7 +56,8 @@ class EvaluationProgress:
         """Count the last attempt of one episode."""
         self.played += 1
         self.solved += episode.success
-        self.errors += not episode.valid
+        self.overlong += episode.stop is StopReason.OVERLONG_PROMPT
+        self.errors += episode.stop is StopReason.ENV_ERROR
         self._bar.update(self._task, advance=1, description=self.state)
         if not self.console.is_terminal and (self.played % max(1, self.total // LINES) == 0 or not self._left):
             left = timedelta(seconds=round(self._left * (time.monotonic() - self._started) / self.played))
@@ -65,10 +66,11 @@ class EvaluationProgress:
 
     @property
     def state(self) -> str:
-        """Text with the success rate of the valid episodes since this start, and the number of environment errors."""
-        valid = self.played - self.errors
+        """Text with the success rate of the valid episodes since this start, and the numbers of the others."""
+        valid = self.played - self.errors - self.overlong
         rate = f"success {self.solved / valid:.1%}" if valid else "success -"
-        return f"{rate}, {self.errors} environment errors" if self.errors else rate
+        others = {"environment errors": self.errors, "overlong prompts": self.overlong}
+        return ", ".join([rate, *(f"{count} {name}" for name, count in others.items() if count)])
 
     @property
     def _left(self) -> int:

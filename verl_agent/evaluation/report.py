@@ -28,12 +28,17 @@ def results_table(results: Sequence[CategoryResult], title: str) -> Table:
         "turns": lambda result: _number(result.turns_mean, "{:.1f}"),
         "invalid": lambda result: _number(result.invalid_rate, "{:.1%}"),
         "errors": lambda result: str(result.env_errors),
+        "overlong": lambda result: str(result.overlong_prompts),
     }
     columns.pop("pass@1", None)
     if not any(result.env_errors for result in results):
         del columns["errors"]
+    if not any(result.overlong_prompts for result in results):
+        del columns["overlong"]
     table = _table(title, *columns)
-    table.caption = "\n".join([*_stop_counts(results), *_too_few(result.tasks for result in results)])
+    table.caption = "\n".join(
+        [*_stop_counts(results), *_overlong(results), *_too_few(result.tasks for result in results)]
+    )
     for number, result in enumerate(results, start=1):
         cells = (escape(read(result)) for read in columns.values())
         table.add_row(escape(result.category), *cells, end_section=number == len(results) - 1)
@@ -85,6 +90,16 @@ def _too_few(counts: Iterable[int]) -> list[str]:
 def _stop_counts(results: Sequence[CategoryResult]) -> list[str]:
     overall = [result for result in results if result.category == ALL]
     return ["ended by: " + ", ".join(f"{reason} {count}" for reason, count in one.stops.items()) for one in overall]
+
+
+def _overlong(results: Sequence[CategoryResult]) -> list[str]:
+    """Return the caption that says how many episodes no rate counts, because their prompt was too long."""
+    return [
+        f"overlong: {one.overlong_prompts} of {one.played} episodes are in no rate, since their prompt exceeds "
+        "data.max_prompt_length. Raise it, or set data.overlong_prompt=truncate_observation"
+        for one in results
+        if one.category == ALL and one.overlong_prompts
+    ]
 
 
 def _table(title: str, *headings: str) -> Table:

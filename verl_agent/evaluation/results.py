@@ -16,6 +16,7 @@ from verl_agent.evaluation.statistics import (
 )
 from verl_agent.trace.metrics import EpisodeSummary, summarize_episode
 from verl_agent.trace.record import EpisodeRecord, to_episode
+from verl_agent.types import StopReason
 
 ALL = "all"
 """Category name of the result over all tasks."""
@@ -34,19 +35,21 @@ class CategoryResult:
         tasks: number of tasks with a valid episode.
         episodes: number of valid episodes.
         env_errors: number of episodes whose environment failed at the last attempt; excluded from all rates.
+        overlong_prompts: number of episodes whose prompt was longer than its limit; excluded from all rates.
         success: success rate; each task has the same weight.
         pass_at: by k, probability that at least one of k samples solves a task, over tasks with k valid episodes.
         reward_mean: mean return, in the environment's own units.
         turns_mean: mean number of replies per episode.
         tokens_mean: mean number of generated tokens per episode.
         invalid_rate: invalid actions per turn.
-        stops: number of episodes by stop reason, environment errors included.
+        stops: number of episodes by stop reason, excluded ones included.
     """
 
     category: str
     tasks: int
     episodes: int
     env_errors: int
+    overlong_prompts: int
     success: Estimate | None
     pass_at: Mapping[int, float]
     reward_mean: float | None
@@ -58,11 +61,20 @@ class CategoryResult:
     def __str__(self) -> str:
         """Return one line: category, tasks, episodes, success with its interval, and mean number of turns."""
         if self.turns_mean is None:
-            return f"{self.category}: no valid episode, {self.env_errors} environment errors"
+            return f"{self.category}: no valid episode, {self.env_errors} environment errors{self._excluded_prompts}"
         return (
             f"{self.category}: {self.tasks} tasks, {self.episodes} episodes, success {self.success}, "
-            f"{self.turns_mean:.1f} turns"
+            f"{self.turns_mean:.1f} turns{self._excluded_prompts}"
         )
+
+    @property
+    def played(self) -> int:
+        """Number of episodes, excluded ones included."""
+        return self.episodes + self.env_errors + self.overlong_prompts
+
+    @property
+    def _excluded_prompts(self) -> str:
+        return f", {self.overlong_prompts} overlong prompts not played" if self.overlong_prompts else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +193,14 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
     valid = [one.summary for one in played if one.summary.valid]
     solved = _solved_by_task(one for one in played if one.summary.valid)
     turns = sum(summary.turns for summary in valid)
+    overlong = sum(one.summary.stop is StopReason.OVERLONG_PROMPT for one in played)
     invalid = sum(summary.info.get(INVALID_ACTION, 0.0) for summary in valid)
     return CategoryResult(
         category=category,
         tasks=len(solved),
         episodes=len(valid),
-        env_errors=len(played) - len(valid),
+        env_errors=len(played) - len(valid) - overlong,
+        overlong_prompts=overlong,
         success=clustered_wilson_interval(solved) if solved else None,
         pass_at=_pass_at(solved),
         reward_mean=fmean(summary.reward for summary in valid) if valid else None,

@@ -10,16 +10,17 @@ from rich.console import Console
 from verl_agent.agents.registry import make_agent
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
-from verl_agent.envs.session import PooledEnv
+from verl_agent.envs.session import PooledEnv, Session
 from verl_agent.evaluation.job import RECORDS, REPORT, Evaluation, model_name
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
-from verl_agent.evaluation.policies import start_policies
+from verl_agent.evaluation.policies import prompt_counter, start_policies
 from verl_agent.evaluation.progress import EvaluationProgress
 from verl_agent.evaluation.report import comparison_table, results_table, write_report
 from verl_agent.evaluation.results import compare, summarize
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.preflight.rl import worker_environment
 from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.rollout.prompts import FittedSession
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record_files import EpisodeWriter
@@ -41,13 +42,18 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
     settings = config.run.env
     env = make_env(settings.name, settings.options)
     console.print(f"starting {evaluation.model}; {len(pending)} episodes to play", markup=False, soft_wrap=True)
-    pool = local_pool(env, settings)
+    pool, cutting = local_pool(env, settings), prompt_counter(evaluation.model, config)
+
+    def new_env() -> Session:
+        session = PooledEnv(env, pool)
+        return session if cutting is None else FittedSession(session, cutting, config.data.max_prompt_length)
+
     with (
         start_policies(evaluation.model, config, evaluation.items) as new_policy,
         EpisodeWriter(evaluation.folder / RECORDS) as writer,
     ):
         setup = EvaluationSetup(
-            new_env=lambda: PooledEnv(env, pool),
+            new_env=new_env,
             new_agent=partial(make_agent, config.run.agent, env.action_format),
             new_policy=new_policy,
             limits=EpisodeLimits(config.run.horizon.turns_for_evaluation(), None, settings.retries),
@@ -72,7 +78,7 @@ def report(evaluation: Evaluation, console: Console) -> None:
     if not results:
         return
     overall, config = results[-1], evaluation.config
-    played = overall.episodes + overall.env_errors
+    played = overall.played
     title = f"{config.run.env.name}, {config.evaluation.tasks}: {model_name(evaluation.model)}"
     partial_title = f"{title} ({played} of {evaluation.planned} episodes)"
     console.print(results_table(results, title if played == evaluation.planned else partial_title))

@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from verl_agent.config.settings import RunSettings, run_settings
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.settings import OverlongPrompt
 from verl_agent.sections import STRICT, section
 
 Count = Annotated[int, Field(ge=1)]
@@ -22,11 +23,15 @@ class LengthSettings:
         max_prompt_length: token limit of the prompt.
         max_response_length: token limit of all replies and observations after the prompt.
         apply_chat_template_kwargs: keyword arguments of the chat template.
+        overlong_prompt: handling of a prompt with more tokens than its limit. `drop`: the episode is not played, has
+            the stop reason `overlong_prompt`, is left out of all rates and counted separately.
+            `truncate_observation`: the middle of the first observation is cut so that the prompt fits.
     """
 
     max_prompt_length: Count
     max_response_length: Count
     apply_chat_template_kwargs: Mapping[str, Any] = Field(default_factory=dict)
+    overlong_prompt: OverlongPrompt = "drop"
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

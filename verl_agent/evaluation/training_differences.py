@@ -78,6 +78,7 @@ def compared_settings(config: EvaluationConfig) -> dict[str, Any]:
         "episode.on_truncated_turn": run.episode.on_truncated_turn,
         "data.max_prompt_length": data.max_prompt_length,
         "data.max_response_length": data.max_response_length,
+        "data.overlong_prompt": data.overlong_prompt,
         "data.apply_chat_template_kwargs": data.apply_chat_template_kwargs,
     }
 

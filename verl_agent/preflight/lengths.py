@@ -9,6 +9,8 @@ from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import TURN_ESTIMATORS, has_critic
 from verl_agent.preflight.prompts import agent_for_checks
+from verl_agent.rollout.settings import PromptSettings
+from verl_agent.sections import section
 
 
 def check_lengths_fit_model(config: DictConfig, run_env: MixtureEnv) -> None:
@@ -36,9 +38,10 @@ def check_budgets(config: DictConfig, run_env: MixtureEnv) -> None:
     """Check that token budgets fit together and into the engine's context, and that batches divide.
 
     Raises:
-        ConfigError: a budget is too large, or a batch size is not a multiple.
+        ConfigError: a budget is too large, a batch size is not a multiple, or `data.overlong_prompt` is unknown.
     """
     prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
+    section("data", PromptSettings, {"overlong_prompt": config.data.overlong_prompt})
     context, episode = config.actor_rollout_ref.rollout.max_model_len, run_env.settings.episode
     turn = episode.max_tokens_per_turn
     if context is not None and prompt + response > int(context):

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from statistics import quantiles
@@ -21,14 +21,13 @@ from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
 from verl_agent.models.resolve import resolve_model
+from verl_agent.rollout.prompts import CountTokens, cut_observation, token_counter
 from verl_agent.types import Message, TaskItem
 
 PROMPTS_CHECKED = 64
 """Number of tasks that begin side by side; the first group is always checked."""
 PROMPTS_S = 5.0
 """Seconds after which no further group of tasks begins."""
-MANY_TURNS = 999
-"""Turns left in a measured prompt, for an agent that tells them; few horizons have a longer number."""
 ROUNDED_TO = 64
 """Tokens to whose multiple a suggested `data.max_prompt_length` is rounded up."""
 
@@ -80,41 +79,37 @@ def measure_prompts(
     Raises:
         ConfigError: the environment, the agent or the model is unknown or does not start.
     """
-    player = make_agent(agent, make_env(env.name, env.options).action_format)
+    action_format = make_env(env.name, env.options).action_format
     tasks = select_tasks(env.name, env.train_tasks, env.options)
     path = resolve_model(model, key="--tokens")
-    count = PromptTokens(load_tokenizer(path, "--tokens"), load_config(path, "--tokens").model_type, player, {})
+    tokenizer, model_type = load_tokenizer(path, "--tokens"), load_config(path, "--tokens").model_type
+    count = checked_counter(tokenizer, model_type, lambda: make_agent(agent, action_format), {})
     items = sample_tasks(tasks, limit)
     prompts = asyncio.run(first_messages(env, items, limit_s))
     lengths = {item.id: count(prompt) for item, prompt in zip(items, prompts, strict=False)}
     return PromptLengths(lengths, len(tasks))
 
 
-class PromptTokens:
-    """Token counter of an agent's prompts.
+def checked_counter(
+    tokenizer: Any, model_type: str | None, new_agent: Callable[[], Agent], template_options: Any
+) -> CountTokens:
+    """Return the counter of the tokens of an agent's prompts.
 
     Args:
         tokenizer: tokenizer of transformers.
         model_type: type of the model in its config.
-        agent: agent that builds the prompts.
+        new_agent: factory of agents that build the prompts.
         template_options: keyword arguments of the chat template.
 
     Raises:
         ConfigError: no token builder agrees with the chat template, or the template cannot show the agent's tools.
     """
+    from verl_agent.rollout.chat_template import check_tools, choose_builder
 
-    def __init__(self, tokenizer: Any, model_type: str | None, agent: Agent, template_options: Any) -> None:
-        from verl_agent.rollout.chat_template import check_tools, choose_builder
-
-        self._agent, self._builder = agent, choose_builder(tokenizer, model_type, template_options)
-        if agent.tools:
-            check_tools(tokenizer, self._builder, agent.tools, template_options)
-
-    def __call__(self, prompt: Sequence[Message]) -> int:
-        """Return the tokens of the prompt that the agent builds from an environment's first messages."""
-        *first, last = self._agent.build_prompt(list(prompt))
-        messages = [*first, self._agent.with_turns_left(last, MANY_TURNS)]
-        return len(self._builder.build_initial_tokens(messages, tools=self._agent.tools))
+    builder, tools = choose_builder(tokenizer, model_type, template_options), new_agent().tools
+    if tools:
+        check_tools(tokenizer, builder, tools, template_options)
+    return token_counter(builder, new_agent)
 
 
 def agent_for_checks(settings: RunSettings) -> Agent:
@@ -127,14 +122,19 @@ def agent_for_checks(settings: RunSettings) -> Agent:
     return make_agent(settings.agent, env.action_format)
 
 
-def check_prompts(config: DictConfig, settings: RunSettings) -> None:
-    """Check that the model's context, its chat template and `data.max_prompt_length` suit the prompts of all tasks.
+def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[str], None]) -> None:
+    """Check that the model's context, its chat template and `data.max_prompt_length` suit the prompts of the tasks.
 
-    Checks as many tasks as begin in `PROMPTS_S`. A longer prompt of another task stops the run when it is played.
+    Checks as many tasks as begin in `PROMPTS_S`, of training and validation in turn.
+
+    Args:
+        config: complete config.
+        settings: sections of one environment.
+        report: receives a line with the number of tasks that were checked, and that of overlong prompts.
 
     Raises:
         ConfigError: the model cannot be fetched, its context is too short, no token builder agrees with its chat
-            template, or a prompt is too long.
+            template, or too many prompts are too long.
     """
     model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
     key, other = "actor_rollout_ref.model.path", model.tokenizer_path
@@ -142,18 +142,51 @@ def check_prompts(config: DictConfig, settings: RunSettings) -> None:
     check_context(positions(model_config), budget, int(config.data.max_response_length), f"{key}={model.path!r}")
     tokenizer = load_tokenizer(other or model.path, "actor_rollout_ref.model.tokenizer_path" if other else key)
     template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    count = PromptTokens(tokenizer, model_config.model_type, agent_for_checks(settings), template_options)
+    count = checked_counter(tokenizer, model_config.model_type, lambda: agent_for_checks(settings), template_options)
     sources = (settings.env.train_tasks, settings.env.eval_tasks)
     selections = [select_tasks(settings.env.name, source, settings.env.options) for source in sources]
     pairs = zip_longest(*(sample_tasks(tasks, len(tasks)) for tasks in selections))
-    items = [item for pair in pairs for item in pair if item is not None]
-    for item, prompt in zip(items, asyncio.run(first_messages(settings.env, items)), strict=False):
-        length = count(prompt)
-        if length > budget:
-            raise ConfigError(
-                f"the prompt of task {item.id!r} has {length} tokens, more than data.max_prompt_length={budget}. "
-                "Raise it, or choose a shorter prompt in env.options and agent.options."
-            )
+    items = list({item.id: item for pair in pairs for item in pair if item is not None}.values())
+    begun = asyncio.run(first_messages(settings.env, items))
+    prompts = {item.id: prompt for item, prompt in zip(items, begun, strict=False)}
+    checked = PromptLengths({task: count(prompt) for task, prompt in prompts.items()}, len(items))
+    overlong = [task for task, length in checked.lengths.items() if length > budget]
+    cuts = config.data.overlong_prompt == "truncate_observation"
+    for task in overlong if cuts else ():
+        _check_rules(task, count(cut_observation(prompts[task], 0)), budget)
+    if not cuts and len(overlong) > settings.env.max_env_error_rate * len(checked.lengths):
+        raise ConfigError(
+            f"{len(overlong)} of {len(checked.lengths)} checked tasks have a prompt of more than "
+            f"data.max_prompt_length={budget} tokens, up to {checked.lengths[checked.longest]} (task "
+            f"{checked.longest!r}). Raise it, choose a shorter prompt in env.options and agent.options, or set "
+            "data.overlong_prompt=truncate_observation."
+        )
+    report(_prompt_report(settings.env.name, checked, len(overlong), budget, cuts))
+
+
+def _check_rules(task: str, length: int, budget: int) -> None:
+    """Check that a prompt fits without its observation.
+
+    Raises:
+        ConfigError: the rules and the instructions alone are too long.
+    """
+    if length > budget:
+        raise ConfigError(
+            f"the prompt of task {task!r} has {length} tokens without its observation, more than "
+            f"data.max_prompt_length={budget}. data.overlong_prompt=truncate_observation cuts no rules and no "
+            "instructions. Raise data.max_prompt_length, or choose a shorter prompt in env.options and agent.options."
+        )
+
+
+def _prompt_report(env: str, checked: PromptLengths, overlong: int, budget: int, cuts: bool) -> str:
+    """Return the line that says how many tasks were checked, and how overlong prompts are handled."""
+    count = len(checked.lengths)
+    line = f"prompts of {env}: {count} of {checked.tasks} tasks checked"
+    line += f" in {PROMPTS_S:g} s, {checked.tasks - count} not checked" if count < checked.tasks else ""
+    line += f"; the longest has {checked.lengths[checked.longest]} of {budget} tokens"
+    if overlong:
+        line += f"; {overlong} exceed them and {'are cut' if cuts else 'are not played'} (data.overlong_prompt)"
+    return line
 
 
 def batched(items: Sequence[TaskItem], size: int) -> Iterator[list[TaskItem]]:

@@ -1,9 +1,10 @@
 """Preparation of a training run: a composed recipe becomes a config for verl, or fails with a clear error."""
 
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,12 +35,15 @@ from verl_agent.system.resources import (
     require_memory,
 )
 
+logger = logging.getLogger(__name__)
 
-def prepare(config: DictConfig) -> tuple[DictConfig, list[MixtureEnv]]:
+
+def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> tuple[DictConfig, list[MixtureEnv]]:
     """Resolve, check and complete a config.
 
     Args:
         config: recipe with its overrides, as Hydra composed it.
+        report: receives lines about what was checked and what was not.
 
     Returns:
         The resolved config for verl, and the environments of the run with their settings.
@@ -63,7 +67,7 @@ def prepare(config: DictConfig) -> tuple[DictConfig, list[MixtureEnv]]:
     with open_dict(config):
         _complete(config)
     for run_env in envs:
-        check_prompts(config, run_env.settings)
+        check_prompts(config, run_env.settings, report)
     if has_critic(config):
         load_config(config.critic.model.path, "critic.model.path")
     check_machine(config)

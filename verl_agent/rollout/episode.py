@@ -1,13 +1,11 @@
 """The episode loop: an agent, a policy and an environment play one task.
 
-The loop handles messages, not tokens. Training, validation, evaluation and tests share it. It is the only place that
-catches the failure of an environment.
+The loop handles messages, not tokens. Training, validation, evaluation and tests share it. It is the only place where
+the failure of an environment ends an episode.
 """
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
 from typing import Annotated, Protocol
 
 from pydantic import Field
@@ -15,12 +13,10 @@ from pydantic.dataclasses import dataclass
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
-from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, describe_exception
+from verl_agent.errors import EnvError, OverlongPromptError
+from verl_agent.rollout.sessions import GuardedSession, ReplayingSession
 from verl_agent.sections import STRICT
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
-
-CLOSE_TIMEOUT_S = 5.0
-"""Most seconds that an episode waits for its session to close."""
 
 
 class Policy(Protocol):
@@ -33,6 +29,9 @@ class Policy(Protocol):
 
         Args:
             messages: all messages that the model reads.
+
+        Raises:
+            OverlongPromptError: the prompt of the episode exceeds its budget.
         """
         ...
 
@@ -45,7 +44,8 @@ class EpisodeLimits:
         max_turns: most replies, >= 1.
         timeout_s: most seconds of one call into the environment, > 0; None if the session limits its calls itself, as
             sessions of a pool do.
-        retries: further attempts after an environment error, each from the first turn, >= 0.
+        retries: further sessions after an environment error, >= 0. Each one repeats the failed step, see
+            `ReplayingSession`, or begins the next attempt at the episode.
     """
 
     max_turns: Annotated[int, Field(ge=1)]
@@ -57,7 +57,8 @@ async def play(item: TaskItem, session: Session, agent: Agent, policy: Policy, l
     """Play `item` once and close `session`.
 
     An environment error ends the episode with `StopReason.ENV_ERROR` and is not raised, so the other episodes of the
-    group continue. An error of the agent or the policy is raised.
+    group continue; a prompt that exceeds its budget ends it with `StopReason.OVERLONG_PROMPT`. Any other error of the
+    agent or the policy is raised.
 
     Args:
         item: task to play.
@@ -66,30 +67,34 @@ async def play(item: TaskItem, session: Session, agent: Agent, policy: Policy, l
         policy: fresh policy that writes the replies.
         limits: limits on turns and seconds.
     """
-    episode = Episode(item, limits.max_turns, success_reward=session.success_reward, started_at=time.time())
+    return await _play(item, GuardedSession(session, limits.timeout_s), agent, policy, limits.max_turns)
+
+
+async def _play(item: TaskItem, session: Session, agent: Agent, policy: Policy, max_turns: int) -> Episode:
+    """See `play`; the session limits its calls and raises no other exception than `AgentError`."""
+    episode = Episode(item, max_turns, success_reward=session.success_reward, started_at=time.time())
     started = time.monotonic()
     try:
-        async with _env_call("reset", limits.timeout_s):
-            prompt = await session.reset(item)
+        prompt = await session.reset(item)
         *first, last = agent.build_prompt(prompt)
-        episode.messages += [*first, agent.with_turns_left(last, limits.max_turns)]
+        episode.messages += [*first, agent.with_turns_left(last, max_turns)]
         episode.prompt_length = len(episode.messages)
-        for _ in range(limits.max_turns):
-            if await _play_turn(episode, session, agent, policy, limits.timeout_s):
+        for _ in range(max_turns):
+            if await _play_turn(episode, session, agent, policy):
                 break
         else:
             episode.stop = StopReason.TURN_LIMIT
+    except OverlongPromptError as error:
+        episode.stop, episode.error = StopReason.OVERLONG_PROMPT, str(error)
     except EnvError as error:
         episode.stop, episode.error = StopReason.ENV_ERROR, str(error)
     finally:
-        with suppress(AgentError):  # the pool cleans up a session that fails to close
-            async with _env_call("close", min(limits.timeout_s or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S)):
-                await session.close()
+        await session.close()
         episode.seconds = time.monotonic() - started
     return episode
 
 
-async def _play_turn(episode: Episode, session: Session, agent: Agent, policy: Policy, timeout_s: float | None) -> bool:
+async def _play_turn(episode: Episode, session: Session, agent: Agent, policy: Policy) -> bool:
     """Play one turn; return True and set `episode.stop` if it ends the episode."""
     asked_at = time.monotonic()
     reply = await policy.reply(agent.visible_messages(episode.messages, episode.prompt_length))
@@ -106,8 +111,7 @@ async def _play_turn(episode: Episode, session: Session, agent: Agent, policy: P
         if action is None:
             step = StepResult(agent.format_error, info={"invalid_action": 1.0})
         else:
-            async with _env_call("step", timeout_s):
-                step = await session.step(action)
+            step = await session.step(action)
     finally:
         episode.turns.append(Turn(reply, action, step, replied_at - asked_at, time.monotonic() - replied_at))
     played = len(episode.turns)
@@ -118,30 +122,6 @@ async def _play_turn(episode: Episode, session: Session, agent: Agent, policy: P
     return step.terminated
 
 
-@asynccontextmanager
-async def _env_call(name: str, timeout_s: float | None) -> AsyncIterator[None]:
-    """Limit the time of one call into an environment, and raise an EnvError for any exception of its own.
-
-    Args:
-        name: name of the call, for messages.
-        timeout_s: most seconds of the call, or None for no limit.
-
-    Raises:
-        EnvTimeoutError: the call exceeds the limit.
-        EnvError: the call raises an exception that is not an `AgentError`.
-    """
-    limit = asyncio.timeout(timeout_s)
-    try:
-        async with limit:
-            yield
-    except AgentError:
-        raise
-    except Exception as error:  # boundary: adapters may raise anything
-        if limit.expired():
-            raise EnvTimeoutError(f"{name} took more than {timeout_s:g} s") from error
-        raise EnvError(f"{name} failed: {describe_exception(error)}") from error
-
-
 async def play_until_valid(
     item: TaskItem,
     new_session: Callable[[], Session],
@@ -149,16 +129,21 @@ async def play_until_valid(
     new_policy: Callable[[], Policy],
     limits: EpisodeLimits,
 ) -> list[Episode]:
-    """Play `item` until an attempt has no environment error, at most `1 + limits.retries` times.
+    """Play `item` until an attempt has no environment error, in at most `1 + limits.retries` sessions.
 
-    Every attempt starts at the first turn with a fresh session, agent and policy.
+    Where the environment is deterministic, an attempt continues after an error on a fresh session, with the replies
+    that it has (`ReplayingSession`). Otherwise the next attempt starts at the first turn with a fresh session, agent
+    and policy. A prompt that exceeds its budget is not tried again.
 
     Returns:
         All attempts. Only the last one can be valid.
     """
     attempts: list[Episode] = []
-    while len(attempts) <= limits.retries:
-        attempts.append(await play(item, new_session(), new_agent(), new_policy(), limits))
-        if attempts[-1].valid:
-            break
-    return attempts
+    left = limits.retries
+    while True:
+        session = ReplayingSession(new_session, limits.timeout_s, most=left)
+        attempts.append(await _play(item, session, new_agent(), new_policy(), limits.max_turns))
+        attempts[-1].replays = session.errors
+        left -= len(session.errors) + 1
+        if attempts[-1].stop is not StopReason.ENV_ERROR or left < 0:
+            return attempts

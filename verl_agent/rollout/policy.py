@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import uuid4
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import OverlongPromptError
+from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.tokens import EpisodeTokens
 from verl_agent.types import Message, Reply, StopReason
 
@@ -46,8 +47,10 @@ class EnginePolicy:
         tokenizer: decoder of replies.
         tokens: tokens of the episode; training reads them afterwards.
         budget: token limits.
-        sampling: sampling parameters such as the temperature. The engine receives `seed` plus the turn's number.
+        sampling: sampling parameters such as the temperature.
         end_ids: ids with which the model ends its reply.
+        seed: source of the seed of each request; None to use the engine's own random numbers.
+        seed_name: name of the seed among the engine's sampling parameters.
         steps: training step of the weights that wrote each reply.
     """
 
@@ -57,6 +60,8 @@ class EnginePolicy:
     budget: TokenBudget
     sampling: Mapping[str, Any]
     end_ids: frozenset[int]
+    seed: EpisodeSeed | None = None
+    seed_name: str = "seed"
     steps: list[int] = field(default_factory=list)
     _request_id: str = field(default_factory=lambda: uuid4().hex)
 
@@ -64,14 +69,14 @@ class EnginePolicy:
         """See `Policy.reply`.
 
         Raises:
-            ConfigError: the prompt of the episode exceeds its budget.
+            OverlongPromptError: the prompt of the episode exceeds its budget.
         """
         begins = not self.tokens.ids
         await asyncio.to_thread(self.tokens.add_messages, messages)
         if begins and len(self.tokens.ids) > self.budget.prompt:
-            raise ConfigError(
-                f"a prompt has {len(self.tokens.ids)} tokens, but data.max_prompt_length={self.budget.prompt}. "
-                "Raise it, or choose a shorter prompt in env.options and agent.options."
+            raise OverlongPromptError(
+                f"the prompt has {len(self.tokens.ids)} tokens, but data.max_prompt_length={self.budget.prompt}. "
+                "Raise it, or set data.overlong_prompt=truncate_observation."
             )
         limit = min(self.budget.turn, self._tokens_left())
         if limit < 1:
@@ -84,11 +89,9 @@ class EnginePolicy:
         return self._to_reply(output, limit)
 
     def _sampling_params(self, max_tokens: int) -> dict[str, Any]:
-        """Return the parameters of the next reply, with a random stream of its own."""
-        parameters = {**self.sampling, "max_tokens": max_tokens}
-        if parameters.get("seed") is not None:
-            parameters["seed"] += len(self.steps)
-        return parameters
+        """Return the parameters of the next reply, with its own seed."""
+        seed = {} if self.seed is None else {self.seed_name: self.seed.at(len(self.steps))}
+        return {**self.sampling, **seed, "max_tokens": max_tokens}
 
     def _tokens_left(self) -> int:
         """Return the tokens that the episode may still have; after an edit of the context, the present segment."""

@@ -1,4 +1,4 @@
-"""Settings class of section `episode`."""
+"""Settings classes of section `episode`, and of the keys of section `data` that rollouts read."""
 
 from typing import Annotated, Literal
 
@@ -9,6 +9,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.sections import STRICT
 
 Tokens = Annotated[int, Field(ge=1)]
+OverlongPrompt = Literal["drop", "truncate_observation"]
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -22,12 +23,15 @@ class EpisodeSettings:
         record_dir: folder of the episode records; null to write none.
         max_tokens: most tokens of the whole episode after its prompt, at most `data.max_response_length`; null for
             `data.max_response_length`.
+        seeded_sampling: give each request a seed of its own, derived from the seed of the run and the position of the
+            reply in it, so that a resumed run draws the same random numbers. False leaves them to the engine.
     """
 
     max_tokens_per_turn: Tokens
     on_truncated_turn: Literal["stop", "play"] = "stop"
     record_dir: str | None = None
     max_tokens: Tokens | None = None
+    seeded_sampling: bool = True
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < self.max_tokens_per_turn:
@@ -35,3 +39,16 @@ class EpisodeSettings:
                 f"episode.max_tokens={self.max_tokens} must be at least episode.max_tokens_per_turn="
                 f"{self.max_tokens_per_turn}, or null."
             )
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class PromptSettings:
+    """Key of verl's section `data` that this package adds.
+
+    Attributes:
+        overlong_prompt: handling of a prompt with more than `data.max_prompt_length` tokens. `drop`: the episode is
+            not played, has the stop reason `overlong_prompt`, and counts towards `env.max_env_error_rate`.
+            `truncate_observation`: the middle of the first observation is cut so that the prompt fits.
+    """
+
+    overlong_prompt: OverlongPrompt = "drop"

@@ -81,12 +81,12 @@ VALIDATION = (
 )
 HOSTS = (
     "data.dataloader_num_workers",
+    "data.overlong_prompt",
     "env.hosts",
     "env.max_env_error_rate",
     "env.retries",
     "env.timeout_s",
     "trainer.v1.sampler.sampler_kwargs.max_env_error_rate",
-    "trainer.v1.sampler.sampler_kwargs.retries",
 )
 ENGINE = (
     "actor_rollout_ref.nccl_timeout",
@@ -122,6 +122,7 @@ ENGINE = (
 )
 REPEATED = (
     "*.rollout_n",
+    "actor_rollout_ref.rollout.seed",
     "actor_rollout_ref.rollout.prompt_length",
     "actor_rollout_ref.rollout.response_length",
     "data.env_*",

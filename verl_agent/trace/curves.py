@@ -15,6 +15,7 @@ from verl_agent.trace.metrics_log import ENTROPY, GAP, read_metrics, validation_
 from verl_agent.types import StopReason
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#9a9a9a"
+YELLOW = "#f0e442"
 """Palette for colour-blind readers (Okabe and Ito)."""
 
 STOP_COLOURS = {
@@ -23,6 +24,7 @@ STOP_COLOURS = {
     StopReason.TURN_TOKENS: ORANGE,
     StopReason.EPISODE_TOKENS: PURPLE,
     StopReason.ENV_ERROR: RED,
+    StopReason.OVERLONG_PROMPT: YELLOW,
     StopReason.CANCELLED: GREY,
 }
 PHASE_COLOURS = {"gen": BLUE, "old_log_prob": ORANGE, "update_actor": GREEN, "update_weights": PURPLE}

@@ -22,8 +22,8 @@ class Metric:
     Attributes:
         name: name as `area/name`; `<...>` stands for a family of names.
         unit: unit of the value; a share lies in 0 to 1.
-        meaning: definition of the value. An episode is *valid* if its environment worked to the end and the run did
-            not cancel it; other episodes do not measure the policy.
+        meaning: definition of the value. An episode is *valid* if its prompt fits, its environment worked to the end
+            and the run did not cancel it; other episodes do not measure the policy.
     """
 
     name: str
@@ -44,7 +44,8 @@ METRICS = (
     Metric("action/<key>", "per turn", "measurement reported by the environment, divided by the number of turns"),
     Metric("success/<category>", "share", "valid episodes of one task category that solved their task"),
     Metric("env/<label>/<name>", "as <name>", "metric of one environment of a mixture, over its valid episodes"),
-    Metric("env/retries", "count", "retries after environment errors"),
+    Metric("env/retries", "count", "attempts that began anew after an environment error"),
+    Metric("env/replays", "count", "environment errors after which the episode's actions were replayed"),
     Metric("env/errors", "count", "episodes whose environment failed at the last attempt"),
     Metric("env/error_rate", "share", "env/errors over all episodes"),
     Metric(
@@ -81,6 +82,7 @@ class EpisodeSummary:
         stop: reason for its end.
         tokens: number of generated tokens.
         attempts: number of attempts, >= 1.
+        replays: number of environment errors after which an attempt replayed its actions.
         generate_s: seconds spent waiting for the model.
         env_s: seconds spent waiting for the environment.
         category: category of the task, or "".
@@ -102,6 +104,7 @@ class EpisodeSummary:
     info: Mapping[str, float] = field(default_factory=dict)
     env_label: str = ""
     shaped_return: float | None = None
+    replays: int = 0
 
     @property
     def effective_return(self) -> float:
@@ -111,7 +114,7 @@ class EpisodeSummary:
     @property
     def valid(self) -> bool:
         """True if the episode measures the policy; see `Episode.valid`."""
-        return self.stop not in (StopReason.ENV_ERROR, StopReason.CANCELLED)
+        return self.stop.valid
 
     def to_fields(self) -> dict[str, float | int | str | bool]:
         """Return a flat dict of plain values, for transport between processes."""
@@ -142,13 +145,14 @@ class EpisodeSummary:
             },
             env_label=str(values.get("env_label", "")),
             shaped_return=float(values["shaped_return"]) if "shaped_return" in values else None,
+            replays=int(values.get("replays", 0)),
         )
 
 
 def summarize_episode(
-    episode: Episode, attempts: int = 1, env_label: str = "", shaped_return: float | None = None
+    episode: Episode, attempts: int = 1, replays: int = 0, env_label: str = "", shaped_return: float | None = None
 ) -> EpisodeSummary:
-    """Summarize the last of `attempts` attempts at an episode."""
+    """Summarize the last of `attempts` attempts at an episode, which had `replays` replays together."""
     info_totals: dict[str, float] = defaultdict(float)
     for turn in episode.turns:
         for key, value in turn.step.info.items() if turn.step else ():
@@ -167,6 +171,7 @@ def summarize_episode(
         info=dict(info_totals),
         env_label=env_label,
         shaped_return=shaped_return,
+        replays=replays,
     )
 
 
@@ -190,6 +195,7 @@ def episode_metrics(
     metrics = {
         "episode/horizon": float(max(summary.max_turns for summary in every)),
         "env/retries": float(sum(summary.attempts - 1 for summary in every)),
+        "env/replays": float(sum(summary.replays for summary in every)),
         "env/errors": float(errors),
         "env/error_rate": errors / len(every),
         "env/groups_dropped": float(groups_dropped),

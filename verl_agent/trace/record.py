@@ -31,7 +31,7 @@ class EpisodeMeta:
         step: global training step, 0 before or outside training.
         group: name shared by the episodes of one task that are compared with each other.
         sample: index in the group, from 0.
-        attempt: number of this attempt, from 1; each retry after an environment error adds one.
+        attempt: number of this attempt, from 1; each one that begins anew after an environment error adds one.
         started_at: time of the reset, with a time zone.
         seconds: wall-clock time from reset to close.
         model: name or checkpoint of the policy.
@@ -88,7 +88,10 @@ class TurnRecord(TypedDict):
 
 @with_config(ConfigDict(strict=True))
 class EpisodeRecord(TypedDict):
-    """`Episode` and `EpisodeMeta` as one line of JSON; `shaped_return` is present only where it is set."""
+    """`Episode` and `EpisodeMeta` as one line of JSON.
+
+    `shaped_return` is present only where it is set, `replays` only where it is not empty.
+    """
 
     version: int
     purpose: Purpose
@@ -114,6 +117,7 @@ class EpisodeRecord(TypedDict):
     messages: list[Message]
     data: dict[str, Any]
     shaped_return: NotRequired[float]
+    replays: NotRequired[list[str]]
 
 
 _RECORD = TypeAdapter(EpisodeRecord)
@@ -148,6 +152,8 @@ def to_record(episode: Episode, meta: EpisodeMeta) -> EpisodeRecord:
     }
     if meta.shaped_return is not None:
         record["shaped_return"] = float(meta.shaped_return)
+    if episode.replays:
+        record["replays"] = list(episode.replays)
     return record
 
 
@@ -162,6 +168,7 @@ def to_episode(record: EpisodeRecord) -> Episode:
         error=record["error"],
         success_reward=record["success_reward"],
         prompt_length=record["prompt_length"],
+        replays=list(record.get("replays", ())),
     )
 
 

@@ -3,15 +3,15 @@
 import asyncio
 import os
 import socket
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
 
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import make_agent
@@ -19,62 +19,28 @@ from verl_agent.config.mixture import MixtureEnv, run_envs
 from verl_agent.config.reward_shaping import turn_rewards
 from verl_agent.envs.hosts.ray import training_pool
 from verl_agent.envs.registry import make_env
-from verl_agent.envs.session import PooledEnv, SessionPool
+from verl_agent.envs.session import PooledEnv, Session, SessionPool
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.policy import EnginePolicy, TokenBudget
+from verl_agent.rollout.prompts import FittedSession, token_counter
 from verl_agent.rollout.tokens import EpisodeTokens, Segment
-from verl_agent.trace.metrics import summarize_episode
-from verl_agent.trace.record import EpisodeMeta, Purpose, to_record
+from verl_agent.trace.metrics import EpisodeSummary, summarize_episode
+from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.training.invalid_episodes import report_invalid
+from verl_agent.training.rollout_row import RolloutRow
 from verl_agent.types import Episode, TaskItem
 
-
-@dataclass(frozen=True, slots=True)
-class RolloutRow:
-    """One row of verl's batch: the columns of `TaskDataset`, and those that verl and the trainer add.
-
-    Attributes:
-        purpose: train or validation.
-        env_label: label of the environment, see `verl_agent.config.mixture`.
-        tasks: name of the selection that the task belongs to.
-        task_id: id of the task.
-        step: training step, from 1.
-        group: uid of the prompt; all samples of a group have the same one.
-        sample: number of the episode in its group, from 0.
-        max_turns: turn limit that the trainer decided; None in validation.
-    """
-
-    purpose: Purpose
-    env_label: str
-    tasks: str
-    task_id: str
-    step: int
-    group: str
-    sample: int
-    max_turns: int | None = None
-
-    @classmethod
-    def from_columns(cls, columns: dict[str, Any]) -> Self:
-        """Read the columns with which verl calls `EpisodeLoop.run`."""
-        max_turns = columns.get("max_turns")
-        return cls(
-            purpose=columns["purpose"],
-            env_label=columns["env_label"],
-            tasks=columns["tasks"],
-            task_id=columns["task_id"],
-            step=int(columns["global_steps"]),
-            group=str(columns["uid"]),
-            sample=int(columns["session_id"]),
-            max_turns=None if max_turns is None else int(max_turns),
-        )
+SEED_NAMES = {"sglang": "sampling_seed"}
+"""Name of a request's seed in engines that do not call it `seed`, by `actor_rollout_ref.rollout.name`."""
 
 
 class EnvRuntime:
     """State that all episodes of one environment share in a worker process: settings, budget, tasks, sessions."""
 
-    def __init__(self, run_env: MixtureEnv, loop: AgentLoopBase) -> None:
+    def __init__(self, run_env: MixtureEnv, loop: AgentLoopBase, builder: ContinuousTokenBuilder) -> None:
         self.settings = run_env.settings
         self.env = make_env(run_env.env.name, run_env.env.options)
         self.budget = TokenBudget(
@@ -84,6 +50,8 @@ class EnvRuntime:
             play_truncated_turns=self.settings.episode.on_truncated_turn == "play",
         )
         self.max_row_tokens = loop.rollout_config.prompt_length + loop.rollout_config.response_length
+        self._cuts_prompts = loop.config.data.overlong_prompt == "truncate_observation"
+        self._count_tokens = token_counter(builder, self.new_agent)
         self._tasks: dict[str, dict[str, TaskItem]] = {}
 
     def item(self, tasks: str, task_id: str) -> TaskItem:
@@ -98,9 +66,10 @@ class EnvRuntime:
         """Pool of the sessions of this process, for training and validation."""
         return training_pool(self.env, self.settings.env)
 
-    def new_session(self) -> PooledEnv:
+    def new_session(self) -> Session:
         """Return a session of the pool; it opens at its reset."""
-        return PooledEnv(self.env, self.pool)
+        session = PooledEnv(self.env, self.pool)
+        return FittedSession(session, self._count_tokens, self.budget.prompt) if self._cuts_prompts else session
 
     def new_agent(self) -> Agent:
         """Return the agent of one episode."""
@@ -121,8 +90,8 @@ class WorkerState:
 
     def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
         config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)
-        self.envs = {run_env.label: EnvRuntime(run_env, loop) for run_env in run_envs(config)}
         self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
+        self.envs = {run_env.label: EnvRuntime(run_env, loop, self.builder) for run_env in run_envs(config)}
         self.end_of_turn: int = loop.tokenizer.eos_token_id
         self._record_dir: str | None = config["episode"].get("record_dir")
 
@@ -136,8 +105,8 @@ class WorkerState:
 class EpisodeLoop(AgentLoopBase):
     """Agent loop that plays a task through `play_until_valid()` with the policy that verl serves.
 
-    An episode whose last attempt has an environment error is recorded and left out of the batch. `run` then returns
-    no rows, and `EpisodeSampler` counts the episode.
+    An episode whose last attempt is not valid is recorded and left out of the batch. `run` then returns no rows, and
+    reports the episode to `EpisodeSampler`.
     """
 
     _worker_state: ClassVar[WorkerState | None] = None
@@ -159,7 +128,7 @@ class EpisodeLoop(AgentLoopBase):
             One row for each segment of the episode; an empty list if the episode is not valid.
         """
         row = RolloutRow.from_columns(columns)
-        env = self.worker.envs[row.env_label]
+        env, rollout = self.worker.envs[row.env_label], self.rollout_config
         tools = env.new_agent().tools
         agents: list[Agent] = []
         policies: list[EnginePolicy] = []
@@ -170,16 +139,25 @@ class EpisodeLoop(AgentLoopBase):
 
         def new_policy() -> EnginePolicy:
             tokens = EpisodeTokens(self.worker.builder, self.worker.end_of_turn, tools)
-            end_ids = frozenset({self.worker.end_of_turn})
-            policies.append(
-                EnginePolicy(self.server_manager, self.tokenizer, tokens, env.budget, sampling_params, end_ids)
+            policy = EnginePolicy(
+                self.server_manager,
+                self.tokenizer,
+                tokens,
+                env.budget,
+                sampling_params,
+                frozenset({self.worker.end_of_turn}),
+                seed=row.seed(rollout.seed, len(policies) + 1) if env.settings.episode.seeded_sampling else None,
+                seed_name=SEED_NAMES.get(rollout.name, "seed"),
             )
-            return policies[-1]
+            policies.append(policy)
+            return policy
 
         item = env.item(row.tasks, row.task_id)
         attempts = await play_until_valid(item, env.new_session, new_agent, new_policy, env.limits(row))
         self._record(row, attempts)
         if not attempts[-1].valid:
+            partition = "train" if row.purpose == "train" else "val"
+            await report_invalid(partition, row.group, row.sample, self._summary(row, attempts))
             return []
         segments = policies[-1].tokens.segments()
         if row.purpose == "train" and env.settings.credit.truncated == "bootstrap" and attempts[-1].truncated:
@@ -207,6 +185,12 @@ class EpisodeLoop(AgentLoopBase):
             )
             self.worker.writer.write(to_record(episode, meta))
 
+    def _summary(self, row: RolloutRow, attempts: list[Episode], shaped_return: float | None = None) -> EpisodeSummary:
+        """Return the summary of the last attempt."""
+        label = row.env_label if len(self.worker.envs) > 1 else ""
+        replays = sum(len(episode.replays) for episode in attempts)
+        return summarize_episode(attempts[-1], len(attempts), replays, env_label=label, shaped_return=shaped_return)
+
     def _outputs(
         self, row: RolloutRow, attempts: list[Episode], policy: EnginePolicy, segments: list[Segment]
     ) -> list[AgentLoopOutput]:
@@ -214,8 +198,7 @@ class EpisodeLoop(AgentLoopBase):
         episode = attempts[-1]
         rewards = turn_rewards(episode, self.worker.envs[row.env_label].settings.credit)
         shaped_return = sum(rewards.rewards)
-        label = row.env_label if len(self.worker.envs) > 1 else ""
-        summary = summarize_episode(episode, len(attempts), env_label=label, shaped_return=shaped_return)
+        summary = self._summary(row, attempts, shaped_return)
         rewards_by_segment = rewards.split([count_replies(segment.response_mask) for segment in segments])
         return [
             AgentLoopOutput(

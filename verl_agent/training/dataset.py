@@ -18,7 +18,7 @@ ENDLESS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One task of the dataset; see `verl_agent.training.agent_loop.RolloutRow` for the columns."""
+    """One task of the dataset; see `verl_agent.training.rollout_row.RolloutRow` for the columns."""
 
     purpose: str
     env_label: str

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -45,7 +46,7 @@ def run(config: DictConfig) -> None:
         check_loggers(config.trainer.logger)
         check_resume(config.trainer, "actor_rollout_ref.model.path")
         as_written = {key: OmegaConf.select(config, key) for key in MODELS}
-        config, envs = prepare(config)
+        config, envs = prepare(config, partial(console.print, markup=False, highlight=False, soft_wrap=True))
         resume, total = config.trainer.resume_mode != "disable", int(config.trainer.total_training_steps)
         folder.claim(settings_of(config, as_written, envs), may_change.REINFORCEMENT, resume)
         if folder.last_step:

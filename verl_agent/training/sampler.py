@@ -1,10 +1,11 @@
 """Selection of the episodes of a step that are trained on, and their metrics.
 
 verl's replay buffer returns all rows of a prompt's group; an episode has one row for each of its segments. An episode
-with an environment error has no row, so advantages are computed over the valid episodes of its group. This sampler
+that is not valid has no row, so advantages are computed over the valid episodes of its group. This sampler
 drops a group with fewer than `min_group_size` valid episodes.
 """
 
+import logging
 from collections import Counter
 from typing import Any
 
@@ -15,12 +16,10 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.trace.metrics import EpisodeSummary, episode_metrics
 from verl_agent.training.groups import episode_key, group_of, uniform_groups
-from verl_agent.types import StopReason
+from verl_agent.training.invalid_episodes import READ_RECORDS, check_invalid_rate, take_reports
 
-READ_RECORDS = (
-    "The episode records (episode.record_dir) hold the errors. Fix the environment, or raise env.timeout_s or "
-    "env.retries."
-)
+logger = logging.getLogger(__name__)
+
 POLL_S = 0.2
 """Seconds between two polls for finished episodes. verl's default of 2 s is a large part of a short step."""
 NO_ROWS = "no materializable trajectories"
@@ -45,8 +44,7 @@ class EpisodeSampler(ReplayBuffer):
             min_group_size: valid episodes that a group needs, 1 to `group_size`.
             skip_uniform: drop groups whose episodes all have the same return, as DAPO does (arXiv 2503.14476, section
                 3.2). Unlike there, no other groups replace them: the loss is the mean over the remaining groups.
-            retries: further attempts after an environment error.
-            max_env_error_rate: share of a step's episodes that may have an environment error, 0 to 1.
+            max_env_error_rate: share of a step's episodes that may not be valid, 0 to 1.
         kwargs: keyword arguments of `ReplayBuffer`.
     """
 
@@ -56,9 +54,9 @@ class EpisodeSampler(ReplayBuffer):
         self.min_group_size = min(int(sampler_kwargs["min_group_size"]), self.group_size)
         self.skip_uniform = bool(sampler_kwargs["skip_uniform"])
         self.val_group_size = int(sampler_kwargs["val_group_size"])
-        self.max_attempts = int(sampler_kwargs["retries"]) + 1
         self.max_env_error_rate = float(sampler_kwargs["max_env_error_rate"])
         self._max_uniform = self._uniform = self._empty = 0
+        self._invalid: list[EpisodeSummary] = []
 
     def replace_uniform(self, metric: str, batch_size: int, max_inflight: int, max_batches: int) -> None:
         """Replace groups whose episodes all have the same value (DAPO, arXiv 2503.14476, section 3.2).
@@ -114,12 +112,18 @@ class EpisodeSampler(ReplayBuffer):
         except RuntimeError as error:
             if NO_ROWS not in str(error):
                 raise
-            self._check_crashes(partition_id, self.finished_keys[partition_id] | self.failure_keys[partition_id])
-            raise EnvErrorLimitError(f"step {global_steps}: no episode is valid. {READ_RECORDS}") from error
+            groups = self.finished_keys[partition_id] | self.failure_keys[partition_id]
+            self._check_crashes(partition_id, groups)
+            batch, metrics = KVBatchMeta(partition_id=partition_id, keys=[], tags=[]), {}
+            self._invalid = take_reports(self.partitions, partition_id, groups)
         size = self.val_group_size if partition_id == "val" else self.group_size
         lost = batch_size * size - len({episode_key(key) for key in batch.keys})
-        self._check_env_errors(lost, batch_size * size)
+        check_invalid_rate(lost, batch_size * size, self._invalid, self.max_env_error_rate)
         if partition_id == "val":
+            if lost:  # verl does not log the metrics of a validation's batch
+                counts = Counter(str(summary.stop) for summary in self._invalid)
+                stops = ", ".join(f"{count} {stop}" for stop, count in counts.items())
+                logger.warning("validation: %d of %d episodes are left out: %s", lost, batch_size * size, stops)
             return batch, metrics
         summaries = self._summaries(batch)
         intact = self._intact(batch.keys)
@@ -134,8 +138,7 @@ class EpisodeSampler(ReplayBuffer):
             tags = dict(zip(batch.keys, batch.tags, strict=True))
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
         valid = list(summaries.values())
-        failed = EpisodeSummary(0.0, False, 0, valid[0].max_turns, StopReason.ENV_ERROR, attempts=self.max_attempts)
-        return batch, metrics | episode_metrics([*valid, *[failed] * lost], batch_size - len(intact), len(uniform))
+        return batch, metrics | episode_metrics([*valid, *self._invalid], batch_size - len(intact), len(uniform))
 
     def _materialize_batch(
         self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]
@@ -146,6 +149,7 @@ class EpisodeSampler(ReplayBuffer):
             EpisodeCrashError: an agent loop raised an exception; environment errors are recorded instead.
         """
         self._check_crashes(partition_id, set(selected_prompt_uids))
+        self._invalid = take_reports(self.partitions, partition_id, set(selected_prompt_uids))
         return super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)
 
     def _check_crashes(self, partition_id: str, groups: set[str]) -> None:
@@ -153,13 +157,6 @@ class EpisodeSampler(ReplayBuffer):
         if crashed:
             raise EpisodeCrashError(
                 f"{len(crashed)} of {len(groups)} groups have an episode whose agent loop raised an exception."
-            )
-
-    def _check_env_errors(self, lost: int, total: int) -> None:
-        if lost == total or lost / total > self.max_env_error_rate:
-            raise EnvErrorLimitError(
-                f"{lost} of {total} episodes of this step failed in their environment after all retries; "
-                f"env.max_env_error_rate allows {self.max_env_error_rate:.0%}. {READ_RECORDS}"
             )
 
     def _intact(self, keys: list[str]) -> set[str]:

@@ -27,6 +27,7 @@ import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import BY_TOKEN, TURN_CRITICS
+from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.turn_batch import MASKS, TurnBatch, read_columns, replaced, write_columns
@@ -54,7 +55,7 @@ class EpisodeTrainer(PPOTrainerSync):
         super().__init__(config)
         self._prompt_numbers = itertools.count()
         envs = run_envs(OmegaConf.to_container(config, resolve=True))
-        self.turn_limits = TurnLimits(envs)
+        self.turn_limits, self._draws = TurnLimits(envs), TaskDraws()
         self._shaping = envs[0].settings.credit
         estimator = config.algorithm.adv_estimator
         bootstraps = any(env.settings.credit.truncated == "bootstrap" for env in envs)
@@ -85,10 +86,13 @@ class EpisodeTrainer(PPOTrainerSync):
         return batch
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
-        """See `PPOTrainer`; adds the column `max_turns`, int64 `(B, 1)`, with the turn limit of every prompt."""
+        """See `PPOTrainer`; adds the columns `max_turns` and `draw` of `RolloutRow`, int64 `(B, 1)`."""
         batch = super()._next_train_batch(num_prompts)
-        limits = [[self.turn_limits.max_turns(str(label), self.global_steps)] for label in batch["env_label"]]
+        labels, tasks = ([str(value) for value in batch[name]] for name in ("env_label", "task_id"))
+        limits = [[self.turn_limits.max_turns(label, self.global_steps)] for label in labels]
         batch["max_turns"] = torch.tensor(limits, dtype=torch.int64)
+        draws = [[self._draws.count(self.global_steps, *key)] for key in zip(labels, tasks, strict=True)]
+        batch["draw"] = torch.tensor(draws, dtype=torch.int64)
         return batch
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:

@@ -32,6 +32,7 @@ class EmbeddedTasks:
     """
 
     splits = (*READ_ONLY_SPLITS, *COMPLETE_SPLITS)
+    deterministic = True
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -66,6 +67,7 @@ class MiniWobTasks:
     """Tasks on MiniWoB's pages, in the splits `train` and `test`."""
 
     splits = tuple(miniwob.SEEDS)
+    deterministic = True
 
     def items(self, split: str) -> Sequence[TaskItem]:
         """See `TaskSource`."""

@@ -40,6 +40,11 @@ class TaskSource(Protocol):
         """Names of the splits."""
         ...
 
+    @property
+    def deterministic(self) -> bool:
+        """True if each episode has sites of its own, which are the same every time."""
+        ...
+
     def items(self, split: str) -> Sequence[TaskItem]:
         """Return the items of a split, in the same order on every machine."""
         ...
@@ -75,6 +80,9 @@ class UserSiteTasks:
     Raises:
         ConfigError: the name or the URL of a site is invalid.
     """
+
+    deterministic = False
+    """Episodes share the user's sites, and an action that is sent twice may, for example, order twice."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options

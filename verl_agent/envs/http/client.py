@@ -79,6 +79,13 @@ class HttpEnv(EnvAdapter):
         return DIALECTS[settings.env].success_reward if chosen is None else chosen
 
     @cached_property
+    def deterministic(self) -> bool:  # type: ignore[override]  # first use calls the servers
+        """True if the servers declare it, which those of AgentGym and of earlier versions do not."""
+        if self.settings.protocol != OWN:
+            return False
+        return bool(fetch_info(self.settings.env, self.settings.servers).get("deterministic", False))
+
+    @cached_property
     def action_format(self) -> ActionFormat:  # type: ignore[override]  # first use calls the servers
         """Action format of the servers' environment."""
         if self.settings.protocol != OWN:

@@ -30,6 +30,7 @@ class TaskIndex:
             raise ConfigError(f"env {env!r} has no split {split!r}. {did_you_mean(split, adapter.splits)}")
         self.env, self.split = env, split
         self.success_reward, self.action_format = adapter.success_reward, adapter.action_format
+        self.deterministic = adapter.deterministic
         self.splits: Mapping[str, Sequence[TaskItem]] = {
             name: list(list_tasks(env, name, options).values()) for name in adapter.splits
         }
@@ -69,6 +70,7 @@ class TaskIndex:
             "split": self.split,
             "splits": {name: len(items) for name, items in self.splits.items()},
             "success_reward": self.success_reward,
+            "deterministic": self.deterministic,
             "form": action_format_to_json(self.action_format),
             "digest": digest.hexdigest(),
         }

@@ -69,7 +69,7 @@ def check_adapter(  # noqa: PLR0913 - one parameter for each way in which enviro
     options: Mapping[str, Any] | None = None,
     items: int = 4,
     timeout_s: float = 60.0,
-    replay_exact: bool = True,
+    replay_exact: bool | None = None,
     name: str | None = None,
     budget_s: float = 10.0,
     on_line: Callable[[str], None] = lambda line: None,
@@ -81,8 +81,8 @@ def check_adapter(  # noqa: PLR0913 - one parameter for each way in which enviro
         options: keyword arguments of its constructor, as in `env.options`.
         items: number of tasks of each split to play, >= 1.
         timeout_s: most seconds of one call.
-        replay_exact: the same actions must give the same texts. False compares only rewards, for a world that also
-            changes by itself.
+        replay_exact: the same actions must give the same texts. False compares only rewards. None is the adapter's
+            `deterministic`.
         name: registered name of the environment; None if it is not registered yet.
         budget_s: seconds after which a check skips further items; at least one item is played.
         on_line: receives each line of the report as soon as it is known.
@@ -106,7 +106,8 @@ def check_adapter(  # noqa: PLR0913 - one parameter for each way in which enviro
     report.run("items are JSON", lambda: task_checks.check_json(listed))
     report.run("tasks are the same twice", lambda: task_checks.check_repeat(env, listed))
     chosen = {item.id: item for split in listed.values() for item in spread(split, items)}
-    harness = Harness(env, list(chosen.values()), timeout_s, budget_s, replay_exact)
+    exact = env.deterministic if replay_exact is None else replay_exact
+    harness = Harness(env, list(chosen.values()), timeout_s, budget_s, exact)
     try:
         report.run(ACTIONS_KEPT, lambda: check_format(report, env))
         check_sessions(report, harness)
@@ -142,6 +143,8 @@ def check_sessions(report: Report, harness: Harness) -> None:
     if report.run("episodes replay", lambda: contract.check_replay(harness)):
         report.run("sessions do not mix", lambda: contract.check_isolation(harness))
         report.run(contract.CONCURRENT, lambda: contract.check_concurrency(harness))
+        if not harness.replay_exact:
+            report.note("texts of replayed episodes were not compared, only rewards: `deterministic` is False.")
     else:
         report.note("sessions are not compared with each other until episodes replay.")
     if solvable:

@@ -133,7 +133,10 @@ def check_bad_actions(harness: Harness) -> int:
 
 def check_replay(harness: Harness) -> None:
     """Check that the same item and actions give the same episode."""
-    advice = "Draw random numbers from a generator that is seeded by the item."
+    advice = (
+        "Draw random numbers from a generator that is seeded by the item. If the world also changes by itself, set "
+        "`deterministic = False`."
+    )
     for item in harness.within_budget("episodes replay", harness.items):
         second = harness.play(item, harness.script(item))
         harness.compare(item, harness.reference(item), second, "when played again", advice)

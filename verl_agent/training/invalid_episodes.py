@@ -1,0 +1,78 @@
+"""Reports of episodes that have no row in the batch: agent loops write them, the sampler reads why rows are missing.
+
+A report is a tag in a partition of TransferQueue of its own, so that verl's replay buffer takes it for no row.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import transfer_queue as tq
+
+from verl_agent.errors import EnvErrorLimitError
+from verl_agent.trace.metrics import EpisodeSummary
+from verl_agent.types import StopReason
+
+READ_RECORDS = (
+    "The episode records (episode.record_dir) hold the errors. Fix the environment, or raise env.timeout_s or "
+    "env.retries."
+)
+SHORTEN_PROMPTS = "For the prompts, raise data.max_prompt_length or set data.overlong_prompt=truncate_observation."
+PARTITION = "invalid_{}"
+"""Partition of the reports, by verl's partition of the episodes: `train` or `val`."""
+
+
+async def report_invalid(partition_id: str, group: str, sample: int, summary: EpisodeSummary) -> None:
+    """Report an episode that is not valid.
+
+    Args:
+        partition_id: verl's partition of the episode, `train` or `val`.
+        group: uid of its prompt.
+        sample: number of the episode in its group.
+        summary: summary of its last attempt.
+    """
+    await tq.async_kv_put(f"{group}_{sample}", PARTITION.format(partition_id), tag=summary.to_fields())
+
+
+def take_reports(
+    partitions: Mapping[str, Mapping[str, Any]], partition_id: str, groups: Collection[str]
+) -> list[EpisodeSummary]:
+    """Return the reports of some groups, and remove all reports of the partition from TransferQueue.
+
+    Args:
+        partitions: tags by key, by partition, as the replay buffer has polled them.
+        partition_id: verl's partition of the episodes.
+        groups: uids of the prompts.
+    """
+    name = PARTITION.format(partition_id)
+    reports = partitions.get(name, {})
+    if reports:
+        tq.kv_clear(partition_id=name, keys=list(reports))
+    return [EpisodeSummary.from_fields(tag) for key, tag in reports.items() if key.split("_")[0] in groups]
+
+
+def check_invalid_rate(lost: int, total: int, reports: Collection[EpisodeSummary], allowed: float) -> None:
+    """Check the share of episodes that are not valid.
+
+    Args:
+        lost: number of episodes without a row.
+        total: number of episodes, >= 1.
+        reports: summaries of the episodes without a row.
+        allowed: `env.max_env_error_rate`.
+
+    Raises:
+        EnvErrorLimitError: the share is larger than `allowed`, or no episode is valid.
+    """
+    if lost < total and lost / total <= allowed:
+        return
+    overlong = sum(summary.stop is StopReason.OVERLONG_PROMPT for summary in reports)
+    parts, advice = [], []
+    if lost > overlong:
+        parts.append(f"{lost - overlong} failed in their environment after all retries")
+        advice.append(READ_RECORDS)
+    if overlong:
+        parts.append(f"{overlong} have a prompt longer than data.max_prompt_length")
+        advice.append(SHORTEN_PROMPTS)
+    raise EnvErrorLimitError(
+        f"{lost} of {total} episodes of this step are not valid: {', '.join(parts)}. env.max_env_error_rate allows "
+        f"{allowed:.0%}. {' '.join(advice)}"
+    )
