@@ -1,0 +1,81 @@
+"""Policy loss with one importance ratio for each turn: `turn_ratio` of `actor_rollout_ref.actor.policy_loss.loss_mode`.
+
+verl imports this module in its workers, because `actor_rollout_ref.model.external_lib` names it.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
+from verl.utils.torch_functional import masked_mean
+from verl.workers.config import ActorConfig
+
+MAX_LOG_RATIO = 10.0
+"""Upper bound of the logarithm of a ratio, as in verl's GSPO, so that its exponential stays finite."""
+
+
+def turn_means(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return the mean of the values over each turn, on every token of the turn.
+
+    Args:
+        values_BT: float `(B, T)`.
+        mask_BT: 0/1 `(B, T)`, 1 where the model wrote the token. A turn is a run of ones.
+
+    Returns:
+        Float `(B, T)`, 0 where the mask is 0.
+    """
+    written_BT = mask_BT.to(values_BT.dtype)
+    begins_BT = torch.diff(mask_BT.long(), dim=-1, prepend=torch.zeros_like(mask_BT[:, :1]).long()) == 1
+    turn_BT = begins_BT.long().cumsum(-1)  # number of the turn from 1; a token after a turn has its number and no value
+    sums_BK = torch.zeros(len(turn_BT), turn_BT.shape[1] + 1, dtype=values_BT.dtype, device=values_BT.device)
+    counts_BK = sums_BK.scatter_add(1, turn_BT, written_BT).clamp(min=1)
+    means_BK = sums_BK.scatter_add(1, turn_BT, values_BT * written_BT) / counts_BK
+    return means_BK.gather(1, turn_BT) * written_BT
+
+
+@register_policy_loss("turn_ratio")
+def turn_ratio(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str,
+    config: ActorConfig,
+    rollout_is_weights: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """Return PPO's clipped surrogate with the ratio of a whole turn in place of that of a token.
+
+    The ratio is that of GSPO (arXiv 2507.18071, equation 7) with a turn in place of the whole response:
+    s_k = (pi(y_k) / pi_old(y_k))^(1 / |y_k|), the geometric mean of the ratios of the tokens of turn k. A token of the
+    turn has the ratio sg[s_k] * pi(y_kt) / sg[pi(y_kt)] (equation 14 there, GSPO-token), so that turns of one row may
+    have different advantages. ST-PPO (arXiv 2511.20718) argues for the turn as the unit of the ratio of agents.
+    With one turn in each row this is verl's `gspo`.
+
+    Args:
+        old_log_prob: float `(B, T)`, log-probs of the policy before the update.
+        log_prob: float `(B, T)`, log-probs of the policy that is updated.
+        advantages: float `(B, T)`.
+        response_mask: 0/1 `(B, T)`, 1 where the model wrote the token. A turn is a run of ones.
+        loss_agg_mode: `actor_rollout_ref.actor.loss_agg_mode`.
+        config: verl's section `actor_rollout_ref.actor`.
+        rollout_is_weights: float `(B, T)`, weights of the off-policy correction; None without it.
+
+    Returns:
+        The loss, and metrics.
+    """
+    log_ratio = log_prob - old_log_prob
+    of_turn = turn_means(log_ratio.detach(), response_mask)
+    ratio = torch.exp(torch.clamp(log_prob - log_prob.detach() + of_turn, max=MAX_LOG_RATIO))
+    clipped = torch.clamp(ratio, 1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
+    plain_loss, clipped_loss = -advantages * ratio, -advantages * clipped
+    losses = torch.maximum(plain_loss, clipped_loss)
+    if rollout_is_weights is not None:
+        losses = losses * rollout_is_weights
+    loss = agg_loss(losses, response_mask, loss_agg_mode, **config.global_batch_info)
+    metrics: dict[str, Any] = {
+        "actor/pg_clipfrac": masked_mean((clipped_loss > plain_loss).float(), response_mask),
+        "actor/pg_clipfrac_lower": torch.tensor(0.0),
+        "actor/ppo_kl": masked_mean(-log_ratio, response_mask),
+    }
+    return loss, {name: value.detach().item() for name, value in metrics.items()}
