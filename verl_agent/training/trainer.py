@@ -30,6 +30,7 @@ from verl_agent.preflight.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.batch_order import BatchRow, order_batch
+from verl_agent.training.rejection import Rejection
 from verl_agent.training.turn_batch import MASKS, TurnBatch, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turn_metrics import COLUMNS, turn_metrics
@@ -52,6 +53,7 @@ class EpisodeTrainer(PPOTrainerSync):
     def __init__(self, config: DictConfig) -> None:
         with open_dict(config):  # the mode selected this class; verl takes every other mode for an asynchronous one
             config.trainer.v1.trainer_mode = "sync"
+        self._rejection = Rejection.taken_from(config.algorithm.rollout_correction)
         super().__init__(config)
         self._prompt_numbers = itertools.count()
         envs = run_envs(OmegaConf.to_container(config, resolve=True))
@@ -127,7 +129,7 @@ class EpisodeTrainer(PPOTrainerSync):
         return int(tasks * self.config.actor_rollout_ref.rollout.n)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """See `PPOTrainer`; sets `BATCH_TURNS` for estimators that use turns, and adds metrics by turn."""
+        """See `PPOTrainer`; sets `BATCH_TURNS`, adds metrics by turn, and rejects tokens afterwards, not before."""
         self._turn_batch = turn_batch = TurnBatch.read(batch)
         token = BATCH_TURNS.set(BatchTurns(turn_batch.turns, self._shaping))
         rewards = turn_batch.rewards(self.config.algorithm.gamma) if self._places_rewards else None
@@ -142,6 +144,8 @@ class EpisodeTrainer(PPOTrainerSync):
         clip = (actor.clip_ratio_low, actor.clip_ratio_high)
         metrics.update(turn_metrics(turn_batch.turns, read_columns(batch, COLUMNS), clip))
         metrics["credit/dropped_share"] = turn_batch.dropped_share
+        if self._rejection is not None:
+            metrics.update(self._rejection.apply(batch))
         self._count_empty(turn_batch.dropped_share == 1)
         return batch
 
