@@ -27,6 +27,7 @@ from verl_agent.preflight.estimates import (
     shape_of,
 )
 from verl_agent.preflight.lengths import check_budgets
+from verl_agent.preflight.update import check_update
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
 OVERLAYS = sorted(path.relative_to(SHARED / "overlay") for path in SHARED.glob("overlay/*/*.yaml"))
@@ -56,6 +57,7 @@ def check(config: DictConfig) -> None:
     plain = OmegaConf.to_container(config)
     parts = run_envs(plain)
     check_algorithm(plain, parts)
+    check_update(plain)
     for part in parts:
         check_budgets(config, part)
     accepted_by_verl(config)
@@ -68,11 +70,13 @@ def peak_gb(config: DictConfig) -> float:
     return estimate(OmegaConf.to_container(config), shape, critic).peak_gb
 
 
+OF_THE_UPDATE = ("algorithm", "correction", "ratio")
 PAIRS = [
     pytest.param(path, overlay, id=f"{name(path)}-{overlay.with_suffix('')}")
     for path in GPU
     for overlay in OVERLAYS
-    if overlay.parent.name != "algorithm" or path.stem in ("grpo", "scaling_inter")
+    if path.stem in ("grpo", "scaling_inter") or overlay.parent.name not in OF_THE_UPDATE
+    if path == ONE or overlay.parent.name not in ("correction", "ratio")  # no recipe has a value of theirs
 ]
 
 
@@ -138,7 +142,8 @@ def test_merging_an_overlay_equals_composing_it(overlay):
     composed = recipe(ONE, f"+overlay/{overlay.parent.name}={overlay.stem}")
     expected = merged(ONE, overlay)
     for key in written_in(SHARED / "overlay" / overlay):
-        assert OmegaConf.select(composed, key) == OmegaConf.select(expected, key) is not None, key
+        one, other = (OmegaConf.select(config, key, default="absent") for config in (composed, expected))
+        assert one == other != "absent", key
     assert (SHARED / "overlay" / overlay).read_text(encoding="utf-8").startswith("# @package _global_\n# ")
 
 

@@ -38,6 +38,7 @@ from verl_agent.offline.selection import EpisodeSource
 from verl_agent.preflight.algorithms import check_algorithm
 from verl_agent.preflight.lengths import check_budgets, check_shares
 from verl_agent.preflight.rl import check_environment
+from verl_agent.preflight.update import check_update
 from verl_agent.sections import section
 from verl_agent.trace.record_files import EpisodeWriter
 
@@ -174,6 +175,7 @@ def test_a_training_recipe_passes_the_checks_before_a_run(path):
     config = resolved(path)
     parts = run_envs(OmegaConf.to_container(config))
     check_algorithm(OmegaConf.to_container(config), parts)
+    check_update(OmegaConf.to_container(config))
     with chdir(ROOT):
         for part in parts:
             check_environment(part, [part])

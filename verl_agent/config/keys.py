@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError
 
 from verl_agent.config.search_path import register_config
+from verl_agent.config.unread import remedy
 from verl_agent.errors import ConfigError, did_you_mean
 
 FREE = (
@@ -28,6 +29,7 @@ FIELDS = (
     ".mixed_precision.param_dtype",
     ".mixed_precision.reduce_dtype",
     ".mixed_precision.buffer_dtype",
+    ".ppo_infer_max_token_len_per_gpu",
 )
 """Fields of verl's dataclasses that its YAML does not list."""
 RENAMED = {
@@ -111,13 +113,16 @@ def check_keys(config: DictConfig, base: str) -> None:
     plain = OmegaConf.to_container(config)
     _check_renamed(plain)
     strategy = OmegaConf.select(config, "actor_rollout_ref.actor.strategy")
-    known = reference(base, *(["model_engine=megatron"] if strategy == "megatron" else []))
+    megatron = strategy == "megatron"
+    known = reference(base, *(["model_engine=megatron"] if megatron else []))
     for key, value in leaves(plain):
         free = next((prefix for prefix in FREE if key.startswith(prefix)), None)
         if free is not None:
             _find(known, free.rstrip("."))
         elif not key.endswith(FIELDS):
             default = _find(known, key)
+            if base == "agent_base" and value != default and (instead := remedy(key, megatron)):
+                raise ConfigError(f"{key}={value!r} has no effect, because nothing reads it. {instead}")
             if key in SEVERAL_TYPES or (base in OFFLINE and key in FREQUENCIES and value == EACH_EPOCH):
                 continue
             _check_type(key, value, -1 if key in FREQUENCIES else default)

@@ -95,7 +95,7 @@ def check_micro_batches(config: DictConfig) -> None:
     critic = config.critic
     if has_critic(config) and not critic.use_dynamic_bsz:
         rows = int(critic.ppo_mini_batch_size) * episodes // gpus
-        checks += [(f"critic.{name}", critic[name], rows) for name in (key, "forward_micro_batch_size_per_gpu")]
+        checks.append((f"critic.{key}", critic[key], rows))
     for name, size, rows in checks:
         if size and rows % int(size):
             raise ConfigError(

@@ -24,6 +24,7 @@ from verl_agent.platform.weight_transfer import RUN_NAME
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
+from verl_agent.preflight.update import check_update
 from verl_agent.system.resources import (
     RL_BARE_GB,
     RL_BYTES,
@@ -59,6 +60,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     envs = run_envs(OmegaConf.to_container(config))
     check_trainer(config)
     check_algorithm(OmegaConf.to_container(config), envs)
+    check_update(OmegaConf.to_container(config))
     for run_env in envs:
         check_environment(run_env, envs)
         check_lengths_fit_model(config, run_env)
