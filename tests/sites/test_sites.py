@@ -55,6 +55,14 @@ def test_shop_shows_customers_their_own_orders_and_the_administrator_all(pair):
     assert other.customer.email in pair[0].get(f"{ADMIN}/orders/{other.number}/")[1]
 
 
+def test_dashboard_shows_the_status_of_a_review_that_waits_for_a_moderator(pair):
+    """Oscar's form has no such status and would select `Approved`."""
+    pending = next(review for review in world().shop.reviews if review.pending)
+    for review, name in ((pending, "Requires moderation"), (world().shop.reviews[0], "Approved")):
+        text = pair[0].get(f"{ADMIN}/reviews/{review.pk}/")[1]
+        assert re.findall(r"<option[^>]* selected[^>]*>([^<]+)</option>", text) == [name]
+
+
 def test_forum_shows_its_topics_at_the_urls_of_the_tasks(pair):
     for topic in world().forum.topics[::30]:
         status, text = pair[0].get(FORUM + topic.path)

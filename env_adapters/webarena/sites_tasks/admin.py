@@ -182,7 +182,7 @@ def approve_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to approve a review, so that it is shown among those of its product."""
     for one in pending(world, split):
         seen = shows(f"{SHOP}{one.product.path}reviews/", "", one.customer.name)
-        yield moderation(one, [], state(seen))
+        yield moderation(one, "Approved", state(seen))
 
 
 @template(TEST, "shopping_admin", 'Reject the review "{{title}}" that {{name}} wrote.', changes=True)
@@ -190,12 +190,13 @@ def reject_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to reject a review, so that it is in the list of rejected ones."""
     for one in pending(world, split):
         seen = shows(f"{ADMIN}/reviews/?status=2", "document.querySelector('table').outerText", one.product.title)
-        yield moderation(one, ['click [combobox "Approved"]', 'click [option "Rejected"]'], state(seen))
+        yield moderation(one, "Rejected", state(seen))
 
 
-def moderation(review: Review, choice: Sequence[str], evaluation: Evaluation) -> Draft:
-    """Return the draft of a task that sets the status of a review; the form preselects approval."""
+def moderation(review: Review, status: str, evaluation: Evaluation) -> Draft:
+    """Return the draft of a task that sets the status of a review."""
     opened = open_review(review)
+    choice = ['click [combobox "Requires moderation"]', f'click [option "{status}"]']
     script = [*opened, *choice, 'click [button "Save"]', stop()]
     words = {"title": review.title, "name": review.customer.name}
     return Draft(f"{review.pk}", words, evaluation, script, [[stop()], [*opened, stop()]])

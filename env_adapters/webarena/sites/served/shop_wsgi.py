@@ -16,12 +16,16 @@ django_application = get_wsgi_application()
 from oscar.apps.analytics import receivers  # noqa: E402 - needs the application
 from oscar.apps.catalogue.signals import product_viewed  # noqa: E402
 from oscar.apps.customer.receivers import receive_product_view  # noqa: E402
+from oscar.apps.dashboard.reviews.forms import DashboardProductReviewForm  # noqa: E402
 from oscar.apps.search.signals import user_search  # noqa: E402
 
 # Without these statistics, reading a page writes nothing.
 product_viewed.disconnect(receivers.receive_product_view)
 product_viewed.disconnect(receive_product_view)  # sets a cookie of viewed products, which differs between visitors
 user_search.disconnect(receivers.receive_product_search)
+
+# Without the status of a review that waits for a moderator, the form shows such a review as approved.
+DashboardProductReviewForm.base_fields["status"].choices = DashboardProductReviewForm.Meta.model.STATUS_CHOICES
 
 state = "shop.sqlite3"
 static = {"/static/": seed_folder() / "shop_static", "/media/": seed_folder() / "shop_media"}
