@@ -203,7 +203,8 @@ class WebArena(EnvAdapter):
         assert self.item is not None and self.snapshot is not None
         evaluation = self.site_environment.fill_urls(self.item.data["eval"])
         intent, site_urls = self.item.data["intent"], self.site_environment.urls_by_placeholder
-        final = FinalState(action.text, self.session, intent, site_urls, self.snapshot.taken_at)
+        changes = self.site_environment.changes
+        final = FinalState(action.text, self.session, intent, site_urls, self.snapshot.taken_at, changes)
         await self._browser_pool().run(self.session.ensure_tab())
         score = await self._browser_pool().run(evaluate(evaluation, final, self.judge))
         await self.close()

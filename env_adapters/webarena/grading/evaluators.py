@@ -17,9 +17,11 @@ from playwright.async_api import Error, Page
 
 from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.tab import Tab
+from env_adapters.webarena.grading import strict
 from env_adapters.webarena.grading.answers import exact_match, fuzzy_match, must_include, normalize
 from env_adapters.webarena.grading.helpers import LAST_URL, call_helper
 from env_adapters.webarena.grading.late_content import LATE_CONTENT_S, let_time_pass
+from env_adapters.webarena.sites.records import Change
 from verl_agent.errors import EnvError
 
 Judge = Callable[[str, str, str], Awaitable[float]]
@@ -40,6 +42,7 @@ class FinalState:
         intent: objective of the task.
         site_urls: URL of each site by its placeholder, for checks on other pages than the last one.
         acted_at: monotonic time in seconds after the last action, since which the last page may add content.
+        changes: function that reads the changes of the sites' state; None for sites that are not embedded.
     """
 
     answer: str
@@ -47,6 +50,7 @@ class FinalState:
     intent: str
     site_urls: Mapping[str, str]
     acted_at: float = 0.0
+    changes: Callable[[], Sequence[Change]] | None = None
 
 
 async def string_match(references: Mapping[str, Any], note: str, final: FinalState, judge: Judge | None) -> float:
@@ -191,11 +195,13 @@ async def evaluate(evaluation: Mapping[str, Any], final: FinalState, judge: Judg
         EnvError: a check could not be made.
     """
     score = 1.0
-    if set(evaluation["eval_types"]) != {"string_match"}:
+    if not set(evaluation["eval_types"]) <= {"string_match", "single_answer"}:
         with suppress(Error):  # a page that has closed fails in its check
             await let_time_pass(final.session.page, since=final.acted_at)
     for kind in evaluation["eval_types"]:
-        if kind == "string_match":
+        if kind in strict.KINDS:
+            score *= await strict.strict_score(kind, evaluation, final)
+        elif kind == "string_match":
             note = evaluation.get("string_note") or ""
             score *= await string_match(evaluation["reference_answers"], note, final, judge)
         elif kind == "url_match":

@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from playwright.async_api import StorageState
+
 from env_adapters.webarena.browser.network_proxy import Address, authority
 from env_adapters.webarena.sites import URLS, SiteSet
+from env_adapters.webarena.sites.records import changes
 from env_adapters.webarena.sites.world import DEFAULT_SEED
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks import miniwob
@@ -56,7 +60,9 @@ class EmbeddedTasks:
             name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items() if name in reached
         }
         cookies: list[Any] = copy.cookies(item.data["sites"]) if item.data.get("require_login") else []
-        return SiteEnvironment(copy.urls, routes, {"cookies": cookies, "origins": []}, copy.release)
+        login: StorageState = {"cookies": cookies, "origins": []}
+        read_changes = partial(changes, sites.home.seed(sites.seed), copy.folder)
+        return SiteEnvironment(copy.urls, routes, login, copy.release, changes=read_changes)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str]:
         """See `TaskSource`."""

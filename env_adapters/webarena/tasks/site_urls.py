@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import aiohttp
 from playwright.async_api import StorageState
 
 from env_adapters.webarena.browser.network_proxy import Address, authority
+from env_adapters.webarena.sites.records import Change
 from env_adapters.webarena.tasks.items import SITES
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.types import TaskItem
@@ -40,6 +41,7 @@ class SiteEnvironment:
         storage_state: initial cookies and local storage.
         release: function that releases the sites; it may block and runs in a thread.
         login_file: file that `storage_state` was read from, or "" if it was created.
+        changes: function that reads the changes of the sites' state; None for sites that are not embedded.
     """
 
     urls: Mapping[str, str]
@@ -47,6 +49,7 @@ class SiteEnvironment:
     storage_state: StorageState | None = None
     release: Callable[[], None] = field(default=_do_nothing)
     login_file: str = ""
+    changes: Callable[[], Sequence[Change]] | None = None
 
     @property
     def urls_by_placeholder(self) -> Mapping[str, str]:

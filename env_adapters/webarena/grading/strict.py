@@ -1,0 +1,191 @@
+"""Strict evaluators of the embedded sites' tasks: one answer, the final page, and the complete change of the sites.
+
+Each accepts one result. An answer is reduced to one value and compared, so a list of values is never an answer. A
+change of the sites must be complete: every expected record, and no other one.
+"""
+
+import asyncio
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from env_adapters.webarena.browser.session import BrowserSession
+from env_adapters.webarena.sites.records import ADDED, Change
+from verl_agent.errors import EnvError
+
+KINDS = ("single_answer", "final_page", "state_change")
+PERMANENT = frozenset(("order", "post", "topic", "comment", "ticket"))
+"""Records that their author cannot remove. One wrong record before the right one counts as a corrected mistake."""
+IDLE_TIMEOUT_S = 15.0
+IDLE_POLL_S = 0.02
+QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " "})
+SEPARATOR = re.compile(r"\s*(?:;|,(?!\d))\s*")
+"""Separates the parts of an answer; a comma between digits belongs to a number."""
+NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+|\d+")
+MONEY = re.compile(rf"(?:\$|USD)?\s*({NUMBER.pattern})(?:\.(\d\d?))?(?:\s*USD)?", re.IGNORECASE)
+GRAMS = re.compile(rf"({NUMBER.pattern})\s*(?:g|grams?)?", re.IGNORECASE)
+
+Value = str | int
+
+
+class FinalState(Protocol):
+    """Final state of an episode, see `evaluators.FinalState`."""
+
+    @property
+    def answer(self) -> str:
+        """Answer of the agent."""
+        ...
+
+    @property
+    def session(self) -> BrowserSession:
+        """Browser session as the agent left it."""
+        ...
+
+    @property
+    def changes(self) -> Callable[[], Sequence[Change]] | None:
+        """Function that reads the changes of the sites."""
+        ...
+
+
+def text_value(text: str) -> Value:
+    """Return a text in one case, with single spaces, without outer quotes and a final full stop."""
+    text = " ".join(text.translate(QUOTES).split()).removesuffix(".")
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1].strip().removesuffix(".")
+    return text.casefold()
+
+
+def number_value(text: str) -> Value | None:
+    """Return a whole number, for example of `1,234`, or None."""
+    cleaned = str(text_value(text))
+    return int(cleaned.replace(",", "")) if NUMBER.fullmatch(cleaned) else None
+
+
+def money_value(text: str) -> Value | None:
+    """Return an amount in cents, for example of `$1,234.50` or `1234.5`, or None."""
+    match = MONEY.fullmatch(str(text_value(text)))
+    return None if match is None else int(match[1].replace(",", "")) * 100 + int((match[2] or "").ljust(2, "0"))
+
+
+def grams_value(text: str) -> Value | None:
+    """Return a weight in grams, for example of `195 g`, or None."""
+    match = GRAMS.fullmatch(str(text_value(text)))
+    return None if match is None else int(match[1].replace(",", ""))
+
+
+VALUES: Mapping[str, Callable[[str], Value | None]] = {
+    "text": text_value,
+    "number": number_value,
+    "money": money_value,
+    "grams": grams_value,
+}
+"""Function that reduces a part of an answer to its value, by the kind of the part."""
+
+
+def answer_values(kinds: Sequence[str], answer: str) -> tuple[Value | None, ...] | None:
+    """Return the value of each part of an answer, or None if the answer has another number of parts.
+
+    Example:
+        >>> answer_values(["text", "money"], "pending, 1,234.50")
+        ('pending', 123450)
+    """
+    parts = [answer] if len(kinds) == 1 else SEPARATOR.split(str(text_value(answer)))
+    if len(parts) != len(kinds):
+        return None
+    return tuple(VALUES[kind](part) for kind, part in zip(kinds, parts, strict=True))
+
+
+def single_answer(reference: Sequence[Mapping[str, str]], answer: str) -> float:
+    """Return 1.0 if the answer is the reference and nothing else, else 0.0.
+
+    Args:
+        reference: kind and text of each part; parts are separated by commas in the answer.
+        answer: answer of the agent.
+    """
+    kinds = [part["kind"] for part in reference]
+    values = answer_values(kinds, answer)
+    return float(values is not None and values == tuple(VALUES[part["kind"]](part["text"]) for part in reference))
+
+
+def final_page(reference: Mapping[str, Any], url: str) -> float:
+    """Return 1.0 if a URL is one of the reference, else 0.0.
+
+    Host, path and all parameters must be equal; the fragment and a slash at the end of the path do not count.
+
+    Args:
+        reference: `urls`, the URLs that are right, and `ignored`, names of parameters that do not matter.
+        url: URL of the agent's last page.
+    """
+    return float(url_value(url, reference["ignored"]) in [url_value(right) for right in reference["urls"]])
+
+
+def url_value(url: str, ignored: Sequence[str] = ()) -> tuple[str, str, list[tuple[str, str]]]:
+    """Return host, path and sorted parameters of a URL."""
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    query = [(name, " ".join(text.split()).casefold()) for name, text in given if name not in ignored]
+    return parts.netloc, unquote(parts.path).rstrip("/"), sorted(query)
+
+
+def state_change(expected: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> float:
+    """Return 1.0 if the sites have changed as expected and in no other way, else 0.0.
+
+    Before an expected record of a kind that its author cannot remove (`PERMANENT`), there may be one wrong record of
+    this kind. It is the mistake that the expected record corrects.
+
+    Args:
+        expected: expected changes; a key of "" stands for any key.
+        changes: changes of the sites, in the order in which records of a kind were added.
+    """
+    left = list(changes)
+    corrected: list[str] = []
+    for one in expected:
+        place = next((place for place, change in enumerate(left) if matches(one, change)), None)
+        if place is None:
+            return 0.0
+        if is_permanent(left[place]):
+            corrected.append(left[place].record)
+            if any(is_permanent(later) and later.record == left[place].record for later in left[place + 1 :]):
+                return 0.0
+        del left[place]
+    return float(not left or (len(left) == 1 and is_permanent(left[0]) and left[0].record in corrected))
+
+
+def matches(expected: Mapping[str, Any], change: Change) -> bool:
+    """Return True if a change is the expected one."""
+    same_record = expected["change"] == change.change and expected["record"] == change.record
+    return same_record and expected["key"] in ("", change.key) and expected["values"] == dict(change.values)
+
+
+def is_permanent(change: Change) -> bool:
+    """Return True if a change has added a record that its author cannot remove."""
+    return change.change == ADDED and change.record.rpartition(" ")[2] in PERMANENT
+
+
+async def strict_score(kind: str, evaluation: Mapping[str, Any], final: FinalState) -> float:
+    """Return the score of a final state by one strict evaluator.
+
+    Raises:
+        EnvError: the state of the sites cannot be read.
+    """
+    if kind == "single_answer":
+        return single_answer(evaluation[kind], final.answer)
+    if kind == "final_page":
+        return final_page(evaluation[kind], final.session.page.url)
+    if final.changes is None:
+        raise EnvError("the changes of these sites cannot be read; only the embedded sites record them.")
+    await wait_for_requests(final.session)
+    try:
+        return state_change(evaluation[kind], await asyncio.to_thread(final.changes))
+    except sqlite3.Error as error:
+        raise EnvError(f"the state of the sites cannot be read: {error}") from error
+
+
+async def wait_for_requests(session: BrowserSession) -> None:
+    """Wait until the sites have answered all requests, because they may still change the state."""
+    deadline = time.monotonic() + IDLE_TIMEOUT_S
+    while session.network_proxy.traffic.busy and time.monotonic() < deadline:
+        await asyncio.sleep(IDLE_POLL_S)

@@ -1,0 +1,81 @@
+"""Tests of the records of the sites' state and of their changes."""
+
+import asyncio
+import shutil
+import sqlite3
+
+import pytest
+
+from env_adapters.webarena.grading.evaluators import FinalState, evaluate
+from env_adapters.webarena.sites.records import Change, changes, difference
+from verl_agent.errors import EnvError
+
+TABLES = """
+CREATE TABLE ticket(tkt_id INTEGER, tkt_uuid, tkt_ctime, title, type, status, priority, assignee, reporter, comment);
+CREATE TABLE ticketchng(tkt_id, tkt_rid, login, mimetype, icomment);
+CREATE TABLE user(uid INTEGER, login, pw, cap, info);
+CREATE TABLE event(objid INTEGER, type, user, euser, comment, ecomment, bgcolor);
+CREATE TABLE config(name, value);
+CREATE TABLE tag(tagid, tagname);
+CREATE TABLE tagxref(rid, tagid, tagtype, value);
+CREATE TABLE blob(rid INTEGER, content);
+INSERT INTO ticket VALUES(1, 'aaaa', 1.0, 'Slow', 'Bug', 'Open', 'Low', NULL, 'ida', 'It is slow.');
+"""
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Return the folder of the initial state and that of a copy, with one repository each."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    (before / "code").mkdir(parents=True)
+    with sqlite3.connect(before / "code" / "mill.fossil") as database:
+        database.executescript(TABLES)
+    shutil.copytree(before, after)
+    return before, after
+
+
+def run(folder, *statements):
+    with sqlite3.connect(folder / "code" / "mill.fossil") as database:
+        for statement in statements:
+            database.execute(statement)
+
+
+def test_unchanged_copy_has_no_changes(folders):
+    assert changes(*folders) == []
+
+
+def test_copy_without_files_has_no_changes(folders, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert changes(folders[0], tmp_path / "empty") == []
+
+
+def test_changes_name_the_project_and_the_new_values(folders):
+    run(folders[1], "UPDATE ticket SET status = 'Closed', assignee = ''", "INSERT INTO blob VALUES(9, 'x')")
+    assert changes(*folders) == [Change("changed", "mill ticket", "aaaa", {"status": "Closed"})]
+
+
+def test_added_records_are_in_the_order_of_their_creation(folders):
+    rows = [("zzzz", 2.0, "First"), ("bbbb", 3.0, "Second")]
+    run(folders[1], *(f"INSERT INTO ticket(tkt_uuid, tkt_ctime, title) VALUES{row}" for row in rows))
+    assert [change.values["title"] for change in changes(*folders)] == ["First", "Second"]
+
+
+def test_row_of_an_unknown_table_is_a_change(folders):
+    run(folders[1], "CREATE TABLE attachment(filename)", "INSERT INTO attachment VALUES('a.txt')")
+    assert changes(*folders) == [Change("added", "mill table attachment", "1", {"filename": "a.txt"})]
+
+
+def test_texts_are_compared_with_single_spaces(folders):
+    run(folders[1], "UPDATE ticket SET comment = 'It is' || char(13, 10) || ' slow.  '")
+    assert changes(*folders) == []
+
+
+def test_removed_record_is_a_change():
+    found = list(difference({("wish", "1"): {"product": "Pan"}}, {}))
+    assert found == [Change("removed", "wish", "1", {"product": "Pan"})]
+
+
+def test_state_of_sites_that_cannot_be_read_is_an_environment_error():
+    evaluation = {"eval_types": ["state_change"], "state_change": []}
+    with pytest.raises(EnvError, match="only the embedded sites record them"):
+        asyncio.run(evaluate(evaluation, FinalState("", None, "", {}), None))
