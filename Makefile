@@ -59,7 +59,8 @@ test-unit: setup ## Run the unit tests (seconds)
 
 .PHONY: test-sites
 test-sites: setup ## Test the embedded web sites and solve a task on each (four minutes, five the first time)
-	WEB_TASKS=sites pytest --timeout 900 tests/sites/test_sites.py tests/sites/test_oracles.py -k "test_sites or solves or at_once"
+	WEB_TASKS=sites pytest --timeout 900 tests/sites/test_sites.py tests/sites/test_rewards.py tests/sites/test_oracles.py \
+	    -k "test_sites or test_rewards or solves or at_once"
 
 .PHONY: test-web
 test-web: setup ## Solve a web task of each template in a browser; all tasks with WEB_TASKS=all

@@ -97,7 +97,7 @@ def test_dashboard_does_not_depend_on_the_clock(pair):
     assert 'http-equiv="refresh"' not in text
 
 
-def test_episode_reaches_only_the_sites_of_its_task_and_its_evaluators(sites):
+def test_episode_reaches_only_the_sites_of_its_task(sites):
     source = EmbeddedTasks(sites.home.folder)
     hosts = {}
     for item in source.items("train_all"):
@@ -107,7 +107,7 @@ def test_episode_reaches_only_the_sites_of_its_task_and_its_evaluators(sites):
         environment = asyncio.run(source.open(item))
         environment.release()
         hosts[kind] = set(environment.routes)
-    assert hosts == {"price": {"shop.test:80"}, "approve_review": {"admin.test:80", "shop.test:80"}}
+    assert hosts == {"price": {"shop.test:80"}, "approve_review": {"admin.test:80"}}
 
 
 def test_page_is_the_same_in_every_copy(pair):

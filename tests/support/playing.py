@@ -3,7 +3,6 @@
 import asyncio
 
 from env_adapters.webarena.adapter import WebArena
-from env_adapters.webarena.browser.grammar import parse_action
 from env_adapters.webarena.browser.pool import browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.grading.evaluators import FinalState, evaluate
@@ -13,27 +12,28 @@ from env_adapters.webarena.tasks.oracle import ScriptOracle
 
 def play(item, source, script=None):
     """Return the reward of a script, or of the task's own oracle; fail if an action is invalid."""
+    return asyncio.run(play_async(item, source, script))
+
+
+async def play_async(item, source, script=None):
+    """Return the reward of a script, see `play`."""
     act = source.oracle(item) if script is None else ScriptOracle(script, URLS).act
-
-    async def episode():
-        env = WebArena(tasks="miniwob")
-        env.source = source
-        try:
-            observation = (await env.reset(item))[-1]["content"]
-            while True:
-                step = await env.step(act(observation))
-                assert not step.info.get("invalid_action"), step.observation
-                if step.terminated:
-                    return step.reward
-                observation = step.observation
-        finally:
-            await env.close()
-
-    return asyncio.run(episode())
+    env = WebArena(tasks="miniwob")
+    env.source = source
+    try:
+        observation = (await env.reset(item))[-1]["content"]
+        while True:
+            step = await env.step(act(observation))
+            assert not step.info.get("invalid_action"), step.observation
+            if step.terminated:
+                return step.reward
+            observation = step.observation
+    finally:
+        await env.close()
 
 
 def score_immediate_answers(items, source):
-    """Return the score of each task if an episode ends at once with a wrong or empty answer.
+    """Return the score of each task if an episode ends at once with an empty answer.
 
     The tasks must start on the same pages and reach the same sites, because one session without actions serves all.
     """
@@ -45,9 +45,8 @@ def score_immediate_answers(items, source):
             await env.reset(items[0])
             scores = []
             for item in items:
-                answer = parse_action(min(item.data["wrong"], key=len)[0]).text
-                site_urls = env.site_environment.urls_by_placeholder
-                final = FinalState(answer, env.session, item.data["intent"], site_urls)
+                site_urls, changes = env.site_environment.urls_by_placeholder, env.site_environment.changes
+                final = FinalState("", env.session, item.data["intent"], site_urls, changes=changes)
                 work = evaluate(env.site_environment.fill_urls(item.data["eval"]), final, None)
                 scores.append(await browser_pool(BrowserLimits()).run(work))
             return scores

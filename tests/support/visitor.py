@@ -38,8 +38,9 @@ class Visitor:
         cookies = "; ".join(
             f"{name}={value}" for (domain, name), value in self.cookies.items() if domain == parts.hostname
         )
-        headers = {"Host": parts.hostname, "Cookie": cookies, "Referer": url, **self.headers}
+        headers = {"Host": parts.hostname, "Cookie": cookies, **self.headers}
         if fields is not None:
+            headers["Referer"] = url  # Fossil accepts forms only from its own pages
             headers["Content-Type"] = "application/x-www-form-urlencoded"
         path = parts.path + (f"?{parts.query}" if parts.query else "") or "/"
         connection.request(method, path, urlencode(fields) if fields is not None else None, headers)

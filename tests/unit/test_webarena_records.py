@@ -6,7 +6,8 @@ import sqlite3
 
 import pytest
 
-from env_adapters.webarena.grading.evaluators import FinalState, evaluate
+from env_adapters.webarena.grading.evaluators import FinalState
+from env_adapters.webarena.grading.strict import strict_score
 from env_adapters.webarena.sites.records import Change, changes, difference
 from verl_agent.errors import EnvError
 
@@ -76,6 +77,5 @@ def test_removed_record_is_a_change():
 
 
 def test_state_of_sites_that_cannot_be_read_is_an_environment_error():
-    evaluation = {"eval_types": ["state_change"], "state_change": []}
     with pytest.raises(EnvError, match="only the embedded sites record them"):
-        asyncio.run(evaluate(evaluation, FinalState("", None, "", {}), None))
+        asyncio.run(strict_score("state_change", {"state_change": []}, FinalState("", None, "", {})))

@@ -8,24 +8,29 @@ from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
     Draft,
-    Evaluation,
-    all_of,
-    answer,
-    exactly,
+    Script,
+    changed,
+    changes,
+    money,
     neighbours,
-    page,
+    number,
+    question,
     rank,
-    shows,
     side,
-    state,
     stop,
     template,
+    text,
+    visit,
 )
 
-ADMIN, SHOP = "__SHOPPING_ADMIN__", "__SHOPPING__"
+ADMIN = "__SHOPPING_ADMIN__"
+FILTERS = ("upc", "title", "page", "sort")
+"""Parameters of the list of products that the links to a product keep."""
+NEXT_STATUS = {"Pending": "Processing", "Processing": "Shipped", "Shipped": "Delivered"}
 ORDERS = ['click [button "Fulfilment"]', 'click [link "Orders"]']
 PRODUCTS = ['click [button "Catalog"]', 'click [link "Products"]']
 CUSTOMERS = ['click [button "Customers"]', 'click [link "Customers"]']
+SAVE_STATUS = 'click [button "Change status"]'
 REVIEWS = ['click [button "Content"]', 'click [link "Reviews"]']
 
 
@@ -62,52 +67,42 @@ def open_review(review: Review) -> list[str]:
 @template(TRAIN, "shopping_admin", "Which customer placed order {{order}}? Answer with the full name only.")
 def order_customer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the customer of an order."""
-    for one, other in neighbours(orders(world, split)):
-        if one.customer is not other.customer:
-            script = [*open_order(one), stop(one.customer.name)]
-            wrong = [[stop(other.customer.name)], all_of(customer.name for customer in world.shop.customers)]
-            yield Draft(one.number, {"order": one.number}, exactly(one.customer.name), script, wrong)
+    for one in orders(world, split):
+        yield question(one.number, {"order": one.number}, open_order(one), text(one.customer.name))
 
 
-@template(TEST, "shopping_admin", "What is the email address of the customer who placed order {{order}}?")
+@template(
+    TEST,
+    "shopping_admin",
+    "What is the email address of the customer who placed order {{order}}? Answer with the address only.",
+)
 def order_email(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the e-mail address of the customer of an order."""
-    for one, other in neighbours(orders(world, split)):
-        if one.customer is not other.customer:
-            script = [*open_order(one), stop(one.customer.email)]
-            yield Draft(
-                one.number, {"order": one.number}, answer(one.customer.email), script, [[stop(other.customer.email)]]
-            )
+    for one in orders(world, split):
+        yield question(one.number, {"order": one.number}, open_order(one), text(one.customer.email))
 
 
-@template(TRAIN, "shopping_admin", "What is the total of order {{order}}?")
+@template(TRAIN, "shopping_admin", "What is the total of order {{order}}? Answer with the amount only.")
 def any_order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the total of an order."""
-    for one, other in neighbours(orders(world, split)[::-1]):
-        yield Draft(
-            one.number,
-            {"order": one.number},
-            answer(one.total),
-            [*open_order(one), stop(one.total)],
-            [[stop(other.total)]],
-        )
+    for one in orders(world, split)[::-1]:
+        yield question(one.number, {"order": one.number}, open_order(one), money(one.total))
 
 
 @template(TRAIN, "shopping_admin", "Which product has the UPC {{upc}}? Answer with its title only.")
 def product_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the product with a UPC."""
-    for one, other in neighbours(products(world, split)):
-        script = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', stop(one.title)]
-        wrong = [[stop(other.title)], all_of([one.title, other.title])]
-        yield Draft(one.upc, {"upc": one.upc}, exactly(one.title), script, wrong)
+    for one in products(world, split):
+        steps = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]']
+        yield question(one.upc, {"upc": one.upc}, steps, text(one.title))
 
 
-@template(TEST, "shopping_admin", "What is the UPC of the {{product}}?")
+@template(TEST, "shopping_admin", "What is the UPC of the {{product}}? Answer with the UPC only.")
 def upc_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the UPC of a product."""
-    for one, other in neighbours(products(world, split)):
-        script = [*PRODUCTS, f'type [textbox "Product title:"] [{one.title}] [1]', stop(one.upc)]
-        yield Draft(one.upc, {"product": one.title}, answer(one.upc), script, [[stop(other.upc)]])
+    for one in products(world, split):
+        steps = [*PRODUCTS, f'type [textbox "Product title:"] [{one.title}] [1]']
+        yield question(one.upc, {"product": one.title}, steps, text(one.upc))
 
 
 @template(TRAIN, "shopping_admin", "How many orders has the customer {{name}} placed? Answer with the number only.")
@@ -115,88 +110,128 @@ def orders_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the number of orders of a customer."""
     for one in world.shop.customers[1:]:
         if side(one.email) == split:
+            steps = [*CUSTOMERS, f'type [textbox "Email:"] [{one.email}] [1]']
             count = sum(order.customer is one for order in world.shop.orders)
-            script = [*CUSTOMERS, f'type [textbox "Email:"] [{one.email}] [1]', stop(f"{count}")]
-            yield Draft(one.email, {"name": one.name}, exactly(f"{count}"), script, [[stop(f"{count + 1}")]])
+            yield question(one.email, {"name": one.name}, steps, number(count))
 
 
-@template(TEST, "shopping_admin", "How many stars did {{name}} give to the {{product}}? Answer with the number only.")
+@template(
+    TEST,
+    "shopping_admin",
+    "How many stars did {{name}} give to the {{product}}, and what is the title of the review? "
+    "Answer as in: 3, Loud and slow",
+)
 def stars(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for a customer's rating of a product."""
+    """Yield tasks that ask for a customer's review of a product."""
     chosen = [one for one in world.shop.reviews if not one.pending and side(one.product.upc) == split]
     for one in sorted(chosen, key=lambda review: rank(f"stars {review.pk}")):
         words = {"name": one.customer.name, "product": one.product.title}
-        script = [*REVIEWS, f'type [textbox "Customer name:"] [{one.customer.name}] [1]', stop(f"{one.stars}")]
-        yield Draft(f"{one.pk}", words, exactly(f"{one.stars}"), script, [[stop(f"{one.stars % 5 + 1}")]])
+        steps = [*REVIEWS, f'type [textbox "Customer name:"] [{one.customer.name}] [1]']
+        yield question(f"{one.pk}", words, steps, number(one.stars), text(one.title))
 
 
 @template(TEST, "shopping_admin", "Open the details of order {{order}}.")
 def show_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the page of an order."""
     for one in orders(world, split)[6:]:
-        where = page(f"{ADMIN}/orders/{one.number}/")
-        yield Draft(one.number, {"order": one.number}, where, [*open_order(one), stop()], [[stop()]])
+        yield visit(one.number, {"order": one.number}, open_order(one), f"{ADMIN}/orders/{one.number}/")
 
 
 @template(TRAIN, "shopping_admin", "Open the page on which the {{product}} can be edited.")
 def show_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the page of a product in the dashboard."""
     for one in products(world, split)[10:]:
-        script = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', f'click [link "{one.title}"]', stop()]
-        where = page(f"{ADMIN}/catalogue/products/{one.pk}/")
-        yield Draft(one.upc, {"product": one.title}, where, script, [[stop()], [*script[:-2], stop()]])
+        steps = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', f'click [link "{one.title}"]']
+        yield visit(one.upc, {"product": one.title}, steps, f"{ADMIN}/catalogue/products/{one.pk}/", ignored=FILTERS)
 
 
 @template(TRAIN, "shopping_admin", "Change the status of order {{order}} to {{status}}.", changes=True)
 def advance_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to set the next status of an order."""
-    following = {"Pending": "Processing", "Processing": "Shipped", "Shipped": "Delivered"}
-    for one in orders(world, split):
-        if one.status in following:
-            yield status_change(one, following[one.status])
+    listed = [one for one in orders(world, split) if one.status in NEXT_STATUS]
+    for one, other in neighbours(listed):
+        yield status_change(one, NEXT_STATUS[one.status], other)
 
 
 @template(TEST, "shopping_admin", "Cancel order {{order}}.", changes=True)
 def cancel_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to cancel an order."""
-    for one in orders(world, split):
-        if one.status in ("Pending", "Processing"):
-            yield status_change(one, "Cancelled")
+    listed = [one for one in orders(world, split) if one.status in ("Pending", "Processing")]
+    for one, other in neighbours(listed):
+        yield status_change(one, "Cancelled", other)
 
 
-def status_change(order: Order, status: str) -> Draft:
-    """Return the draft of a task that sets the status of an order."""
-    opened = open_order(order)
-    first = {"Pending": "Processing", "Processing": "Shipped", "Shipped": "Delivered"}[order.status]
-    chosen = [] if first == status else [f'click [combobox "{first}"]', f'click [option "{status}"]']
-    change = f"{order.status}\t{status}"  # a row of the table of changes
-    evaluation = state(shows(f"{ADMIN}/orders/{order.number}/", "document.body.outerText", change))
-    script = [*opened, *chosen, 'click [button "Change status"]', stop()]
+def set_status(order: Order, status: str) -> list[str]:
+    """Return the script that opens an order and sets its status."""
+    chosen = [] if status == NEXT_STATUS[order.status] else choose(NEXT_STATUS[order.status], status)
+    return [*open_order(order), *chosen, SAVE_STATUS]
+
+
+def choose(current: str, other: str) -> list[str]:
+    """Return the script that chooses another option in a closed list."""
+    return [f'click [combobox "{current}"]', f'click [option "{other}"]']
+
+
+def status_change(order: Order, status: str, other: Order) -> Draft:
+    """Return the draft of a task that sets the status of an order; `other` is another order that can be changed."""
+    script = set_status(order, status)
+    further = {
+        "Processing": [SAVE_STATUS],
+        "Shipped": [SAVE_STATUS],
+        "Delivered": set_status(other, NEXT_STATUS[other.status]),
+    }
+    wrong: dict[str, Script] = {
+        "not saved": [*script[:-1], stop()],
+        "another order": [*set_status(other, NEXT_STATUS[other.status]), stop()],
+        "and another order": [*set_status(other, NEXT_STATUS[other.status]), *script, stop()],
+    }
+    if status == "Cancelled":
+        wrong["another status"] = [*open_order(order), SAVE_STATUS, stop()]
+    else:
+        wrong["beyond the status"] = [*script, *further[status], stop()]
     return Draft(
-        order.number, {"order": order.number, "status": status}, evaluation, script, [[stop()], [*opened, stop()]]
+        order.number,
+        {"order": order.number, "status": status},
+        changes(changed("order", order.pk, status=status)),
+        [*script, stop()],
+        wrong,
+        [*open_order(other), f"goto [{ADMIN}]", *script, stop()],
     )
 
 
 @template(TRAIN, "shopping_admin", 'Approve the review "{{title}}" that {{name}} wrote.', changes=True)
 def approve_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to approve a review, so that it is shown among those of its product."""
-    for one in pending(world, split):
-        seen = shows(f"{SHOP}{one.product.path}reviews/", "", one.customer.name)
-        yield moderation(one, "Approved", state(seen))
+    """Yield tasks to approve a review."""
+    for one, other in neighbours(pending(world, split)):
+        yield moderation(one, "Approved", "Rejected", other)
 
 
 @template(TEST, "shopping_admin", 'Reject the review "{{title}}" that {{name}} wrote.', changes=True)
 def reject_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to reject a review, so that it is in the list of rejected ones."""
-    for one in pending(world, split):
-        seen = shows(f"{ADMIN}/reviews/?status=2", "document.querySelector('table').outerText", one.product.title)
-        yield moderation(one, "Rejected", state(seen))
+    """Yield tasks to reject a review."""
+    for one, other in neighbours(pending(world, split)):
+        yield moderation(one, "Rejected", "Approved", other)
 
 
-def moderation(review: Review, status: str, evaluation: Evaluation) -> Draft:
+def moderation(review: Review, status: str, opposite: str, other: Review) -> Draft:
     """Return the draft of a task that sets the status of a review."""
-    opened = open_review(review)
-    choice = ['click [combobox "Requires moderation"]', f'click [option "{status}"]']
-    script = [*opened, *choice, 'click [button "Save"]', stop()]
-    words = {"title": review.title, "name": review.customer.name}
-    return Draft(f"{review.pk}", words, evaluation, script, [[stop()], [*opened, stop()]])
+
+    def judge(one: Review, verdict: str) -> list[str]:
+        return [*open_review(one), *choose("Requires moderation", verdict), 'click [button "Save"]']
+
+    script = judge(review, status)
+    again = [*open_review(review), *choose(opposite, status), 'click [button "Save"]', stop()]
+    return Draft(
+        f"{review.pk}",
+        {"title": review.title, "name": review.customer.name},
+        changes(changed("review", review.pk, status=status)),
+        [*script, stop()],
+        {
+            "not saved": [*script[:-1], stop()],
+            "the opposite": [*judge(review, opposite), stop()],
+            "another review": [*judge(other, status), stop()],
+            "and another review": [*script, *judge(other, status), stop()],
+            "and another title": [*script[:-1], 'type [textbox "Title:"] [Fine] [0]', 'click [button "Save"]', stop()],
+        },
+        [*judge(review, opposite), *again],
+    )

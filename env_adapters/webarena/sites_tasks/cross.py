@@ -1,24 +1,25 @@
 """Tasks that need several sites."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.code import Project, Ticket
 from env_adapters.webarena.sites.world.forum import Topic
 from env_adapters.webarena.sites.world.shop import Product
-from env_adapters.webarena.sites_tasks import cart, code, forum, shopping
+from env_adapters.webarena.sites_tasks import cart, code, forum, shopping, tickets
 from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
     Draft,
-    all_of,
-    answer,
-    exactly,
+    money,
+    neighbours,
+    number,
+    question,
     rank,
-    shows,
-    state,
     stop,
     template,
+    text,
 )
 
 FORUM, SHOP, HOST = "__REDDIT__", "__SHOPPING__", "__GITLAB__"
@@ -69,13 +70,13 @@ def to_topic(topic: Topic) -> list[str]:
     TRAIN,
     "shopping reddit",
     "What does the product cost in the shop that {{member}} started a topic about in the forum's category "
-    "{{category}}?",
+    "{{category}}? Answer with the price only.",
 )
 def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the price of a product from a topic of the forum."""
     for topic, product in praised(world, split):
-        script = [*to_topic(topic), *to_shop(product), stop(product.price)]
-        yield Draft(f"{topic.pk}", words_of(topic), answer(product.price), script, [[stop("$1.00")]])
+        steps = [*to_topic(topic), *to_shop(product)]
+        yield question(f"{topic.pk}", words_of(topic), steps, money(product.price))
 
 
 @template(
@@ -88,57 +89,71 @@ def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the stock of a product from a topic of the forum."""
     for topic, product in praised(world, split):
         if product.stock:
-            script = [*to_topic(topic), *to_shop(product), stop(f"{product.stock}")]
-            yield Draft(f"{topic.pk}", words_of(topic), exactly(f"{product.stock}"), script, [[stop("1")]])
+            steps = [*to_topic(topic), *to_shop(product)]
+            yield question(f"{topic.pk}", words_of(topic), steps, number(product.stock))
 
 
 @template(
     TRAIN,
     "shopping reddit",
-    "Put the product that {{member}} started a topic about in the forum's category {{category}} into my cart.",
+    "Put one unit of the product that {{member}} started a topic about in the forum's category {{category}}, and "
+    "nothing else, into my cart.",
     changes=True,
 )
 def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to add a product from a topic of the forum to the cart."""
-    for topic, product in praised(world, split, "buy"):
-        if product.stock:
-            looked = [*to_topic(topic), *to_shop(product)]
-            script = [*looked, 'click [button "Add to cart"]', stop()]
-            yield Draft(f"{topic.pk}", words_of(topic), cart.in_cart(product), script, [[stop()], [*looked, stop()]])
+    listed = [pair for pair in praised(world, split, "buy") if pair[1].stock]
+    for (topic, product), (_, other) in neighbours(listed):
+        steps = [*to_topic(topic), f"goto [{SHOP}]"]
+        yield cart.cart_draft(world, f"{topic.pk}", words_of(topic), steps, (product, other))
 
 
 @template(
     TEST,
     "shopping reddit",
-    'Reply to the forum topic "{{topic}}" with the price that the shop asks for the product.',
+    'Reply to the forum topic "{{topic}}" with the price that the shop asks for the product and nothing else, as in: '
+    "$12.50",
     changes=True,
 )
 def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to post the price of a product in the forum."""
-    for topic, product in praised(world, split, "post"):
-        locator = "document.querySelector('.comments_list').outerText"
-        evaluation = state(shows(FORUM + topic.path, locator, product.price))
-        opened = [*to_shop(product), *to_topic(topic)]
-        script = [
-            *opened,
-            f'type [textbox "Write comment..."] [It costs {product.price}.] [0]',
-            'click [button "Publish"]',
-        ]
-        yield Draft(f"{topic.pk}", {"topic": topic.title}, evaluation, [*script, stop()], [[stop()], [*opened, stop()]])
+    prices = ", ".join(sorted({product.price for product in world.shop.products}))
+    for (topic, product), (elsewhere, other) in neighbours(praised(world, split, "post")):
+        opened, reopened = [*to_shop(product), *to_topic(topic)], to_topic(topic)
+        yield Draft(
+            f"{topic.pk}",
+            {"topic": topic.title},
+            forum.posted(topic, product.price),
+            [*opened, *forum.write(product.price), stop()],
+            {
+                "not published": [*opened, *forum.write(product.price)[:-1], stop()],
+                "another price": [*opened, *forum.write(other.price), stop()],
+                "all prices": [*opened, *forum.write(prices), stop()],
+                "two prices": [*opened, *forum.write(f"{other.price} {product.price}"), stop()],
+                "another topic": [*to_topic(elsewhere), *forum.write(product.price), stop()],
+                "a price afterwards": [
+                    *opened,
+                    *forum.write(product.price),
+                    *reopened,
+                    *forum.write(other.price),
+                    stop(),
+                ],
+            },
+            [*opened, *forum.write(other.price), *reopened, *forum.write(product.price), stop()],
+        )
 
 
 @template(
     TRAIN,
     "gitlab reddit",
-    'What is the status of the ticket that the forum topic "{{topic}}" is about? Answer with the status only.',
+    'What are the status and the priority of the ticket that the forum topic "{{topic}}" is about, and who reported '
+    "it? Answer as in: Paused, Urgent, login",
 )
 def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the status of a ticket from a topic of the forum."""
+    """Yield tasks that ask for three facts about a ticket from a topic of the forum."""
     for topic, project, ticket in mentioned(world, split):
-        script = [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket), stop(ticket.status)]
-        wrong = "Open" if ticket.status != "Open" else "Closed"
-        every = all_of(other.status for other in project.tickets)
-        yield Draft(f"{topic.pk}", {"topic": topic.title}, exactly(ticket.status), script, [[stop(wrong)], every])
+        said = (text(ticket.status), text(ticket.priority), text(ticket.reporter))
+        yield question(f"{topic.pk}", {"topic": topic.title}, to_ticket(topic, project, ticket), *said)
 
 
 @template(
@@ -149,57 +164,57 @@ def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the reporter of a ticket from a topic of the forum."""
     for topic, project, ticket in mentioned(world, split):
-        script = [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket), stop(ticket.reporter)]
-        other = next(login for login in project.team if login not in (ticket.reporter, ticket.assignee))
-        wrong = [[stop(other)], all_of(project.team)]
-        yield Draft(f"{topic.pk}", {"topic": topic.title}, exactly(ticket.reporter), script, wrong)
+        steps = to_ticket(topic, project, ticket)
+        yield question(f"{topic.pk}", {"topic": topic.title}, steps, text(ticket.reporter))
+
+
+def to_ticket(topic: Topic, project: Project, ticket: Ticket) -> list[str]:
+    """Return the script that opens a topic of the forum, then the ticket that it is about."""
+    return [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket)]
 
 
 @template(
     TRAIN,
     "gitlab reddit",
-    'Comment "{{text}}" on the ticket that the forum topic "{{topic}}" is about.',
+    'Comment on the ticket that the forum topic "{{topic}}" is about with exactly this text: {{text}}',
     changes=True,
 )
 def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to add a remark to a ticket from a topic of the forum."""
-    text = "There is a topic about this on the forum."
-    for topic, project, ticket in mentioned(world, split, "comment"):
-        edited = code.edit(project, ticket, [f'type [textbox "Comment:"] [{text}] [0]'], {"comments": text}, {})
-        script = [*to_topic(topic), f"goto [{HOST}]", *edited.oracle]
-        words = {"topic": topic.title, "text": text}
-        yield Draft(f"{topic.pk}", words, edited.evaluation, script, [[stop()], [*script[:-2], stop()]])
+    said = "There is a topic about this on the forum."
+    for (topic, project, ticket), (_, elsewhere, other) in neighbours(mentioned(world, split, "comment")):
+        draft = tickets.comment_draft((project, ticket), (elsewhere, other), said, "See the forum.")
+        oracle = [*to_topic(topic), f"goto [{HOST}]", *draft.oracle]
+        words = {"topic": topic.title, "text": said}
+        yield replace(draft, entity=f"{topic.pk}", words=words, oracle=oracle)
 
 
 @template(
     TRAIN,
     "shopping_admin shopping",
-    "Put the product with the UPC {{upc}} into the customer's cart in the shop.",
+    "Put one unit of the product with the UPC {{upc}} and nothing else into the customer's cart in the shop.",
     changes=True,
 )
 def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to add a product to the cart whose UPC only the dashboard shows."""
-    for product in shopping.in_stock(world, split)[10:]:
-        looked = ['click [button "Catalog"]', 'click [link "Products"]', f'type [textbox "UPC:"] [{product.upc}] [1]']
-        looked += to_shop(product)
-        script = [*looked, 'click [button "Add to cart"]', stop()]
-        yield Draft(product.upc, {"upc": product.upc}, cart.in_cart(product), script, [[stop()], [*looked, stop()]])
+    for one, other in neighbours(shopping.in_stock(world, split)[10:]):
+        steps = ['click [button "Catalog"]', 'click [link "Products"]', f'type [textbox "UPC:"] [{one.upc}] [1]']
+        yield cart.cart_draft(world, one.upc, {"upc": one.upc}, [*steps, f"goto [{SHOP}]"], (one, other))
 
 
 @template(
     TEST,
     "shopping_admin shopping",
-    "What is the UPC of the most expensive product in the shop's category {{category}}?",
+    "What is the UPC of the most expensive product in the shop's category {{category}}? Answer with the UPC only.",
 )
 def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the UPC of the most expensive product of a category."""
     for category in shopping.categories(world, split):
-        listed = shopping.of_category(world, category)
-        script = [
+        dearest = shopping.of_category(world, category)[-1]
+        steps = [
             f"goto [{SHOP}]",
             f'click [link "{category.name}"]',
             'type [combobox "Sort by"] [Price high to low] [0]',
-            f'click [link "{listed[-1].title}"]',
-            stop(listed[-1].upc),
+            f'click [link "{dearest.title}"]',
         ]
-        yield Draft(category.name, {"category": category.name}, answer(listed[-1].upc), script, [[stop(listed[0].upc)]])
+        yield question(category.name, {"category": category.name}, steps, text(dearest.upc))

@@ -3,25 +3,29 @@
 from collections.abc import Iterator, Sequence
 
 from env_adapters.webarena.sites.world import GeneratedWorld
-from env_adapters.webarena.sites.world.forum import Topic
+from env_adapters.webarena.sites.world.forum import OWN_NAME, Topic
 from env_adapters.webarena.sites_tasks.code import TEST_PROJECTS
 from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
     Draft,
-    all_of,
-    exactly,
+    Evaluation,
+    added,
+    changes,
     neighbours,
-    page,
+    number,
+    question,
     rank,
-    shows,
     side,
-    state,
     stop,
     template,
+    text,
+    visit,
 )
 
 FORUM = "__REDDIT__"
+FRONT = f"goto [{FORUM}]"
+PUBLISH = 'click [button "Publish"]'
 TEST_CATEGORIES = ("Camping", "Tabletop Games", "Introductions")
 POSTS = (
     ("Where do you buy spare parts?", "The lid of mine broke, and I would like to repair it."),
@@ -61,11 +65,6 @@ def topic_side(world: GeneratedWorld, topic: Topic) -> str:
     return side(products[topic.about[0]].upc) if topic.about else side(topic.title)
 
 
-def members(topic: Topic) -> Sequence[str]:
-    """Return the wrong script whose answer lists all authors in a topic."""
-    return all_of(comment.member for comment in topic.comments)
-
-
 def open_category(name: str) -> list[str]:
     """Return the script that opens a category from the forum's first page."""
     return ['click [link "All Categories"]', f'click [link "{name}"]']
@@ -80,28 +79,26 @@ def open_topic(topic: Topic) -> list[str]:
 def topic_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the author of a topic."""
     for one in topics(world, split):
-        script = [*open_topic(one), stop(one.author)]
-        wrong = [[stop(one.replies[0].member)], members(one)]
-        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(one.author), script, wrong)
+        yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.author))
 
 
-@template(TRAIN, "reddit", 'How many replies does the topic "{{topic}}" have? Answer with the number only.')
+@template(
+    TRAIN,
+    "reddit",
+    'How many replies does the topic "{{topic}}" have, and who wrote the last one? Answer as in: 12, name',
+)
 def reply_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the number of replies."""
+    """Yield tasks that ask for the number of replies and the author of the last one."""
     for one in topics(world, split, "count"):
-        count = len(one.replies)
-        script = [*open_topic(one), stop(f"{count}")]
-        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(f"{count}"), script, [[stop(f"{count + 1}")]])
+        said = (number(len(one.replies)), text(one.replies[-1].member))
+        yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), *said)
 
 
 @template(TEST, "reddit", 'Who was the first to reply in the topic "{{topic}}"? Answer with the name only.')
 def first_reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the author of the first reply."""
     for one in topics(world, split):
-        member = one.replies[0].member
-        script = [*open_topic(one), stop(member)]
-        wrong = [[stop(one.author)], members(one)]
-        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(member), script, wrong)
+        yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.replies[0].member))
 
 
 @template(TRAIN, "reddit", 'Whose post has the most likes in the topic "{{topic}}"? Answer with the name only.')
@@ -110,9 +107,7 @@ def most_liked(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for one in topics(world, split, "liked"):
         ordered = sorted(one.comments, key=lambda comment: len(comment.likes), reverse=True)
         if len(ordered[0].likes) > len(ordered[1].likes):
-            script = [*open_topic(one), stop(ordered[0].member)]
-            wrong = [[stop(ordered[1].member)], members(one)]
-            yield Draft(f"{one.pk}", {"topic": one.title}, exactly(ordered[0].member), script, wrong)
+            yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(ordered[0].member))
 
 
 @template(TEST, "reddit", "Which topic in the category {{category}} was active last? Answer with its title only.")
@@ -120,42 +115,30 @@ def last_active(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the topic of a category with the latest post."""
     for name in categories(world, split):
         listed = [topic for topic in world.forum.topics if topic.category == name]
-        listed.sort(key=lambda topic: topic.comments[-1].moment, reverse=True)
-        script = [*open_category(name), stop(listed[0].title)]
-        wrong = [[stop(listed[2].title)], all_of(topic.title for topic in listed)]
-        yield Draft(name, {"category": name}, exactly(listed[0].title), script, wrong)
+        latest = max(listed, key=lambda topic: topic.comments[-1].moment)
+        yield question(name, {"category": name}, open_category(name), text(latest.title))
 
 
 @template(TRAIN, "reddit", 'Open the topic "{{topic}}".')
 def show_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the page of a topic."""
-    for one, other in neighbours(topics(world, split, "show")):
-        where = page(FORUM + one.path)
-        yield Draft(
-            f"{one.pk}",
-            {"topic": one.title},
-            where,
-            [*open_topic(one), stop()],
-            [[stop()], [*open_topic(other), stop()]],
-        )
+    for one in topics(world, split, "show"):
+        yield visit(f"{one.pk}", {"topic": one.title}, open_topic(one), FORUM + one.path)
 
 
 @template(TEST, "reddit", "Show me the topics of the category {{category}}.")
 def show_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the page of a category."""
     for name in categories(world, split):
-        where = page(FORUM + world.forum.category_path(name))
-        yield Draft(name, {"category": name}, where, [*open_category(name), stop()], [[stop()]])
+        yield visit(name, {"category": name}, open_category(name), FORUM + world.forum.category_path(name))
 
 
 @template(TRAIN, "reddit", "At what time does the {{topic}} begin? Answer with the time only.")
 def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the time of a meetup."""
-    meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
-    for one in meetups:
-        script = [*open_topic(one), stop(one.facts["hour"])]
-        wrong = [[stop("8:15")], all_of(other.facts["hour"] for other in meetups)]
-        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(one.facts["hour"]), script, wrong)
+    for one in topics(world, split):
+        if one.category == "Meetups":
+            yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.facts["hour"]))
 
 
 @template(
@@ -165,76 +148,148 @@ def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 )
 def meetup_place(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the place of a meetup."""
-    meetups = [topic for topic in topics(world, split) if topic.category == "Meetups"]
-    for one in meetups:
-        said = f"{one.facts['place']}, {one.facts['day']}"
-        script = [*open_topic(one), stop(said)]
-        every = all_of(other.facts[name] for other in meetups for name in ("place", "day"))
-        wrong = [[stop(f"harbour, {one.facts['day']}")], every]
-        yield Draft(f"{one.pk}", {"topic": one.title}, exactly(said), script, wrong)
+    for one in topics(world, split):
+        if one.category == "Meetups":
+            said = (text(one.facts["place"]), text(one.facts["day"]))
+            yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), *said)
 
 
-@template(TRAIN, "reddit", 'Reply to the topic "{{topic}}" with: {{text}}', changes=True)
+@template(TRAIN, "reddit", 'Reply to the topic "{{topic}}" with exactly this text: {{text}}', changes=True)
 def reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to reply in a topic."""
-    for place, one in enumerate(topics(world, split, "reply")):
-        text = ANSWERS[place % len(ANSWERS)]
-        opened = open_topic(one)
-        script = [*opened, f'type [textbox "Write comment..."] [{text}] [0]', 'click [button "Publish"]', stop()]
-        evaluation = state(shows(FORUM + one.path, "document.querySelector('.comments_list').outerText", text))
-        yield Draft(f"{one.pk}", {"topic": one.title, "text": text}, evaluation, script, [[stop()], [*opened, stop()]])
+    for place, (one, other) in enumerate(neighbours(topics(world, split, "reply"))):
+        said = ANSWERS[place % len(ANSWERS)]
+        another = ANSWERS[(place + 1) % len(ANSWERS)]
+        yield Draft(
+            f"{one.pk}",
+            {"topic": one.title, "text": said},
+            posted(one, said),
+            [*open_topic(one), *write(said), stop()],
+            {
+                "not published": [*open_topic(one), *write(said)[:-1], stop()],
+                "another text": [*open_topic(one), *write(another), stop()],
+                "a longer text": [*open_topic(one), *write(f"{said} {another}"), stop()],
+                "another topic": [*open_topic(other), *write(said), stop()],
+                "twice": [*open_topic(one), *write(said), FRONT, *open_topic(one), *write(another), stop()],
+            },
+            [*open_topic(one), *write(another), FRONT, *open_topic(one), *write(said), stop()],
+        )
+
+
+def write(said: str) -> list[str]:
+    """Return the script that replies in the topic on the page."""
+    return [f'type [textbox "Write comment..."] [{said}] [0]', PUBLISH]
+
+
+def posted(topic: Topic, said: str) -> Evaluation:
+    """Return the evaluator of one new post in a topic."""
+    return changes(added("post", topic=topic.title, member=OWN_NAME, text=said, action=0, removed=0))
 
 
 @template(
-    TEST, "reddit", 'Start a topic "{{title}}" in the category {{category}} with the text: {{text}}', changes=True
+    TEST,
+    "reddit",
+    'Start a topic "{{title}}" in the category {{category}} with exactly this text: {{text}}',
+    changes=True,
 )
 def new_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to create a topic."""
-    for place, (title, text) in enumerate(POSTS):
-        names = categories(world, split)
+    names = categories(world, split)
+    for place, ((title, said), (_, another)) in enumerate(neighbours(POSTS)):
         name, other = names[place % len(names)], names[(place + 1) % len(names)]
-        evaluation = state(shows(FORUM + world.forum.category_path(name), "", title))
-        words = {"title": title, "category": name, "text": text}
-        yield Draft(f"{place}", words, evaluation, publish(name, title, text), [[stop()], publish(other, title, text)])
+        script = publish(name, title, said)
+        yield Draft(
+            f"{place}",
+            {"title": title, "category": name, "text": said},
+            changes(added("topic", **new_values(name, title, said))),
+            [*script, stop()],
+            {
+                "not published": [*script[:-1], stop()],
+                "another text": [*publish(name, title, another), stop()],
+                "another title": [*publish(name, f"{title} Now", said), stop()],
+                "another category": [*publish(other, title, said), stop()],
+                "and another topic": [*script, FRONT, *publish(name, f"{title} Now", another), stop()],
+            },
+            [*publish(other, f"{title} Now", said), FRONT, *script, stop()],
+        )
 
 
-def publish(category: str, title: str, text: str) -> list[str]:
+def publish(category: str, title: str, said: str) -> list[str]:
     """Return the script that creates a topic."""
-    return [
-        *open_category(category),
-        'click [link "Create Topic"]',
-        f'type [textbox "Title:"] [{title}] [0]',
-        f'type [textbox "Comment:"] [{text}] [0]',
-        'click [button "Publish"]',
-        stop(),
-    ]
+    opened = [*open_category(category), 'click [link "Create Topic"]', f'type [textbox "Title:"] [{title}] [0]']
+    return [*opened, f'type [textbox "Comment:"] [{said}] [0]', PUBLISH]
 
 
-@template(TRAIN, "reddit", 'Like the first post of the topic "{{topic}}".', changes=True)
+def new_values(category: str, title: str, said: str, participants: str = "") -> dict[str, object]:
+    """Return the values of a new topic."""
+    flags = dict.fromkeys(("closed", "removed", "is_pinned", "is_globally_pinned"), 0)
+    names = {"category": category, "title": title, "member": OWN_NAME, "text": said, "participants": participants}
+    return {**names, **flags}
+
+
+@template(TRAIN, "reddit", 'Like the first post of the topic "{{topic}}" and no other post.', changes=True)
 def like(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to like the first post of a topic."""
-    for one in topics(world, split, "like"):
-        opened, count = open_topic(one), len(one.comments[0].likes)
-        script = [*opened, f'click [link "like ({count})"]', stop()]
-        locator = "document.querySelector('.comments_list__comment').outerText"
-        evaluation = state(shows(FORUM + one.path, locator, f"({count + 1})"))
-        yield Draft(f"{one.pk}", {"topic": one.title}, evaluation, script, [[stop()], [*opened, stop()]])
+    for one, other in neighbours(topics(world, split, "like")):
+        opened, (first, second) = open_topic(one), (like_post(one, place) for place in (0, 1))
+        taken_back = f'click [link "remove like ({len(one.comments[1].likes) + 1})"]'
+        yield Draft(
+            f"{one.pk}",
+            {"topic": one.title},
+            changes(added("like", member=OWN_NAME, post=one.comments[0].pk)),
+            [*opened, first, stop()],
+            {
+                "not liked": [*opened, stop()],
+                "the second post": [*opened, second, stop()],
+                "and the second post": [*opened, second, first, stop()],
+                "another topic": [*open_topic(other), like_post(other, 0), stop()],
+            },
+            [*opened, second, taken_back, first, stop()],
+        )
 
 
-@template(TEST, "reddit", 'Send {{member}} a private message titled "{{title}}" that says: {{text}}', changes=True)
+def like_post(topic: Topic, place: int) -> str:
+    """Return the action that likes a post of the topic on the page; `place` is 0 for the first post, else 1."""
+    counts = [len(comment.likes) for comment in topic.comments]
+    number_of_equal = counts[: place + 1].count(counts[place])
+    return f'click [link "like ({counts[place]})" #{number_of_equal}]'
+
+
+@template(
+    TEST,
+    "reddit",
+    'Send {{member}} and nobody else a private message titled "{{title}}" with exactly this text: {{text}}',
+    changes=True,
+)
 def private_message(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to send a private message."""
     chosen = [name for name in world.forum.members[1:] if side(name) == split]
-    for (title, text), (member, _) in zip(POSTS, neighbours(chosen), strict=False):
-        script = [
-            f"goto [{FORUM}/topic/private/publish/]",
-            f'type [textbox "Title:"] [{title}] [0]',
-            f'type [textbox "Invite users:"] [{member}] [0]',
-            f'type [textbox "Comment:"] [{text}] [0]',
-            'click [button "Publish"]',
-            stop(),
-        ]
-        sent = Topic(len(world.forum.topics) + 1, title, "", ())
-        evaluation = state(shows(FORUM + sent.path.replace("/topic/", "/topic/private/"), "", title, text, member))
-        words = {"member": member, "title": title, "text": text}
-        yield Draft(member, words, evaluation, script, [[stop()], [*script[:-2], stop()]])
+    for ((title, said), (_, another)), (member, other) in zip(neighbours(POSTS), neighbours(chosen), strict=False):
+        script = send(member, title, said)
+        participants = ", ".join(sorted((member, OWN_NAME)))
+        yield Draft(
+            member,
+            {"member": member, "title": title, "text": said},
+            changes(added("topic", **new_values("Private", title, said, participants))),
+            [*script, stop()],
+            {
+                "not sent": [*script[:-1], stop()],
+                "another text": [*send(member, title, another), stop()],
+                "another title": [*send(member, f"{title} Now", said), stop()],
+                "another member": [*send(other, title, said), stop()],
+                "two members": [*send(f"{member}, {other}", title, said), stop()],
+                "and another message": [*script, *send(other, f"{title} Now", another), stop()],
+            },
+            [*send(other, f"{title} Now", said), *script, stop()],
+        )
+
+
+def send(members: str, title: str, said: str) -> list[str]:
+    """Return the script that sends a private message to members, separated by commas."""
+    return [
+        f"goto [{FORUM}/topic/private/publish/]",
+        f'type [textbox "Title:"] [{title}] [0]',
+        f'type [textbox "Invite users:"] [{members}] [0]',
+        f'type [textbox "Comment:"] [{said}] [0]',
+        PUBLISH,
+    ]

@@ -3,25 +3,28 @@
 from collections.abc import Iterator, Sequence
 
 from env_adapters.webarena.sites.world import GeneratedWorld
-from env_adapters.webarena.sites.world.shop import Category, Order, Product, Review
+from env_adapters.webarena.sites.world.shop import Category, Order, Product
 from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
     Draft,
-    all_of,
-    answer,
-    exactly,
-    neighbours,
-    page,
+    grams,
+    money,
+    number,
+    question,
     rank,
     side,
-    stop,
     template,
+    text,
+    visit,
 )
 
 SHOP = "__SHOPPING__"
 NAME_ONLY = "Answer with the name only."
 NUMBER_ONLY = "Answer with the number only."
+PRICE_ONLY = "Answer with the price only."
+SORTING = ("sort_by",)
+"""Parameters of a list that change its order only."""
 SEARCHED = (
     "kettle",
     "helmet",
@@ -87,66 +90,44 @@ def of_category(world: GeneratedWorld, category: Category) -> list[Product]:
     )
 
 
-@template(TRAIN, "shopping", "What is the price of the {{product}}?")
+@template(TRAIN, "shopping", f"What is the price of the {{{{product}}}}? {PRICE_ONLY}")
 def price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the price of a product."""
-    for one, other in neighbours(products(world, split)):
-        yield Draft(
-            one.upc, {"product": one.title}, answer(one.price), [*find(one), stop(one.price)], [[stop(other.price)]]
-        )
+    for one in products(world, split):
+        yield question(one.upc, {"product": one.title}, find(one), money(one.price))
 
 
 @template(TRAIN, "shopping", f"How many units of the {{{{product}}}} are in stock? {NUMBER_ONLY}")
 def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the stock of a product."""
     for one in in_stock(world, split):
-        found = str(one.stock)
-        yield Draft(
-            one.upc, {"product": one.title}, exactly(found), [*find(one), stop(found)], [[stop(f"{one.stock + 1}")]]
-        )
+        yield question(one.upc, {"product": one.title}, find(one), number(one.stock))
 
 
-@template(TRAIN, "shopping", f"How many reviews does the {{{{product}}}} have? {NUMBER_ONLY}")
+@template(
+    TRAIN, "shopping", "How many reviews does the {{product}} have, and what is its price? Answer as in: 3, $12.50"
+)
 def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the number of reviews of a product."""
+    """Yield tasks that ask for the number of reviews of a product and its price."""
     for one in products(world, split):
-        count = len(world.shop.reviews_of(one))
-        yield Draft(
-            one.upc,
-            {"product": one.title},
-            exactly(f"{count}"),
-            [*find(one), stop(f"{count}")],
-            [[stop(f"{count + 2}")]],
-        )
+        count = number(len(world.shop.reviews_of(one)))
+        yield question(one.upc, {"product": one.title}, find(one), count, money(one.price))
 
 
 @template(TEST, "shopping", f'Who wrote the review "{{{{title}}}}" of the {{{{product}}}}? {NAME_ONLY}')
 def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the author of a review."""
     for one in products(world, split):
-        listed = [*world.shop.reviews_of(one), *world.shop.reviews[:2]]
         for review in world.shop.reviews_of(one)[:1]:
-            yield Draft(
-                one.upc,
-                {"title": review.title, "product": one.title},
-                exactly(review.customer.name),
-                [*find(one), stop(review.customer.name)],
-                [[stop(other_reviewer(world, review))], all_of(found.customer.name for found in listed)],
-            )
+            words = {"title": review.title, "product": one.title}
+            yield question(one.upc, words, find(one), text(review.customer.name))
 
 
-def other_reviewer(world: GeneratedWorld, review: Review) -> str:
-    """Return a customer who is not the author."""
-    return next(one.customer.name for one in world.shop.reviews if one.customer is not review.customer)
-
-
-@template(TEST, "shopping", "What is the weight of the {{product}} in grams?")
+@template(TEST, "shopping", f"What is the weight of the {{{{product}}}} in grams? {NUMBER_ONLY}")
 def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the weight of a product."""
-    for one, other in neighbours(products(world, split)):
-        if one.grams != other.grams:
-            script = [*find(one), stop(f"{one.grams} g")]
-            yield Draft(one.upc, {"product": one.title}, answer(f"{one.grams}"), script, [[stop(f"{other.grams} g")]])
+    for one in products(world, split):
+        yield question(one.upc, {"product": one.title}, find(one), grams(one.grams))
 
 
 @template(
@@ -157,10 +138,8 @@ def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for two facts about a product."""
     for one in products(world, split):
-        said = f"{one.colour}, {one.warranty} years"
-        wrong = f"{one.colour}, {one.warranty + 1} years"
-        every = all_of(word for other in world.shop.products for word in (other.colour, f"{other.warranty} years"))
-        yield Draft(one.upc, {"product": one.title}, exactly(said), [*find(one), stop(said)], [[stop(wrong)], every])
+        said = (text(one.colour), text(f"{one.warranty} years"))
+        yield question(one.upc, {"product": one.title}, find(one), *said)
 
 
 @template(TRAIN, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
@@ -178,67 +157,46 @@ def dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 def by_price(world: GeneratedWorld, split: str, place: int, order: str) -> Iterator[Draft]:
     """Yield tasks about the product at one end of a category."""
     for category in categories(world, split):
-        listed = of_category(world, category)
-        script = [
-            f'click [link "{category.name}"]',
-            f'type [combobox "Sort by"] [{order}] [0]',
-            stop(listed[place].title),
-        ]
-        words = {"category": category.name}
-        wrong = [[stop(listed[len(listed) // 2].title)], all_of(one.title for one in listed)]
-        yield Draft(category.name, words, exactly(listed[place].title), script, wrong)
+        steps = [f'click [link "{category.name}"]', f'type [combobox "Sort by"] [{order}] [0]']
+        found = of_category(world, category)[place].title
+        yield question(category.name, {"category": category.name}, steps, text(found))
 
 
 @template(TRAIN, "shopping", "Show me all products of the category {{category}}.")
 def open_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the page of a category."""
     for one in categories(world, split):
-        script = [f'click [link "{one.name}"]', stop()]
-        yield Draft(one.name, {"category": one.name}, page(SHOP + category_path(world, one)), script, [[stop()]])
+        where = SHOP + category_path(world, one)
+        yield visit(one.name, {"category": one.name}, [f'click [link "{one.name}"]'], where, ignored=SORTING)
 
 
 @template(TEST, "shopping", "Open the page of the {{product}}.")
 def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the page of a product."""
-    for one, other in neighbours(products(world, split)):
-        yield Draft(
-            one.upc,
-            {"product": one.title},
-            page(SHOP + one.path),
-            [*find(one), stop()],
-            [[stop()], [*find(other), stop()]],
-        )
+    for one in products(world, split):
+        yield visit(one.upc, {"product": one.title}, find(one), SHOP + one.path)
 
 
 @template(TRAIN, "shopping", 'Search the shop for "{{words}}".')
 def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the results of a search."""
     for words in SEARCHED:
-        script = [f'type [textbox "Search"] [{words}] [1]', stop()]
-        yield Draft(words, {"words": words}, page(f"{SHOP}/search/?q={words}"), script, [[stop()]])
+        steps = [f'type [textbox "Search"] [{words}] [1]']
+        yield visit(words, {"words": words}, steps, f"{SHOP}/search/?q={words}", ignored=SORTING)
 
 
-@template(TRAIN, "shopping", "What is the total of my order {{order}}?")
+@template(TRAIN, "shopping", "What is the total of my order {{order}}? Answer with the amount only.")
 def order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the total of an order."""
-    for one, other in neighbours(orders(world, split)):
-        yield Draft(
-            one.number,
-            {"order": one.number},
-            answer(one.total),
-            [*open_order(one), stop(one.total)],
-            [[stop(other.total)]],
-        )
-
-
-@template(TEST, "shopping", "What is the status of my order {{order}}? Answer with the status only.")
-def order_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the status of an order."""
     for one in orders(world, split):
-        wrong = "Delivered" if one.status != "Delivered" else "Pending"
-        every = all_of(order.status for order in world.shop.orders)
-        script = [*open_order(one), stop(one.status)]
-        yield Draft(one.number, {"order": one.number}, exactly(one.status), script, [[stop(wrong)], every])
+        yield question(one.number, {"order": one.number}, open_order(one), money(one.total))
+
+
+@template(TEST, "shopping", "What are the status and the total of my order {{order}}? Answer as in: Refunded, $12.50")
+def order_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+    """Yield tasks that ask for the status and the total of an order."""
+    for one in orders(world, split):
+        yield question(one.number, {"order": one.number}, open_order(one), text(one.status), money(one.total))
 
 
 @template(TRAIN, "shopping", f"What is the number of my order with the {{{{product}}}}? {NUMBER_ONLY}")
@@ -249,7 +207,4 @@ def order_with(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         for product, _ in order.lines[:1]:
             bought = [one for one in own if any(line[0] is product for line in one.lines)]
             if side(product.upc) == split and side(order.number) == split and len(bought) == 1:
-                script = [*open_order(order), stop(order.number)]
-                wrong = [stop(next(one.number for one in own if one is not order))]
-                every = all_of(one.number for one in own)
-                yield Draft(order.number, {"product": product.title}, exactly(order.number), script, [wrong, every])
+                yield question(order.number, {"product": product.title}, open_order(order), number(order.number))

@@ -1,6 +1,6 @@
 """Task templates, evaluators, and the assignment of entities to training and test."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -16,6 +16,8 @@ PER_TEMPLATE: Mapping[str, int] = {TRAIN: 10, TEST: 6}
 T = TypeVar("T")
 Evaluation = dict[str, Any]
 Script = Sequence[str]
+Part = Mapping[str, str]
+"""Part of an answer: its kind (see `grading/strict.py`) and its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +29,16 @@ class Draft:
         words: values of the placeholders of the intent.
         evaluation: value of WebArena's field `eval`.
         oracle: script that solves the task.
-        wrong: scripts that must earn nothing.
+        wrong: scripts that must earn nothing, by the requirement that they violate.
+        corrected: script that makes a mistake, corrects it and solves the task; None to look at another subject first.
     """
 
     entity: str
     words: Mapping[str, str]
     evaluation: Evaluation
     oracle: Script
-    wrong: Sequence[Script] = field(default_factory=list)
+    wrong: Mapping[str, Script] = field(default_factory=dict)
+    corrected: Script | None = None
 
 
 Build = Callable[[GeneratedWorld, str], Iterator[Draft]]
@@ -84,58 +88,75 @@ def rank(text: str) -> str:
     return sha256(f"rank {text}".encode()).hexdigest()
 
 
-def answer(*parts: str) -> Evaluation:
-    """Return the evaluator for an answer that contains all parts.
+def text(said: str) -> Part:
+    """Return a part of an answer that is a name, a title or another text."""
+    return {"kind": "text", "text": said}
 
-    Use it only if an answer cannot contain all possible values, as for prices.
+
+def number(count: int | str) -> Part:
+    """Return a part of an answer that is a whole number."""
+    return {"kind": "number", "text": str(count)}
+
+
+def money(price: str) -> Part:
+    """Return a part of an answer that is an amount in dollars."""
+    return {"kind": "money", "text": price}
+
+
+def grams(weight: int) -> Part:
+    """Return a part of an answer that is a weight in grams."""
+    return {"kind": "grams", "text": str(weight)}
+
+
+def question(entity: str, words: Mapping[str, str], steps: Script, *parts: Part) -> Draft:
+    """Return the draft of a task whose answer consists of these parts; `steps` find it."""
+    said = stop(", ".join(part["text"] for part in parts))
+    return Draft(entity, words, evaluation_of("single_answer", list(parts)), [*steps, said])
+
+
+def visit(entity: str, words: Mapping[str, str], steps: Script, *urls: str, ignored: Sequence[str] = ()) -> Draft:
+    """Return the draft of a task to open a page.
+
+    Args:
+        entity: subject of the task.
+        words: values of the placeholders of the intent.
+        steps: script that opens the page.
+        urls: URLs of the page.
+        ignored: names of parameters of the URL that do not matter.
     """
-    return string_match({"must_include": list(parts)})
+    reference = {"urls": list(urls), "ignored": list(ignored)}
+    return Draft(entity, words, evaluation_of("final_page", reference), [*steps, stop()])
 
 
-def exactly(text: str) -> Evaluation:
-    """Return the evaluator for an answer that is exactly this text."""
-    return string_match({"exact_match": text})
-
-
-def string_match(reference: Mapping[str, Any]) -> Evaluation:
-    """Return WebArena's evaluator of answers."""
+def evaluation_of(kind: str, reference: object) -> Evaluation:
+    """Return the field `eval` of a task with one strict evaluator."""
     return {
-        "eval_types": ["string_match"],
-        "reference_answers": dict(reference),
-        "reference_url": "",
-        "program_html": [],
-    }
-
-
-def page(url: str) -> Evaluation:
-    """Return the evaluator of the URL of the last page."""
-    return {
-        "eval_types": ["url_match"],
-        "reference_answers": None,
-        "reference_url": url,
-        "program_html": [],
-        "url_note": "GOLD in PRED",
-    }
-
-
-def state(*checks: Mapping[str, Any]) -> Evaluation:
-    """Return the evaluator of the content of pages."""
-    return {
-        "eval_types": ["program_html"],
+        "eval_types": [kind],
         "reference_answers": None,
         "reference_url": "",
-        "program_html": [dict(check) for check in checks],
+        "program_html": [],
+        kind: reference,
     }
 
 
-def shows(url: str, locator: str, *parts: str) -> Mapping[str, Any]:
-    """Return the check that a page, or an element of it, contains all parts."""
-    return {"url": url, "locator": locator, "required_contents": {"must_include": list(parts)}}
+def changes(*expected: Mapping[str, Any]) -> Evaluation:
+    """Return the evaluator of the complete change of the sites."""
+    return evaluation_of("state_change", list(expected))
 
 
-def equals(url: str, locator: str, text: str) -> Mapping[str, Any]:
-    """Return the check that an element of a page is exactly this text."""
-    return {"url": url, "locator": locator, "required_contents": {"exact_match": text}}
+def added(record: str, **values: object) -> Mapping[str, Any]:
+    """Return the expected addition of a record with all its values."""
+    return {"change": "added", "record": record, "key": "", "values": plain(values)}
+
+
+def changed(record: str, key: object, **values: object) -> Mapping[str, Any]:
+    """Return the expected change of a record to these values."""
+    return {"change": "changed", "record": record, "key": str(key), "values": plain(values)}
+
+
+def plain(values: Mapping[str, object]) -> dict[str, str]:
+    """Return values as texts with single spaces."""
+    return {name: " ".join(str(value).split()) for name, value in values.items()}
 
 
 def stop(text: str = "") -> str:
@@ -143,9 +164,9 @@ def stop(text: str = "") -> str:
     return f"stop [{text}]"
 
 
-def all_of(candidates: Iterable[str]) -> Script:
-    """Return the wrong script whose answer lists all possible values."""
-    return [stop(", ".join(sorted(set(candidates))))]
+def overwrite(target: str, said: str) -> list[str]:
+    """Return the script that replaces the text of a field, for example of `textbox "Title:"`; typing only appends."""
+    return [f"click [{target}]", "press [Control+a]", "press [Backspace]", f"type [{target}] [{said}] [0]"]
 
 
 def neighbours(listed: Sequence[T]) -> list[tuple[T, T]]:

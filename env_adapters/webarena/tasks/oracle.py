@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from verl_agent.errors import EnvError
 
-NODE = re.compile(r"^\t*\[(-?\d+)\] (\w+) ('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", re.MULTILINE)
+NODE = re.compile(r"^\t*\[(-?\d+)\] (\w+) ('(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")", re.MULTILINE)
 TARGET = re.compile(r'\[(\w+) "([^"]*)"(?: #(\d+))?(?: after "([^"]*)")?\]')
 ICON = re.compile("[\ue000-\uf8ff]")
 MAX_SCROLLS = 20

@@ -1,0 +1,47 @@
+"""Tests on the running sites that only the complete change of a task earns its reward; changes are made by forms."""
+
+import pytest
+
+from env_adapters.webarena.grading.strict import is_permanent, state_change
+from env_adapters.webarena.sites.records import changes
+from tests.support.site_forms import carry_out, wrong_values
+from tests.support.visitor import Visitor
+from tests.support.web_attacks import as_changes, kind_of, tasks_by_template
+
+CHANGING = {name: tasks for name, tasks in tasks_by_template().items() if kind_of(tasks[0]) == "state_change"}
+
+
+def reward(sites, task, *made):
+    """Return the reward of a task after some changes in a fresh copy of the sites."""
+    copy = sites.acquire()
+    try:
+        visitor = Visitor(sites, copy)
+        for change in made:
+            carry_out(visitor, change)
+        return state_change(task["eval"]["state_change"], changes(sites.home.seed(sites.seed), copy.folder))
+    finally:
+        copy.release()
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_only_the_complete_change_earns_the_reward(name, sites):
+    task, other = CHANGING[name][:2]
+    (right,), (another,) = as_changes(task), as_changes(other)
+    wrong = wrong_values(right)
+    assert wrong
+    rewards = {f"wrong {value}": reward(sites, task, change) for value, change in wrong.items()}
+    rewards["nothing"] = reward(sites, task)
+    rewards["another task"] = reward(sites, task, another)
+    rewards["something else too"] = reward(sites, task, right, another)
+    assert {attack: earned for attack, earned in rewards.items() if earned} == {}
+    assert reward(sites, task, right) == 1.0
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGING if is_permanent(as_changes(CHANGING[name][0])[0])])
+def test_record_that_cannot_be_removed_may_follow_one_mistake(name, sites):
+    task = CHANGING[name][0]
+    (right,) = as_changes(task)
+    first, second, *_ = wrong_values(right).values()
+    assert reward(sites, task, first, right) == 1.0
+    assert reward(sites, task, right, first) == 0.0
+    assert reward(sites, task, first, second, right) == 0.0
