@@ -1,10 +1,14 @@
-"""Hosts as Ray actors: one pool for all processes of a run; a killed host ends only its own sessions."""
+"""Hosts as Ray actors: one pool for all processes of a run; a killed host ends only its own sessions.
+
+The watch on the actors of a run is tested here too, because a start of Ray takes seconds.
+"""
 
 import asyncio
 import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,6 +25,7 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
+from verl_agent.training.actor_watch import find_death
 from verl_agent.types import Episode, StopReason
 
 SETTINGS = EnvSettings("obedient", timeout_s=2.0, hosts=HostSettings("ray", count=2, wait_s=1.0, resource="cpu_node"))
@@ -141,3 +146,33 @@ def test_auto_uses_local_processes_on_one_machine():
     auto = EnvSettings("obedient", hosts=HostSettings("auto"))
     assert isinstance(training_pool(Small(), auto), HostPool)
     assert isinstance(training_pool(Small(), SETTINGS), RayPool)
+
+
+@ray.remote(num_cpus=0)
+class WorkerDict:
+    """An actor with the class name of verl's training workers."""
+
+    def pid(self) -> int:
+        """Return the id of its process."""
+        return os.getpid()
+
+    def leave(self) -> None:
+        """End the process as an actor does that has nothing more to do."""
+        ray.actor.exit_actor()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_of_the_ended_actors_only_one_that_nobody_ended_is_a_death():
+    killed, left, forgotten, crashed = (WorkerDict.remote() for _ in range(4))
+    pids = ray.get([actor.pid.remote() for actor in (killed, left, forgotten, crashed)])
+    ray.kill(killed)
+    left.leave.remote()
+    del forgotten
+    psutil.wait_procs([psutil.Process(pid) for pid in pids[:3]], timeout=20)
+    time.sleep(0.5)  # until Ray has recorded the last one
+    assert find_death() is None, "the hosts that earlier tests killed are replaced"
+    os.kill(pids[3], signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while (death := find_death()) is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert str(death) == f"A training worker, process {pids[3]}, ended unexpectedly."

@@ -56,6 +56,7 @@ MACHINE = (
     "trainer.log_val_generations",
     "trainer.logger",
     "trainer.max_*ckpt_to_keep",
+    "trainer.max_restarts",
     "trainer.n_gpus_per_node",
     "trainer.nnodes",
     "trainer.profile_interval",

@@ -30,8 +30,7 @@ def ending_all_children() -> Iterator[Callable[[], None]]:
     SIGTERM is handled like Ctrl-C, so that it ends the block too. Processes that are no descendants (for example, a Ray
     cluster that was running before) are not ended.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     recorded: set[Path] = set()
 
@@ -44,8 +43,19 @@ def ending_all_children() -> Iterator[Callable[[], None]]:
     finally:
         signal.signal(signal.SIGTERM, previous)
         end(started())
-        for segment in recorded - shared_memory(psutil.process_iter()) if recorded else ():
-            segment.unlink(missing_ok=True)
+        remove_unused(recorded)
+
+
+def adopt_orphans() -> None:
+    """Make orphaned descendants children of this process, so that it finds them; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def remove_unused(recorded: set[Path]) -> None:
+    """Remove those of the recorded shared-memory files that no process holds any more."""
+    for segment in recorded - shared_memory(psutil.process_iter()) if recorded else ():
+        segment.unlink(missing_ok=True)
 
 
 def end(processes: list[psutil.Process], grace_s: float = GRACE_S) -> None:

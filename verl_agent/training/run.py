@@ -22,6 +22,7 @@ from verl_agent.runs.console import redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.runs.identity import TASK_IDS, task_ids
 from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.supervisor import Link
 from verl_agent.training.follow import finish, follow_run
 
 BASE = "agent_base"
@@ -29,8 +30,12 @@ MODELS = ("actor_rollout_ref.model.path", "critic.model.path")
 """Settings that `prepare` replaces by paths of this machine; the run's record keeps them as the recipe has them."""
 
 
-def run(config: DictConfig) -> None:
+def run(config: DictConfig, link: Link | None = None) -> None:
     """Train to the last step of a composed recipe, or resume from its last checkpoint.
+
+    Args:
+        config: composed recipe.
+        link: connection to the supervisor, which ends the run if one of its processes dies; None without one.
 
     Raises:
         ConfigError: a check before the start fails, or verl rejects the config.
@@ -67,7 +72,7 @@ def run(config: DictConfig) -> None:
                 ending_all_children() as note_memory,
                 follow_run(folder, config.trainer, console),
             ):
-                train(config, folder, note_memory)
+                train(config, folder, note_memory, link)
         finally:
             finish(folder, console)
 
@@ -118,13 +123,14 @@ def show_estimate(config: DictConfig, console: Console) -> None:
         )
 
 
-def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None]) -> None:
+def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None], link: Link | None) -> None:
     """Hand the config to verl, in this process and the Ray processes that it starts.
 
     Args:
         config: complete, checked config.
         folder: folder of the run.
         before_end: called before Ray ends its processes.
+        link: see `run`.
 
     Raises:
         ConfigError: verl rejects the config.
@@ -146,10 +152,12 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None])
         validate_config(config, need_reference_policy(config), need_critic(config))
     except (AssertionError, ValueError) as error:
         raise ConfigError(f"verl rejects the config: {error}") from error
+    from verl_agent.training.actor_watch import watch_actors
     from verl_agent.training.runner import EpisodeRunner
 
     try:
-        run_ppo(config, EpisodeRunner)
+        with watch_actors(link):
+            run_ppo(config, EpisodeRunner)
     finally:
         before_end()
         ray.shutdown()

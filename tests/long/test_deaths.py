@@ -1,0 +1,144 @@
+"""Kill each process of a training run with SIGKILL: the run names it, restarts from its last checkpoint, and continues.
+
+One run with a tiny random model serves all tests, because every restart is the start of the next test. Each takes as
+long as a start of Ray and vLLM. `pytest -s` prints one row of the table in verl_agent/README.md for each process.
+"""
+
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+
+import psutil
+import pytest
+
+from tests.support.models import write_byte_model
+from tests.support.training_runs import command_line, last_step, marked_processes, run_environment, wait_for_end
+
+RECIPE = """
+defaults: [agent_grpo, cpu, _self_]
+env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test, options: {tolerant: true}}
+agent: {name: raw, context: {keep: last, turns: 1}}
+horizon: {max_turns: [8]}
+episode: {max_tokens_per_turn: 8, on_truncated_turn: play}
+data: {train_batch_size: 2, max_prompt_length: 128, max_response_length: 256}
+actor_rollout_ref:
+  actor: {use_kl_loss: false}
+  rollout: {n: 4, max_num_seqs: 16}
+trainer: {total_training_steps: 10000, save_freq: 1, max_actor_ckpt_to_keep: 1, experiment_name: deaths}
+"""
+START_S, NOTICE_S, END_S = 900, 30, 60
+"""Most seconds for a start, for the message, and for the end of all processes of the start that died."""
+KILLED = {
+    "VLLM::EngineCore": "The rollout engine (vLLM's EngineCore)",
+    "ray::AgentLoopWorkerTQ": "An agent-loop worker",
+    "raylet/raylet ": "Ray's node manager (raylet)",
+    "gcs/gcs_server ": "Ray's control service (gcs_server)",
+    "ray::WorkerDict": "A training worker",
+    "driver": "The driver of the run",
+    "ray::EpisodeRunner": "The trainer",
+    "ray::RunScopedHttpServer": "The server of a rollout engine",
+    "ray::SimpleStorageUnit": "A storage unit of TransferQueue",
+    "ray::TransferQueueController": "The controller of TransferQueue",
+    "ray::GlobalRequestLoadBalancer": "The load balancer of the rollout engines",
+    "VLLM::Worker": "A worker of the rollout engine (vLLM's Worker)",
+}
+"""Part of the command line of each process that the run cannot do without, and its name in the message."""
+REPLACED = "verl_agent.envs.hosts.host_main"
+"""Part of the command line of a host process, which its pool replaces."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@dataclass
+class Run:
+    """A training run and the lines of its terminal."""
+
+    command: "subprocess.Popen[str]"
+    folder: Path
+    mark: Path
+    lines: list[tuple[float, str]] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Record the terminal until the command ends."""
+        for line in self.command.stdout or ():
+            self.lines.append((time.monotonic(), line))
+
+    def text(self, since_s: float) -> str:
+        """Return the text of the terminal since a time."""
+        return "".join(line for at_s, line in self.lines if at_s >= since_s)
+
+    def wait_for_steps(self, count: int) -> None:
+        """Wait until the run has saved `count` further steps."""
+        target, deadline = last_step(self.folder) + count, time.monotonic() + START_S
+        while last_step(self.folder) < target:
+            assert self.command.poll() is None and time.monotonic() < deadline, self.text(0)
+            time.sleep(0.2)
+
+    def find(self, part: str) -> psutil.Process:
+        """Return a process of the run by a part of its command line."""
+        if part == "driver":
+            return psutil.Process(self.command.pid).children()[0]
+        found = [process for process in marked_processes(self.mark) if part in " ".join(process.cmdline()) + " "]
+        assert found, part
+        return found[0]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    root = tmp_path_factory.mktemp("deaths")
+    recipes = root / "recipes"
+    recipes.mkdir()
+    recipes.joinpath("deaths.yaml").write_text(RECIPE)
+    model = write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
+    overrides = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={root / 'run'}"]
+    command = subprocess.Popen(
+        command_line("train", recipes, "deaths", *overrides),
+        env=run_environment(root),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    run = Run(command, root / "run", root)
+    Thread(target=run.read, daemon=True).start()
+    yield run
+    command.kill()
+    wait_for_end(root)
+
+
+@pytest.mark.parametrize(("part", "name"), KILLED.items())
+def test_a_killed_process_is_named_and_the_run_resumes(run: Run, part: str, name: str):
+    run.wait_for_steps(1)
+    time.sleep(random.uniform(0, 4))  # any moment of a step
+    victim, others = run.find(part), {*marked_processes(run.mark)} - {psutil.Process(run.command.pid)}
+    killed_s = time.monotonic()
+    victim.kill()
+
+    while "Restart" not in run.text(killed_s) and time.monotonic() - killed_s < NOTICE_S + END_S:
+        time.sleep(0.1)
+    noticed_s = time.monotonic() - killed_s
+    _, left = psutil.wait_procs(others, timeout=END_S)
+    text = " ".join(run.text(killed_s).split())
+    print(f"\n| {part} | {noticed_s:.0f} s | {text} | {len(left)} left |")  # noqa: T201 - the row of the table
+    assert re.search(rf"{re.escape(name)}, process {victim.pid}, (ended unexpectedly|was killed by signal 9)", text)
+    assert "Restart 1 of 3" in text and "Traceback" not in text and noticed_s < NOTICE_S
+    assert [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_killed_host_is_replaced_without_a_restart(run: Run):
+    run.wait_for_steps(2)
+    killed_s = time.monotonic()
+    run.find(REPLACED).kill()
+    run.wait_for_steps(2)
+    assert "Restart" not in run.text(killed_s)
+
+
+def test_the_death_of_the_command_ends_every_process(run: Run):
+    run.command.send_signal(signal.SIGKILL)
+    run.command.wait()
+    assert wait_for_end(run.mark, timeout_s=END_S) == []

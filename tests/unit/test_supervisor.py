@@ -1,0 +1,179 @@
+"""Supervisor of a run with small real processes: a death is named, the run is restarted, and nothing is left."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.training_runs import marked_processes, run_environment, wait_for_end
+from verl_agent.runs.deaths import Death, count_oom_kills, describe_status, name_process
+
+PROGRAM = """
+import os, pathlib, signal, subprocess, sys, time
+from omegaconf import OmegaConf
+from verl_agent.runs.deaths import Death
+from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.supervisor import supervise
+
+root, story = pathlib.Path(sys.argv[1]), sys.argv[2]
+trainer = {"default_local_dir": str(root), "max_restarts": 2, "resume_mode": "disable"}
+config = OmegaConf.create({"trainer": trainer})
+
+
+def engine():
+    process = subprocess.Popen(["VLLM::EngineCore", "60"], executable="/bin/sleep")
+    time.sleep(1.5)  # until the supervisor has seen it
+    return process
+
+
+def log_step():
+    (root / "metrics").mkdir(exist_ok=True)
+    with (root / "metrics" / f"{time.time_ns()}.jsonl").open("w") as file:
+        file.write('{"step": 1, "data": {}}')
+
+
+def run(link):
+    start = len(list(root.glob("start_*")))
+    (root / f"start_{start}").write_text(config.trainer.resume_mode)
+    exec(STORIES[story])
+
+
+STORIES = {
+    "ends": "sys.exit(7)",
+    "fails before a step": "engine().kill(); time.sleep(60)",
+    "dies once": "if start == 0:\\n log_step(); engine().kill(); time.sleep(60)",
+    "dies always": "log_step(); engine().kill(); time.sleep(60)",
+    "saves and dies": "log_step(); (root / 'latest_checkpointed_iteration.txt').write_text(str(start + 1))\\n"
+    "if start < 3:\\n engine().kill(); time.sleep(60)",
+    "driver": "if start == 0:\\n log_step(); engine(); os.kill(os.getpid(), signal.SIGKILL)",
+    "actor": "log_step()\\nif start == 0:\\n link.report(Death('a training worker', 12, '10.0.0.7'))",
+    "raises after a death": "process = engine(); process.kill(); process.wait(); link.leave(); print('unreachable')",
+    "leaves": "process = engine(); link.leave(); process.kill(); process.wait(); time.sleep(1); sys.exit(5)",
+    "waits": "with ending_all_children():\\n try:\\n  subprocess.Popen(['sleep', '60']); print('ready', flush=True)\\n"
+    "  time.sleep(60)\\n except KeyboardInterrupt:\\n  print('interrupted', flush=True); sys.exit(130)",
+}
+supervise(run, config)
+"""
+
+
+def start(root: Path, story: str) -> "subprocess.Popen[str]":
+    """Start the program; every process that it starts is marked with its folder."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(root), story],
+        env=run_environment(root),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_to_end(root: Path, story: str) -> tuple[int, str, int]:
+    """Return exit status, output and number of starts of a story, which leaves no process behind."""
+    process = start(root, story)
+    output = process.communicate(timeout=60)[0]
+    assert marked_processes(root) == []
+    return process.returncode, output, len(list(root.glob("start_*")))
+
+
+def test_a_dead_engine_is_named_and_the_run_resumes(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "dies once")
+    assert (status, starts) == (0, 2)
+    assert "The rollout engine (vLLM's EngineCore), process " in output and ", ended unexpectedly." in output
+    assert "Restart 1 of 2: the run resumes after step 0." in output
+
+
+def test_a_restart_resumes_even_if_the_run_was_to_start_anew(tmp_path):
+    run_to_end(tmp_path, "dies once")
+    assert [(tmp_path / f"start_{number}").read_text() for number in (0, 1)] == ["disable", "auto"]
+
+
+def test_restarts_without_a_new_checkpoint_are_bounded(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "dies always")
+    assert (status, starts) == (1, 3)
+    assert "trainer.max_restarts=2 allows no further restart without a new checkpoint." in output
+    assert "Run the same command again to resume after step 0." in output
+
+
+def test_a_new_checkpoint_allows_new_restarts(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "saves and dies")
+    assert (status, starts) == (0, 4)
+    assert output.count("Restart 1 of 2") == 3 and "the run resumes after step 3." in output
+
+
+def test_a_run_that_dies_before_its_first_step_is_not_restarted(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "fails before a step")
+    assert (status, starts) == (1, 1)
+    assert "It is not restarted, because it died before its first step." in output
+
+
+def test_a_killed_driver_is_named_and_its_processes_end(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "driver")
+    assert (status, starts) == (0, 2)
+    assert ", was killed by signal 9 (SIGKILL)." in output and output.startswith("The driver of the run, process ")
+
+
+def test_a_reported_actor_is_named_with_its_machine(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "actor")
+    assert (status, starts) == (0, 2)
+    assert "A training worker, process 12 on 10.0.0.7, ended unexpectedly." in output
+
+
+def test_a_death_comes_before_the_error_that_it_causes(tmp_path):
+    status, output, _ = run_to_end(tmp_path, "raises after a death")
+    assert status == 1 and "EngineCore" in output and "unreachable" not in output
+
+
+def test_processes_that_the_run_ends_itself_are_no_deaths(tmp_path):
+    assert run_to_end(tmp_path, "leaves") == (5, "", 1)
+
+
+def test_the_exit_status_of_the_run_is_kept(tmp_path):
+    assert run_to_end(tmp_path, "ends") == (7, "", 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_signal_interrupts_the_run_once(tmp_path, number):
+    process = start(tmp_path, "waits")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    process.send_signal(number)
+    assert process.communicate(timeout=30)[0] == "interrupted\n"
+    assert process.returncode == 130 and marked_processes(tmp_path) == []
+
+
+def test_a_killed_supervisor_leaves_no_process(tmp_path):
+    process = start(tmp_path, "waits")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.kill()
+    assert wait_for_end(tmp_path, timeout_s=20) == []
+    assert process.communicate()[0] == "interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("command_line", "name"),
+    [
+        ("/venv/ray/core/src/ray/raylet/raylet --raylet_socket_name=/tmp/s", "Ray's node manager (raylet)"),
+        ("/venv/ray/core/src/ray/gcs/gcs_server --log_dir=/tmp", "Ray's control service (gcs_server)"),
+        ("VLLM::EngineCore_DP0", "the rollout engine (vLLM's EngineCore)"),
+        ("VLLM::Worker_TP1", "a worker of the rollout engine (vLLM's Worker)"),
+        ("sglang::scheduler", "a process of the rollout engine (SGLang)"),
+        ("ray::IDLE", None),
+        ("python -c from verl_agent.envs.hosts.host_main import main", None),
+    ],
+)
+def test_processes_that_a_run_needs_have_plain_names(command_line, name):
+    assert name_process(command_line) == name
+
+
+def test_out_of_memory_kills_are_counted(tmp_path):
+    events, missing = tmp_path / "memory.events", tmp_path / "none"
+    events.write_text("oom 3\noom_kill 2\noom_group_kill 9\n")
+    assert count_oom_kills([events, missing]) == 2
+    assert count_oom_kills([missing]) == 0
+
+
+def test_an_exit_status_is_described():
+    assert describe_status(-9) == "was killed by signal 9 (SIGKILL)"
+    assert str(Death("the driver", 3, cause=describe_status(1))) == "The driver, process 3, ended with exit code 1."

@@ -1,0 +1,56 @@
+"""Watch on the processes below one process; it reports the first one that ends although the run needs it."""
+
+import time
+from contextlib import suppress
+
+import psutil
+
+from verl_agent.runs.deaths import PROCESSES, Death, name_process
+
+SCAN_S = 1.0
+"""Seconds between two searches for new processes; known ones are checked at every call."""
+
+
+class ProcessWatch:
+    """Watch on the engines and Ray services that a process has started, directly or not.
+
+    Ray actors are watched by `verl_agent.training.actor_watch`, because only Ray knows which of them ended on purpose.
+
+    Args:
+        root: process whose descendants are watched.
+    """
+
+    def __init__(self, root: psutil.Process) -> None:
+        self._root = root
+        self._known: dict[psutil.Process, str] = {}
+        self._scanned_s = 0.0
+
+    def check(self) -> Death | None:
+        """Return a death since the last call; of several, the one that explains the others."""
+        ended = [process for process in self._known if not _runs(process)]
+        if ended:
+            ranks = [name for _, name in PROCESSES]
+            first = min(ended, key=lambda process: ranks.index(self._known[process]))
+            death = Death(self._known[first], first.pid)
+            for process in ended:
+                del self._known[process]
+            return death
+        if time.monotonic() - self._scanned_s > SCAN_S:
+            self._scan()
+            self._scanned_s = time.monotonic()
+        return None
+
+    def _scan(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            for process in self._root.children(recursive=True):
+                with suppress(psutil.Error):
+                    name = name_process(" ".join(process.cmdline()))
+                    if name is not None:
+                        self._known[process] = name
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,87 @@
+"""Watch on the Ray actors of a run, on all machines: it reports the first one that dies.
+
+A dead actor raises an error in its callers only. Some processes of a run wait for others without calling them.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray._private import state
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+
+from verl_agent.runs.deaths import ACTORS, REPLACED_ACTORS, Death
+from verl_agent.runs.supervisor import Link
+
+POLL_S = 1.0
+CONFIRM_S = 3.0
+"""Seconds after a failure of the run in which Ray may report the death of an actor that caused it."""
+UNEXPECTED = {
+    ActorDiedErrorContext.WORKER_DIED: "ended unexpectedly",
+    ActorDiedErrorContext.NODE_DIED: "was lost with its machine",
+}
+"""Reasons of a death that nobody intended; Ray also records that an actor was killed or is no longer used."""
+INTENDED = "INTENDED"
+"""Part of Ray's message about a process that exited by itself (src/ray/protobuf/common.proto, WorkerExitType)."""
+
+
+@contextmanager
+def watch_actors(link: Link | None) -> Iterator[None]:
+    """Report the first death of an actor to the supervisor while the block runs, and then that the run ends.
+
+    Args:
+        link: connection to the supervisor; None to watch nothing.
+    """
+    if link is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def poll_until_ended() -> None:
+        while not ended.wait(POLL_S):
+            _report_death(link)
+
+    threading.Thread(target=poll_until_ended, daemon=True).start()
+    try:
+        yield
+    except Exception:  # raised again, unless the death of an actor is its cause
+        deadline = time.monotonic() + CONFIRM_S
+        while time.monotonic() < deadline:
+            _report_death(link)
+            time.sleep(POLL_S / 4)
+        raise
+    finally:
+        ended.set()
+        link.leave()
+
+
+def _report_death(link: Link) -> None:
+    death = find_death() if ray.is_initialized() else None
+    if death is not None:
+        link.report(death)
+
+
+def find_death() -> Death | None:
+    """Return the earliest unexpected death among the actors of this job, or None."""
+    job = ray.get_runtime_context().get_job_id()
+    # ray.util.state, the public call, needs the dashboard. ray 2.60.0, _private/state.py:1133 asks Ray itself.
+    dead = state.actors(job_id=ray.JobID(bytes.fromhex(job)), actor_state_name="DEAD").values()
+    deaths = [(actor["EndTime"], death) for actor in dead if (death := to_death(actor)) is not None]
+    return min(deaths, key=lambda pair: pair[0])[1] if deaths else None
+
+
+def to_death(actor: Mapping[str, Any]) -> Death | None:
+    """Return the death of an actor of Ray's table; None if it was intended, or if its pool replaces it."""
+    cause, name = actor["DeathCause"], actor["ActorClassName"]
+    context = cause.actor_died_error_context
+    how = UNEXPECTED.get(context.reason)
+    if cause.HasField("oom_context"):
+        how = "was killed by Ray because the memory of its machine ran out"
+    if how is None or name in REPLACED_ACTORS or INTENDED in context.error_message:
+        return None
+    here = ray.util.get_node_ip_address()
+    node = actor["Address"]["IPAddress"] or context.node_ip_address
+    return Death(ACTORS.get(name, f"the actor {name}"), actor["Pid"], "" if node == here else node, how)
