@@ -21,6 +21,7 @@ from types import FrameType
 import psutil
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.markup import escape
 
 from verl_agent.runs.deaths import Death, count_oom_kills, describe_status
 from verl_agent.runs.folder import RunFolder
@@ -138,7 +139,7 @@ def _message(death: Death, config: DictConfig, restarts: int, allowed: int, lack
         if lack
         else "The most frequent cause is a lack of memory."
     )
-    text = f"[red]{death}[/] {cause} Log: {logs[-1] if logs else folder.log}"
+    text = f"[red]{death}[/] {cause} Log: {escape(str(logs[-1] if logs else folder.log))}"
     if restarts <= allowed:
         return f"{text}\nRestart {restarts} of {allowed}: the run resumes after step {folder.last_step}."
     if not allowed and config.trainer.max_restarts:
@@ -170,16 +171,14 @@ class _Child:
 
     def follow(self) -> Ending:
         """Wait for the end of the child or the first death, and end all processes that are left."""
-        previous = {number: signal.signal(number, self._stop) for number in STOP_SIGNALS}
+        obeyed = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, self._stop) for number in obeyed}
         try:
             death = None
-            while death is None and not self._ended():
-                death = self._receive() or (self._watch.check() if self._watch else None)
-                if self._stopped_s is not None and time.monotonic() - self._stopped_s > STOP_S:
-                    break
-            time.sleep(0 if death is None else POLL_S)
-            if self._ended() and self._status is not None and self._status < 0 and self._stopped_s is None:
-                death = Death("the driver of the run", self._pid, cause=describe_status(self._status))
+            while death is None and not self._ended() and not self._late():
+                death = self._receive() or (None if self._ended() else self._check())
+            if self._status is not None and self._status < 0:
+                death = self._explain_signal(self._status)
             self._end_all()
             return Ending(self._status or 0, None if self._stopped_s is not None else death)
         finally:
@@ -192,6 +191,17 @@ class _Child:
             self._stopped_s = time.monotonic()
             if not self._ended():
                 os.kill(self._pid, signal.SIGINT)
+
+    def _late(self) -> bool:
+        return self._stopped_s is not None and time.monotonic() - self._stopped_s > STOP_S
+
+    def _check(self) -> Death | None:
+        return self._watch.check() if self._watch else None
+
+    def _explain_signal(self, status: int) -> Death:
+        """Return the death behind a signal that ended the child; Ray aborts its driver when it loses a service."""
+        lost = self._check() if status == -signal.SIGABRT else None
+        return lost or Death("the driver of the run", self._pid, cause=describe_status(status))
 
     def _ended(self) -> bool:
         if self._status is None:
@@ -214,7 +224,7 @@ class _Child:
         message, self._received = json.loads(self._received), b""
         if message != LEAVING:
             return Death(**message)
-        death = self._watch.check() if self._watch else None
+        death = self._check()
         if death is None:
             self._watch = None
             self._stream.sendall(b"\n")
