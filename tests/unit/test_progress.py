@@ -6,6 +6,9 @@ from io import StringIO
 
 from rich.console import Console
 
+from verl_agent.offline.run import show_progress
+from verl_agent.offline.sft import SFT
+from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.progress import ProgressView
 
 
@@ -138,3 +141,13 @@ def test_output_of_libraries_stays_out_of_the_live_table(tmp_path, capsys):
         sys.stdout.write("a library's chatter")
     assert "chatter" not in terminal.getvalue()
     assert "chatter" in capsys.readouterr().out
+
+
+def test_supervised_training_prints_lines_where_no_bar_can_be_drawn(tmp_path):
+    folder, output = RunFolder(tmp_path, "now"), StringIO()
+    folder.metrics.parent.mkdir()
+    lines = [{"step": step, "data": {"train/loss": 3.0 - step}} for step in (1, 2, 3)]
+    folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with show_progress(folder, 3, SFT, Console(file=output)):
+        pass
+    assert output.getvalue() == "step 1/3  loss 2.000\nstep 3/3  loss 0.000\n", "the first, the last, every 10 s"

@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from verl_agent.system.resources import (
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
 
 POLL_S = 0.5
+LINE_S = 10.0
+"""Least seconds between two lines of progress where no bar can be drawn, such as in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +234,7 @@ def be_one_rank() -> None:
 
 @contextmanager
 def show_progress(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
-    """Show a progress bar with the metrics of the last step while the block runs."""
+    """Show a progress bar with the metrics of the last step while the block runs; outside a terminal, show lines."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -241,14 +244,22 @@ def show_progress(folder: RunFolder, steps: int, method: Method, console: Consol
         TimeRemainingColumn(),
     )
     tail = MetricsTail(folder.metrics)
-    hidden = os.environ.get("RANK", "0") != "0"
+    plain, first_rank, printed_s = not console.is_terminal, os.environ.get("RANK", "0") == "0", -LINE_S
+    hidden = plain or not first_rank
     with Progress(*columns, console=console, disable=hidden, redirect_stdout=False, redirect_stderr=False) as progress:
         bar = progress.add_task(method.title, total=steps, completed=folder.last_step, state="loading the model")
 
         def update() -> None:
+            nonlocal printed_s
             for logged in tail.read():
-                if "train/loss" in logged.values:
-                    progress.update(bar, completed=logged.step, state=method.state(logged))
+                if "train/loss" not in logged.values:
+                    continue
+                progress.update(bar, completed=logged.step, state=method.state(logged))
+                now_s = time.monotonic()
+                if plain and first_rank and (now_s - printed_s >= LINE_S or logged.step >= steps):
+                    printed_s = now_s
+                    line = f"step {logged.step}/{steps}  {method.state(logged)}"
+                    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         with poll_in_background(update, POLL_S):
             yield
