@@ -32,6 +32,15 @@ actor_rollout_ref:
   rollout: {n: 4, max_num_seqs: 16}
 trainer: {total_training_steps: 10000, save_freq: 1, max_actor_ckpt_to_keep: 1, experiment_name: deaths}
 """
+EVALUATION = """
+defaults: [agent_eval, cpu_eval, _self_]
+env: {name: guess_number, options: {tolerant: true}}
+agent: {name: raw, context: {keep: last, turns: 1}}
+horizon: {max_turns: [8]}
+episode: {max_tokens_per_turn: 8, on_truncated_turn: play}
+data: {max_prompt_length: 128, max_response_length: 256}
+evaluation: {tasks: small_train, samples: 500, concurrency: 4}
+"""
 START_S, NOTICE_S, END_S = 900, 30, 60
 """Most seconds for a start, for the message, and for the end of all processes of the start that died."""
 KILLED = {
@@ -89,14 +98,18 @@ class Run:
         return found[0]
 
 
+def write_model(folder: Path) -> Path:
+    """Write the tiny model."""
+    return write_byte_model(folder / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     root = tmp_path_factory.mktemp("deaths")
     recipes = root / "recipes"
     recipes.mkdir()
     recipes.joinpath("deaths.yaml").write_text(RECIPE)
-    model = write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
-    overrides = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={root / 'run'}"]
+    overrides = [f"actor_rollout_ref.model.path={write_model(root)}", f"trainer.default_local_dir={root / 'run'}"]
     command = subprocess.Popen(
         command_line("train", recipes, "deaths", *overrides),
         env=run_environment(root),
@@ -142,3 +155,24 @@ def test_the_death_of_the_command_ends_every_process(run: Run):
     run.command.send_signal(signal.SIGKILL)
     run.command.wait()
     assert wait_for_end(run.mark, timeout_s=END_S) == []
+
+
+def test_an_evaluation_names_its_dead_engine_and_reports_what_it_has_played(tmp_path: Path):
+    tmp_path.joinpath("dead.yaml").write_text(EVALUATION)
+    overrides = [f"model.path={write_model(tmp_path)}", f"evaluation.output_dir={tmp_path / 'out'}"]
+    command = subprocess.Popen(
+        command_line("evaluate", tmp_path, "dead", *overrides),
+        env=run_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    records, deadline = tmp_path / "out/episodes.jsonl", time.monotonic() + START_S
+    while not (records.is_file() and records.stat().st_size) and time.monotonic() < deadline:
+        assert command.poll() is None, command.communicate()[0]
+        time.sleep(0.2)
+    next(one for one in marked_processes(tmp_path) if "VLLM::EngineCore" in " ".join(one.cmdline())).kill()
+    output = command.communicate(timeout=END_S)[0]
+    assert command.returncode == 2 and "Traceback" not in output
+    assert "error: the rollout engine (vLLM's EngineCore) ended unexpectedly" in output
+    assert "results: " in output and marked_processes(tmp_path) == []

@@ -106,7 +106,7 @@ def test_a_new_checkpoint_allows_new_restarts(tmp_path):
 def test_a_run_that_dies_before_its_first_step_is_not_restarted(tmp_path):
     status, output, starts = run_to_end(tmp_path, "fails before a step")
     assert (status, starts) == (1, 1)
-    assert "It is not restarted, because it died before its first step." in output
+    assert "The run is not restarted, because it died before its first step." in output
 
 
 def test_a_killed_driver_is_named_and_its_processes_end(tmp_path):

@@ -79,9 +79,13 @@ class VllmEngine:
             request_id: id of the episode.
             prompt_ids: ids of the conversation so far.
             sampling_params: see `request_options`.
+
+        Raises:
+            ConfigError: the engine's process has ended.
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
 
         parameters = SamplingParams(
             **request_options(sampling_params),
@@ -89,7 +93,14 @@ class VllmEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         outputs = self._engine.generate({"prompt_token_ids": prompt_ids}, parameters, f"{request_id}-{len(prompt_ids)}")
-        completion = [output async for output in outputs][-1].outputs[0]
+        try:
+            completion = [output async for output in outputs][-1].outputs[0]
+        except EngineDeadError as error:
+            raise ConfigError(
+                "the rollout engine (vLLM's EngineCore) ended unexpectedly, most often because memory ran out. Lower "
+                "engine.max_num_seqs or engine.gpu_memory_utilization. To resume, run the same command with "
+                "evaluation.output_dir set to the folder of this evaluation."
+            ) from error
         ids = list(completion.token_ids)
         log_probs = None
         if completion.logprobs:

@@ -13,8 +13,8 @@ import ray
 from ray._private import state
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
+from verl_agent.runs.child import Link
 from verl_agent.runs.deaths import ACTORS, REPLACED_ACTORS, Death
-from verl_agent.runs.supervisor import Link
 
 POLL_S = 1.0
 CONFIRM_S = 3.0

@@ -18,11 +18,11 @@ from verl_agent.preflight.loggers import check_loggers
 from verl_agent.preflight.rl import needed_gb, prepare
 from verl_agent.runs import may_change
 from verl_agent.runs.best_checkpoint import keep_best
+from verl_agent.runs.child import Link
 from verl_agent.runs.console import redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.runs.identity import TASK_IDS, task_ids
 from verl_agent.runs.processes import ending_all_children
-from verl_agent.runs.supervisor import Link
 from verl_agent.training.follow import finish, follow_run
 
 BASE = "agent_base"

@@ -1,0 +1,196 @@
+"""Child process of a supervisor: its start by a fork, the wait for its end or a death, and the end of all the rest."""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from verl_agent.runs.deaths import Death, describe_status
+from verl_agent.runs.process_watch import ProcessWatch
+from verl_agent.runs.processes import end, remove_unused, shared_memory
+
+PR_SET_PDEATHSIG = 1
+"""Linux, sys/prctl.h: the kernel sends a signal to this process when its parent ends."""
+POLL_S = 0.2
+STOP_S = 60.0
+"""Seconds that the child has to end after Ctrl-C, before everything is killed."""
+STOPPED = 130
+"""Exit status of a run that was stopped."""
+LEAVING: dict[str, object] = {"leaving": True}
+
+
+class Link:
+    """Child's side of the connection to the supervisor; both calls are safe in any thread."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream, self._lock, self._left = stream, threading.Lock(), False
+
+    def report(self, death: Death) -> None:
+        """Report a death and wait until the supervisor kills this process; return at once after `leave`."""
+        with self._lock:
+            if not self._left:
+                self._ask(asdict(death))
+
+    def leave(self) -> None:
+        """Announce that this process ends its children now, so that their ends are expected.
+
+        Does not return if one of them has died before.
+        """
+        with self._lock:
+            if not self._left:
+                self._ask(LEAVING)
+                self._left = True
+
+    def _ask(self, message: dict[str, object]) -> None:
+        try:
+            self._stream.sendall(json.dumps(message).encode() + b"\n")
+            self._stream.recv(1)
+        except OSError:  # the supervisor has ended; this process gets its signal
+            return
+
+
+@dataclass(slots=True)
+class Stop:
+    """Request to stop the run, by Ctrl-C or SIGTERM.
+
+    Attributes:
+        since_s: time of the request, as `time.monotonic` gives it; None without one.
+    """
+
+    since_s: float | None = None
+
+    @property
+    def late(self) -> bool:
+        """True if the time in which the child has to end is over."""
+        return self.since_s is not None and time.monotonic() - self.since_s > STOP_S
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """Record SIGINT and SIGTERM while the block runs; one that this process was started to ignore stays ignored."""
+    stop = Stop()
+
+    def record(number: int, frame: FrameType | None) -> None:
+        stop.since_s = stop.since_s or time.monotonic()
+
+    numbers = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, record) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class Child:
+    """Child process as its supervisor sees it.
+
+    Attributes:
+        status: exit status as in `subprocess`, negative for a signal; None while the process runs.
+    """
+
+    def __init__(self, pid: int, stream: socket.socket) -> None:
+        self.status: int | None = None
+        self._pid, self._stream, self._received = pid, stream, b""
+        self._watch: ProcessWatch | None = ProcessWatch(psutil.Process(pid))
+        self._memory: set[Path] = set()
+
+    def wait(self, stop: Stop) -> Death | None:
+        """Wait until the child ends or a process dies that it needs; the child has ended when this returns.
+
+        Args:
+            stop: request to stop, which is passed on as SIGINT.
+
+        Returns:
+            The death; None if the child ended by itself or was stopped.
+        """
+        death, asked = None, False
+        while death is None and not self._ended() and not stop.late:
+            if stop.since_s is not None and not asked:
+                os.kill(self._pid, signal.SIGINT)
+                asked = True
+            death = self._receive() or (None if self._ended() else self._check())
+        if self.status is not None and self.status < 0:
+            death = self._explain_signal(self.status)
+        self._memory = shared_memory(psutil.Process().children(recursive=True))
+        if not self._ended():
+            os.kill(self._pid, signal.SIGKILL)
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return None if stop.since_s is not None else death
+
+    def end_others(self) -> None:
+        """End the processes that the child has left, and remove their shared memory."""
+        for _ in range(3):  # a process that is ended may have started another one in the meantime
+            end(psutil.Process().children(recursive=True))
+        remove_unused(self._memory)
+        self._stream.close()
+
+    def _check(self) -> Death | None:
+        return self._watch.check() if self._watch else None
+
+    def _explain_signal(self, status: int) -> Death:
+        """Return the death behind a signal that ended the child; Ray aborts its driver when it loses a service."""
+        lost = self._check() if status == -signal.SIGABRT else None
+        return lost or Death("the driver of the run", self._pid, cause=describe_status(status))
+
+    def _ended(self) -> bool:
+        if self.status is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status is not None
+
+    def _receive(self) -> Death | None:
+        """Wait for a message for at most `POLL_S`; answer that the child leaves, or return the death it reports."""
+        readable, _, _ = select.select([self._stream], [], [], POLL_S)
+        if not readable:
+            return None
+        received = self._stream.recv(65536)
+        if not received:  # the child is ending
+            time.sleep(POLL_S)
+        self._received += received
+        if not self._received.endswith(b"\n"):
+            return None
+        message, self._received = json.loads(self._received), b""
+        if message != LEAVING:
+            return Death(**message)
+        death = self._check()
+        if death is None:
+            self._watch = None
+            self._stream.sendall(b"\n")
+        return death
+
+
+def fork() -> Child | Link:
+    """Fork this process; return the child in the parent, and the connection to the parent in the child.
+
+    The child ends with the parent, and takes Ctrl-C from it alone instead of from the terminal.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    own_end, child_end = socket.socketpair()
+    parent, pid = os.getpid(), os.fork()
+    if pid:
+        child_end.close()
+        return Child(pid, own_end)
+    own_end.close()
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended in the meantime
+        sys.exit(STOPPED)
+    return Link(child_end)
