@@ -22,6 +22,9 @@ trainer = {"default_local_dir": str(root), "max_restarts": 2, "resume_mode": "di
 config = OmegaConf.create({"trainer": trainer})
 
 
+COPY = "(read -t 2); ((read -t 2) &); read -t 60"  # copies of itself, one with the parent of the original
+
+
 def engine():
     process = subprocess.Popen(["VLLM::EngineCore", "60"], executable="/bin/sleep")
     time.sleep(1.5)  # until the supervisor has seen it
@@ -55,6 +58,9 @@ STORIES = {
     "actor": "log_step()\\nif start == 0:\\n link.report(Death('a training worker', 12, '10.0.0.7'))",
     "raises after a death": "process = engine(); process.kill(); process.wait(); link.leave(); print('unreachable')",
     "leaves": "process = engine(); link.leave(); process.kill(); process.wait(); time.sleep(1); sys.exit(5)",
+    "copies": "with ending_all_children():\\n"
+    " bash = subprocess.Popen(['raylet/raylet', '-c', COPY], executable='/bin/bash', stdin=subprocess.PIPE)\\n"
+    " time.sleep(4); link.leave(); bash.kill(); sys.exit(5)",
     "waits": "with ending_all_children():\\n try:\\n  subprocess.Popen(['sleep', '60']); print('ready', flush=True)\\n"
     "  time.sleep(60)\\n except KeyboardInterrupt:\\n  print('interrupted', flush=True); sys.exit(130)",
 }
@@ -128,6 +134,10 @@ def test_a_death_comes_before_the_error_that_it_causes(tmp_path):
 
 def test_processes_that_the_run_ends_itself_are_no_deaths(tmp_path):
     assert run_to_end(tmp_path, "leaves") == (5, "", 1)
+
+
+def test_copies_between_fork_and_exec_are_no_processes_of_their_own(tmp_path):
+    assert run_to_end(tmp_path, "copies") == (5, "", 1)
 
 
 def test_the_exit_status_of_the_run_is_kept(tmp_path):

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 
 import psutil
 
@@ -41,12 +42,35 @@ class ProcessWatch:
         return None
 
     def _scan(self) -> None:
+        found: dict[psutil.Process, Found] = {}
         with suppress(psutil.NoSuchProcess):
             for process in self._root.children(recursive=True):
                 with suppress(psutil.Error):
-                    name = name_process(" ".join(process.cmdline()))
-                    if name is not None:
-                        self._known[process] = name
+                    line = " ".join(process.cmdline())
+                    if name_process(line) is not None:
+                        found[process] = Found(line, process.pid, process.ppid(), process.create_time())
+        for process, one in found.items():
+            name = name_process(one.command_line)
+            if name is not None and not any(one.is_copy_of(other) for other in found.values()):
+                self._known[process] = name
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A process as one scan has found it."""
+
+    command_line: str
+    pid: int
+    parent: int
+    created_s: float
+
+    def is_copy_of(self, other: "Found") -> bool:
+        """Return True if this process was forked by `other` and has not yet started its own program.
+
+        Such a copy has the command line of the original. Ray forks twice: its copy then has the parent of the original.
+        """
+        same_parent = self.parent == other.parent and other.created_s < self.created_s
+        return self.command_line == other.command_line and (self.parent == other.pid or same_parent)
 
 
 def _runs(process: psutil.Process) -> bool:
