@@ -41,7 +41,7 @@ episode: {max_tokens_per_turn: 8, on_truncated_turn: play}
 data: {max_prompt_length: 128, max_response_length: 256}
 evaluation: {tasks: small_train, samples: 500, concurrency: 4}
 """
-START_S, NOTICE_S, END_S = 900, 30, 60
+START_S, NOTICE_S, END_S = 1200, 30, 60
 """Most seconds for a start, for the message, and for the end of all processes of the start that died."""
 KILLED = {
     "VLLM::EngineCore": "The rollout engine (vLLM's EngineCore)",

@@ -3,6 +3,7 @@
 A dead actor raises an error in its callers only. Some processes of a run wait for others without calling them.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -13,8 +14,11 @@ import ray
 from ray._private import state
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
+from verl_agent.errors import AgentError
 from verl_agent.runs.child import Link
 from verl_agent.runs.deaths import ACTORS, REPLACED_ACTORS, Death
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
 CONFIRM_S = 3.0
@@ -47,9 +51,9 @@ def watch_actors(link: Link | None) -> Iterator[None]:
     threading.Thread(target=poll_until_ended, daemon=True).start()
     try:
         yield
-    except Exception:  # raised again, unless the death of an actor is its cause
+    except Exception as error:  # raised again, unless the death of an actor is its cause
         deadline = time.monotonic() + CONFIRM_S
-        while time.monotonic() < deadline:
+        while not isinstance(getattr(error, "cause", error), AgentError) and time.monotonic() < deadline:
             _report_death(link)
             time.sleep(POLL_S / 4)
         raise
@@ -59,7 +63,11 @@ def watch_actors(link: Link | None) -> Iterator[None]:
 
 
 def _report_death(link: Link) -> None:
-    death = find_death() if ray.is_initialized() else None
+    try:
+        death = find_death() if ray.is_initialized() else None
+    except Exception:  # boundary: Ray is starting, ending or overloaded; the next poll asks again
+        logger.debug("asking Ray for dead actors failed", exc_info=True)
+        return
     if death is not None:
         link.report(death)
 
