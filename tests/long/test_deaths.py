@@ -1,7 +1,7 @@
 """Kill each process of a training run with SIGKILL: the run names it, restarts from its last checkpoint, and continues.
 
 One run with a tiny random model serves all tests, because every restart is the start of the next test. Each takes as
-long as a start of Ray and vLLM. `pytest -s` prints one row of the table in verl_agent/README.md for each process.
+long as a start of Ray and vLLM. `pytest -s` prints the seconds, the message and the number of processes left in each.
 """
 
 import random
@@ -137,7 +137,7 @@ def test_a_killed_process_is_named_and_the_run_resumes(run: Run, part: str, name
     noticed_s = time.monotonic() - killed_s
     _, left = psutil.wait_procs(others, timeout=END_S)
     text = " ".join(run.text(killed_s).split())
-    print(f"\n| {part} | {noticed_s:.0f} s | {text} | {len(left)} left |")  # noqa: T201 - the row of the table
+    print(f"\n| {part} | {noticed_s:.0f} s | {text} | {len(left)} left |")  # noqa: T201 - a measurement
     assert re.search(rf"{re.escape(name)}, process {victim.pid}, (ended unexpectedly|was killed by signal 9)", text)
     assert "Restart 1 of 3" in text and "Traceback" not in text and noticed_s < NOTICE_S
     assert [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
