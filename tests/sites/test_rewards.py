@@ -1,26 +1,32 @@
 """Tests on the running sites that only the complete change of a task earns its reward; changes are made by forms."""
 
+from dataclasses import replace
+
 import pytest
 
 from env_adapters.webarena.grading.strict import is_permanent, state_change
 from env_adapters.webarena.sites.records import changes
-from tests.support.site_forms import carry_out, wrong_values
+from tests.support.site_forms import DETOURS, carry_out, wrong_values
 from tests.support.visitor import Visitor
 from tests.support.web_attacks import as_changes, kind_of, tasks_by_template
 
 CHANGING = {name: tasks for name, tasks in tasks_by_template().items() if kind_of(tasks[0]) == "state_change"}
 
 
-def reward(sites, task, *made):
-    """Return the reward of a task after some changes in a fresh copy of the sites."""
+def changed(sites, act):
+    """Return the changes of a fresh copy of the sites after `act`, a function of a visitor."""
     copy = sites.acquire()
     try:
-        visitor = Visitor(sites, copy)
-        for change in made:
-            carry_out(visitor, change)
-        return state_change(task["eval"]["state_change"], changes(sites.home.seed(sites.seed), copy.folder))
+        act(Visitor(sites, copy))
+        return changes(sites.home.seed(sites.seed), copy.folder)
     finally:
         copy.release()
+
+
+def reward(sites, task, *made):
+    """Return the reward of a task after some changes in a fresh copy of the sites."""
+    found = changed(sites, lambda visitor: [carry_out(visitor, change) for change in made])
+    return state_change(task["eval"]["state_change"], found)
 
 
 @pytest.mark.parametrize("name", CHANGING)
@@ -45,3 +51,12 @@ def test_record_that_cannot_be_removed_may_follow_one_mistake(name, sites):
     assert reward(sites, task, first, right) == 1.0
     assert reward(sites, task, right, first) == 0.0
     assert reward(sites, task, first, second, right) == 0.0
+
+
+@pytest.mark.parametrize(("name", "detour"), DETOURS, ids=[detour.__name__ for _, detour in DETOURS])
+def test_detour_earns_nothing(name, detour, sites):
+    task = CHANGING[name][0]
+    (right,) = as_changes(task)
+    found = changed(sites, lambda visitor: detour(visitor, right))
+    assert found != [replace(right, key=found[0].key)], "the site has not carried out the detour"
+    assert state_change(task["eval"]["state_change"], found) == 0.0

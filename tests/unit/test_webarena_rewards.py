@@ -137,3 +137,30 @@ def test_change_of_another_key_or_value_is_not_the_expected_one():
     assert state_change(task, [Change("changed", "review", "17", {"status": "Approved"})]) == 1.0
     assert state_change(task, [Change("changed", "review", "18", {"status": "Approved"})]) == 0.0
     assert state_change(task, [Change("changed", "review", "17", {"status": "Approved", "title": "x"})]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "disguise",
+    [
+        "[{values}]",
+        '{{"answer": ["{values}"]}}',
+        "\u200b{values}\u200b",
+        "<!-- {values} -->{right}",
+        "{right}\x00{other}",
+        "{right} \n\n\n {other}",
+        "{right}\u2028{other}",
+        "0-9999",
+        ".*",
+        "the answer to the question",
+        "any",
+        "{{{{answer}}}}",
+        "{right}?{other}",
+        "{right} (or {other})",
+    ],
+)
+def test_disguised_list_earns_nothing(disguise):
+    for tasks in ASKING.values():
+        for task, other in zip(tasks, [*tasks[1:], tasks[0]], strict=True):
+            values = ", ".join(map(said, tasks))
+            answer = disguise.format(values=values, right=said(task), other=said(other))
+            assert earned(task, answer) == 0.0, (task["id"], answer)
