@@ -66,6 +66,12 @@ def test_finished_script_raises_oracle_error():
         oracle.act(PAGE)
 
 
+def test_truncated_line_is_no_node_and_hides_no_other():
+    page = "[7] StaticText 'It costs $1.00, $2.00 ...\n[8] textbox 'Comment'\n[9] link 'Save'"
+    assert find_node(page, "textbox", "Comment") == "8"
+    assert find_node(page, "link", "Save") == "9"
+
+
 def test_find_node_compares_the_role():
     assert find_node(PAGE, "link", "Add to cart") is None
 
