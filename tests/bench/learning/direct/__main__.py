@@ -17,56 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.learning.analysis import Point, compare, paired
+from tests.bench.learning.direct.arms import STUDIES
+from tests.bench.learning.direct.runs import run_file, train, warm, warm_file, write
 
 ROOT = Path(__file__).parents[4]
 TARGET = 0.8
 """Success whose cost in environment steps and seconds is reported."""
-
-
-def train(study: str, arm: str, seed: int, folder: Path) -> None:
-    """Train one run and write its evaluations; the warm start of a seed is shared by all arms."""
-    import torch
-
-    from tests.bench.learning.direct.arms import STUDIES
-    from tests.bench.learning.direct.game import LENGTH, TOKENS
-    from tests.bench.learning.direct.learner import Learner
-    from tests.bench.learning.direct.model import Transformer
-
-    torch.set_num_threads(1)
-    policy = Transformer(TOKENS, TOKENS, LENGTH)
-    policy.load_state_dict(torch.load(warm_file(folder, seed)))
-    learner = Learner(STUDIES[study][arm], seed, policy)
-    points = [[point.step, point.env_steps, point.seconds, point.success] for point in learner.run()]
-    write(run_file(folder, study, arm, seed), {"points": points, "advantages": learner.mean_advantages()})
-
-
-def warm(seed: int, folder: Path) -> None:
-    """Write the policy of a seed after imitation."""
-    import torch
-
-    from tests.bench.learning.direct.learner import warm_start
-
-    torch.set_num_threads(1)
-    file = warm_file(folder, seed)
-    torch.save(warm_start(seed).state_dict(), file.with_suffix(".part"))
-    file.with_suffix(".part").rename(file)
-
-
-def warm_file(folder: Path, seed: int) -> Path:
-    """Return the file of a seed's policy after imitation."""
-    return folder / f"warm_{seed}.pt"
-
-
-def run_file(folder: Path, study: str, arm: str, seed: int) -> Path:
-    """Return the file of a finished run."""
-    return folder / study / f"{arm.replace(' ', '_')}_{seed}.json"
-
-
-def write(file: Path, content: object) -> None:
-    """Write a JSON file at once."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.with_suffix(".part").write_text(json.dumps(content), encoding="utf-8")
-    file.with_suffix(".part").rename(file)
 
 
 def report(study: str, arms: Sequence[str], seeds: Sequence[int], folder: Path, console: Console) -> None:
@@ -94,8 +50,6 @@ def report(study: str, arms: Sequence[str], seeds: Sequence[int], folder: Path, 
 
 def main() -> None:
     """Train the missing runs and report."""
-    from tests.bench.learning.direct.arms import STUDIES
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", choices=STUDIES, required=True)
     parser.add_argument("--arms", help="comma-separated arms; default: all. The first one is the reference")
