@@ -39,6 +39,13 @@ def test_the_best_checkpoint_stays_after_pruning(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("best*")) == ["best"]
 
 
+def test_results_on_the_test_tasks_do_not_choose_the_best_checkpoint(tmp_path):
+    test = SUCCESS.replace("val-", "test-")
+    for step, (chosen_by, tested) in enumerate([(0.4, 0.1), (0.3, 0.9)], start=1):
+        save(tmp_path, step, **{SUCCESS: chosen_by, test: tested})
+    assert keep_best(tmp_path) == Best(1, "success", 0.4)
+
+
 def test_a_lower_loss_is_better(tmp_path):
     for step, loss in enumerate([0.9, 0.5, 0.7], start=1):
         save(tmp_path, step, inside="", **{"val/loss": loss})

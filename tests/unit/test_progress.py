@@ -96,6 +96,19 @@ def test_validation_results_are_printed_on_a_separate_line(tmp_path):
     assert output.getvalue() == "validation after step 0: guess reward 12.000, success 50.0%\n"
 
 
+def test_results_on_the_test_tasks_are_told_from_those_on_the_development_tasks(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text(
+        '{"step": 8, "data": {"test-core/guess/reward/mean@1": 0.25, "val-core/guess/reward/mean@1": 0.5}}\n'
+    )
+    view, output = plain(path)
+    view.update()
+    assert output.getvalue().splitlines() == [
+        "validation after step 8: guess reward 0.500",
+        "test after step 8: guess reward 0.250",
+    ]
+
+
 def test_the_remaining_time_includes_validation(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text(line(9, **{"timing_s/testing": 30.0}))

@@ -85,14 +85,15 @@ def test_validations_failed_environments_and_empty_episodes_are_not_usable(tmp_p
     records = [
         talk("a"),
         talk("b", purpose="validation"),
+        talk("b", purpose="test"),
         talk("c", stop=StopReason.ENV_ERROR),
         talk("", stop=StopReason.EPISODE_TOKENS),
         talk("d", purpose="train"),
     ]
     path = write(tmp_path / "episodes.jsonl", records)
     assert [record["turns"][0]["reply"] for record in usable_records([path], "key")] == ["a", "d"]
-    with pytest.raises(ConfigError, match=r"key=\['.*b.jsonl'\] has no episode to train on among 3 recorded"):
-        usable_records([write(tmp_path / "b.jsonl", records[1:4])], "key")
+    with pytest.raises(ConfigError, match=r"key=\['.*b.jsonl'\] has no episode to train on among 4 recorded"):
+        usable_records([write(tmp_path / "b.jsonl", records[1:5])], "key")
 
 
 def test_an_episode_of_a_held_out_task_raises_config_error(tmp_path):

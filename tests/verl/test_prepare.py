@@ -13,11 +13,13 @@ from omegaconf import OmegaConf
 
 from tests.support.composing import recipe
 from verl_agent.config.mixture import run_envs
+from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
 from verl_agent.preflight.prompts import check_prompts
 from verl_agent.preflight.rl import check_environment, prepare
 from verl_agent.system.resources import RL_MEMORY_GB
+from verl_agent.training.run import choose_dev_tasks
 
 RECIPE = """
 defaults:
@@ -79,6 +81,17 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             "env.train_tasks='small_train' and env.eval_tasks='small_train' share 51 tasks, such as",
         ),
         (["env.train_tasks=held_out.txt", "env.eval_tasks=held_out.txt"], "env.train_tasks='held_out.txt' and"),
+        (
+            ["env.dev_tasks=small_test"],
+            "env.dev_tasks='small_test' and env.eval_tasks='small_test' share 17 tasks, such as '10:1'. Choose splits "
+            "that do not overlap, or set env.dev_tasks=null to validate on env.eval_tasks.",
+        ),
+        (["env.dev_tasks=small_train"], "env.dev_tasks='small_train' and env.train_tasks='small_train' share 51"),
+        (["env.dev_tasks=tset"], "env 'guess_number' has no split 'tset'. Did you mean 'test'?"),
+        (
+            ["env.train_tasks=held_out.txt"],
+            "env.train_tasks='held_out.txt' has too few tasks (1) for env.dev_tasks='auto', which holds",
+        ),
         (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: tolerant."),
         (
             ["env.options.tolerant=yes please"],
@@ -133,7 +146,8 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         ),
         (
             ["data.train_batch_size=52"],
-            "env.train_tasks='small_train' has 51 tasks, fewer than data.train_batch_size=52.",
+            "env.train_tasks='small_train' has 41 tasks beside those that env.dev_tasks='auto' holds out, fewer than "
+            "data.train_batch_size=52.",
         ),
         (
             ["actor_rollout_ref.actor.ppo_mini_batch_size=3"],
@@ -266,7 +280,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         ),
         (
             [
-                "env.mixture=[{name: guess_number, train_tasks: one.txt, eval_tasks: small_test}, "
+                "env.mixture=[{name: guess_number, train_tasks: one.txt, dev_tasks: null, eval_tasks: small_test}, "
                 "{name: textcraft, train_tasks: easy_train, eval_tasks: easy_test}]"
             ],
             "env.train_tasks='one.txt' of 'guess_number' has 1 tasks, fewer than the 2 that a batch takes of it.",
@@ -394,3 +408,28 @@ def test_rules_that_are_too_long_raise_config_error_although_observations_are_cu
 
 def test_a_hub_id_is_not_resolved_to_a_path():
     assert resolve_model("Qwen/Qwen2.5-3B-Instruct") == "Qwen/Qwen2.5-3B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "began", "chosen"),
+    [
+        ({"test_freq": 1}, None, "auto"),
+        ({"test_freq": 2}, None, None),
+        ({"test_freq": -1}, None, None),
+        ({"test_freq": 1}, {"eval_tasks": "small_test"}, None),
+        ({"test_freq": 1}, {"dev_tasks": None}, None),
+        ({"test_freq": 2}, {"dev_tasks": None}, None),
+        ({"test_freq": -1}, {"dev_tasks": "auto"}, "auto"),
+    ],
+    ids=["chooses", "one validation", "no validation", "older version", "began without", "still one", "began with"],
+)
+def test_tasks_are_held_out_if_a_checkpoint_is_chosen_and_as_the_run_began(folder, trainer, began, chosen):
+    config = recipe(folder / "mine.yaml")
+    OmegaConf.set_struct(config, False)
+    config.trainer.merge_with(trainer)
+    line = choose_dev_tasks(config, {} if began is None else {"env": began})
+    assert config.env.dev_tasks == chosen
+    assert bool(line) is (began is not None and chosen is None and trainer["test_freq"] == 1)
+    (run_env,) = run_envs(OmegaConf.to_container(config))
+    (splits,) = split_tasks([run_env.env])
+    assert len(splits.train) == (51 if chosen is None else 41)

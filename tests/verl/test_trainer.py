@@ -46,7 +46,7 @@ CONFIG = {
 
 
 def dataset(purpose: str = "train") -> TaskDataset:
-    return TaskDataset(f"{purpose}:train", None, OmegaConf.create(CONFIG["data"]))
+    return TaskDataset(purpose, None, OmegaConf.create(CONFIG["data"]))
 
 
 def trainer(step: int = 1, **settings: object) -> EpisodeTrainer:
@@ -168,7 +168,21 @@ def test_training_rows_of_a_mixture_are_endless_and_validation_rows_are_not():
     assert [train[i]["task_id"] for i in range(60)] == [dataset()[i]["task_id"] for i in range(60)]
     sources = [validation[i]["data_source"] for i in range(len(validation))]
     assert set(sources) == {"guess_number", "textcraft"} and len(validation) < 1000
-    assert {validation[i]["tasks"] for i in range(len(validation))} == {"small_test", "easy_test"}
+    assert {validation[i]["tasks"] for i in range(len(validation))} == {"small_train", "easy_train"}
+
+
+def test_training_validation_and_test_share_no_task():
+    endless, validation, test = dataset(), dataset("validation"), dataset("test")
+    rows = {"train": endless.rows, "validation": validation.rows, "test": test.rows}
+    tasks = {name: {(row.env_label, row.task_id) for row in part} for name, part in rows.items()}
+    assert all(tasks.values()) and len(set.union(*tasks.values())) == sum(map(len, tasks.values()))
+    assert {row.tasks for row in test.rows} == {"small_test", "easy_test"}
+    assert {row.purpose for part in rows.values() for row in part} == set(rows)
+
+
+def test_an_unknown_purpose_of_tasks_raises_config_error():
+    with pytest.raises(ConfigError, match=r"got 'train:easy_train'\. Allowed: train, validation, test\."):
+        dataset("train:easy_train")
 
 
 def test_checkpoint_without_the_horizons_state_raises_config_error(tmp_path):

@@ -23,7 +23,8 @@ ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
 """Sections that an entry of the mixture may override."""
 SHARED_CREDIT = ("place", "turn_gamma", "turn_lam", "step_weight", "anchor")
 """Keys of section `credit` that must be equal in the whole batch."""
-ENTRY_KEYS = ("name", "label", "weight", "train_tasks", "eval_tasks", "options", "timeout_s", *ENTRY_SECTIONS)
+TASK_KEYS = ("train_tasks", "dev_tasks", "eval_tasks")
+ENTRY_KEYS = ("name", "label", "weight", *TASK_KEYS, "options", "timeout_s", *ENTRY_SECTIONS)
 
 
 @dataclass(frozen=True, slots=True)

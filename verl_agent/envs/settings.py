@@ -9,6 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from verl_agent.sections import STRICT
 
+AUTO = "auto"
+"""Value of `env.dev_tasks` that holds training tasks out."""
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -47,8 +49,13 @@ class EnvSettings:
     Attributes:
         name: registered name of the environment.
         train_tasks: tasks to train on: a split of the environment, or a file with one task id a line.
-        eval_tasks: tasks to validate and evaluate on: a split or a file.
-        overlap: true if a reinforcement learning run may validate on tasks that it trains on.
+        dev_tasks: tasks to validate on during reinforcement learning and to choose the best checkpoint on: a split or a
+            file; null for `eval_tasks`; `auto` for a tenth of the training tasks, at most 100, which are then not
+            trained on, or null if the run validates only once.
+        eval_tasks: tasks to test on: a split or a file. Reinforcement learning plays them before the first step and
+            after the last.
+        overlap: true if a reinforcement learning run may validate and test on tasks that it trains on; nothing is held
+            out then.
         options: keyword arguments of the adapter.
         timeout_s: most seconds of one reset or step.
         retries: further attempts at an episode after an environment error.
@@ -60,6 +67,7 @@ class EnvSettings:
 
     name: str
     train_tasks: str = "train"
+    dev_tasks: str | None = AUTO
     eval_tasks: str = "test"
     overlap: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)

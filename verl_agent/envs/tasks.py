@@ -51,6 +51,7 @@ def check_disjoint(
     held_out: str,
     options: Mapping[str, Any] | None = None,
     keys: tuple[str, str] = ("env.train_tasks", "env.eval_tasks"),
+    remedy: str = "Choose splits that do not overlap.",
 ) -> None:
     """Raise if a task is in both selections.
 
@@ -60,6 +61,7 @@ def check_disjoint(
         held_out: source of the evaluation tasks.
         options: keyword arguments of the adapter; None for its defaults.
         keys: config keys of the two sources, for the message.
+        remedy: last sentence of the message.
 
     Raises:
         ConfigError: the two selections share a task.
@@ -69,7 +71,7 @@ def check_disjoint(
     if shared:
         raise ConfigError(
             f"{keys[0]}={train!r} and {keys[1]}={held_out!r} share {len(shared)} tasks, "
-            f"such as {min(shared)!r}. Choose splits that do not overlap."
+            f"such as {min(shared)!r}. {remedy}"
         )
 
 

@@ -15,7 +15,7 @@ from verl_agent.evaluation.statistics import (
     pass_at_k,
 )
 from verl_agent.trace.metrics import EpisodeSummary, summarize_episode
-from verl_agent.trace.record import EpisodeRecord, to_episode
+from verl_agent.trace.record import EpisodeRecord, Purpose, to_episode
 from verl_agent.types import StopReason
 
 ALL = "all"
@@ -149,15 +149,21 @@ def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> 
     return [*(one for one in comparisons if one is not None), overall]
 
 
-def validation_gain(records: Iterable[EpisodeRecord]) -> tuple[int, int, Comparison] | None:
+def validation_gain(
+    records: Iterable[EpisodeRecord], purpose: Purpose = "validation"
+) -> tuple[int, int, Comparison] | None:
     """Return the first and the last validated step of a run and the comparison of the two over all tasks.
 
+    Args:
+        records: records of the run.
+        purpose: `validation` for the development tasks, `test` for the test tasks.
+
     Returns:
-        None if fewer than two steps were validated.
+        None if fewer than two steps were played for that purpose.
     """
     by_step: dict[int, list[EpisodeRecord]] = defaultdict(list)
     for record in records:
-        if record["purpose"] == "validation":
+        if record["purpose"] == purpose:
             by_step[record["step"]].append(record)
     if len(by_step) < 2:
         return None

@@ -92,7 +92,7 @@ def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] 
     usable = [
         record
         for record in recorded
-        if record["purpose"] != "validation" and record["turns"] and to_episode(record).valid
+        if record["purpose"] not in ("validation", "test") and record["turns"] and to_episode(record).valid
     ]
     _check_evaluated(usable, key, held_out)
     leaked = {(record["env"], record["task"]) for record in usable} & (held_out or frozenset())

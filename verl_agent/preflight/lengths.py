@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.config.mixture import MixtureEnv, tasks_per_batch
-from verl_agent.envs.tasks import select_tasks
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.envs.splits import holds_out, split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import TURN_ESTIMATORS, has_critic
 from verl_agent.preflight.prompts import agent_for_checks
@@ -111,8 +112,9 @@ def check_shares(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
         ConfigError: an environment has fewer tasks.
     """
     batch = int(config.data.train_batch_size)
-    for run_env, share in zip(envs, tasks_per_batch([each.weight for each in envs], batch), strict=True):
-        tasks = len(select_tasks(run_env.env.name, run_env.env.train_tasks, run_env.env.options))
+    splits = split_tasks([run_env.env for run_env in envs])
+    for run_env, split, share in zip(envs, splits, tasks_per_batch([each.weight for each in envs], batch), strict=True):
+        tasks = len(split.train)
         if 0 < int(config.data.train_max_samples) < min(tasks, share):
             raise ConfigError(
                 f"data.train_max_samples={config.data.train_max_samples} leaves fewer tasks of {run_env.label!r} than "
@@ -122,5 +124,10 @@ def check_shares(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
             owner = "" if len(envs) == 1 else f" of {run_env.label!r}"
             needed = f"data.train_batch_size={batch}" if len(envs) == 1 else f"the {share} that a batch takes of it"
             raise ConfigError(
-                f"env.train_tasks={run_env.env.train_tasks!r}{owner} has {tasks} tasks, fewer than {needed}."
+                f"env.train_tasks={run_env.env.train_tasks!r}{owner} has {tasks} tasks{_beside_dev(run_env.env)}, "
+                f"fewer than {needed}."
             )
+
+
+def _beside_dev(env: EnvSettings) -> str:
+    return f" beside those that env.dev_tasks={env.dev_tasks!r} holds out" if holds_out(env) else ""

@@ -16,7 +16,7 @@ from verl_agent.agents.settings import AgentSettings
 from verl_agent.config.settings import RunSettings
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
-from verl_agent.envs.settings import EnvSettings
+from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
@@ -125,7 +125,7 @@ def agent_for_checks(settings: RunSettings) -> Agent:
 def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[str], None]) -> None:
     """Check that the model's context, its chat template and `data.max_prompt_length` suit the prompts of the tasks.
 
-    Checks as many tasks as begin in `PROMPTS_S`, of training and validation in turn.
+    Checks as many tasks as begin in `PROMPTS_S`, of all task sources in turn.
 
     Args:
         config: complete config.
@@ -143,8 +143,9 @@ def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[s
     tokenizer = load_tokenizer(other or model.path, "actor_rollout_ref.model.tokenizer_path" if other else key)
     template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
     count = checked_counter(tokenizer, model_config.model_type, lambda: agent_for_checks(settings), template_options)
-    sources = (settings.env.train_tasks, settings.env.eval_tasks)
-    selections = [select_tasks(settings.env.name, source, settings.env.options) for source in sources]
+    env = settings.env
+    sources = {env.train_tasks, env.eval_tasks, *([env.dev_tasks] if env.dev_tasks not in (None, AUTO) else [])}
+    selections = [select_tasks(env.name, source, env.options) for source in sorted(sources)]
     pairs = zip_longest(*(sample_tasks(tasks, len(tasks)) for tasks in selections))
     items = list({item.id: item for pair in pairs for item in pair if item is not None}.values())
     begun = asyncio.run(first_messages(settings.env, items))

@@ -15,6 +15,7 @@ import verl_agent.config
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import MixtureEnv, run_envs
 from verl_agent.envs.registry import make_env
+from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
@@ -140,6 +141,20 @@ def check_environment(run_env: MixtureEnv, envs: Sequence[MixtureEnv]) -> None:
     for other in envs:
         if other.env.name == env.name and not other.env.overlap:
             check_disjoint(env.name, env.train_tasks, other.env.eval_tasks, env.options)
+            check_dev_tasks(env, other.env)
+
+
+def check_dev_tasks(env: EnvSettings, other: EnvSettings) -> None:
+    """Check that the development tasks of `env` are neither trained nor tested on by `other`, an entry of the same run.
+
+    Raises:
+        ConfigError: they overlap.
+    """
+    if env.dev_tasks is None or env.dev_tasks == AUTO:
+        return  # tasks of `auto` are training tasks of `env`, and held out of those of `other`
+    null = "Choose splits that do not overlap, or set env.dev_tasks=null to validate on env.eval_tasks."
+    for source, key in ((other.train_tasks, "env.train_tasks"), (other.eval_tasks, "env.eval_tasks")):
+        check_disjoint(env.name, env.dev_tasks, source, env.options, ("env.dev_tasks", key), null)
 
 
 def check_machine(config: DictConfig) -> None:

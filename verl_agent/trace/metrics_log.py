@@ -14,7 +14,9 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_VALIDATION = re.compile(r"val-(?:core|aux)/(?P<source>.+)/(?P<name>reward|score|acc|success)/mean@(?P<samples>\d+)")
+_VALIDATION = re.compile(
+    r"(?P<split>val|test)-(?:core|aux)/(?P<source>.+)/(?P<name>reward|score|acc|success)/mean@(?P<samples>\d+)"
+)
 _MEASURE = {"reward": "reward", "score": "reward", "acc": "success", "success": "success"}
 
 
@@ -85,14 +87,19 @@ def read_metrics(paths: Path | str | Iterable[Path | str]) -> dict[int, dict[str
     return dict(sorted(by_step.items()))
 
 
-def validation_scores(values: dict[str, float]) -> list[ValidationScore]:
+def validation_scores(values: dict[str, float], split: str = "val") -> list[ValidationScore]:
     """Return the validation results among the metrics of a step, in order of their source.
 
     If a measure is logged for several sample counts, the largest count is used.
+
+    Args:
+        values: metrics of a step.
+        split: `val` for results on the development tasks, `test` for those on the test tasks.
     """
     best: dict[tuple[str, str], tuple[int, float]] = {}
     for name, value in values.items():
-        if match := _VALIDATION.fullmatch(name):
+        match = _VALIDATION.fullmatch(name)
+        if match and match["split"] == split:
             key, samples = (match["source"], _MEASURE[match["name"]]), int(match["samples"])
             best[key] = max(best.get(key, (0, value)), (samples, value))
     return [ValidationScore(source, measure, value) for (source, measure), (_, value) in sorted(best.items())]

@@ -126,9 +126,8 @@ class ProgressView:
             self.phase("")
             self._since_s = time.monotonic()
             self._rows.append(self._row(logged))
-        line = _validation_line(logged)
-        if line:
-            self._validations.append(line)
+        lines = [line for split in ("val", "test") if (line := _validation_line(logged, split))]
+        self._validations += lines
         if self._redraws:
             self._live.refresh()
             return
@@ -137,7 +136,7 @@ class ProgressView:
                 self._print(_aligned(self._titles()))
             self._print(_aligned(self._rows[-1]))
             self._lines += 1
-        if line:
+        for line in lines:
             self._print(line)
 
     def _titles(self) -> list[str]:
@@ -179,11 +178,12 @@ def _aligned(cells: list[str]) -> str:
     return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 
-def _validation_line(logged: LoggedStep) -> str:
+def _validation_line(logged: LoggedStep, split: str) -> str:
     parts: dict[str, list[str]] = {}
-    for score in validation_scores(logged.values):
+    for score in validation_scores(logged.values, split):
         text = f"{score.value:.1%}" if score.measure == "success" else f"{score.value:.3f}"
         parts.setdefault(score.source, []).append(f"{score.measure} {text}")
     if not parts:
         return ""
-    return f"validation after step {logged.step}: " + "; ".join(f"{key} {', '.join(v)}" for key, v in parts.items())
+    name = "validation" if split == "val" else "test"
+    return f"{name} after step {logged.step}: " + "; ".join(f"{key} {', '.join(v)}" for key, v in parts.items())

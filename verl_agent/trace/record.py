@@ -14,8 +14,9 @@ from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, Ta
 EPISODE_RECORD_VERSION = 2
 """Version that is written. It increases when a field changes its meaning or disappears, not for a new optional one."""
 
-Purpose = Literal["train", "validation", "evaluation", "collection"]
-"""Purpose of an episode; `collection` gathers episodes to learn from."""
+Purpose = Literal["train", "validation", "test", "evaluation", "collection"]
+"""Purpose of an episode. A training run chooses its best checkpoint on episodes of `validation`, and measures on those
+of `test`; `collection` gathers episodes to learn from."""
 
 _RENAMED_IN_2 = {"learnt_reward": "shaped_return"}
 _TURN_RENAMED_IN_2 = {"cut": "truncated_by", "closed": "force_closed"}

@@ -1,5 +1,6 @@
 """Training data of verl, created from the task items of environments without a parquet file."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,11 +8,20 @@ import torch
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from verl_agent.envs.tasks import sample_tasks, select_tasks
+from verl_agent.config.mixture import TASK_KEYS
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.envs.splits import TaskSplits, split_tasks
+from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.training.mixture import MixtureOrder
+from verl_agent.types import TaskItem
 
-PURPOSES = ("train", "validation")
+TASKS_OF: Mapping[str, Callable[[EnvSettings, TaskSplits], tuple[str, Sequence[TaskItem]]]] = {
+    "train": lambda env, splits: (env.train_tasks, splits.train),
+    "validation": lambda env, splits: (splits.dev_source, splits.dev),
+    "test": lambda env, splits: (env.eval_tasks, splits.test),
+}
+"""Source and tasks of each purpose."""
 ENDLESS = 10**9
 """Length of the training data of a mixture, longer than any run."""
 
@@ -33,40 +43,41 @@ class TaskDataset(Dataset[dict[str, Any]]):
     endless and in the order of `MixtureOrder`.
 
     Args:
-        data_files: `train:<tasks>` or `validation:<tasks>`, see `verl_agent.envs.tasks.select_tasks`. Each environment
-            of a mixture names its own tasks, so there only the purpose counts.
+        data_files: purpose of the tasks, a key of `TASKS_OF`.
         tokenizer: unused, required by verl.
-        config: verl's section `data`, with `env_name`, `env_options`, `env_mixture` and `seed`.
+        config: verl's section `data`, with `env_name`, `env_options`, `env_mixture`, `env_tasks` and `seed`.
         processor: unused, required by verl.
         max_samples: most tasks of each source, chosen by a stable hash of their ids; -1 for all.
 
     Raises:
-        ConfigError: an entry of `data_files` has another form.
+        ConfigError: `data_files` is not a purpose.
     """
 
     def __init__(
         self, data_files: str | list[str], tokenizer: Any, config: Any, processor: Any = None, max_samples: int = -1
     ) -> None:
-        sources = [data_files] if isinstance(data_files, str) else list(data_files)
+        purpose = data_files if isinstance(data_files, str) else ", ".join(data_files)
+        if purpose not in TASKS_OF:
+            raise ConfigError(
+                f"data.train_files and data.val_files must be the purpose of the tasks, got {purpose!r}. Allowed: "
+                f"{', '.join(TASKS_OF)}. Choose the tasks with env.train_tasks, env.dev_tasks and env.eval_tasks."
+            )
+        shared: Any = OmegaConf.to_container(config.env_tasks) if config.get("env_tasks") else {}
         mixture: Any = OmegaConf.to_container(config.env_mixture) if config.get("env_mixture") else None
+        entries = mixture or [{"name": config.env_name, "options": OmegaConf.to_container(config.env_options)}]
+        envs = [_settings(entry, shared) for entry in entries]
         self.rows: list[TaskRow] = []
         self._order: MixtureOrder | None = None
-        for source in sources:
-            purpose, _, tasks = source.partition(":")
-            if purpose not in PURPOSES or not tasks:
-                raise ConfigError(f"data files must read `train:<tasks>` or `validation:<tasks>`, got {source!r}.")
-            only_env = {"name": config.env_name, "options": OmegaConf.to_container(config.env_options)}
-            for env in mixture or [only_env]:
-                selection = env.get("train_tasks" if purpose == "train" else "eval_tasks", tasks)
-                items = select_tasks(env["name"], selection, env.get("options") or {})
-                kept = sample_tasks(items, max_samples) if max_samples > 0 else items
-                label = env.get("label") or env["name"]
-                self.rows += [TaskRow(purpose, label, selection, item.id) for item in kept]
-            if mixture and purpose == "train":
-                labels = [row.env_label for row in self.rows]
-                sizes = {label: labels.count(label) for label in dict.fromkeys(labels)}
-                self._first_rows = {label: labels.index(label) for label in sizes}
-                self._order = MixtureOrder(sizes, [float(env.get("weight", 1.0)) for env in mixture], config.seed)
+        for entry, env, splits in zip(entries, envs, split_tasks(envs), strict=True):
+            source, items = TASKS_OF[purpose](env, splits)
+            kept = sample_tasks(items, max_samples) if max_samples > 0 else items
+            label = entry.get("label") or env.name
+            self.rows += [TaskRow(purpose, label, source, item.id) for item in kept]
+        if mixture and purpose == "train":
+            labels = [row.env_label for row in self.rows]
+            sizes = {label: labels.count(label) for label in dict.fromkeys(labels)}
+            self._first_rows = {label: labels.index(label) for label in sizes}
+            self._order = MixtureOrder(sizes, [float(entry.get("weight", 1.0)) for entry in mixture], config.seed)
 
     def __len__(self) -> int:
         return ENDLESS if self._order else len(self.rows)
@@ -89,3 +100,9 @@ class TaskDataset(Dataset[dict[str, Any]]):
             "index": index,
             "dummy_tensor": torch.tensor([0], dtype=torch.uint8),
         }
+
+
+def _settings(entry: Mapping[str, Any], shared: Mapping[str, Any]) -> EnvSettings:
+    """Return section `env` of an entry of a mixture as far as it concerns tasks."""
+    tasks = {key: value for key, value in {**shared, **entry}.items() if key in (*TASK_KEYS, "overlap")}
+    return EnvSettings(name=entry["name"], options=entry.get("options") or {}, **tasks)

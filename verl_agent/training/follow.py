@@ -1,19 +1,22 @@
 """Progress of a run of reinforcement learning on the terminal, from its log and metrics files."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from omegaconf import DictConfig
 from rich.console import Console
 
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.envs.splits import validates_on_test
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.results import validation_gain
+from verl_agent.evaluation.results import summarize, validation_gain
 from verl_agent.runs.best_checkpoint import BestKeeper, keep_best
 from verl_agent.runs.console import poll_in_background
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.curves import plot_curves
 from verl_agent.trace.progress import ProgressView
+from verl_agent.trace.record import EpisodeRecord, Purpose
 from verl_agent.trace.record_files import read_records
 
 PHASES = (
@@ -65,14 +68,18 @@ def follow_run(folder: RunFolder, trainer: DictConfig, console: Console) -> Iter
             yield
 
 
-def finish(folder: RunFolder, console: Console) -> None:
-    """Plot the curves and print the paths of the results, if the run has logged any step."""
+def finish(folder: RunFolder, envs: Sequence[EnvSettings], console: Console) -> None:
+    """Plot the curves and print the results of a run and their paths, if the run has logged any step.
+
+    Args:
+        folder: folder of the run.
+        envs: section `env` of each environment of the run.
+        console: console to print on.
+    """
     if any(path.stat().st_size for path in folder.all_metrics):
         console.print(f"curves: {folder.curves}" if plot_run(folder) else "no curves to plot yet", soft_wrap=True)
-        show_gain(folder, console)
-        best = keep_best(folder.root)
-        if best is not None:
-            console.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
+        tested = show_success(folder, console)
+        show_best(folder, envs, tested, console)
         console.print(
             f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}",
             soft_wrap=True,
@@ -89,14 +96,57 @@ def plot_run(folder: RunFolder) -> bool:
     return True
 
 
-def show_gain(folder: RunFolder, console: Console) -> None:
-    """Compare the first and the last validation, task by task."""
+def show_success(folder: RunFolder, console: Console) -> int:
+    """Compare the first and the last test, task by task. Before any test of a trained policy, compare the validations.
+
+    Returns:
+        Last tested step; 0 if no trained policy was tested.
+    """
     records = folder.root / "episodes"
-    gain = validation_gain(read_records(records)) if records.is_dir() else None
+    played: dict[Purpose, list[EpisodeRecord]] = {"test": [], "validation": []}
+    for record in read_records(records) if records.is_dir() else ():
+        if record["purpose"] in played:
+            played[record["purpose"]].append(record)
+    tested = max((record["step"] for record in played["test"]), default=0)
+    purpose: Purpose = "test" if tested else "validation"
+    tasks = "test tasks" if tested else "held-out tasks"
+    gain = validation_gain(played[purpose], purpose)
     if gain:
         first, last, both = gain
         console.print(
-            f"success on {both.difference.tasks} held-out tasks: step {first} {both.before:.1%}, "
+            f"success on {both.difference.tasks} {tasks}: step {first} {both.before:.1%}, "
             f"step {last} {both.after:.1%}; difference {both.difference}",
+            soft_wrap=True,
+        )
+    elif tested:
+        overall = summarize(record for record in played["test"] if record["step"] == tested)[-1]
+        if overall.success is not None:
+            line = f"success on {overall.tasks} {tasks}: step {tested} {overall.success}"
+            console.print(line, soft_wrap=True, highlight=False)
+    return tested
+
+
+def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tested: int, console: Console) -> None:
+    """Print the best checkpoint, the tasks that chose it, and how to test it if the last test was of another step.
+
+    Args:
+        folder: folder of the run.
+        envs: section `env` of each environment of the run.
+        tested: last tested step; 0 if no trained policy was tested.
+        console: console to print on.
+    """
+    best = keep_best(folder.root)
+    if best is None:
+        return
+    chosen_on = " and ".join(sorted({"env.eval_tasks" if validates_on_test(env) else "env.dev_tasks" for env in envs}))
+    console.print(
+        f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f} on {chosen_on}, which chose it: "
+        f"{folder.root / 'best'}",
+        soft_wrap=True,
+    )
+    if tested and tested != best.step:
+        console.print(
+            f"the test tasks were played at step {tested}; to test step {best.step}: "
+            f"verl-agent eval EVALUATION_RECIPE model.path={folder.root / 'best'}",
             soft_wrap=True,
         )

@@ -12,7 +12,7 @@ class RolloutRow:
     """One row of verl's batch: the columns of `TaskDataset`, and those that verl and the trainer add.
 
     Attributes:
-        purpose: train or validation.
+        purpose: train, validation or test.
         env_label: label of the environment, see `verl_agent.config.mixture`.
         tasks: name of the selection that the task belongs to.
         task_id: id of the task.

@@ -1,8 +1,9 @@
 """Run of reinforcement learning: claim its folder, hand the config to verl and follow it to the last step."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -10,7 +11,8 @@ from rich.console import Console
 
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.mixture import MixtureEnv
-from verl_agent.envs.tasks import select_tasks
+from verl_agent.envs.settings import AUTO
+from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import has_critic
 from verl_agent.preflight.estimates import cpu_step_s, estimate, shape_of, spell
@@ -21,7 +23,7 @@ from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.child import Link
 from verl_agent.runs.console import redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
-from verl_agent.runs.identity import TASK_IDS, task_ids
+from verl_agent.runs.identity import TASK_IDS, read_settings, task_ids
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.training.follow import finish, follow_run
 
@@ -51,15 +53,18 @@ def run(config: DictConfig, link: Link | None = None) -> None:
         check_loggers(config.trainer.logger)
         check_resume(config.trainer, "actor_rollout_ref.model.path")
         as_written = {key: OmegaConf.select(config, key) for key in MODELS}
+        resume = config.trainer.resume_mode != "disable"
+        if line := choose_dev_tasks(config, read_settings(folder.root) if resume and folder.last_step else {}):
+            console.print(line, highlight=False, soft_wrap=True)
         config, envs = prepare(config, partial(console.print, markup=False, highlight=False, soft_wrap=True))
-        resume, total = config.trainer.resume_mode != "disable", int(config.trainer.total_training_steps)
+        total = int(config.trainer.total_training_steps)
         folder.claim(settings_of(config, as_written, envs), may_change.REINFORCEMENT, resume)
         if folder.last_step:
             keep_best(folder.root)
             folder.prune(config.trainer.max_actor_ckpt_to_keep)
         if folder.finished(total):
             console.print(f"All {folder.last_step} steps are done already: {folder.root}")
-            finish(folder, console)
+            finish(folder, [one.env for one in envs], console)
             return
         if folder.last_step:
             # True if the earlier start ended after its last checkpoint, but before the validation of that step.
@@ -74,7 +79,30 @@ def run(config: DictConfig, link: Link | None = None) -> None:
             ):
                 train(config, folder, note_memory, link)
         finally:
-            finish(folder, console)
+            finish(folder, [one.env for one in envs], console)
+
+
+def choose_dev_tasks(config: DictConfig, earlier: Mapping[str, Any]) -> str:
+    """Replace `env.dev_tasks: auto` by null where no checkpoint is chosen, or where the run has trained on all tasks.
+
+    Args:
+        config: recipe with its overrides; changed in place.
+        earlier: settings that the run began with; empty for a new run.
+
+    Returns:
+        Line that tells the user why a resumed run keeps null; empty otherwise.
+    """
+    if config.env.get("dev_tasks") != AUTO:
+        return ""
+    every, total = (OmegaConf.select(config, f"trainer.{key}") for key in ("test_freq", "total_training_steps"))
+    chooses = not (isinstance(every, int) and isinstance(total, int)) or 0 < every < total
+    began = earlier.get("env")
+    trains_on_all = began is not None and began.get("dev_tasks") is None
+    if trains_on_all or (began is None and not chooses):
+        config.env.dev_tasks = None
+    if trains_on_all and chooses:
+        return "env.dev_tasks stays null, as this run began: it trains on all of env.train_tasks"
+    return ""
 
 
 def settings_of(config: DictConfig, as_written: dict[str, object], envs: Sequence[MixtureEnv]) -> dict[str, object]:
@@ -88,7 +116,7 @@ def settings_of(config: DictConfig, as_written: dict[str, object], envs: Sequenc
     written = OmegaConf.create(OmegaConf.to_container(config))
     for key, path in as_written.items():
         OmegaConf.update(written, key, path)
-    tasks = [item for one in envs for item in select_tasks(one.env.name, one.env.train_tasks, one.env.options)]
+    tasks = [item for splits in split_tasks([one.env for one in envs]) for item in splits.train]
     plain = {str(key): value for key, value in OmegaConf.to_container(written).items()}
     return {"command": "train", **plain, TASK_IDS: task_ids(tasks)}
 

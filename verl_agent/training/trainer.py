@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import NonTensorStack, TensorDict
+from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import register_trainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.dataset.rl_dataset import collate_fn
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
 import verl_agent.training.estimators
@@ -30,6 +32,7 @@ from verl_agent.preflight.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.batch_order import BatchRow, order_batch
+from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.turn_batch import MASKS, TurnBatch, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
@@ -65,6 +68,32 @@ class EpisodeTrainer(PPOTrainerSync):
         self._turn_critic = estimator in TURN_CRITICS
         self._empty_steps = 0
         self._turn_batch: TurnBatch | None = None
+
+    def _init_dataloader(self) -> None:
+        """See `PPOTrainer`; adds the tasks of the test, which are as many as those of a validation at most."""
+        super()._init_dataloader()
+        data = self.config.data
+        self._test_tasks = TaskDataset("test", None, data, max_samples=data.get("val_max_samples", -1))
+
+    def _validate(self) -> dict[str, float]:
+        """See `PPOTrainer`; plays the tasks of the test too, before the first step and after the last."""
+        scores: dict[str, float] = super()._validate()
+        if len(self._test_tasks) and (self.global_steps == 0 or self.global_steps >= self.total_training_steps):
+            scores |= self._test()
+        return scores
+
+    def _test(self) -> dict[str, float]:
+        """Validate on the tasks of the test; metrics have the prefix `test-` instead of `val-`."""
+        settings, dev_tasks = self.config.trainer, self.val_dataloader  # type: ignore[has-type]
+        dumped_to = settings.get("validation_data_dir")
+        size = self.config.data.val_batch_size or len(self._test_tasks)
+        self.val_dataloader = StatefulDataLoader(self._test_tasks, batch_size=size, collate_fn=collate_fn)
+        settings.validation_data_dir = dumped_to and f"{dumped_to}/test"
+        try:
+            scores = super()._validate()
+        finally:
+            self.val_dataloader, settings.validation_data_dir = dev_tasks, dumped_to
+        return {f"test-{name.removeprefix('val-')}": value for name, value in scores.items()}
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         """See `PPOTrainer`; passes `algorithm.filter_groups` to the sampler, which verl does for its own only."""
