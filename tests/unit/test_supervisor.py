@@ -1,6 +1,7 @@
 """Supervisor of a run with small real processes: a death is named, the run is restarted, and nothing is left."""
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.training_runs import marked_processes, run_environment, wait_for_end
+from verl_agent.runs.child import Child, Stop
 from verl_agent.runs.deaths import Death, count_oom_kills, describe_status, name_process
 
 PROGRAM = """
 import os, pathlib, signal, subprocess, sys, time
 from omegaconf import OmegaConf
+from verl_agent.runs.child import Child, Stop
 from verl_agent.runs.deaths import Death
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.supervisor import supervise
@@ -138,6 +141,20 @@ def test_processes_that_the_run_ends_itself_are_no_deaths(tmp_path):
 
 def test_copies_between_fork_and_exec_are_no_processes_of_their_own(tmp_path):
     assert run_to_end(tmp_path, "copies") == (5, "", 1)
+
+
+@pytest.mark.parametrize("answers_unread", [False, True])
+def test_a_child_that_ends_before_it_reads_an_answer_is_waited_for(answers_unread):
+    own, other = socket.socketpair()
+    with subprocess.Popen(["sleep", "1"]) as process:
+        child = Child(process.pid, own)
+        if answers_unread:
+            own.sendall(b"\n")
+        else:
+            other.sendall(b'{"leaving": true}\n')
+        other.close()
+        assert child.wait(Stop()) is None and child.status == 0
+    own.close()
 
 
 def test_the_exit_status_of_the_run_is_kept(tmp_path):

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -157,7 +157,7 @@ class Child:
         readable, _, _ = select.select([self._stream], [], [], POLL_S)
         if not readable:
             return None
-        received = self._stream.recv(65536)
+        received = self._read()
         if not received:  # the child is ending
             time.sleep(POLL_S)
         self._received += received
@@ -169,8 +169,16 @@ class Child:
         death = self._check()
         if death is None:
             self._watch = None
-            self._stream.sendall(b"\n")
+            with suppress(ConnectionError):  # the child has ended before it reads the answer
+                self._stream.sendall(b"\n")
         return death
+
+    def _read(self) -> bytes:
+        """Return what the child has sent; nothing if it has ended."""
+        try:
+            return self._stream.recv(65536)
+        except ConnectionError:  # it left an answer unread
+            return b""
 
 
 def fork() -> Child | Link:
