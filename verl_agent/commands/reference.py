@@ -77,7 +77,7 @@ OTHER_KEYS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
             ("actor_rollout_ref.model.path", "model: folder, hub id or smollm2-135m"),
             (
                 "algorithm.adv_estimator",
-                "advantage estimator: grpo, rloo, gae (PPO), reinforce_plus_plus, turn_returns, gigpo",
+                "advantage estimator: grpo, rloo, gae (PPO), reinforce_plus_plus, turn_returns, turn_gae, gigpo",
             ),
             ("data.train_batch_size", "tasks of a training step"),
             (
@@ -107,6 +107,10 @@ OTHER_KEYS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
             ("trainer.save_freq", "training steps between checkpoints; -1 for none"),
             ("trainer.test_freq", "training steps between validations; -1 for none"),
             ("trainer.val_before_train", "validate before the first step"),
+            (
+                "trainer.max_restarts",
+                "restarts after the death of a process, counted from the last new checkpoint; 0 for none",
+            ),
             ("trainer.default_local_dir", "folder of the run; a run in a folder with checkpoints resumes"),
             ("trainer.experiment_name", "name of the run"),
             ("trainer.logger", "loggers; `file` is required"),
