@@ -39,6 +39,16 @@ def test_the_best_checkpoint_stays_after_pruning(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("best*")) == ["best"]
 
 
+def test_a_kill_while_the_best_checkpoint_is_replaced_does_not_lose_it(tmp_path):
+    save(tmp_path, 1, **{SUCCESS: 0.4})
+    keep_best(tmp_path)
+    (tmp_path / "best").rename(tmp_path / "best.old")
+    shutil.rmtree(tmp_path / "global_step_1")
+    save(tmp_path, 2, **{SUCCESS: 0.3})
+    assert keep_best(tmp_path) == read_best(tmp_path) == Best(1, "success", 0.4)
+    assert (resolve_checkpoint(tmp_path / "best") / "model.safetensors").read_text() == "weights 1"
+
+
 def test_results_on_the_test_tasks_do_not_choose_the_best_checkpoint(tmp_path):
     test = SUCCESS.replace("val-", "test-")
     for step, (chosen_by, tested) in enumerate([(0.4, 0.1), (0.3, 0.9)], start=1):

@@ -16,7 +16,7 @@ from verl_agent.runs.folder import RunFolder
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
 
-BEST, NOTE = "best", "best.json"
+BEST, OLD, NOTE = "best", "best.old", "best.json"
 NOT_NEEDED = ("optim_", "extra_state_", "data_", "data.")
 """Prefixes of files that only a resumed run needs."""
 
@@ -68,6 +68,9 @@ def keep_best(run: Path) -> Best | None:
         The kept checkpoint; None if no saved step was validated.
     """
     folder = RunFolder.at(run)
+    best, old = folder.root / BEST, folder.root / OLD
+    if old.is_dir() and not best.is_dir():  # the run was killed between the two renames of `store_best`
+        old.rename(best)
     metrics = read_metrics(folder.all_metrics)
     kept = read_best(folder.root)
     for step, checkpoint in checkpoints(folder.root).items():
@@ -107,7 +110,7 @@ def store_best(checkpoint: Path, result: Best, run: Path) -> None:
     has_merged = any(next(merged.glob(pattern), None) for pattern in WEIGHTS)
     if has_merged:
         resolve_checkpoint(merged)  # merges LoRA adapters now: the file with their rank is not kept
-    draft, old = target.with_name(f"{BEST}.new"), target.with_name(f"{BEST}.old")
+    draft, old = run / f"{BEST}.new", run / OLD
     for leftover in (draft, old):
         shutil.rmtree(leftover, ignore_errors=True)
     for path in sorted((merged if has_merged else weights).rglob("*")):
