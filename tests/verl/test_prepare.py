@@ -287,6 +287,8 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         ),
         (["critic.optim.lr=null"], "critic.optim.lr=None is not allowed. Allowed: a number >= 0."),
         (["trainer.total_epochs=0"], "trainer.total_epochs=0 is not allowed. Allowed: a whole"),
+        (["data.seed=null"], "data.seed=None is not allowed. Allowed: a whole number >= 0"),
+        (["actor_rollout_ref.rollout.seed=-1"], "actor_rollout_ref.rollout.seed=-1 is not allowed. Allowed: a whole"),
         (["trainer.max_restarts=null"], "trainer.max_restarts=None is not allowed. Allowed: a whole number >= 0"),
         (["trainer.max_restarts=-1"], "trainer.max_restarts=-1 is not allowed. Allowed: a whole number >= 0"),
         (["actor_rollout_ref.actor.optim.lr=-1"], "actor_rollout_ref.actor.optim.lr=-1 is not allowed. Allowed: a"),

@@ -104,11 +104,10 @@ def check_trainer(config: DictConfig) -> None:
             f"trainer.total_epochs={epochs!r} is not allowed. Allowed: a whole number >= 1. Set "
             "trainer.total_training_steps to choose when the run ends."
         )
-    restarts = config.trainer.max_restarts
-    if not isinstance(restarts, int) or isinstance(restarts, bool) or restarts < 0:
-        raise ConfigError(
-            f"trainer.max_restarts={restarts!r} is not allowed. Allowed: a whole number >= 0, where 0 means no restart."
-        )
+    for key in ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.max_restarts"):
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 0.")
     if use_cpu_device():
         for key in ("trainer.n_gpus_per_node", "trainer.nnodes"):
             if OmegaConf.select(config, key) != 1:
