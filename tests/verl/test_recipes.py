@@ -145,7 +145,8 @@ def test_every_key_of_a_recipe_exists(path):
 def test_every_key_of_a_shared_file_exists_upstream(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
     ours = ("env.", "agent.", "horizon.", "episode.", "episodes.", "preference.", "credit.")
-    ours += ("data.env_", "data.agent", "data.episodes", "data.model_type", "data.preference", "data.overlong_prompt", "trainer.max_restarts")
+    ours += ("data.env_", "data.agent", "data.episodes", "data.model_type", "data.preference")
+    ours += ("data.overlong_prompt", "trainer.max_restarts")
     ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl passes both on unchanged
     base = recipe(tmp_path / "only.yaml")
     keys = {key for key in written_in(SHARED / f"{shared}.yaml") if not key.startswith(FREE + ours)}
