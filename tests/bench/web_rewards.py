@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from env_adapters.webarena.sites import SiteSet
+from env_adapters.webarena.sites.world import DEFAULT_SEED
 from env_adapters.webarena.sites_tasks import site_tasks
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks
 from tests.support.playing import play_async
@@ -84,15 +86,17 @@ def table(outcomes: Iterable[Outcome]) -> list[str]:
     rows: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         rows[outcome.template].append(outcome)
-    lines = ["| template | oracles | corrected mistakes | attacks that earned something |", "|---|---|---|---|"]
+    lines = [
+        "| template | oracles | corrected mistakes | attacks that earned something | not played |",
+        "|---|---|---|---|---|",
+    ]
     for name, found in rows.items():
         cells = [share(one for one in found if one.attempt == kind) for kind in ("oracle", "corrected")]
         attacks = [one for one in found if one.expected == 0.0]
-        worked = sorted({one.attempt for one in attacks if one.reward != 0.0})
-        names = f" ({', '.join(worked)})" if worked else ""
-        lines.append(
-            f"| {name} | {cells[0]} | {cells[1]} | {sum(o.reward != 0.0 for o in attacks)} of {len(attacks)}{names} |"
-        )
+        worked = [one.attempt for one in attacks if one.reward]
+        names = f" ({', '.join(sorted(set(worked)))})" if worked else ""
+        unplayed = sum(one.reward is None for one in found)
+        lines.append(f"| {name} | {cells[0]} | {cells[1]} | {len(worked)} of {len(attacks)}{names} | {unplayed} |")
     return lines
 
 
@@ -113,6 +117,7 @@ def main() -> None:
     if options.offline:
         outcomes = [Outcome(*row) for task in site_tasks() for row in offline_outcomes(task)]
     else:
+        SiteSet.running().check(DEFAULT_SEED)
         names = [name for name in options.templates.split(",") if name]
         outcomes = asyncio.run(play_all(chosen_items(names, options.tasks), options.sessions))
     print("\n".join(table(outcomes)))  # noqa: T201 - the output of this command

@@ -71,6 +71,12 @@ def test_texts_are_compared_with_single_spaces(folders):
     assert changes(*folders) == []
 
 
+def test_text_of_invalid_utf_8_is_a_change(folders):
+    """A state that cannot be read would be an environment error, and the episode would be left out."""
+    run(folders[1], "UPDATE ticket SET title = CAST(x'ff61' AS TEXT)")
+    assert changes(*folders) == [Change("changed", "mill ticket", "aaaa", {"title": "\ufffda"})]
+
+
 def test_removed_record_is_a_change():
     found = list(difference({("wish", "1"): {"product": "Pan"}}, {}))
     assert found == [Change("removed", "wish", "1", {"product": "Pan"})]

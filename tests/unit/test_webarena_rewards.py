@@ -75,11 +75,19 @@ def test_parts_of_answers_contain_no_separator():
         (
             "money",
             "$1,234.50",
-            ["1234.5", "1,234.50", "USD 1234.50", "$ 1,234.50."],
-            ["$1,234.5 or $2", "1234", "$12,34.50"],
+            ["1234.5", "1,234.50", "USD 1234.50", "$ 1,234.50.", "US$1234.50", "1,234.50 dollars", "1234.50$"],
+            ["$1,234.5 or $2", "1234", "$12,34.50", "\u20ac1234.50", "9" * 5000],
         ),
+        ("money", "$12.00", ["12", "$12", "12.0", "12.00 USD", "12 US dollars"], ["1200", "0.12", "-12", "12 %"]),
+        (
+            "time",
+            "19:30",
+            ["7:30 pm", "7.30 PM", "7:30 p.m.", "19.30", "07:30pm"],
+            ["7:30", "7:30 am", "19", "19:30 pm", "19:3", "19:30 or 20:00", "1930", "0:30 pm"],
+        ),
+        ("time", "12:00", ["12 pm", "12:00 PM"], ["12 am", "0:00", "24:00"]),
         ("grams", "195", ["195 g", "195g", "195 grams"], ["1195", "19", "195 kg", "195, 200"]),
-        ("number", "7", ["07", '"7"', "7."], ["1 2 3 4 5 6 7", "7-9", "seven", "17"]),
+        ("number", "7", ["07", '"7"', "7."], ["1 2 3 4 5 6 7", "7-9", "seven", "17", "7" * 5000]),
         (
             "text",
             "Mill Lane",
@@ -102,11 +110,31 @@ def test_answer_of_two_parts_needs_both_in_order():
         assert single_answer(reference, answer) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("kinds", "right", "accepted", "refused"),
+    [
+        ("text text", "Open, 2025-06-08", ["Open,2025-06-08"], ["Open 2025-06-08", "Open,2025,06,08"]),
+        ("text number", "3.12, 8398", ["3.12,8398", "3.12; 8398", "3.12, 8,398"], ["3.12.8398", "8398, 3.12"]),
+        ("number money", "2, $9.49", ["2,9.49", "2,$9.49", "02, 9.49 USD"], ["2.9.49", "2,949"]),
+    ],
+)
+def test_parts_of_an_answer_may_be_separated_by_commas_without_space(kinds, right, accepted, refused):
+    parts = right.split(", ")
+    reference = [{"kind": kind, "text": part} for kind, part in zip(kinds.split(), parts, strict=True)]
+    assert [single_answer(reference, answer) for answer in (right, *accepted)] == [1.0] * (len(accepted) + 1)
+    assert [single_answer(reference, answer) for answer in refused] == [0.0] * len(refused)
+
+
 def test_final_page_ignores_only_the_order_of_a_list():
     reference = {"urls": ["http://shop.test/search/?q=red hat"], "ignored": ["sort_by"]}
     for url in ("http://shop.test/search/?q=red+hat", "http://shop.test/search?sort_by=x&q=Red%20hat#top"):
         assert final_page(reference, url) == 1.0
-    for url in ("http://shop.test/search/?q=red+hat&q=kettle", "http://shop.test/a/search/?q=red+hat", "about:blank"):
+    for url in (
+        "http://shop.test/search/?q=red+hat&q=kettle",
+        "http://shop.test/a/search/?q=red+hat",
+        "http://shop.test/search//?q=red+hat",
+        "about:blank",
+    ):
         assert final_page(reference, url) == 0.0
 
 

@@ -22,11 +22,14 @@ PERMANENT = frozenset(("order", "post", "topic", "comment", "ticket"))
 IDLE_TIMEOUT_S = 15.0
 IDLE_POLL_S = 0.02
 QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " "})
-SEPARATOR = re.compile(r"\s*(?:;|,(?!\d))\s*")
-"""Separates the parts of an answer; a comma between digits belongs to a number."""
-NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+|\d+")
-MONEY = re.compile(rf"(?:\$|USD)?\s*({NUMBER.pattern})(?:\.(\d\d?))?(?:\s*USD)?", re.IGNORECASE)
-GRAMS = re.compile(rf"({NUMBER.pattern})\s*(?:g|grams?)?", re.IGNORECASE)
+SEPARATOR = re.compile(r"\s*(?:;|(?<!\d),|,(?!\d{3}(?!\d)))\s*")
+"""Separates the parts of an answer; a comma between a digit and three digits belongs to a number."""
+NUMBER = re.compile(r"\d{1,3}(?:,\d{3}){1,3}|\d{1,12}", re.ASCII)
+MONEY = re.compile(
+    rf"(?:(?:us ?)?\$|usd)? ?({NUMBER.pattern})(?:\.(\d\d?))? ?(?:\$|usd|(?:us )?dollars?)?", re.ASCII | re.IGNORECASE
+)
+GRAMS = re.compile(rf"({NUMBER.pattern}) ?(?:g|grams?)?", re.ASCII | re.IGNORECASE)
+TIME = re.compile(r"([01]?\d|2[0-3])(?:[:.]([0-5]\d))? ?(?:([ap])\.?m)?", re.ASCII | re.IGNORECASE)
 
 Value = str | int
 
@@ -70,6 +73,19 @@ def money_value(text: str) -> Value | None:
     return None if match is None else int(match[1].replace(",", "")) * 100 + int((match[2] or "").ljust(2, "0"))
 
 
+def time_value(text: str) -> Value | None:
+    """Return a time of day in minutes, for example of `19:30` or `7.30 pm`, or None."""
+    match = TIME.fullmatch(str(text_value(text)))
+    if match is None or not (match[2] or match[3]):
+        return None
+    hour = int(match[1])
+    if match[3]:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if match[3].casefold() == "p" else 0)
+    return hour * 60 + int(match[2] or 0)
+
+
 def grams_value(text: str) -> Value | None:
     """Return a weight in grams, for example of `195 g`, or None."""
     match = GRAMS.fullmatch(str(text_value(text)))
@@ -81,6 +97,7 @@ VALUES: Mapping[str, Callable[[str], Value | None]] = {
     "number": number_value,
     "money": money_value,
     "grams": grams_value,
+    "time": time_value,
 }
 """Function that reduces a part of an answer to its value, by the kind of the part."""
 
@@ -127,7 +144,7 @@ def url_value(url: str, ignored: Sequence[str] = ()) -> tuple[str, str, list[tup
     parts = urlsplit(url)
     given = parse_qsl(parts.query, keep_blank_values=True)
     query = [(name, " ".join(text.split()).casefold()) for name, text in given if name not in ignored]
-    return parts.netloc, unquote(parts.path).rstrip("/"), sorted(query)
+    return parts.netloc, unquote(parts.path).removesuffix("/"), sorted(query)
 
 
 def state_change(expected: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> float:

@@ -79,6 +79,7 @@ def initial_records(file: Path, site: str) -> Records:
 def read_records(file: Path, site: str) -> Records:
     """Return all records of a database; those of a kind are in the order of their keys."""
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)) as database:
+        database.text_factory = readable
         database.execute("BEGIN")  # all queries read the same state
         queries = {
             name: query if "ORDER BY tkt_ctime" in query else f"{query} ORDER BY 1"
@@ -95,6 +96,11 @@ def rows(cursor: sqlite3.Cursor) -> Iterator[tuple[str, Values]]:
     names: Sequence[str] = [column[0] for column in cursor.description]
     for key, *values in cursor:
         yield str(key), dict(zip(names[1:], map(plain, values), strict=True))
+
+
+def readable(text: bytes) -> str:
+    """Return a text of a database; Fossil stores what a form sends, which may be invalid UTF-8."""
+    return text.decode(errors="replace")
 
 
 def plain(value: object) -> str:

@@ -20,6 +20,7 @@ from env_adapters.webarena.sites_tasks.templates import (
     stop,
     template,
     text,
+    time_of_day,
     visit,
 )
 
@@ -138,7 +139,7 @@ def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the time of a meetup."""
     for one in topics(world, split):
         if one.category == "Meetups":
-            yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.facts["hour"]))
+            yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), time_of_day(one.facts["hour"]))
 
 
 @template(

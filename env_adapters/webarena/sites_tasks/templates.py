@@ -108,6 +108,11 @@ def grams(weight: int) -> Part:
     return {"kind": "grams", "text": str(weight)}
 
 
+def time_of_day(clock: str) -> Part:
+    """Return a part of an answer that is a time of day, for example `19:30`."""
+    return {"kind": "time", "text": clock}
+
+
 def question(entity: str, words: Mapping[str, str], steps: Script, *parts: Part) -> Draft:
     """Return the draft of a task whose answer consists of these parts; `steps` find it."""
     said = stop(", ".join(part["text"] for part in parts))
