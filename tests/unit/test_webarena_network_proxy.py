@@ -223,6 +223,85 @@ def test_page_cannot_override_the_headers_of_its_site():
     assert len(received) >= 2 and all(values == ["mine"] for values in received)
 
 
+def test_header_names_with_underscores_do_not_reach_a_site_whose_headers_the_proxy_sets():
+    """WSGI servers read `X_Site_Copy` as `X-Site-Copy`, or answer 500."""
+    received = []
+
+    async def answer(request):
+        received.append([name for name in request.headers if "_" in name])
+        return page("<script>fetch('/again', {headers: {'X_Site_Copy': 'other', 'my_name': 'x'}})</script>")
+
+    with serving(answer) as port:
+        player = Player(port)
+        player.session.network_proxy.routes["site.test:80"] = Address("127.0.0.1", port, {"X-Site-Copy": "mine"})
+        try:
+            player.start("/")
+        finally:
+            player.close()
+    assert len(received) >= 2 and not any(received)
+
+
+EVERY_KIND = """<link rel=stylesheet href=/style><script src=/script></script><img src=/image>
+<iframe src=/frame></iframe>
+<script>
+fetch('/fetch', {method: 'POST', body: 'x'}); navigator.sendBeacon('/beacon', 'x');
+new Worker(URL.createObjectURL(new Blob(["importScripts('http://site.test/worker')"])));
+new WebSocket('ws://site.test/socket'); new EventSource('/events');
+</script><a href=/next target=_blank>next</a>"""
+
+
+def test_proxy_serves_only_the_browser_of_its_session():
+    """Another process of the machine that finds the port gets nothing from a site, in both forms of a request."""
+    received = []
+
+    async def answer(request):
+        received.append(request.path)
+        return page(EVERY_KIND if request.path == "/" else "ok")
+
+    async def ask(port, request):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request.encode() + b"\r\n\r\n")
+        response = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        return response
+
+    with serving(answer) as port, playing(port) as player:
+        player.do("click <'next'>")
+        time.sleep(LISTEN_S)
+        kinds = {"/", "/style", "/script", "/image", "/frame", "/fetch", "/beacon", "/worker", "/socket", "/events"}
+        assert set(received) - {"/favicon.ico"} == kinds | {"/next"}, "the browser is not served"
+        before = len(received)
+        proxy_port = int(player.session.network_proxy.url.rpartition(":")[2])
+        for request in ("GET http://site.test/ HTTP/1.1\r\nHost: site.test", "CONNECT site.test:80 HTTP/1.1"):
+            for credentials in ("", "\r\nProxy-Authorization: Basic c2Vzc2lvbjp4"):
+                assert asyncio.run(ask(proxy_port, request + credentials)).startswith(b"HTTP/1.1 407 ")
+        assert len(received) == before
+
+
+@pytest.mark.parametrize("path", ["", "/#part", "/?q=[a]*\u00e9 b", "/moved"])
+def test_start_page_may_have_any_form_of_url(path):
+    """Chromium writes some URLs in another way, and a site may redirect; the browser still logs in."""
+
+    async def answer(request):
+        if request.path == "/moved":
+            raise web.HTTPFound("/")
+        return page("<h1>Start</h1>")
+
+    with serving(answer) as port, playing(port, path) as player:
+        assert "Start" in player.snapshot.text
+
+
+def test_site_does_not_receive_the_secret_of_the_proxy():
+    received = []
+
+    async def answer(request):
+        received.append([name for name in request.headers if name.lower().startswith("proxy")])
+        return page("<script>fetch('/again')</script>")
+
+    with serving(answer) as port, playing(port):
+        assert len(received) >= 2 and not any(received)
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [

@@ -5,11 +5,16 @@ and if a site is down.
 """
 
 import asyncio
+import hmac
+import secrets
 import time
+from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+from env_adapters.webarena.browser.http_messages import close_after, html_response, is_document, origin_form
 
 MAX_HEAD = 64 * 1024
 """Most bytes in the head of a request or response."""
@@ -28,6 +33,8 @@ REFUSAL = (
     "<!DOCTYPE html><title>Outside</title>"
     "<p>This address is outside the sites of this task. Go back, or go to one of them."
 )
+USER = "session"
+"""User name of the browser session at its proxy."""
 FAILURE = "<!DOCTYPE html><title>No answer</title><p>This site does not answer."
 
 
@@ -98,11 +105,15 @@ class NetworkProxy:
 
     Args:
         routes: address of each allowed site by the authority that pages use for it, for example `shop.test:80`.
+
+    Attributes:
+        password: secret of this proxy. Without it, the proxy serves no request.
     """
 
     def __init__(self, routes: Mapping[str, Address]) -> None:
         self.routes = dict(routes)
         self.traffic = Traffic()
+        self.password = secrets.token_urlsafe(16)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -147,13 +158,19 @@ class NetworkProxy:
         head = await reader.readuntil(b"\r\n\r\n")
         line, _, fields = head.partition(b"\r\n")
         method, target, version = line.decode("latin-1").split(" ")
+        if not self._is_authorized(fields):
+            writer.write(
+                html_response("407 Proxy Authentication Required", FAILURE, "Proxy-Authenticate: Basic realm=x")
+            )
+            await writer.drain()
+            return
         url = f"https://{target}" if method == "CONNECT" else target
         route = self.routes.get(authority(url))
         if route is None or not (url.startswith("http://") or (method == "CONNECT" and not route.headers)):
             self.traffic.refusals += 1
             if len(self.traffic.refused_urls) < MAX_REFUSED_URLS:
                 self.traffic.refused_urls.append(url[:500])
-            writer.write(_html_response("403 Forbidden", REFUSAL))
+            writer.write(html_response("403 Forbidden", REFUSAL))
             await writer.drain()
             return
         tunnel = method == "CONNECT"
@@ -165,7 +182,7 @@ class NetworkProxy:
         except (OSError, TimeoutError) as error:
             self.traffic.site_error = f"{url[:200]} ({error or 'no connection in time'})"
             self.traffic.open_requests -= not tunnel
-            writer.write(_html_response("502 Bad Gateway", FAILURE))
+            writer.write(html_response("502 Bad Gateway", FAILURE))
             await writer.drain()
             return
         try:
@@ -173,13 +190,20 @@ class NetworkProxy:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 await self._forward_tunnel(reader, writer, site_reader, site_writer)
             else:
-                site_writer.write(_origin_form(method, target, version) + _close_after(fields, route.headers))
-                required = bool(route.headers) or _is_document(fields)
+                site_writer.write(origin_form(method, target, version) + close_after(fields, route.headers))
+                required = bool(route.headers) or is_document(fields)
                 await self._forward_response(reader, writer, site_reader, site_writer, url, required)
         finally:
             self.traffic.open_requests -= not tunnel
             self.traffic.active_at = time.monotonic() - TUNNEL_IDLE_S
             site_writer.close()
+
+    def _is_authorized(self, fields: bytes) -> bool:
+        """Return True if a request has the secret of this proxy."""
+        expected = b"proxy-authorization: basic " + b64encode(f"{USER}:{self.password}".encode())
+        start = len(b"proxy-authorization: basic ")
+        lines = (line[:start].lower() + line[start:] for line in fields.split(b"\r\n"))
+        return any(hmac.compare_digest(line, expected) for line in lines)
 
     async def _forward_response(
         self,
@@ -213,7 +237,7 @@ class NetworkProxy:
             line, _, fields = head.partition(b"\r\n")
             if required and (line[9:12] in GATEWAY_ERRORS or COPY_LOST_HEADER.encode().lower() in fields.lower()):
                 self.traffic.site_error = f"{url[:200]} ({line.decode('latin-1')})"
-            writer.write(line + b"\r\n" + _close_after(fields))
+            writer.write(line + b"\r\n" + close_after(fields))
             await _copy_stream(site_reader, writer)
         finally:
             sending.cancel()
@@ -248,36 +272,3 @@ async def _copy_stream(
             traffic.active_at = time.monotonic()
         sink.write(chunk)
         await sink.drain()
-
-
-def _is_document(fields: bytes) -> bool:
-    """Return True if a request is for a page or a frame: only for these Chromium lists these types first.
-
-    Scripts that fetch parts of a page may request HTML, but not XHTML.
-    """
-    prefix = b"accept: text/html,application/xhtml+xml"
-    return any(line.lower().startswith(prefix) for line in fields.split(b"\r\n"))
-
-
-def _origin_form(method: str, target: str, version: str) -> bytes:
-    parts = urlsplit(target)
-    path = target[len(f"{parts.scheme}://{parts.netloc}") :] or "/"
-    return f"{method} {path if path.startswith('/') else '/' + path} {version}\r\n".encode("latin-1")
-
-
-def _close_after(fields: bytes, added: Mapping[str, str] | None = None) -> bytes:
-    """Return header fields that close the connection after the message, without the fields for a proxy.
-
-    Args:
-        fields: header fields of the message.
-        added: further fields, which replace those of the same name.
-    """
-    dropped = (b"connection:", b"keep-alive:", b"proxy-", *(f"{name.lower()}:".encode() for name in added or ()))
-    kept = [line for line in fields.split(b"\r\n") if line and not line.lower().startswith(dropped)]
-    kept += [f"{name}: {value}".encode("latin-1") for name, value in (added or {}).items()]
-    return b"\r\n".join([*kept, b"Connection: close", b"", b""])
-
-
-def _html_response(status: str, body: str) -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}Connection: close\r\n\r\n{body}".encode()

@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import gc
 import logging
+import re
 import secrets
 import threading
 import time
@@ -15,6 +16,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from playwright.async_api import BrowserContext, Error, Playwright, StorageState, async_playwright
@@ -46,6 +48,8 @@ MARK_ARGUMENT = "--verl-agent-browser"
 START_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 3.0
 """Seconds that closing may take; an episode gives its environment five."""
+NOT_STATIC = re.compile(r"^(?![^?#]*\.(?:css|js|png|jpe?g|gif|svg|woff2?|ttf|ico|webp)(?:[?#]|$))")
+"""URLs of requests that a network log keeps."""
 BROWSER_ENDED = "the browser of this session has ended, and the next session gets a new one"
 log = logging.getLogger(__name__)
 
@@ -78,13 +82,16 @@ class BrowserPool:
         """Run a coroutine on the pool's event loop, from any other loop; cancelling the call cancels the coroutine."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
-    async def lease(self, proxy: str, size: tuple[int, int], state: StorageState | None) -> "ContextLease":
+    async def lease(
+        self, proxy: str, size: tuple[int, int], state: StorageState | None, network_log: Path | None = None
+    ) -> "ContextLease":
         """Return a lease of a fresh context, isolated from all others.
 
         Args:
             proxy: URL of the proxy for all traffic of the context.
             size: width and height of its viewport in CSS pixels.
             state: initial cookies and local storage.
+            network_log: file for the requests, which is written when the context closes; None for no file.
 
         Raises:
             ConfigError: Chromium is not installed.
@@ -109,6 +116,8 @@ class BrowserPool:
                         permissions=[],
                         locale="en-US",
                         timezone_id="UTC",
+                        record_har_path=network_log,
+                        record_har_url_filter=NOT_STATIC,
                         reduced_motion="reduce",  # saves the computing of transitions, which no observation shows
                     )
                 return ContextLease(self, browser, context)

@@ -14,6 +14,7 @@ from env_adapters.webarena.browser.accessibility_tree import Element, tab_line
 from env_adapters.webarena.browser.grammar import Action, ActionError
 from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy
 from env_adapters.webarena.browser.pool import BROWSER_ENDED, BrowserPool, ContextLease
+from env_adapters.webarena.browser.proxy_login import proxy_login
 from env_adapters.webarena.browser.snapshot import Snapshot, View
 from env_adapters.webarena.browser.tab import POLL_S, PROTOCOL_TIMEOUT_S, Tab
 from env_adapters.webarena.browser.tabs import MAX_TABS, Tabs
@@ -32,11 +33,15 @@ class BrowserSession:
         browser_pool: pool that provides the context.
         routes: address of each allowed site, see `NetworkProxy`.
         view: settings with which pages are shown.
+        network_log: file for all requests but those of styles, scripts, images and fonts, in the format HAR. `close`
+            writes it.
     """
 
-    def __init__(self, browser_pool: BrowserPool, routes: Mapping[str, Address], view: View) -> None:
+    def __init__(
+        self, browser_pool: BrowserPool, routes: Mapping[str, Address], view: View, network_log: Path | None = None
+    ) -> None:
         self.network_proxy = NetworkProxy(routes)
-        self.view = view
+        self.view, self.network_log = view, network_log
         self._browser_pool = browser_pool
         self._lease: ContextLease | None = None
         self._tabs = Tabs()
@@ -75,13 +80,13 @@ class BrowserSession:
             EnvError: a page does not load, or returns an HTTP error.
         """
         await self.network_proxy.start()
-        self._lease = await self._browser_pool.lease(self.network_proxy.url, self.view.size, state)
+        self._lease = await self._browser_pool.lease(self.network_proxy.url, self.view.size, state, self.network_log)
         self._lease.context.on("page", self._on_page)
         for url in urls:
-            page = await self._guard(self._lease.context.new_page())
-            tab = self._tabs.of(page)
+            tab = self._tabs.of(page := await self._guard(self._lease.context.new_page()))
             await self._guard(tab.attach())
-            await actions.open_start_page(tab, url, self.network_proxy, self.view.settle_s)
+            async with proxy_login(page, self.network_proxy):
+                await actions.open_start_page(tab, url, self.network_proxy, self.view.settle_s)
             await self._guard(tab.settle(lambda: self.network_proxy.traffic.busy, self.view.settle_s))
         return await self._observe()
 
@@ -274,7 +279,7 @@ class BrowserSession:
         leaving = dialog.type == "beforeunload"
         if not leaving:
             self._note(f"A box ({dialog.type}) said {dialog.message[:200]!r}; it was closed.")
-        await _ignore_errors(dialog.accept() if leaving or dialog.type == "alert" else dialog.dismiss())
+        await actions.ignore_errors(dialog.accept() if leaving or dialog.type == "alert" else dialog.dismiss())
 
     def _on_download(self, download: Download) -> None:
         self._note(f"The download of {download.suggested_filename[:100]!r} was refused: downloads are off.")
@@ -284,7 +289,7 @@ class BrowserSession:
             self._notes.append(sentence)
 
     def _run_in_background(self, work: Any) -> None:
-        task = asyncio.ensure_future(_ignore_errors(work))
+        task = asyncio.ensure_future(actions.ignore_errors(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -293,8 +298,3 @@ class BrowserSession:
         if not self._error and self._lease is not None:
             self._error = reason
             self._run_in_background(self._lease.context.close())
-
-
-async def _ignore_errors(work: Any) -> None:
-    with suppress(Error):
-        await work
