@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from env_adapters.webarena.browser.chromium import chromium_requirement
@@ -15,6 +16,7 @@ from env_adapters.webarena.browser.screenshots import ScreenshotFolder
 from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.snapshot import Snapshot
 from env_adapters.webarena.browser.tools import TOOLS
+from env_adapters.webarena.grading import verified
 from env_adapters.webarena.grading.evaluators import FinalState, evaluate
 from env_adapters.webarena.grading.judge import EndpointJudge
 from env_adapters.webarena.grading.redundancy import RedundancyTracker
@@ -27,7 +29,7 @@ from env_adapters.webarena.tasks.splits import SPLITS
 from verl_agent.envs.action_format import FenceFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Oracle, Requirement
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, EnvError
 from verl_agent.sections import section
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
@@ -64,7 +66,8 @@ class WebArena(EnvAdapter):
         """Configure the tasks, their sites and the observations.
 
         Args:
-            tasks: name of a task source (`webarena`, `embedded`, `miniwob`), or path of a file in WebArena's format.
+            tasks: name of a task source (`webarena`, `webarena_verified`, `embedded`, `miniwob`), or path of a file
+                in WebArena's format.
             sites: URL of each site by its name; tasks that need other sites are left out.
             access: options of `AccessOptions`.
             view: options of `ViewOptions`.
@@ -84,6 +87,7 @@ class WebArena(EnvAdapter):
         self.deterministic = self.source.deterministic
         self.item: TaskItem | None = None
         self.session: BrowserSession | None = None
+        self.log_folder: TemporaryDirectory[str] | None = None
         self.site_environment: SiteEnvironment | None = None
         self.snapshot: Snapshot | None = None
         self.pager = Pager(self.view.max_chars)
@@ -97,6 +101,9 @@ class WebArena(EnvAdapter):
             Requirement.package("playwright", "pip install 'verl-agent[webarena]'", "drives the browser"),
             chromium_requirement(),
             Requirement.package("webarena", items.INSTALL_COMMAND, "WebArena's 812 tasks"),
+            Requirement.package(
+                "webarena_verified", verified.INSTALL_COMMAND, "tasks of env.options.tasks=webarena_verified"
+            ),
             Requirement.package("miniwob", miniwob.INSTALL_COMMAND, "tasks of env.options.tasks=miniwob"),
             Requirement(
                 "fossil", fossil is not None, GET_FOSSIL, fossil or "`verl-agent sites up` downloads it where apt is"
@@ -120,7 +127,10 @@ class WebArena(EnvAdapter):
         self.item, self.tracker, self.steps, self.total_cost = item, RedundancyTracker(), 0, 0.0
         self.previous_action = "None"
         self.site_environment = await self.source.open(item)
-        self.session = BrowserSession(self._browser_pool(), self.site_environment.routes, self.view.page_view)
+        by_log = verified.KIND in item.data["eval"]["eval_types"]
+        self.log_folder = TemporaryDirectory(prefix="webarena_log_") if by_log else None
+        log = None if self.log_folder is None else Path(self.log_folder.name) / "network.har"
+        self.session = BrowserSession(self._browser_pool(), self.site_environment.routes, self.view.page_view, log)
         start = self.session.start(self.site_environment.start_urls(item), self.site_environment.storage_state)
         try:
             snapshot = self._keep(await self._browser_pool().run(start))
@@ -133,9 +143,9 @@ class WebArena(EnvAdapter):
         folder = self.view.screenshots
         self.screenshots = None if folder is None else ScreenshotFolder(Path(folder), item.id)
         await self._take_screenshot()
-        system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text(encoding="utf-8").strip()
+        system = [_prompt_text(self.prompt), *([_prompt_text("response")] if by_log else [])]
         return [
-            {"role": "system", "content": system},
+            {"role": "system", "content": "\n".join(system)},
             {"role": "user", "content": self._observation(snapshot, self.site_environment.other_sites_note(item))},
         ]
 
@@ -169,12 +179,14 @@ class WebArena(EnvAdapter):
 
     async def close(self) -> None:
         """Close the session and release the sites."""
-        session, site_environment = self.session, self.site_environment
-        self.session = self.site_environment = None
+        session, site_environment, log_folder = self.session, self.site_environment, self.log_folder
+        self.session = self.site_environment = self.log_folder = None
         try:
             if session is not None:
                 await self._browser_pool().run(session.close())
         finally:
+            if log_folder is not None:
+                log_folder.cleanup()
             if site_environment is not None:
                 await asyncio.shield(asyncio.to_thread(site_environment.release))
 
@@ -201,6 +213,8 @@ class WebArena(EnvAdapter):
         """Evaluate the final state and end the episode."""
         assert self.session is not None and self.site_environment is not None
         assert self.item is not None and self.snapshot is not None
+        if self.session.network_log is not None:
+            return StepResult(ENDED, await self._score_log(action.text) - self._charge({}), terminated=True)
         evaluation = self.site_environment.fill_urls(self.item.data["eval"])
         intent, site_urls = self.item.data["intent"], self.site_environment.urls_by_placeholder
         changes = self.site_environment.changes
@@ -209,6 +223,20 @@ class WebArena(EnvAdapter):
         score = await self._browser_pool().run(evaluate(evaluation, final, self.judge))
         await self.close()
         return StepResult(ENDED, score - self._charge({}), terminated=True)
+
+    async def _score_log(self, answer: str) -> float:
+        """Close the browser session, which writes its network log, and return the score of WebArena-Verified."""
+        assert self.session is not None and self.site_environment is not None and self.item is not None
+        session, log, urls = self.session, self.session.network_log, self.site_environment.urls
+        assert log is not None
+        session.check()
+        try:
+            await self._browser_pool().run(session.close())
+            if not log.is_file():
+                raise EnvError("the browser wrote no network log.")
+            return await asyncio.to_thread(verified.score, self.item.data["task_id"], answer, log, urls)
+        finally:
+            await self.close()
 
     def _charge(self, info: Mapping[str, float]) -> float:
         """Return the cost of an action and add it to the total, which is at most `MAX_COST`."""
@@ -251,3 +279,7 @@ class WebArena(EnvAdapter):
     @staticmethod
     def _browser_pool() -> BrowserPool:
         return browser_pool(BrowserLimits())
+
+
+def _prompt_text(name: str) -> str:
+    return Path(__file__).with_name("prompts").joinpath(f"{name}.txt").read_text(encoding="utf-8").strip()

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from env_adapters.webarena.grading.verified import KIND
 from env_adapters.webarena.options import AccessOptions
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reject_site_urls
 from env_adapters.webarena.tasks.items import ENV, installed_task_file, read_items, select_by_sites
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment, UserSites, login_file_name
 from env_adapters.webarena.tasks.splits import SPLITS
+from env_adapters.webarena.tasks.verified import HARD, hard_items, verified_items
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
@@ -132,6 +134,20 @@ class UserSiteTasks:
         """See `TaskSource`."""
 
 
+class VerifiedTasks(UserSiteTasks):
+    """The tasks of WebArena-Verified on sites that the user runs, in WebArena's splits and the split `hard`."""
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """See `TaskSource`."""
+        return (*SPLITS, HARD)
+
+    def items(self, split: str) -> Sequence[TaskItem]:
+        """See `TaskSource`; if URLs of sites are set, tasks that need other sites are left out."""
+        items = hard_items(verified_items()) if split == HARD else SPLITS[split](verified_items())
+        return items if self.options.sites is None else select_by_sites(items, tuple(self.options.sites))
+
+
 EMBEDDED_SOURCES: Mapping[str, Callable[[], TaskSource]] = {"embedded": EmbeddedTasks, "miniwob": MiniWobTasks}
 """Sources with their own sites, by the value of `env.options.tasks`."""
 
@@ -145,7 +161,9 @@ def make_source(options: SourceOptions) -> TaskSource:
     if options.tasks in EMBEDDED_SOURCES:
         reject_site_urls(options.tasks, options.sites)
         return EMBEDDED_SOURCES[options.tasks]()
+    if options.tasks == KIND:
+        return VerifiedTasks(options)
     if options.tasks != ENV and not Path(options.tasks).is_file():
-        hint = did_you_mean(options.tasks, (ENV, *EMBEDDED_SOURCES))
+        hint = did_you_mean(options.tasks, (ENV, KIND, *EMBEDDED_SOURCES))
         raise ConfigError(f"env.options.tasks={options.tasks!r} is neither a source of tasks nor a file. {hint}")
     return UserSiteTasks(options)
