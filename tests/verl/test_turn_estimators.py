@@ -86,6 +86,12 @@ def test_gigpo_without_step_weight_equals_grpo():
     assert torch.allclose(gigpo.batch["advantages"], grpo.batch["advantages"], atol=1e-5)
 
 
+@pytest.mark.parametrize("returns", [[0.1 + 0.2, 0.3], [0.1 * 3, 0.3, 0.3], [1 / 3 + 1 / 3, 2 / 3, 1 - 1 / 3]])
+def test_values_that_differ_by_rounding_have_no_advantage_in_their_group(returns):
+    relative = verl_agent.training.estimators.relative_to_group(returns, ["a"] * len(returns), True, None)
+    assert relative == [0.0] * len(returns)
+
+
 def test_gigpo_does_not_compare_states_of_different_tasks():
     rows = [("a_0_0", WON, [0.0, 1.0], ["start", "x"]), ("b_0_0", WON, [0.0, 0.0], ["start", "x"])]
     assert values_by_turn(turn_advantages("gigpo", rows), rows) == [[1.0, 1.0], [0.0, 0.0]]

@@ -10,6 +10,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est
 from verl.utils.torch_functional import masked_whiten
 
+from verl_agent.training.groups import is_uniform
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, values_on_tokens
 
 EPSILON = 1e-6
@@ -50,6 +51,8 @@ def relative_to_group(
 ) -> list[float]:
     """Return each value minus the mean of its group, optionally divided by the group's standard deviation.
 
+    The result is exactly 0 in a group of equal values.
+
     Args:
         values: one value for each member.
         groups: group of each member.
@@ -64,6 +67,9 @@ def relative_to_group(
         of_group = members[group]
         if len(of_group) == 1:
             relative.append(value if single is None else single)
+            continue
+        if is_uniform(of_group):
+            relative.append(0.0)
             continue
         scale = stdev(of_group) + EPSILON if by_std else 1.0
         relative.append((value - fmean(of_group)) / scale)

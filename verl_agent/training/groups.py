@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 TOLERANCE = 1e-6
 """Largest difference between two equal returns: above the rounding of float32, and not above the 1e-6 that verl's GRPO
 adds to standard deviations."""
+UNIFORM = "uniform"
+"""Tag of a row, True if the episodes of its group have equal returns; `EpisodeSampler` sets it."""
 
 
 def group_of(key: str) -> str:

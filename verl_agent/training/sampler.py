@@ -15,7 +15,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.trace.metrics import EpisodeSummary, episode_metrics
-from verl_agent.training.groups import episode_key, group_of, uniform_groups
+from verl_agent.training.groups import UNIFORM, episode_key, group_of, uniform_groups
 from verl_agent.training.invalid_episodes import READ_RECORDS, check_invalid_rate, take_reports
 
 logger = logging.getLogger(__name__)
@@ -100,6 +100,13 @@ class EpisodeSampler(ReplayBuffer):
             )
         return uniform | empty, counts
 
+    def _select_prompt_uids(
+        self, partition_id: str, sampleable_keys: set[str], batch_size: int
+    ) -> tuple[list[str], dict[str, dict[str, Any]], dict[str, int]]:
+        """See `ReplayBuffer`; of more groups than a batch has, the first ones in the order of tasks are used."""
+        _, rows, steps = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
+        return sorted(sampleable_keys)[:batch_size], rows, steps
+
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, float]]:
         """See `ReplayBuffer.sample`; drops groups with too few valid episodes and adds the metrics of the episodes.
 
@@ -137,8 +144,18 @@ class EpisodeSampler(ReplayBuffer):
             tq.kv_clear(partition_id=partition_id, keys=dropped)
             tags = dict(zip(batch.keys, batch.tags, strict=True))
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
+        self._mark(batch, uniform)
         valid = list(summaries.values())
         return batch, metrics | episode_metrics([*valid, *self._invalid], batch_size - len(intact), len(uniform))
+
+    def _mark(self, batch: KVBatchMeta, groups: set[str]) -> None:
+        """Set the tag `UNIFORM` of the rows of these groups; verl reads tags from the queue again after each pass."""
+        rows = [row for row, key in enumerate(batch.keys) if group_of(key) in groups]
+        for row in rows:
+            batch.tags[row][UNIFORM] = True
+        if rows:
+            keys, tags = [batch.keys[row] for row in rows], [batch.tags[row] for row in rows]
+            tq.kv_batch_put(keys=keys, partition_id=batch.partition_id, tags=tags)
 
     def _materialize_batch(
         self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]

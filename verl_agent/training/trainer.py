@@ -4,10 +4,8 @@ Its name for `trainer.v1.trainer_mode` is `verl_agent`. `verl_agent.training.run
 verl looks up the name.
 """
 
-import itertools
 import json
 import logging
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,14 +13,13 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
-from tensordict import NonTensorStack, TensorDict
+from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import register_trainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
-from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
 import verl_agent.training.estimators
 import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
@@ -31,8 +28,8 @@ from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.identity import write_json_atomically
-from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.dataset import TaskDataset
+from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.turn_batch import MASKS, TurnBatch, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
@@ -50,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 @register_trainer("verl_agent")
-class EpisodeTrainer(PPOTrainerSync):
+class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
     """verl's `PPOTrainerSync`, which sets the turn limit of each prompt and passes turns to estimators."""
 
     def __init__(self, config: DictConfig) -> None:
@@ -58,7 +55,6 @@ class EpisodeTrainer(PPOTrainerSync):
             config.trainer.v1.trainer_mode = "sync"
         self._rejection = Rejection.taken_from(config.algorithm.rollout_correction)
         super().__init__(config)
-        self._prompt_numbers = itertools.count()
         envs = run_envs(OmegaConf.to_container(config, resolve=True))
         self.turn_limits, self._draws = TurnLimits(envs), TaskDraws()
         self._shaping = envs[0].settings.credit
@@ -109,13 +105,6 @@ class EpisodeTrainer(PPOTrainerSync):
             )
         return sampler
 
-    def _fetch_one_gen_batch(self) -> TensorDict:
-        """See `PPOTrainer`; gives groups names that sort in the order of tasks. verl's are random."""
-        batch = super()._fetch_one_gen_batch()
-        names = [f"{self.global_steps:07d}-{next(self._prompt_numbers):09d}-{uid}" for uid in batch["uid"]]
-        batch["uid"] = NonTensorStack(*names)
-        return batch
-
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
         """See `PPOTrainer`; adds the columns `max_turns` and `draw` of `RolloutRow`, int64 `(B, 1)`."""
         batch = super()._next_train_batch(num_prompts)
@@ -131,31 +120,6 @@ class EpisodeTrainer(PPOTrainerSync):
         batch = super().step(metrics, timing_raw)
         self.turn_limits.observe(metrics)
         return batch
-
-    def _balance_batch(
-        self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **options: Any
-    ) -> KVBatchMeta:
-        """See `PPOTrainer`; each mini batch has whole groups, see `verl_agent.training.batch_order`."""
-        batch = super()._balance_batch(batch, metrics, logging_prefix=logging_prefix, **options)
-        ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
-        lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
-        rows = [
-            BatchRow(key, workload, tag.get("is_padding", False))
-            for key, tag, workload in zip(batch.keys, batch.tags, calculate_workload(lengths).tolist(), strict=True)
-        ]
-        order = order_batch(rows, self._mini_batch_rows(), ranks, self.config.data.seed, self.global_steps)
-        batch.reorder(order)
-        share = len(order) // ranks
-        shares = [order[begin : begin + share] for begin in range(0, len(order), share)]
-        metrics.update(log_seqlen_unbalance(lengths.tolist(), shares, logging_prefix))
-        return batch
-
-    def _mini_batch_rows(self) -> int:
-        """Return the rows of a mini batch, or of the part that mini batches of actor and critic are composed of."""
-        tasks = self.config.actor_rollout_ref.actor.ppo_mini_batch_size
-        if self.use_critic:
-            tasks = math.gcd(tasks, self.config.critic.ppo_mini_batch_size)
-        return int(tasks * self.config.actor_rollout_ref.rollout.n)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """See `PPOTrainer`; sets `BATCH_TURNS`, adds metrics by turn, and rejects tokens afterwards, not before."""

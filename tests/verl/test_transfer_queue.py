@@ -1,0 +1,191 @@
+"""Tests of sampler, trainer and dispatch with verl's TransferQueue and agent-loop workers as Ray actors."""
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+import ray
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from verl_agent.trace.metrics import EpisodeSummary
+from verl_agent.training.dispatch import EpisodeLoopManager, shares
+from verl_agent.training.grouped_batches import GroupedBatches
+from verl_agent.training.groups import group_of
+from verl_agent.training.sampler import EpisodeSampler
+from verl_agent.types import StopReason
+
+TASKS, SAMPLES = 4, 7
+RETURNS = {0: [0.1] * 7, 1: [0.7] * 7, 2: [1 / 3] * 7, 3: [0.0, 1.0, 0.7, 0.0, 0.0, 1.0, 1.0]}
+"""Returns of the episodes of each task; all but the last task are uniform, and rounded in float32."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def queue() -> Iterator[None]:
+    folder = tempfile.mkdtemp(prefix="tq-")  # short: the names of Ray's sockets must fit 107 characters
+    ray.init(
+        address="local",
+        num_cpus=4,
+        num_gpus=0,
+        object_store_memory=80_000_000,
+        include_dashboard=False,
+        _temp_dir=folder,
+    )
+    settings = {"enable": True, "backend": {"SimpleStorage": {"num_data_storage_units": 1}}}
+    tq.init(OmegaConf.create(settings))
+    yield
+    tq.close()
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sampler(**settings: object) -> EpisodeSampler:
+    section = {"group_size": SAMPLES, "val_group_size": 1, "min_group_size": 2, "retries": 0, "skip_uniform": False}
+    return EpisodeSampler(
+        trainer_mode="sync",
+        trainer_config=OmegaConf.create({}),
+        max_off_policy_threshold=1,
+        max_off_policy_strategy="drop",
+        sampler_kwargs=OmegaConf.create({**section, "max_env_error_rate": 0.5, **settings}),
+        refill_fn=lambda count: None,
+    )
+
+
+def finish_episodes(seed: int, returns: dict[int, list[float]] = RETURNS) -> None:
+    """Put the groups of a step into the queue, in an order of completion that depends on the seed."""
+    if left := list((tq.kv_list() or {}).get("train", {})):
+        tq.kv_clear(partition_id="train", keys=left)
+    episodes = [(task, sample, value) for task, values in returns.items() for sample, value in enumerate(values)]
+    for task, sample, value in random.Random(seed).sample(episodes, len(episodes)):
+        summary = EpisodeSummary(value, value >= 1, 2, 4, StopReason.TERMINATED)
+        ids, response = torch.arange(4 + task), torch.arange(3 + sample)
+        row = {
+            "uid": name(task),
+            "prompts": ids,
+            "responses": response,
+            "input_ids": torch.cat([ids, response]),
+            "position_ids": torch.arange(len(ids) + len(response)),
+            "response_mask": torch.ones_like(response),
+            "loss_mask": torch.ones_like(response),
+            "rm_scores": torch.tensor([0.0] * (len(response) - 1) + [value]),
+            "extra_fields": {"episode": summary.to_fields()},
+        }
+        tag = {"status": "success", "response_len": len(response), "seq_len": len(ids) + len(response)}
+        key = f"{name(task)}_{sample}_0"
+        tq.kv_batch_put(keys=[key], partition_id="train", fields=list_of_dict_to_tensordict([row]), tags=[tag])
+    for task in returns:
+        tag = {"is_prompt": True, "status": "finished", "global_steps": 1}
+        tq.kv_batch_put(keys=[name(task)], partition_id="train", tags=[tag])
+
+
+def name(task: int) -> str:
+    return f"0000001-{task:09d}-group"
+
+
+class OneRank:
+    """Worker group with one training rank."""
+
+    _dispatch_info: ClassVar = {"actor": [0]}
+
+
+class Trainer(GroupedBatches, PPOTrainerSync):
+    """Smallest trainer with batches of groups."""
+
+
+def trainer(estimator: str = "grpo", mini_batch: int = 1) -> Trainer:
+    """Return a trainer without worker processes."""
+    made = Trainer.__new__(Trainer)
+    made.config = OmegaConf.create(
+        {
+            "algorithm": {"adv_estimator": estimator, "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0},
+            "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": mini_batch}, "rollout": {"n": SAMPLES}},
+            "trainer": {"critic_warmup": 0},
+            "data": {"seed": 1},
+        }
+    )
+    made.global_steps, made.use_critic, made.actor_rollout_wg = 1, False, OneRank()
+    made.tokenizer = SimpleNamespace(eos_token_id=0)
+    return made
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
+def test_advantages_of_equal_returns_are_exactly_zero(estimator):
+    """In float32 the mean of seven times 0.7 is not 0.7, so verl's advantages are 0.056 with GRPO."""
+    finish_episodes(seed=0)
+    batch, _ = sampler().sample(1, "train", TASKS)
+    batch = trainer(estimator)._balance_batch(batch, {})
+    values = TensorDict({"entropy": torch.zeros(len(batch), 1)}, batch_size=len(batch))
+    batch = tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=values)  # as passes before it do
+    trainer(estimator)._compute_advantage(batch, {})
+    data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["advantages", "returns"])
+    for field in ("advantages", "returns"):
+        largest = {group_of(key): 0.0 for key in batch.keys}
+        for key, row in zip(batch.keys, data[field].unbind(), strict=True):
+            largest[group_of(key)] = max(largest[group_of(key)], row.abs().max().item())
+        assert [largest[name(task)] for task in range(3)] == [0.0, 0.0, 0.0]
+        assert largest[name(3)] > 0.5
+
+
+def test_mini_batches_do_not_depend_on_the_order_in_which_episodes_end():
+    """The queue lists rows by completion; here a group without seven valid episodes leads to padding, too."""
+    returns, batches = {**RETURNS, 1: [0.7] * 5 + [0.0]}, []
+    for seed in range(3):
+        finish_episodes(seed, returns)
+        batch, _ = sampler().sample(1, "train", TASKS)
+        batch = trainer(mini_batch=2)._balance_batch(batch, {})
+        assert len(batch) == 28 and sum(tag.get("is_padding", False) for tag in batch.tags) == 1
+        batches.append(
+            ["pad" if tag.get("is_padding") else key for key, tag in zip(batch.keys, batch.tags, strict=True)]
+        )
+    assert batches[0] == batches[1] == batches[2]
+    for part in (batches[0][:14], batches[0][14:]):
+        assert len({group_of(key) for key in part} - {"pad"}) == 2
+
+
+def test_dapo_trains_on_the_first_tasks_of_those_that_remain():
+    """The names of groups that verl gives are random, and so was the choice."""
+    filtering = sampler()
+    chosen, _, _ = filtering._select_prompt_uids("train", {name(task) for task in range(40)}, 8)
+    assert chosen == [name(task) for task in range(8)]
+
+
+@ray.remote
+class Worker:
+    """Agent-loop worker that counts its prompts."""
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+
+    def generate_sequences(self, batch: TensorDict) -> None:
+        self.indices += [int(index) for index in batch["index"]]
+
+    def received(self) -> list[int]:
+        return self.indices
+
+
+def test_replaced_groups_go_to_all_workers_in_turn():
+    """Plain verl sends a refill of one prompt to the first worker each time."""
+    manager = EpisodeLoopManager.__new__(EpisodeLoopManager)
+    manager.agent_loop_workers = [Worker.options(num_cpus=0.1).remote() for _ in range(2)]
+    sent = 0
+    for prompts in (4, 1, 1, 3, 1, 1):
+        manager.generate_sequences(TensorDict({"index": torch.arange(sent, sent + prompts)}, batch_size=prompts))
+        sent += prompts
+    received = ray.get([worker.received.remote() for worker in manager.agent_loop_workers])
+    assert sorted(index for indices in received for index in indices) == list(range(sent))
+    assert sorted(map(len, received)) == [5, 6]
+
+
+def test_shares_of_the_workers_differ_by_one_prompt_at_most():
+    """Plain verl gives two of ten prompts to five of eight workers, and none to three."""
+    assert shares(10, 8, 0) == [2, 2, 1, 1, 1, 1, 1, 1]
+    assert shares(2, 4, 3) == [1, 0, 0, 1]
+    assert shares(3, 1, 0) == [3]

@@ -1,0 +1,74 @@
+"""Part of a trainer that composes batches of whole groups, in an order that does not depend on the clock."""
+
+import itertools
+import math
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from omegaconf import DictConfig
+from tensordict import NonTensorStack, TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
+
+from verl_agent.preflight.algorithms import UNIFORM_IS_ZERO
+from verl_agent.training.batch_order import BatchRow, order_batch
+from verl_agent.training.groups import UNIFORM
+
+
+class GroupedBatches(PPOTrainer):
+    """verl's `PPOTrainer`, whose mini batches have whole groups; subclasses choose how episodes are played."""
+
+    def __init__(self, config: DictConfig) -> None:
+        super().__init__(config)
+        self._prompt_numbers = itertools.count()
+
+    def _fetch_one_gen_batch(self) -> TensorDict:
+        """See `PPOTrainer`; gives groups names that sort in the order of tasks. verl's are random."""
+        batch = super()._fetch_one_gen_batch()
+        names = [f"{self.global_steps:07d}-{next(self._prompt_numbers):09d}-{uid}" for uid in batch["uid"]]
+        batch["uid"] = NonTensorStack(*names)
+        return batch
+
+    def _balance_batch(
+        self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **options: Any
+    ) -> KVBatchMeta:
+        """See `PPOTrainer`; each mini batch has whole groups, see `verl_agent.training.batch_order`."""
+        batch = super()._balance_batch(batch, metrics, logging_prefix=logging_prefix, **options)
+        ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+        lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
+        rows = [
+            BatchRow(key, workload, tag.get("is_padding", False))
+            for key, tag, workload in zip(batch.keys, batch.tags, calculate_workload(lengths).tolist(), strict=True)
+        ]
+        order = order_batch(rows, self._mini_batch_rows(), ranks, self.config.data.seed, self.global_steps)
+        batch.reorder(order)
+        share = len(order) // ranks
+        shares = [order[begin : begin + share] for begin in range(0, len(order), share)]
+        metrics.update(log_seqlen_unbalance(lengths.tolist(), shares, logging_prefix))
+        return batch
+
+    def _mini_batch_rows(self) -> int:
+        """Return the rows of a mini batch, or of the part that mini batches of actor and critic are composed of."""
+        tasks = self.config.actor_rollout_ref.actor.ppo_mini_batch_size
+        if self.use_critic:
+            tasks = math.gcd(tasks, self.config.critic.ppo_mini_batch_size)
+        return int(tasks * self.config.actor_rollout_ref.rollout.n)
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """See `PPOTrainer`; the advantages of a group of equal returns are exactly 0.
+
+        verl subtracts a mean in float32 (core_algos.py, `compute_grpo_outcome_advantage`). Equal returns such as 0.7
+        differ from it by rounding, and the division by an equally small standard deviation makes that up to 0.1.
+        """
+        batch = super()._compute_advantage(batch, metrics)
+        algorithm = self.config.algorithm
+        uniform = [(key, tag) for key, tag in zip(batch.keys, batch.tags, strict=True) if tag.get(UNIFORM)]
+        if uniform and algorithm.adv_estimator in UNIFORM_IS_ZERO and not algorithm.use_kl_in_reward:
+            zeros = torch.nested.as_nested_tensor(
+                [torch.zeros(tag["response_len"]) for _, tag in uniform], layout=torch.jagged
+            )
+            fields = TensorDict({"advantages": zeros, "returns": zeros.clone()}, batch_size=len(uniform))
+            tq.kv_batch_put(keys=[key for key, _ in uniform], partition_id=batch.partition_id, fields=fields)
+        return batch
