@@ -3,7 +3,7 @@
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -16,11 +16,13 @@ from tensordict import TensorDict
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from verl_agent.config.reward_shaping import TurnRewards
 from verl_agent.trace.metrics import EpisodeSummary
 from verl_agent.training.dispatch import EpisodeLoopManager, shares
 from verl_agent.training.grouped_batches import GroupedBatches
-from verl_agent.training.groups import group_of
+from verl_agent.training.groups import group_of, row_order
 from verl_agent.training.sampler import EpisodeSampler
+from verl_agent.training.trainer import EpisodeTrainer
 from verl_agent.types import StopReason
 
 TASKS, SAMPLES = 4, 7
@@ -59,13 +61,20 @@ def sampler(**settings: object) -> EpisodeSampler:
     )
 
 
-def finish_episodes(seed: int, returns: dict[int, list[float]] = RETURNS) -> None:
-    """Put the groups of a step into the queue, in an order of completion that depends on the seed."""
+def finish_episodes(seed: int, returns: dict[int, list[float]] = RETURNS, dropped: Container[int] = ()) -> None:
+    """Put the groups of a step into the queue, in an order of completion that depends on the seed.
+
+    Args:
+        seed: seed of the order.
+        returns: returns of the episodes of each task.
+        dropped: tasks of which only the first two episodes have a loss.
+    """
     if left := list((tq.kv_list() or {}).get("train", {})):
         tq.kv_clear(partition_id="train", keys=left)
     episodes = [(task, sample, value) for task, values in returns.items() for sample, value in enumerate(values)]
     for task, sample, value in random.Random(seed).sample(episodes, len(episodes)):
         summary = EpisodeSummary(value, value >= 1, 2, 4, StopReason.TERMINATED)
+        turns = TurnRewards([value], ["state"], truncated="drop" if task in dropped and sample >= 2 else "as_is")
         ids, response = torch.arange(4 + task), torch.arange(3 + sample)
         row = {
             "uid": name(task),
@@ -76,7 +85,7 @@ def finish_episodes(seed: int, returns: dict[int, list[float]] = RETURNS) -> Non
             "response_mask": torch.ones_like(response),
             "loss_mask": torch.ones_like(response),
             "rm_scores": torch.tensor([0.0] * (len(response) - 1) + [value]),
-            "extra_fields": {"episode": summary.to_fields()},
+            "extra_fields": {"episode": summary.to_fields(), "turns": turns.to_fields()},
         }
         tag = {"status": "success", "response_len": len(response), "seq_len": len(ids) + len(response)}
         key = f"{name(task)}_{sample}_0"
@@ -100,9 +109,9 @@ class Trainer(GroupedBatches, PPOTrainerSync):
     """Smallest trainer with batches of groups."""
 
 
-def trainer(estimator: str = "grpo", mini_batch: int = 1) -> Trainer:
+def trainer(estimator: str = "grpo", mini_batch: int = 1, kind: type[GroupedBatches] = Trainer) -> GroupedBatches:
     """Return a trainer without worker processes."""
-    made = Trainer.__new__(Trainer)
+    made = kind.__new__(kind)
     made.config = OmegaConf.create(
         {
             "algorithm": {"adv_estimator": estimator, "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0},
@@ -148,6 +157,19 @@ def test_mini_batches_do_not_depend_on_the_order_in_which_episodes_end():
     assert batches[0] == batches[1] == batches[2]
     for part in (batches[0][:14], batches[0][14:]):
         assert len({group_of(key) for key in part} - {"pad"}) == 2
+
+
+def test_dropped_episodes_are_spread_over_the_mini_batches():
+    """Two of four groups have two rows with a loss. Packed by all of their rows, both could share a mini batch."""
+    finish_episodes(seed=0, dropped=(0, 1))
+    batch, _ = sampler().sample(1, "train", TASKS)
+    made = trainer(mini_batch=2, kind=EpisodeTrainer)
+    made._drops = True
+    for step in range(6):
+        made.global_steps = step
+        keys = made._balance_batch(batch, {}).keys
+        trained = [group_of(key) not in (name(0), name(1)) or row_order(key)[1] < 2 for key in keys]
+        assert sum(trained[:14]) == sum(trained[14:]) == 9
 
 
 def test_dapo_trains_on_the_first_tasks_of_those_that_remain():

@@ -20,7 +20,7 @@ class BatchRow:
     Attributes:
         key: verl's key, `<group>_<sample>_<segment>`.
         workload: cost of the row's forward and backward pass, in any unit.
-        padding: True for a row without loss, which fills the batch up to whole mini batches.
+        padding: True for a row without loss: one that verl adds, or one of a dropped episode.
     """
 
     key: str

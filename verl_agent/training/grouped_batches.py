@@ -39,8 +39,8 @@ class GroupedBatches(PPOTrainer):
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
         rows = [
-            BatchRow(key, workload, tag.get("is_padding", False))
-            for key, tag, workload in zip(batch.keys, batch.tags, calculate_workload(lengths).tolist(), strict=True)
+            BatchRow(*row)
+            for row in zip(batch.keys, calculate_workload(lengths).tolist(), self._without_loss(batch), strict=True)
         ]
         order = order_batch(rows, self._mini_batch_rows(), ranks, self.config.data.seed, self.global_steps)
         batch.reorder(order)
@@ -48,6 +48,10 @@ class GroupedBatches(PPOTrainer):
         shares = [order[begin : begin + share] for begin in range(0, len(order), share)]
         metrics.update(log_seqlen_unbalance(lengths.tolist(), shares, logging_prefix))
         return batch
+
+    def _without_loss(self, batch: KVBatchMeta) -> list[bool]:
+        """Return True for each row without loss, which is spread over the mini batches to fill them up."""
+        return [tag.get("is_padding", False) for tag in batch.tags]
 
     def _mini_batch_rows(self) -> int:
         """Return the rows of a mini batch, or of the part that mini batches of actor and critic are composed of."""

@@ -59,7 +59,8 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         self.turn_limits, self._draws = TurnLimits(envs), TaskDraws()
         self._shaping = envs[0].settings.credit
         estimator = config.algorithm.adv_estimator
-        bootstraps = any(env.settings.credit.truncated == "bootstrap" for env in envs)
+        treatments = {env.settings.credit.truncated for env in envs}
+        bootstraps, self._drops = "bootstrap" in treatments, "drop" in treatments
         self._places_rewards = estimator in BY_TOKEN and (self._shaping.place == "turn" or bootstraps)
         self._turn_critic = estimator in TURN_CRITICS
         self._empty_steps = 0
@@ -120,6 +121,13 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         batch = super().step(metrics, timing_raw)
         self.turn_limits.observe(metrics)
         return batch
+
+    def _without_loss(self, batch: KVBatchMeta) -> list[bool]:
+        """See `GroupedBatches`; the rows of dropped episodes have no loss either."""
+        if not self._drops:
+            return super()._without_loss(batch)
+        turn_batch = TurnBatch.read(batch)
+        return [any(reasons) for reasons in zip(turn_batch.padding, turn_batch.dropped, strict=True)]
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """See `PPOTrainer`; sets `BATCH_TURNS`, adds metrics by turn, and rejects tokens afterwards, not before."""

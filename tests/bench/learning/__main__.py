@@ -1,7 +1,8 @@
 """Learning benchmark, `make bench-learning`: three seeds of every algorithm and horizon; resumes after an interruption.
 
-python -m tests.bench.learning                     # both studies
+python -m tests.bench.learning                     # the studies of algorithms and horizons
 python -m tests.bench.learning --study algorithms --seeds 1 --arms ppo,grpo
+python -m tests.bench.learning --study order --seeds 8
 
 Each run has its own share of the cores, so concurrent runs do not compete for them.
 """
@@ -14,13 +15,13 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.learning.analysis import Point, compare
+from tests.bench.learning.analysis import Point, compare, paired
 from tests.support.models import write_byte_model
 from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
@@ -48,6 +49,8 @@ HORIZONS = {  # about 16,000 turns and four validations in each arm
         "trainer.test_freq=21",
     ],
 }
+FOUR_MINI_BATCHES = ["actor_rollout_ref.actor.ppo_mini_batch_size=2"]
+TRAIN = "verl_agent.commands.train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +59,26 @@ class Study:
 
     Attributes:
         recipe: name of the shared recipe in the folder `recipes`.
-        arms: overrides of each arm.
+        arms: overrides of each arm; differences are to the first one.
         epochs: epochs of SFT before RL; fewer epochs leave more to learn.
+        commands: module of each arm that another command than `TRAIN` runs.
     """
 
     recipe: str
     arms: Mapping[str, Sequence[str]]
     epochs: int
+    commands: Mapping[str, str] = field(default_factory=dict)
 
 
 STUDIES = {
     "algorithms": Study("learn", ALGORITHMS, epochs=60),
     "curriculum": Study("curriculum", HORIZONS, epochs=32),
+    "order": Study(
+        "learn",
+        {"groups": FOUR_MINI_BATCHES, "completion": FOUR_MINI_BATCHES},
+        epochs=32,
+        commands={"completion": "tests.bench.learning.completion"},
+    ),
 }
 TARGET = 0.85
 """Success whose cost in environment steps and seconds is reported."""
@@ -135,8 +146,9 @@ class Run:
 
     def train(self, root: Path, warm: Mapping[str, Path]) -> "Run":
         """Train to the end, and return this run."""
-        model = f"actor_rollout_ref.model.path={warm[self.study]}"
-        train("verl_agent.commands.train", STUDIES[self.study].recipe, self.folder(root), model, *self.overrides())
+        study, model = STUDIES[self.study], f"actor_rollout_ref.model.path={warm[self.study]}"
+        command = study.commands.get(self.arm, TRAIN)
+        train(command, study.recipe, self.folder(root), model, *self.overrides())
         return self
 
 
@@ -159,30 +171,34 @@ def points(folder: Path) -> list[Point]:
     return validations
 
 
-def plot_success(arms: Mapping[str, list[list[Point]]], png: Path) -> None:
+def plot_success(arms: Mapping[str, Mapping[int, list[Point]]], png: Path) -> None:
     """Plot success against environment steps, one line for each seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     for number, (name, runs) in enumerate(arms.items()):
-        for seed, run in enumerate(runs):
+        for first, run in enumerate(runs.values()):
             steps, success = [point.env_steps for point in run], [point.success for point in run]
-            axes.plot(steps, success, color=f"C{number}", lw=1.2, label=None if seed else name)
+            axes.plot(steps, success, color=f"C{number}", lw=1.2, label=None if first else name)
     axes.set(xlabel="environment steps", ylabel="success", ylim=(0, 1))
     axes.legend()
     figure.savefig(png)
 
 
-def report(study: str, arms: Mapping[str, list[list[Point]]], folder: Path, console: Console) -> None:
-    """Write table, plot and JSON file of the finished runs."""
-    table = compare(arms, TARGET)
+def report(study: str, arms: Mapping[str, Mapping[int, list[Point]]], folder: Path, console: Console) -> None:
+    """Write table, plot and JSON file of the finished runs, with differences over the seeds that all arms have."""
+    table = compare({name: list(runs.values()) for name, runs in arms.items()}, TARGET)
+    if seeds := sorted(set.intersection(*(set(runs) for runs in arms.values()))):
+        differences = paired({name: [runs[seed] for seed in seeds] for name, runs in arms.items()})
+        table = {name: {**figures, "pairs": len(seeds), **differences[name]} for name, figures in table.items()}
     shown = Table(study, *table)
     for figure in next(iter(table.values())):
         shown.add_row(figure, *(str(figures[figure]) for figures in table.values()))
     console.print(shown)
     runs = {
-        name: [[[p.step, p.env_steps, p.seconds, p.success] for p in run] for run in of] for name, of in arms.items()
+        name: {seed: [[p.step, p.env_steps, p.seconds, p.success] for p in run] for seed, run in of.items()}
+        for name, of in arms.items()
     }
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
     result = {"command": sys.argv, "commit": commit, "table": table, "runs": runs}
@@ -207,10 +223,12 @@ def runs_of(studies: Sequence[str], arms: str | None, seeds: int) -> list[Run]:
     ]
 
 
-def finished(study: str, done: Collection[Run], root: Path) -> dict[str, list[list[Point]]]:
-    """Return the validations of a study's finished runs by arm."""
+def finished(study: str, done: Collection[Run], root: Path) -> dict[str, dict[int, list[Point]]]:
+    """Return the validations of a study's finished runs by arm and seed."""
     runs = sorted((run for run in done if run.study == study), key=lambda run: run.seed)
-    by_arm = {arm: [points(run.folder(root)) for run in runs if run.arm == arm] for arm in STUDIES[study].arms}
+    by_arm = {
+        arm: {run.seed: points(run.folder(root)) for run in runs if run.arm == arm} for arm in STUDIES[study].arms
+    }
     return {arm: arm_runs for arm, arm_runs in by_arm.items() if arm_runs}
 
 
@@ -218,7 +236,7 @@ def main() -> None:
     """Train the missing runs and report the finished ones."""
     cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", choices=STUDIES, action="append", help="default: both")
+    parser.add_argument("--study", choices=STUDIES, action="append", help="default: algorithms and curriculum")
     parser.add_argument("--arms", help="comma-separated arms of a study; default: all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
@@ -229,7 +247,7 @@ def main() -> None:
     options = parser.parse_args()
     console, root = Console(), options.folder.resolve()
     root.mkdir(parents=True, exist_ok=True)
-    studies = options.study or list(STUDIES)
+    studies = options.study or ["algorithms", "curriculum"]
     runs = runs_of(studies, options.arms, options.seeds)
     if options.report:
         finished_runs = [run for run in runs if points(run.folder(root))]
