@@ -8,6 +8,7 @@ from tests.support.composing import accepted_by_verl, recipe
 from verl_agent.config.keys import check_keys
 from verl_agent.config.mixture import run_envs
 from verl_agent.preflight.algorithms import check_algorithm
+from verl_agent.preflight.lengths import check_micro_batches
 
 RUNS = [Run(study, arm, 1) for study in STUDIES for arm in STUDIES[study].arms]
 
@@ -19,6 +20,7 @@ def test_verl_accepts_every_arm(run: Run):
     plain = OmegaConf.to_container(config, resolve=True)
     check_algorithm(plain, run_envs(plain))
     OmegaConf.resolve(config)
+    check_micro_batches(config)
     accepted_by_verl(config)
 
 

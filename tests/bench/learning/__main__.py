@@ -49,7 +49,10 @@ HORIZONS = {  # about 16,000 turns and four validations in each arm
         "trainer.test_freq=21",
     ],
 }
-FOUR_MINI_BATCHES = ["actor_rollout_ref.actor.ppo_mini_batch_size=2"]
+FOUR_MINI_BATCHES = [
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
+]
 TRAIN = "verl_agent.commands.train"
 
 
