@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 DEVICE ?= cpu
 ENGINE ?= vllm
+STUDY ?= order
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -125,8 +126,8 @@ bench-learning: setup ## Compare algorithms and horizons (hours; resumes if inte
 	python -m tests.bench.learning
 
 .PHONY: bench-methods
-bench-methods: setup ## Compare variants of the method with a tiny transformer (minutes for 8 seeds of an arm)
-	python -m tests.bench.learning.direct --study order --seeds 8
+bench-methods: setup ## Compare variants of a method with a tiny transformer: STUDY=order, truncated_grpo_growing, ...
+	python -m tests.bench.learning.direct --study $(STUDY) --seeds 8
 
 .PHONY: webarena-verdicts
 webarena-verdicts: setup ## Run WebArena's own evaluators on the cases that the tests compare with them

@@ -10,7 +10,7 @@ SEED = EpisodeSeed(run=1, purpose="train", env="textcraft", task="a", step=3, sa
 
 def test_seeds_are_the_same_on_every_machine_and_in_every_version():
     """A run that resumes with a later version draws the same numbers."""
-    assert [SEED.at(turn) for turn in range(3)] == [702550462, 450672364, 989477670]
+    assert [SEED.at(turn) for turn in range(3)] == [351275231, 225336182, 494738835]
 
 
 def test_every_coordinate_changes_the_seed():
@@ -20,11 +20,11 @@ def test_every_coordinate_changes_the_seed():
     assert len(seeds) == len(changes) + 3
 
 
-def test_seeds_of_a_step_are_distinct_32_bit_numbers():
+def test_seeds_of_a_step_are_distinct_31_bit_numbers():
     positions = product(range(64), range(8), range(10))
     seeds = [replace(SEED, task=str(task), sample=sample).at(turn) for task, sample, turn in positions]
     assert len(set(seeds)) == len(seeds)
-    assert all(0 <= seed < 2**32 for seed in seeds)
+    assert all(0 <= seed < 2**31 for seed in seeds)
 
 
 def test_texts_with_separators_do_not_collide():

@@ -7,6 +7,7 @@ from tests.bench.learning.__main__ import RECIPES, STUDIES, Run
 from tests.support.composing import accepted_by_verl, recipe
 from verl_agent.config.keys import check_keys
 from verl_agent.config.mixture import run_envs
+from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import check_algorithm
 from verl_agent.preflight.lengths import check_micro_batches
 
@@ -22,6 +23,19 @@ def test_verl_accepts_every_arm(run: Run):
     OmegaConf.resolve(config)
     check_micro_batches(config)
     accepted_by_verl(config)
+
+
+@pytest.mark.parametrize(("gpus", "divides"), [(2, True), (3, False), (8, True)])
+def test_a_mini_batch_that_the_ranks_cannot_split_is_refused(gpus: int, divides: bool):
+    config = recipe(RECIPES / "learn.yaml", f"trainer.n_gpus_per_node={gpus}")
+    config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 1
+    episodes = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
+    assert (episodes % gpus == 0) == divides
+    if divides:
+        check_micro_batches(config)
+    else:
+        with pytest.raises(ConfigError, match="3 ranks cannot split evenly"):
+            check_micro_batches(config)
 
 
 def test_arms_of_the_curriculum_study_differ_only_in_the_horizon():

@@ -25,7 +25,7 @@ def batch(*dropped: bool) -> TurnBatch:
 
 
 def masks_of(turn_batch: TurnBatch) -> dict[str, list[torch.Tensor]]:
-    return turn_batch.loss_masks(dict.fromkeys(("response_mask", "loss_mask"), MASKS))
+    return turn_batch.masks_without_dropped(dict.fromkeys(("response_mask", "loss_mask"), MASKS))
 
 
 # Left out of the loss
@@ -65,11 +65,12 @@ class Updates(EpisodeTrainer):
 META = KVBatchMeta(["a_0_0"], [{}], partition_id="train")
 
 
-def test_a_batch_of_dropped_episodes_updates_neither_actor_nor_critic():
+def test_a_batch_of_dropped_episodes_updates_the_critic_only():
     """Verl's update would need worker groups, which this trainer does not have."""
     skipping = Updates(batch(True, True))
     assert skipping._update_actor(META, {}) is META
-    assert skipping._update_critic(META, {}) is META
+    with pytest.raises(AttributeError):
+        skipping._update_critic(META, {})
     with pytest.raises(AttributeError):
         Updates(batch(False, False))._update_actor(META, {})
     assert issubclass(EpisodeTrainer, PPOTrainerSync)

@@ -147,6 +147,6 @@ def test_a_critic_of_turns_learns_at_the_first_token_of_each_reply():
     rows.append(("a_1_0", Segment([1], [5] * 4, masks[1].tolist(), None), [0.0, 0.0], ["s", "t"]))
     with batch_turns(rows, RewardShaping()) as turns:
         batch = TurnBatch(turns, masks, [False, True, False], [False, False, True])
-    masked = batch.loss_masks(dict.fromkeys(("response_mask", "loss_mask"), masks), first_tokens=True)
-    assert [row.tolist() for row in masked["response_mask"]] == [[1, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0], [0]]
-    assert [row.tolist() for row in masked["loss_mask"]] == [[1, 0, 0, 0, 1, 0, 0], [0, 0, 0, 1], [0]]
+    masked = batch.masks_of_first_tokens(dict.fromkeys(("response_mask", "loss_mask"), masks))
+    assert [row.tolist() for row in masked["response_mask"]] == [[1, 0, 0, 0, 1, 0, 0], [1, 0, 0, 1], [0]]
+    assert [row.tolist() for row in masked["loss_mask"]] == [[1, 0, 0, 0, 1, 0, 0], [1, 0, 0, 1], [0]]

@@ -1,5 +1,6 @@
 """Check that token budgets, batches and contexts of a training run fit together."""
 
+import math
 from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
@@ -72,15 +73,23 @@ def check_budgets(config: DictConfig, run_env: MixtureEnv) -> None:
 
 
 def check_micro_batches(config: DictConfig) -> None:
-    """Check that the rows of a step divide into micro batches, in passes that are not packed by tokens.
+    """Check that the rows of a step divide among the ranks and into micro batches, in passes not packed by tokens.
 
     Raises:
-        ConfigError: the rows do not divide, so that verl would stop at the first step.
+        ConfigError: the rows do not divide, so that the run would stop at the first step.
     """
-    policy, trainer = config.actor_rollout_ref, config.trainer
-    episodes = int(policy.rollout.n)
-    gpus = trainer.n_gpus_per_node * trainer.nnodes
-    rows = int(policy.actor.ppo_mini_batch_size) * episodes // gpus  # verl fills a step up to whole mini batches
+    policy, episodes, ranks = config.actor_rollout_ref, int(config.actor_rollout_ref.rollout.n), data_parallel(config)
+    mini_batches = {"actor_rollout_ref.actor.ppo_mini_batch_size": int(policy.actor.ppo_mini_batch_size)}
+    if has_critic(config):
+        mini_batches["critic.ppo_mini_batch_size"] = int(config.critic.ppo_mini_batch_size)
+    part = math.gcd(*mini_batches.values()) * episodes
+    if part % ranks:
+        sizes = ", ".join(f"{name}={size}" for name, size in mini_batches.items())
+        raise ConfigError(
+            f"{sizes} with actor_rollout_ref.rollout.n={episodes} makes parts of {part} episodes, which {ranks} ranks "
+            "cannot split evenly. Choose sizes whose greatest common divisor times rollout.n is a multiple of ranks."
+        )
+    rows = int(policy.actor.ppo_mini_batch_size) * episodes // ranks  # verl fills a step up to whole mini batches
     passes = [] if config.algorithm.rollout_correction.bypass_mode else ["rollout"]
     passes += ["ref"] if policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward else []
     sizes = {
@@ -95,7 +104,7 @@ def check_micro_batches(config: DictConfig) -> None:
     checks = [(name, size, rows) for name, (size, packed) in sizes.items() if not packed]
     critic = config.critic
     if has_critic(config) and not critic.use_dynamic_bsz:
-        rows = int(critic.ppo_mini_batch_size) * episodes // gpus
+        rows = int(critic.ppo_mini_batch_size) * episodes // ranks
         checks.append((f"critic.{key}", critic[key], rows))
     for name, size, rows in checks:
         if size and rows % int(size):
@@ -103,6 +112,16 @@ def check_micro_batches(config: DictConfig) -> None:
                 f"{name}={size} does not divide the {rows} episodes of a mini batch on each GPU "
                 "(ppo_mini_batch_size * rollout.n). Choose a divisor."
             )
+
+
+def data_parallel(config: DictConfig) -> int:
+    """Return the number of ranks that split the rows of a batch; the others share the work on the same rows."""
+    actor, gpus = config.actor_rollout_ref.actor, config.trainer.n_gpus_per_node * config.trainer.nnodes
+    if actor.strategy == "megatron":
+        sizes = actor.megatron
+        shared = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size
+        return int(gpus // (shared * sizes.context_parallel_size))
+    return int(gpus // actor.fsdp_config.ulysses_sequence_parallel_size)
 
 
 def check_shares(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:

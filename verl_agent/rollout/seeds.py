@@ -35,9 +35,9 @@ class EpisodeSeed:
     attempt: int = 1
 
     def at(self, turn: int) -> int:
-        """Return the seed of the request of one turn, counted from 0; 32 bits."""
+        """Return the seed of the request of one turn, counted from 0; 31 bits, since engines may use a signed int32."""
         position = json.dumps([*astuple(self), turn])
-        return int.from_bytes(hashlib.sha256(position.encode()).digest()[:4])
+        return int.from_bytes(hashlib.sha256(position.encode()).digest()[:4]) >> 1
 
 
 class TaskDraws:

@@ -82,12 +82,12 @@ def _describe(death: Death, config: DictConfig, lack: bool) -> str:
     """
     folder = RunFolder.at(config.trainer.default_local_dir)
     logs = sorted(folder.log.parent.glob("*.log"))
-    cause = (
-        "During the run the kernel killed a process of this machine because memory ran out."
-        if lack
-        else "The most frequent cause is a lack of memory."
-    )
-    return f"[red]{escape(str(death))}[/] {cause} Log: {escape(str(logs[-1] if logs else folder.log))}"
+    parts = [f"[red]{escape(str(death))}[/]"]
+    if lack:
+        parts.append("During the run the kernel killed a process of this machine because memory ran out.")
+    elif not death.cause or "SIGKILL" in death.cause:
+        parts.append("The most frequent cause is a lack of memory.")
+    return " ".join([*parts, f"Log: {escape(str(logs[-1] if logs else folder.log))}"])
 
 
 def _print(console: Console, text: str) -> None:

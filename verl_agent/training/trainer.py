@@ -6,7 +6,6 @@ verl looks up the name.
 
 import json
 import logging
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -142,7 +141,8 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         if self._turn_critic:
             write_columns(batch, turn_batch.values())
         actor = self.config.actor_rollout_ref.actor
-        clip = (actor.clip_ratio_low, actor.clip_ratio_high)
+        by_token = actor.policy_loss.loss_mode == "vanilla"
+        clip = (actor.clip_ratio_low, actor.clip_ratio_high) if by_token else None
         metrics.update(turn_metrics(turn_batch.turns, read_columns(batch, COLUMNS), clip))
         metrics["credit/dropped_share"] = turn_batch.dropped_share
         if self._rejection is not None:
@@ -158,36 +158,38 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         """
         self._empty_steps = self._empty_steps + 1 if empty else 0
         if empty:
-            logger.warning("step %d: all episodes are truncated, so no update is made. %s", self.global_steps, LONGER)
+            logger.warning("step %d: all episodes are truncated; no update is made. %s", self.global_steps, LONGER)
         if self._empty_steps >= EMPTY_STEPS:
             raise ConfigError(
                 f"credit.truncated=drop left no episode in the loss in {EMPTY_STEPS} steps one after another. {LONGER}"
             )
 
     def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """See `PPOTrainer`; a critic of turns learns at the first token of each reply only."""
-        return self._update(super()._update_critic, batch, metrics, first_tokens=self._turn_critic)
+        """See `PPOTrainer`; a critic of turns learns at the first token of each reply only.
+
+        A critic learns from all episodes. Without those that `credit.truncated=drop` leaves out, it would expect
+        success in every state of an environment that ends unsolved episodes at the turn limit only.
+        """
+        if not self._turn_critic:
+            return super()._update_critic(batch, metrics)
+        with replaced(batch, self._present.masks_of_first_tokens(read_columns(batch, MASKS))):
+            return super()._update_critic(batch, metrics)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """See `PPOTrainer`."""
-        return self._update(super()._update_actor, batch, metrics)
-
-    def _update(
-        self,
-        update: Callable[[KVBatchMeta, dict[str, Any]], KVBatchMeta],
-        batch: KVBatchMeta,
-        metrics: dict[str, Any],
-        first_tokens: bool = False,
-    ) -> KVBatchMeta:
-        """Call an update of verl's without the dropped episodes; if no other episode is left, skip it."""
-        turn_batch = self._turn_batch
-        assert turn_batch is not None  # set by `_compute_advantage`
+        """See `PPOTrainer`; dropped episodes have no loss, and without any other episode the update is skipped."""
+        turn_batch = self._present
         if turn_batch.dropped_share == 1:
             return batch
-        if not first_tokens and not any(turn_batch.dropped):
-            return update(batch, metrics)
-        with replaced(batch, turn_batch.loss_masks(read_columns(batch, MASKS), first_tokens)):
-            return update(batch, metrics)
+        if not any(turn_batch.dropped):
+            return super()._update_actor(batch, metrics)
+        with replaced(batch, turn_batch.masks_without_dropped(read_columns(batch, MASKS))):
+            return super()._update_actor(batch, metrics)
+
+    @property
+    def _present(self) -> TurnBatch:
+        """Turns of the present batch."""
+        assert self._turn_batch is not None  # set by `_compute_advantage`
+        return self._turn_batch
 
     def _save_checkpoint(self) -> None:
         """See `PPOTrainer`; the state of the horizons is written before the file that marks the checkpoint complete."""

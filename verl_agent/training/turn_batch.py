@@ -89,8 +89,8 @@ class TurnBatch:
             "values": self._rows(values_on_tokens(self.turns, [turn.value for turn in self.turns], self._like_BT()))
         }
 
-    def loss_masks(self, present: Columns, first_tokens: bool = False) -> Columns:
-        """Return the masks of the loss without the dropped rows.
+    def masks_without_dropped(self, present: Columns) -> Columns:
+        """Return the masks of the policy's loss without the dropped rows.
 
         verl sums the loss over `response_mask` and divides a mean over tokens by the sum of `loss_mask`. One token of
         each dropped row stays in the latter. The loss of a mini batch in which all rows are dropped is then 0 and not
@@ -98,17 +98,25 @@ class TurnBatch:
 
         Args:
             present: columns `MASKS` as the update would use them.
-            first_tokens: keep only the first token of each reply, for a critic of turns.
         """
-        keep = [mask * (not (first_tokens or out)) for mask, out in zip(self.masks, self.dropped, strict=True)]
-        if first_tokens:
-            for turn in self.turns:
-                keep[turn.row][turn.start] = int(not self.dropped[turn.row])
-        masked = {name: [row * kept for row, kept in zip(present[name], keep, strict=True)] for name in MASKS}
+        masked = {
+            name: [row * (not out) for row, out in zip(present[name], self.dropped, strict=True)] for name in MASKS
+        }
         for row, dropped in zip(masked["loss_mask"], self.dropped, strict=True):
             if dropped:
                 row[-1] = 1
         return masked
+
+    def masks_of_first_tokens(self, present: Columns) -> Columns:
+        """Return the masks of the loss of a critic of turns: only the first token of each reply.
+
+        Args:
+            present: columns `MASKS` as the update would use them.
+        """
+        keep = [torch.zeros_like(mask) for mask in self.masks]
+        for turn in self.turns:
+            keep[turn.row][turn.start] = 1
+        return {name: [row * kept for row, kept in zip(present[name], keep, strict=True)] for name in MASKS}
 
     def _like_BT(self) -> Tensor:
         return pad_sequence(list(self.masks), batch_first=True)

@@ -1,5 +1,6 @@
 """Metrics by the number of the turn, from the tokens of a batch before its update."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -19,7 +20,7 @@ def divergence(log_ratio_BT: Tensor) -> Tensor:
 
 
 def turn_metrics(
-    turns: Sequence[TurnSpan], columns: Mapping[str, Sequence[Tensor]], clip: tuple[float, float]
+    turns: Sequence[TurnSpan], columns: Mapping[str, Sequence[Tensor]], clip: tuple[float, float] | None
 ) -> dict[str, float]:
     """Return the mean over the tokens of all turns of each band, as `turn/<turns>/<name>`.
 
@@ -29,7 +30,7 @@ def turn_metrics(
     Args:
         turns: turns of the batch.
         columns: those of `COLUMNS` that the batch has, float `(T,)` for each row.
-        clip: `clip_ratio_low` and `clip_ratio_high` of the actor.
+        clip: `clip_ratio_low` and `clip_ratio_high` of the actor; None if its loss does not clip ratios of tokens.
     """
     padded = {name: pad_sequence(list(rows), batch_first=True).float() for name, rows in columns.items()}
     if not turns or "advantages" not in padded:
@@ -38,7 +39,7 @@ def turn_metrics(
     written_BT = band_BT > 0
     band_N = band_BT[written_BT].long() - 1
     counts_K = torch.bincount(band_N, minlength=len(TURN_BANDS))
-    low, high = clip
+    low, high = clip or (math.inf, math.inf)
     derived: Mapping[str, tuple[tuple[str, ...], Callable[..., Tensor]]] = {
         "advantage": (("advantages",), lambda advantage: advantage),
         "entropy": (("entropy",), lambda entropy: entropy),
@@ -51,7 +52,7 @@ def turn_metrics(
     }
     metrics = {}
     for name, (needed, compute) in derived.items():
-        if not all(column in padded for column in needed):
+        if not all(column in padded for column in needed) or (name == "ratio_outside" and clip is None):
             continue
         value_N = compute(*(padded[column][written_BT] for column in needed))
         sums_K = torch.bincount(band_N, weights=value_N, minlength=len(TURN_BANDS))

@@ -168,6 +168,7 @@ class Learner:
         if self.arm.estimator in GROUPED:
             leave_out_small_groups(batch)
         advantages_BT, returns_BT = advantages(batch, self.arm, values_BT)
+        learned_BT = batch.mask_BT.clone()
         if self.arm.drops:
             batch.mask_BT[[episode.truncated for episode in batch.episodes]] = 0
         order = self.arm.order(batch, self.seed, step)
@@ -175,18 +176,18 @@ class Learner:
         for number in range(MINI_BATCHES):
             rows = order[number * size : (number + 1) * size]
             mask_BT = batch.mask_BT[rows]
-            if not mask_BT.any():
-                continue
-            self._advantages[number].append(float((advantages_BT[rows] * mask_BT).sum() / mask_BT.sum()))
-            if self.critic:
+            if self.critic and learned_BT[rows].any():
                 loss, _ = compute_value_loss(
                     values(self.critic, batch.tokens_BL[rows])[:, :length],
                     returns_BT[rows],
                     values_BT[rows],
-                    mask_BT,
+                    learned_BT[rows],
                     VALUE_CLIP,
                 )
                 minimize(loss, self.critic, self._critic_optimizer)
+            if not mask_BT.any():
+                continue
+            self._advantages[number].append(float((advantages_BT[rows] * mask_BT).sum() / mask_BT.sum()))
             loss, _ = get_policy_loss_fn(self.arm.loss)(
                 old_log_prob=batch.old_BT[rows],
                 log_prob=log_probs(self.policy, batch.tokens_BL[rows], length),
