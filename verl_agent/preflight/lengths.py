@@ -84,9 +84,9 @@ def check_micro_batches(config: DictConfig) -> None:
         mini_batches["critic.ppo_mini_batch_size"] = int(config.critic.ppo_mini_batch_size)
     part = math.gcd(*mini_batches.values()) * episodes
     if part % ranks:
-        sizes = ", ".join(f"{name}={size}" for name, size in mini_batches.items())
+        given = ", ".join(f"{name}={size}" for name, size in mini_batches.items())
         raise ConfigError(
-            f"{sizes} with actor_rollout_ref.rollout.n={episodes} makes parts of {part} episodes, which {ranks} ranks "
+            f"{given} with actor_rollout_ref.rollout.n={episodes} makes parts of {part} episodes, which {ranks} ranks "
             "cannot split evenly. Choose sizes whose greatest common divisor times rollout.n is a multiple of ranks."
         )
     rows = int(policy.actor.ppo_mini_batch_size) * episodes // ranks  # verl fills a step up to whole mini batches

@@ -41,8 +41,8 @@ def turn_gae(token_level_rewards: Tensor, response_mask: Tensor, config: Any = N
     A state is everything that the model reads before a reply, so its value is the critic's value before the reply's
     first token. All tokens of the reply have the advantage of the turn, normalised over the tokens of the batch as in
     verl's GAE. The target of the critic is R_k = A_k + V(s_k); `TurnBatch.masks_of_first_tokens` limits its loss to
-    the first token of each reply. gamma is `credit.turn_gamma`, lambda is `credit.turn_lam`. VAGEN (arXiv 2510.16907) adds a
-    second GAE over the tokens of a turn, which needs a critic of both.
+    the first token of each reply. gamma is `credit.turn_gamma`, lambda is `credit.turn_lam`. VAGEN (arXiv 2510.16907)
+    adds a second GAE over the tokens of a turn, which needs a critic of both.
 
     Args:
         token_level_rewards: float `(B, T)`; only its shape is used, because `BATCH_TURNS` has rewards and values.
