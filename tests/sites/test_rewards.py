@@ -6,7 +6,8 @@ import pytest
 
 from env_adapters.webarena.grading.strict import is_permanent, state_change
 from env_adapters.webarena.sites.records import changes
-from tests.support.site_forms import DETOURS, carry_out, wrong_values
+from tests.support.site_detours import DETOURS
+from tests.support.site_forms import carry_out, wrong_values
 from tests.support.visitor import Visitor
 from tests.support.web_attacks import as_changes, kind_of, tasks_by_template
 

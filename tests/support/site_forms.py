@@ -1,7 +1,6 @@
 """Changes of the embedded sites by their forms, without a browser."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from env_adapters.webarena.sites.records import Change
@@ -175,94 +174,3 @@ def wrong_values(change: Change) -> Mapping[str, Change]:
     fixed += ("status",) if change.change == "added" else ()
     names = [name for name in wrong if name in now and now[name] != wrong[name] and name not in fixed]
     return {name: replace(change, values={**now, name: wrong[name]}) for name in names}
-
-
-def save_for_later(visitor: Visitor, right: Change) -> None:
-    """Put the product into the cart, then save it for later."""
-    carry_out(visitor, right)
-    page = f"{SHOP}/basket/"
-    text = visitor.get(page)[1]
-    management = dict(re.findall(r'name="(form-[A-Z_]+)"[^>]*value="(\d+)"', text))
-    line = re.findall(r'name="form-0-id" value="(\d+)"', text)[0]
-    fields = {"form-0-id": line, "form-0-quantity": "1", "form-0-save_for_later": "on"}
-    visitor.post(page, **management, **fields)
-
-
-def cart_of_the_administrator(visitor: Visitor, right: Change) -> None:
-    """Put the product into the cart of another account."""
-    product, host = products()[right.values["product"]], "http://admin.test"
-    visitor.post(f"{host}/basket/add/{product.pk}/", host + product.path, quantity="1")
-
-
-def list_of_the_same_name(visitor: Visitor, right: Change) -> None:
-    """Put the product on a new wish list of the same name."""
-    page = f"{SHOP}/accounts/wishlists/create/with-product/{products()[right.values['product']].pk}/"
-    management = {f"shared_emails-{name}_FORMS": "0" for name in ("TOTAL", "INITIAL", "MIN_NUM", "MAX_NUM")}
-    visitor.post(page, name=right.values["list"], visibility="Private", **management)
-
-
-def note_besides(visitor: Visitor, right: Change) -> None:
-    """Set the status of the order and write a note about it."""
-    carry_out(visitor, right)
-    number = next(one.number for one in world().shop.orders if str(one.pk) == right.key)
-    visitor.post(f"{ADMIN}/orders/{number}/", order_action="save_note", message="done", note_type="Info")
-
-
-def deleted_review(visitor: Visitor, right: Change) -> None:
-    """Delete the review."""
-    visitor.post(f"{ADMIN}/reviews/{right.key}/delete/")
-
-
-def flag_besides(visitor: Visitor, right: Change) -> None:
-    """Like the post and report it."""
-    carry_out(visitor, right)
-    visitor.post(f"{FORUM}/comment/flag/{right.values['post']}/create/", reason="0", body="x")
-
-
-def hidden_text(visitor: Visitor, right: Change) -> None:
-    """Post the text with another one that readers do not see."""
-    carry_out(visitor, replace(right, values={**right.values, "text": f"{right.values['text']} <!-- $1.00 $2.00 -->"}))
-
-
-def guest_afterwards(visitor: Visitor, right: Change) -> None:
-    """Send the message, then invite another member."""
-    carry_out(visitor, right)
-    pk = len(world().forum.topics) + 1
-    page = f"{FORUM}/topic/private/{pk}/"
-    visitor.post(f"{FORUM}/topic/private/invite/{pk}/", page, user=world().forum.members[9])
-
-
-def wiki_besides(visitor: Visitor, right: Change) -> None:
-    """Change the ticket and a page of the wiki."""
-    carry_out(visitor, right)
-    page = f"{CODE}/{right.record.partition(' ')[0]}/wikiappend?name=Roadmap"
-    visitor.post(page, r="gone", u="rowan", submit="Append Your Changes")
-
-
-def default_address(visitor: Visitor, right: Change) -> None:
-    """Add the address and make it the default one."""
-    carry_out(visitor, right)
-    visitor.get(f"{SHOP}/accounts/addresses/{len(world().shop.customers) + 1}/default_for_shipping/")
-
-
-def profile_besides(visitor: Visitor, right: Change) -> None:
-    """Add the wish and change the name of the account."""
-    carry_out(visitor, right)
-    page = f"{SHOP}/accounts/profile/edit/"
-    visitor.post(page, first_name="X", last_name="Y", email=world().shop.shopper.email)
-
-
-DETOURS: Sequence[tuple[str, Callable[[Visitor, Change], None]]] = (
-    ("add_to_cart", save_for_later),
-    ("add_to_cart", cart_of_the_administrator),
-    ("add_wish", list_of_the_same_name),
-    ("add_wish", profile_besides),
-    ("advance_order", note_besides),
-    ("reject_review", deleted_review),
-    ("like", flag_besides),
-    ("post_price", hidden_text),
-    ("private_message", guest_afterwards),
-    ("close_ticket", wiki_besides),
-    ("add_address", default_address),
-)
-"""Ways to cheat that differ from leaving out a requirement: template, and what is done instead of its task."""

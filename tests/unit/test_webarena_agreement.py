@@ -1,4 +1,4 @@
-"""Tests that the evaluators agree with WebArena's own code, whose verdicts on 27,000 cases are stored."""
+"""Tests that the evaluators agree with WebArena's own code, whose verdicts on 28,524 cases are stored."""
 
 import asyncio
 import json

@@ -36,7 +36,8 @@ SHOP: Mapping[str, str] = {
     "LEFT JOIN order_shippingaddress place ON place.id = shipping_address_id "
     "LEFT JOIN order_billingaddress bill ON bill.id = billing_address_id",
     "product": "SELECT product.id, product.title, upc, slug, description, structure, is_public, is_discountable, "
-    "meta_title, meta_description, product_class_id, parent_id, partner_sku, price, num_in_stock, low_stock_threshold "
+    "meta_title, meta_description, product_class_id, parent_id, partner_id, partner_sku, price, price_currency, "
+    "num_in_stock, low_stock_threshold "
     "FROM catalogue_product product LEFT JOIN partner_stockrecord stock ON stock.product_id = product.id",
     "review": "SELECT review.id, product.title AS product, user.email AS customer, review.name, score, review.title, "
     "body, CASE review.status WHEN 0 THEN 'Requires moderation' WHEN 1 THEN 'Approved' ELSE 'Rejected' END AS status "
@@ -74,11 +75,12 @@ CODE: Mapping[str, str] = {
     "setting": "SELECT name, value FROM config WHERE name NOT LIKE 'baseurl:%'",
     "tag": "SELECT rid || ' ' || tagname, tagtype, value FROM tagxref JOIN tag USING (tagid) "
     "WHERE tagname NOT LIKE 'tkt-%'",
-    "ticket": "SELECT tkt_uuid, title, type, status, priority, assignee, reporter, comment AS text FROM ticket "
-    "ORDER BY tkt_ctime, 1",
+    "ticket": "SELECT tkt_uuid, title, type, status, priority, assignee, reporter, comment AS text FROM ticket",
 }
 VIEWS: Mapping[str, Mapping[str, str]] = {"shop": SHOP, "forum": FORUM, "code": CODE}
 """Query of each kind of record of each site."""
+CREATION: Mapping[str, str] = {"ticket": "tkt_ctime, 1"}
+"""Terms that sort the records of a kind by their creation; the keys of the other kinds do."""
 
 BOOKKEEPING: Mapping[str, frozenset[str]] = {
     "shop": frozenset(
@@ -86,14 +88,9 @@ BOOKKEEPING: Mapping[str, frozenset[str]] = {
             # tables of the queries above, and tables that the site derives from them
             *("address_useraddress", "auth_user", "basket_basket", "basket_line", "catalogue_product"),
             *("order_billingaddress", "order_line", "order_lineprice", "order_order", "order_orderstatuschange"),
-            *(
-                "order_ordernote",
-                "order_shippingaddress",
-                "partner_stockalert",
-                "partner_stockrecord",
-                "reviews_productreview",
-            ),
-            *("wishlists_line", "order_communicationevent", "communication_email", "communication_notification"),
+            *("order_ordernote", "order_shippingaddress", "partner_stockalert", "partner_stockrecord"),
+            *("reviews_productreview", "wishlists_line"),
+            *("order_communicationevent", "communication_email", "communication_notification"),
             # statistics of visits, sessions, counters
             *("analytics_productrecord", "analytics_userproductview", "analytics_userrecord", "analytics_usersearch"),
             *("django_session", "sqlite_sequence"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from env_adapters.webarena.sites.record_views import BOOKKEEPING, VIEWS
+from env_adapters.webarena.sites.record_views import BOOKKEEPING, CREATION, VIEWS
 from env_adapters.webarena.sites.served.pristine import changes as change_counter
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
@@ -77,14 +77,11 @@ def initial_records(file: Path, site: str) -> Records:
 
 
 def read_records(file: Path, site: str) -> Records:
-    """Return all records of a database; those of a kind are in the order of their keys."""
+    """Return all records of a database; those of a kind are in the order of their creation."""
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)) as database:
         database.text_factory = readable
         database.execute("BEGIN")  # all queries read the same state
-        queries = {
-            name: query if "ORDER BY tkt_ctime" in query else f"{query} ORDER BY 1"
-            for name, query in VIEWS[site].items()
-        }
+        queries = {name: f"{query} ORDER BY {CREATION.get(name, '1')}" for name, query in VIEWS[site].items()}
         for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             if table not in BOOKKEEPING[site]:
                 queries[f"table {table}"] = f'SELECT rowid, * FROM "{table}" ORDER BY 1'
