@@ -1,6 +1,7 @@
 """Groups of options in `env.options`: view, economy and access."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -44,7 +45,8 @@ class ViewOptions:
     def page_view(self) -> View:
         """Settings with which the browser session shows pages."""
         size = (self.width, self.height)
-        return View(size, self.whole_page, self.settle_s, self.show_options, self.browser_numbers)
+        view = View(size, self.whole_page, self.settle_s, self.show_options, self.browser_numbers)
+        return view if self.screenshots is None else replace(view, paint_scale=1.0)
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

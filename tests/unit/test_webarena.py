@@ -12,6 +12,7 @@ from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser.grammar import parse_action
 from env_adapters.webarena.browser.pool import MARK_ARGUMENT
 from env_adapters.webarena.grading.redundancy import RedundancyTracker
+from env_adapters.webarena.options import ViewOptions
 from tests.support.web import needs_chromium, page, serving, serving_pages
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
@@ -254,6 +255,11 @@ def test_scroll_continues_after_a_truncated_observation():
     assert sorted({n for lines in shown[:-2] for n in lines}) == list(range(60)), "lines were skipped"
     assert shown[-3][-1] == 59 and shown[-2] == shown[-4] and "scroll [up] goes back there." in observations[-3]
     assert not any("redundant_action" in step.info for step in steps[:5])
+
+
+def test_pages_are_painted_at_full_size_only_for_screenshots(tmp_path):
+    assert ViewOptions().page_view.paint_scale < 1
+    assert ViewOptions(screenshots=str(tmp_path)).page_view.paint_scale == 1
 
 
 @needs_chromium

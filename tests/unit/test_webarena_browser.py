@@ -47,6 +47,31 @@ def test_click_presses_buttons_and_follows_links(site):
         assert snapshot.url == f"{SITE}/next" and "heading 'Second'" in snapshot.text
 
 
+METRICS = """<p id=a>none</p><p id=b>none</p>
+<button style="position: absolute; left: 777px; top: 333px; width: 40px; height: 20px"
+  onclick="b.textContent = 'clicked ' + [event.pageX, event.clientX, event.clientY]">Here</button>
+<script>const sizes = [innerWidth, innerHeight, screen.width, screen.height];
+const wide = matchMedia('(min-width: 1280px) and (max-device-width: 1280px)').matches, turned = screen.orientation;
+a.textContent = [...sizes, devicePixelRatio, visualViewport.scale, wide, turned.type, turned.angle]</script>"""
+
+
+def test_painting_at_a_smaller_scale_changes_neither_layout_nor_clicks():
+    """The second page is on another site, for which the browser starts another process."""
+    texts = []
+    with serving_pages({"/": METRICS}) as port:
+        for scale in (1.0, View().paint_scale):
+            player = Player(port, View(settle_s=5, paint_scale=scale))
+            player.session.network_proxy.routes["other.example:80"] = Address("127.0.0.1", port)
+            try:
+                player.start()
+                actions = ("hover <'Here'>", "click <'Here'>", "goto [http://other.example/]", "click <'Here'>")
+                texts.append([player.do(action).text for action in actions])
+            finally:
+                player.close()
+    assert texts[0] == texts[1]
+    assert all("clicked 797,797,343" in texts[0][index] for index in (1, 3))
+
+
 def test_type_fills_the_field_and_enter_submits(site):
     with playing(site) as player:
         assert "'is hello'" in player.do("type <'Name'> [hello] [0]").text

@@ -36,7 +36,7 @@ async def click_or_hover(tab: Tab, element: Element, action: Action) -> None:
         x, y = await tab.click_point(element.backend_id)
     except ElementGoneError:
         raise ActionError(f"[{action.element_id}] cannot be reached on this page any more.") from None
-    await (tab.page.mouse.click(x, y) if action.kind == "click" else tab.page.mouse.move(x, y))
+    await tab.move_mouse(x, y, click=action.kind == "click")
 
 
 async def type_or_select(tab: Tab, element: Element, action: Action) -> None:
@@ -55,7 +55,7 @@ async def type_or_select(tab: Tab, element: Element, action: Action) -> None:
         x, y = await tab.click_point(element.backend_id)
     except ElementGoneError:
         raise ActionError(f"[{action.element_id}] cannot be reached on this page any more.") from None
-    await tab.page.mouse.click(x, y)
+    await tab.move_mouse(x, y, click=True)
     await tab.move_cursor_to_end()
     if len(action.text) <= MAX_TYPED_KEYS:
         await tab.page.keyboard.type(action.text)

@@ -44,7 +44,7 @@ class BrowserSession:
         self.view, self.network_log = view, network_log
         self._browser_pool = browser_pool
         self._lease: ContextLease | None = None
-        self._tabs = Tabs()
+        self._tabs = Tabs(view.paint_scale)
         self._elements: Mapping[str, Element] = {}
         self._notes: list[str] = []
         self._popups = 0

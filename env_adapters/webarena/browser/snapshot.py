@@ -17,6 +17,8 @@ class View:
         settle_s: seconds that a page may take to settle after an action.
         show_options: show the options of closed lists.
         browser_numbers: use the browser's node numbers instead of numbers from 1 on each page.
+        paint_scale: size at which pages are painted, relative to the viewport; it changes no layout and no text.
+            Screenshots need 1.
     """
 
     size: tuple[int, int] = (1280, 720)
@@ -24,6 +26,7 @@ class View:
     settle_s: float = 10.0
     show_options: bool = False
     browser_numbers: bool = False
+    paint_scale: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)

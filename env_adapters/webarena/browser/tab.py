@@ -80,10 +80,11 @@ class Tab:
 
     Args:
         page: Playwright's page of the tab.
+        paint_scale: size at which the page is painted, relative to the viewport. Its layout does not change.
     """
 
-    def __init__(self, page: Page) -> None:
-        self.page = page
+    def __init__(self, page: Page, paint_scale: float = 1.0) -> None:
+        self.page, self._paint_scale = page, paint_scale
         self._client: CDPSession | None = None
         self._loading_frames: set[str] = set()
         self._requested_url = ""
@@ -108,6 +109,10 @@ class Tab:
         client.on("Page.frameNavigated", self._on_navigated)
         client.on("Page.windowOpen", self._on_window_open)
         await client.send("Page.enable")
+        if (size := self.page.viewport_size) and self._paint_scale != 1:
+            screen = {"screenWidth": size["width"], "screenHeight": size["height"]}
+            metrics = {**size, **screen, "deviceScaleFactor": 1, "mobile": False, "scale": self._paint_scale}
+            await client.send("Emulation.setDeviceMetricsOverride", metrics)
         tree = await client.send("Page.getFrameTree")
         self._main_frame = tree["frameTree"]["frame"]["id"]
         self._client = client
@@ -195,6 +200,11 @@ class Tab:
             if max(xs) - min(xs) > 0 and max(ys) - min(ys) > 0:
                 return sum(xs) / 4, sum(ys) / 4
         raise ElementGoneError
+
+    async def move_mouse(self, x: float, y: float, click: bool = False) -> None:
+        """Move the mouse to a point in CSS pixels relative to the viewport, and click there if `click` is set."""
+        mouse, scale = self.page.mouse, self._paint_scale  # the browser expects coordinates of the painted page
+        await (mouse.click if click else mouse.move)(x * scale, y * scale)
 
     async def select_option(self, backend_id: int, label: str | None) -> str:
         """Select an option of a list.

@@ -13,12 +13,16 @@ MAX_TABS = 8
 class Tabs:
     """Open tabs, in the order in which they were opened.
 
+    Args:
+        paint_scale: size at which pages are painted, see `Tab`.
+
     Attributes:
         current_index: index of the current tab, which actions apply to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, paint_scale: float = 1.0) -> None:
         self.current_index = 0
+        self._paint_scale = paint_scale
         self._tabs: list[Tab] = []
 
     def __len__(self) -> int:
@@ -34,7 +38,7 @@ class Tabs:
 
     def add(self, page: Page) -> Tab:
         """Add and return the tab of a page that has opened."""
-        self._tabs.append(Tab(page))
+        self._tabs.append(Tab(page, self._paint_scale))
         return self._tabs[-1]
 
     def of(self, page: Page) -> Tab:
