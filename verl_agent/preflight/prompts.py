@@ -81,6 +81,7 @@ def measure_prompts(
     """
     action_format = make_env(env.name, env.options).action_format
     tasks = select_tasks(env.name, env.train_tasks, env.options)
+    make_agent(agent, action_format)  # an unknown agent is reported before a model is loaded
     path = resolve_model(model, key="--tokens")
     tokenizer, model_type = load_tokenizer(path, "--tokens"), load_config(path, "--tokens").model_type
     count = checked_counter(tokenizer, model_type, lambda: make_agent(agent, action_format), {})
