@@ -196,7 +196,7 @@ def test_an_invalid_field_is_reported_with_file_line_and_field(tmp_path, field, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"purpose": "test"}, r"purpose='test' is not allowed\. Allowed: train, validation, evaluation, collection"),
+        ({"purpose": "tests"}, r"purpose='tests' is not allowed\. Allowed: train, validation, test, evaluation"),
         ({"messages": [{"role": "bot", "content": ""}]}, r"messages\[0\]\.role='bot' is not allowed\."),
         ({"turns": None}, r"turns=None is not allowed\. Allowed: a list of"),
     ],
