@@ -1,0 +1,179 @@
+"""Table of the behaviors that are counted in every episode of every environment, and their computation."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean
+
+from verl_agent.trace.record import EpisodeRecord, TurnRecord
+from verl_agent.types import StopReason
+
+MAX_CYCLE = 4
+"""Length of the longest cycle of actions that counts as a loop."""
+_FINAL = re.compile(r"(?:stop|finish|done|submit|answer|give up|terminate|exit|quit)\b", re.IGNORECASE)
+_ENV_LINE = re.compile(r"^\s*(?:observation|environment|user|instruction|feedback|obs)\s*:", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Played:
+    """Turns of one episode, prepared for the rules of this module.
+
+    Attributes:
+        turns: turns of the record.
+        first_observation: text that the environment showed before the first turn.
+        stop: reason for the end.
+        success: True if the task was solved.
+    """
+
+    turns: Sequence[TurnRecord]
+    first_observation: str = ""
+    stop: str = StopReason.TERMINATED
+    success: bool = False
+
+    @classmethod
+    def from_record(cls, record: EpisodeRecord) -> "Played":
+        """Return the turns of a record."""
+        prompt = record["messages"][: record["prompt_length"]]
+        first = prompt[-1]["content"] if prompt else ""
+        return cls(record["turns"], first, record["stop"], record["success"])
+
+    @cached_property
+    def actions(self) -> list[str | None]:
+        """Action of each turn with runs of white space as one space; None for a reply without an action."""
+        return [None if turn["action"] is None else " ".join(turn["action"].split()) for turn in self.turns]
+
+    @cached_property
+    def observations(self) -> list[str | None]:
+        """Observation before the first turn and after each turn, so turn `t` leads from entry t to entry t + 1."""
+        return [self.first_observation, *(turn["observation"] for turn in self.turns)]
+
+    def is_invalid(self, turn: int) -> bool:
+        """Return True if the environment reports the turn's action as invalid."""
+        return self.turns[turn]["info"].get("invalid_action", 0.0) > 0
+
+    def thought_length(self, turn: int) -> int:
+        """Return the number of characters of the reply outside its action."""
+        reply, action = self.turns[turn]["reply"], self.turns[turn]["action"]
+        return len(reply) - len(action) if action is not None and action in reply else len(reply)
+
+
+Rule = Callable[[Played, int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Behavior:
+    """Definition of one behavior.
+
+    Attributes:
+        name: name in the metric `behavior/<name>` and in filters.
+        meaning: definition, as a condition on a turn.
+        rule: function of the episode and the index of a turn, True where the turn shows the behavior.
+    """
+
+    name: str
+    meaning: str
+    rule: Rule = field(repr=False)
+
+
+def _no_effect(played: Played, turn: int) -> bool:
+    before, after = played.observations[turn], played.observations[turn + 1]
+    changed = played.turns[turn]["reward"] or played.turns[turn]["terminated"]
+    return played.actions[turn] is not None and not changed and after is not None and after == before
+
+
+def _repeated(played: Played, turn: int) -> bool:
+    return turn > 0 and played.actions[turn] is not None and played.actions[turn] == played.actions[turn - 1]
+
+
+def _loop(played: Played, turn: int) -> bool:
+    for length in range(2, MAX_CYCLE + 1):
+        if turn + 1 < 2 * length:
+            return False
+        cycle = played.actions[turn + 1 - length : turn + 1]
+        earlier = played.actions[turn + 1 - 2 * length : turn + 1 - length]
+        if cycle == earlier and None not in cycle and len(set(cycle)) > 1:
+            return True
+    return False
+
+
+def _back_and_forth(played: Played, turn: int) -> bool:
+    if turn < 1:
+        return False
+    start, between, end = played.observations[turn - 1 : turn + 2]
+    return end is not None and start == end and between is not None and between != end
+
+
+def _gave_up(played: Played, turn: int) -> bool:
+    last = turn == len(played.turns) - 1
+    if played.success or not last:
+        return False
+    if played.turns[turn]["info"].get("gave_up", 0.0) > 0:
+        return True
+    action = played.actions[turn]
+    return played.stop == StopReason.TERMINATED and action is not None and _FINAL.match(action) is not None
+
+
+def _truncated(played: Played, turn: int) -> bool:
+    record = played.turns[turn]
+    return record["truncated_by"] is not None or record.get("force_closed", False)
+
+
+BEHAVIORS = (
+    Behavior("invalid_action", "the environment reports the action as invalid", Played.is_invalid),
+    Behavior("no_action", "the reply has no action", lambda played, turn: played.actions[turn] is None),
+    Behavior("no_effect", "the observation is the same before and after the action, without reward", _no_effect),
+    Behavior("repeated_action", "the action is the same as in the turn before", _repeated),
+    Behavior("loop", "a cycle of two to four actions, not all equal, ends for the second time in a row", _loop),
+    Behavior("back_and_forth", "the observation is that of two turns ago, and another one lay between", _back_and_forth),
+    Behavior("truncated", "a token budget cut the reply", _truncated),
+    Behavior("gave_up", "the agent's last action ended the task without success", _gave_up),
+    Behavior(
+        "wrote_observation",
+        "a line of the reply starts with a label of the environment, such as `Observation:`",
+        lambda played, turn: _ENV_LINE.search(played.turns[turn]["reply"]) is not None,
+    ),
+)
+"""Behaviors of turns. An episode shows one if one of its turns does."""
+
+
+def behavior_turns(record: EpisodeRecord) -> dict[str, list[int]]:
+    """Return the turns that show each behavior, by its name; behaviors without a turn are left out."""
+    played = Played.from_record(record)
+    found = {rule.name: [turn for turn in range(len(played.turns)) if rule.rule(played, turn)] for rule in BEHAVIORS}
+    return {name: turns for name, turns in found.items() if turns}
+
+
+def thought_length(record: EpisodeRecord) -> float:
+    """Return the mean number of characters that a reply has outside its action; 0 for an episode without turns."""
+    played = Played.from_record(record)
+    return fmean(map(played.thought_length, range(len(played.turns)))) if played.turns else 0.0
+
+
+def first_divergence(episodes: Sequence[Sequence[str | None]]) -> int | None:
+    """Return the first turn in which the actions of a group's episodes differ.
+
+    Args:
+        episodes: actions of each episode, by turn. An episode that has ended differs from one that goes on.
+
+    Returns:
+        Index of the turn, from 0; None if all episodes are equal.
+    """
+    ended = object()
+    for turn in range(max(map(len, episodes), default=0)):
+        if len({actions[turn] if turn < len(actions) else ended for actions in episodes}) > 1:
+            return turn
+    return None
+
+
+def behavior_metrics(episodes: Sequence[Mapping[str, Sequence[int]]], turns: int) -> dict[str, float]:
+    """Return `behavior/<name>`: turns that show the behavior over all turns.
+
+    Args:
+        episodes: result of `behavior_turns` for each episode.
+        turns: number of turns of all episodes.
+    """
+    return {
+        f"behavior/{rule.name}": sum(len(found.get(rule.name, ())) for found in episodes) / max(turns, 1)
+        for rule in BEHAVIORS
+    }

@@ -1,0 +1,1 @@
+"""Viewer of runs: index of the records, queries, pages and exports."""

@@ -1,0 +1,126 @@
+"""Filter of episodes: from the parameters of a URL to SQL, and back."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.trace.behaviors import BEHAVIORS
+from verl_agent.viewer.index import COLUMNS
+
+TEXT = ("purpose", "env", "task", "category", "split", "group", "model", "stop")
+"""Columns compared as text; several values are separated by commas."""
+NUMBERS = (
+    "step",
+    "sample",
+    "attempt",
+    "reward",
+    "shaped_return",
+    "turns",
+    "max_turns",
+    "tokens",
+    "seconds",
+    "thought_length",
+    *(behavior.name for behavior in BEHAVIORS),
+)
+"""Columns compared as numbers: `3`, `3..7`, `3..` or `..7`, bounds included."""
+SORT = tuple(name for name, _ in COLUMNS if name not in ("actions", "error"))
+"""Columns by which episodes may be sorted; a minus sign before the name reverses the order."""
+PARAMETERS = (*TEXT, *NUMBERS, "success", "text", "label", "sort")
+"""Names that a filter takes."""
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_RANGE = re.compile(rf"(?P<exact>{_NUMBER})|(?P<low>{_NUMBER})?\.\.(?P<high>{_NUMBER})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions on episodes, all of which must hold.
+
+    Attributes:
+        values: value of each parameter as text, as it stands in the URL.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, parameters: Mapping[str, str]) -> Self:
+        """Check the parameters of a URL; empty values are left out.
+
+        Raises:
+            ConfigError: a parameter is unknown, or its value is not allowed.
+        """
+        values = {name: value.strip() for name, value in parameters.items() if value and value.strip()}
+        for name in values:
+            if name not in PARAMETERS:
+                raise ConfigError(f"unknown filter {name!r}. {did_you_mean(name, PARAMETERS)}")
+        chosen = cls(values)
+        chosen.where()
+        chosen.order()
+        return chosen
+
+    def where(self) -> tuple[str, list[Any]]:
+        """Return the condition in SQL on table `episodes`, and its parameters.
+
+        Raises:
+            ConfigError: a value is not allowed.
+        """
+        parts: list[str] = []
+        bound: list[Any] = []
+        for name, value in self.values.items():
+            if name in TEXT:
+                names = [part.strip() for part in value.split(",")] if name != "task" else [value]
+                parts.append(f'"{name}" IN ({", ".join("?" * len(names))})')
+                bound += names
+            elif name in NUMBERS:
+                condition, numbers = _between(name, value)
+                parts.append(condition)
+                bound += numbers
+            elif name == "success":
+                parts.append("success = ?")
+                bound.append(_yes_or_no(value))
+            elif name == "text":
+                parts.append("episodes.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
+                bound.append(match_phrase(value))
+            elif name == "label":
+                parts.append("episodes.id IN (SELECT episode FROM labels WHERE tag = ?)")
+                bound.append(value)
+        return " AND ".join(parts) or "1", bound
+
+    def order(self) -> str:
+        """Return the order in SQL; by step, task and sample unless chosen.
+
+        Raises:
+            ConfigError: the column is unknown.
+        """
+        value = self.values.get("sort", "")
+        if not value:
+            return 'step, env, task, "group", sample, attempt'
+        name = value.removeprefix("-")
+        if name not in SORT:
+            raise ConfigError(f"sort={value!r} is not allowed. {did_you_mean(name, SORT)}")
+        return f'"{name}" {"DESC" if value.startswith("-") else "ASC"}, episodes.id'
+
+
+def match_phrase(text: str) -> str:
+    """Return the full-text query for the words of `text` in this order.
+
+    Everything is quoted, so that no character of the text is an operator of the query language.
+    """
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _between(name: str, value: str) -> tuple[str, list[float]]:
+    found = _RANGE.fullmatch(value.replace(" ", ""))
+    if found is None or value.strip() == "..":
+        raise ConfigError(f"{name}={value!r} is not a number or a range. Allowed: 3, 3..7, 3.. and ..7.")
+    if found["exact"] is not None:
+        return f'"{name}" = ?', [float(found["exact"])]
+    bounds = [(sign, float(found[side])) for sign, side in ((">=", "low"), ("<=", "high")) if found[side] is not None]
+    return " AND ".join(f'"{name}" {sign} ?' for sign, _ in bounds), [number for _, number in bounds]
+
+
+def _yes_or_no(value: str) -> int:
+    if value not in ("yes", "no"):
+        raise ConfigError(f"success={value!r} is not allowed. Allowed: yes, no.")
+    return int(value == "yes")

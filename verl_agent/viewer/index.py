@@ -1,0 +1,383 @@
+"""Index of episode records: one SQLite file beside a run, rebuilt at any time from the records.
+
+The records stay the truth. The index holds where each record lies, its header, the behaviors of its turns and, in a
+full-text table, its words. `RecordIndex.update` reads only what was appended since the last call.
+"""
+
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Self
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.behaviors import BEHAVIORS, behavior_turns, thought_length
+from verl_agent.trace.record import EpisodeRecord, parse_record
+from verl_agent.viewer.sources import Source
+
+logger = logging.getLogger(__name__)
+
+INDEX_VERSION = 1
+"""Version of the tables. An index of another version is deleted and built anew."""
+FOLDER = ".viewer"
+"""Folder beside the records with the index and everything else that the viewer writes."""
+BATCH = 500
+"""Records that are written in one transaction."""
+
+_STORAGE_ERRORS = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_BUSY,
+)
+"""Primary result codes that the machine causes, not the program."""
+
+HEADER = (
+    ("purpose", "TEXT"),
+    ("env", "TEXT"),
+    ("task", "TEXT"),
+    ("category", "TEXT"),
+    ("split", "TEXT"),
+    ("step", "INTEGER"),
+    ("group", "TEXT"),
+    ("sample", "INTEGER"),
+    ("attempt", "INTEGER"),
+    ("model", "TEXT"),
+    ("started_at", "TEXT"),
+    ("seconds", "REAL"),
+    ("max_turns", "INTEGER"),
+    ("reward", "REAL"),
+    ("success", "INTEGER"),
+    ("stop", "TEXT"),
+    ("error", "TEXT"),
+)
+"""Columns that are fields of the record, with their type."""
+COMPUTED = (
+    ("shaped_return", "REAL"),
+    ("turns", "INTEGER"),
+    ("tokens", "INTEGER"),
+    ("generate_s", "REAL"),
+    ("env_s", "REAL"),
+    ("thought_length", "REAL"),
+    ("actions", "TEXT"),
+)
+"""Columns that are computed from the record, with their type; `actions` is a JSON list of the actions by turn."""
+COLUMNS = (*HEADER, *COMPUTED, *((behavior.name, "INTEGER") for behavior in BEHAVIORS))
+"""Columns of an episode. That of a behavior is the number of its turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """Line that is not a valid record.
+
+    Attributes:
+        file: path of the file.
+        offset: position of the line in bytes.
+        message: reason.
+    """
+
+    file: Path
+    offset: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """State of an update.
+
+    Attributes:
+        done: bytes of the record files that are indexed.
+        total: bytes of the record files.
+    """
+
+    done: int
+    total: int
+
+
+class RecordIndex:
+    """SQLite index of the records of one source. One writer at a time; several processes may read and update it.
+
+    The file lies in `<folder>/.viewer/`. Where that cannot be written, it lies in a temporary folder.
+
+    Args:
+        source: run, evaluation or file of records.
+        folder: folder of the index instead of that beside the records.
+
+    Raises:
+        ConfigError: the index cannot be written, for example because the disk is full.
+    """
+
+    def __init__(self, source: Source, folder: Path | None = None) -> None:
+        self.source = source
+        self.path = (folder or _writable_folder(source)) / f"{source.name}.sqlite"
+        with _explained(self.path):
+            self._db = self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            db = _connect(self.path)
+            if _version(db) not in (0, INDEX_VERSION):
+                db.close()
+                raise sqlite3.DatabaseError("another version")
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            logger.info("%s: build anew (%s)", self.path, error)
+            _remove(self.path)
+            db = _connect(self.path)
+        _create_tables(db)
+        return db
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """Connection for queries; rows are `sqlite3.Row`."""
+        return self._db
+
+    def close(self) -> None:
+        """Close the connection. The file stays for the next time."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        """Return the index itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self.close()
+
+    def update(self) -> int:
+        """Read everything that was appended since the last call.
+
+        Returns:
+            Number of new episodes.
+
+        Raises:
+            ConfigError: the index cannot be written.
+        """
+        before = self._count()
+        for _ in self.update_in_steps():
+            pass
+        return self._count() - before
+
+    def update_in_steps(self) -> Iterator[Progress]:
+        """Do the work of `update` and yield the progress after each batch of records.
+
+        Raises:
+            ConfigError: the index cannot be written.
+        """
+        with _explained(self.path):
+            files = self.source.record_files()
+            self._forget(set(map(str, files)))
+            total = sum(_size(file) for file in files)
+            done = 0
+            for file in files:
+                for offset in self._read_new(file):
+                    yield Progress(done + offset, total)
+                done += _size(file)
+
+    def read(self, episode: int) -> EpisodeRecord:
+        """Read the whole record of an episode from its file.
+
+        Args:
+            episode: id in the index.
+
+        Raises:
+            ConfigError: no such episode, or the file changed since it was indexed.
+        """
+        row = self._db.execute(
+            "SELECT path, offset, length FROM episodes JOIN files ON files.id = file WHERE episodes.id = ?", (episode,)
+        ).fetchone()
+        if row is None:
+            raise ConfigError(f"No episode {episode} in the index of '{self.source.path}'.")
+        try:
+            with Path(row["path"]).open("rb") as file:
+                file.seek(row["offset"])
+                return parse_record(json.loads(file.read(row["length"])))
+        except (OSError, ValueError, ConfigError) as error:
+            raise ConfigError(f"Episode {episode} is no longer where it was in {row['path']}: {error}") from error
+
+    def bad_lines(self) -> list[BadLine]:
+        """Return the lines that were skipped, in order of file and position."""
+        rows = self._db.execute(
+            "SELECT path, offset, message FROM bad_lines JOIN files ON files.id = file ORDER BY path, offset"
+        )
+        return [BadLine(Path(row["path"]), row["offset"], row["message"]) for row in rows]
+
+    def _count(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM episodes").fetchone()[0])
+
+    def _forget(self, present: set[str]) -> None:
+        """Drop the rows of files that were deleted."""
+        gone = [row["id"] for row in self._db.execute("SELECT id, path FROM files") if row["path"] not in present]
+        if gone:
+            with _transaction(self._db):
+                for file in gone:
+                    _drop_rows(self._db, file)
+                    self._db.execute("DELETE FROM files WHERE id = ?", (file,))
+
+    def _read_new(self, path: Path) -> Iterator[int]:
+        """Index the complete new lines of one file; yield the position after each batch."""
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            while True:
+                with _transaction(self._db):
+                    row = self._file_row(path, file.fileno())
+                    offset, count = int(row["offset"]), 0
+                    file.seek(offset)
+                    for line in file:
+                        if count == BATCH or not line.endswith(b"\n"):
+                            break
+                        self._add_line(int(row["id"]), offset, line)
+                        offset, count = offset + len(line), count + 1
+                    self._db.execute("UPDATE files SET offset = ? WHERE id = ?", (offset, row["id"]))
+                if count == 0:
+                    return
+                yield offset
+
+    def _file_row(self, path: Path, descriptor: int) -> sqlite3.Row:
+        """Return the row of a file; one that was replaced or truncated starts anew."""
+        status = os.fstat(descriptor)
+        head = os.pread(descriptor, 256, 0).split(b"\n")[0]
+        row = self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
+        if row is not None:
+            same = row["inode"] == status.st_ino and status.st_size >= row["offset"]
+            if same and (row["offset"] == 0 or row["head"] == head):
+                if row["offset"] == 0:
+                    self._db.execute("UPDATE files SET head = ? WHERE id = ?", (head, row["id"]))
+                return row
+            _drop_rows(self._db, row["id"])
+            self._db.execute("DELETE FROM files WHERE id = ?", (row["id"],))
+        self._db.execute(
+            "INSERT INTO files (path, inode, head, offset) VALUES (?, ?, ?, 0)", (str(path), status.st_ino, head)
+        )
+        return self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
+
+    def _add_line(self, file: int, offset: int, line: bytes) -> None:
+        try:
+            record = parse_record(json.loads(line))
+        except (ValueError, ConfigError) as error:
+            self._db.execute("INSERT INTO bad_lines VALUES (?, ?, ?)", (file, offset, str(error)))
+            return
+        values = [file, offset, len(line), *_row(record)]
+        cursor = self._db.execute(_INSERT, values)
+        self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, "\n".join(_words(record))))
+
+
+_NAMES = ", ".join(f'"{name}"' for name, _ in COLUMNS)
+_INSERT = f"INSERT INTO episodes (file, offset, length, {_NAMES}) VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
+
+
+def _row(record: EpisodeRecord) -> list[Any]:
+    turns, fields = record["turns"], dict(record)
+    behaviors = behavior_turns(record)
+    return [
+        *(fields[name] for name, _ in HEADER),
+        record.get("shaped_return"),
+        len(turns),
+        sum(turn["tokens"] for turn in turns),
+        sum(turn["generate_s"] for turn in turns),
+        sum(turn["env_s"] for turn in turns),
+        thought_length(record),
+        json.dumps([turn["action"] for turn in turns]),
+        *(len(behaviors.get(behavior.name, ())) for behavior in BEHAVIORS),
+    ]
+
+
+def _words(record: EpisodeRecord) -> Iterable[str]:
+    """Yield each text of an episode once: prompt, replies, observations, error."""
+    yield from (message["content"] for message in record["messages"][: record["prompt_length"]])
+    for turn in record["turns"]:
+        yield turn["reply"]
+        yield turn["observation"] or ""
+    yield record["error"]
+
+
+def _writable_folder(source: Source) -> Path:
+    folder = source.folder / FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError as error:
+        logger.info("%s cannot be written (%s): the index lies in a temporary folder", folder, error)
+    return Path(mkdtemp(prefix="verl-agent-view-"))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    db.row_factory = sqlite3.Row
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = OFF")  # a lost index is built again
+    return db
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _create_tables(db: sqlite3.Connection) -> None:
+    columns = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS)
+    with _transaction(db):
+        if _version(db) == INDEX_VERSION:
+            return
+        db.execute("CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, offset INTEGER)")
+        db.execute("CREATE TABLE bad_lines (file INTEGER, offset INTEGER, message TEXT)")
+        db.execute(f"CREATE TABLE episodes (id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, offset INTEGER, length INTEGER, {columns})")
+        db.execute("CREATE INDEX by_step ON episodes (purpose, step)")
+        db.execute("CREATE INDEX by_task ON episodes (env, task, step)")
+        db.execute('CREATE INDEX by_group ON episodes ("group", sample)')
+        db.execute("CREATE INDEX by_file ON episodes (file)")
+        # Without a copy of the text, which is read from the records. Such a table cannot delete (before SQLite 3.43), so
+        # ids of episodes are never used twice, and words of a deleted episode match nothing.
+        db.execute("CREATE VIRTUAL TABLE words USING fts5 (text, content='')")
+        db.execute(f"PRAGMA user_version = {INDEX_VERSION}")
+
+
+def _drop_rows(db: sqlite3.Connection, file: int) -> None:
+    db.execute("DELETE FROM episodes WHERE file = ?", (file,))
+    db.execute("DELETE FROM bad_lines WHERE file = ?", (file,))
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in _STORAGE_ERRORS:
+            raise
+        raise ConfigError(
+            f"The index {path} cannot be written ({error}). Free disk space or delete {path.parent}; the records are "
+            "not changed."
+        ) from error
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
