@@ -329,9 +329,13 @@ def _create_tables(db: sqlite3.Connection) -> None:
     with _transaction(db):
         if _version(db) == INDEX_VERSION:
             return
-        db.execute("CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, offset INTEGER)")
+        db.execute(
+            "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, offset INTEGER)"
+        )
         db.execute("CREATE TABLE bad_lines (file INTEGER, offset INTEGER, message TEXT)")
-        db.execute(f"CREATE TABLE episodes (id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, offset INTEGER, length INTEGER, {columns})")
+        db.execute(
+            f"CREATE TABLE episodes (id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, offset INTEGER, length INTEGER, {columns})"
+        )
         db.execute("CREATE INDEX by_step ON episodes (purpose, step)")
         db.execute("CREATE INDEX by_task ON episodes (env, task, step)")
         db.execute('CREATE INDEX by_group ON episodes ("group", sample)')

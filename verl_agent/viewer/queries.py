@@ -1,0 +1,246 @@
+"""Queries on the index that the pages show: episodes, steps, groups, tasks over training, paired runs."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl_agent.trace.behaviors import BEHAVIORS, first_divergence
+from verl_agent.types import StopReason
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.index import RecordIndex
+
+Row = dict[str, Any]
+"""Columns of an episode by name, `id` included; see `verl_agent.viewer.index.COLUMNS`."""
+
+_LAST_ATTEMPT = """NOT EXISTS (SELECT 1 FROM episodes AS later WHERE later."group" = episodes."group"
+    AND later.sample = episodes.sample AND later.step = episodes.step AND later.attempt > episodes.attempt)"""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """Means over the episodes of one purpose and step.
+
+    Attributes:
+        step: training step.
+        purpose: purpose of the episodes.
+        episodes: number of valid episodes; the means are over them.
+        env_errors: number of episodes that ended with an environment error.
+        reward: mean return.
+        success: share of solved episodes.
+        turns: mean number of turns.
+        max_turns: largest turn limit.
+        tokens: sum of generated tokens.
+        seconds: mean duration in seconds.
+        stops: share of episodes by stop reason.
+        behaviors: turns that show a behavior over all turns, by its name.
+    """
+
+    step: int
+    purpose: str
+    episodes: int
+    env_errors: int
+    reward: float
+    success: float
+    turns: float
+    max_turns: int
+    tokens: int
+    seconds: float
+    stops: dict[str, float]
+    behaviors: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """Episodes of one task that are compared with each other.
+
+    Attributes:
+        episodes: the episodes, by sample.
+        divergence: first turn in which their actions differ, from 0; None if all actions are equal.
+        uniform: True if all returns are equal, so that a group estimator learns nothing from it.
+    """
+
+    episodes: list[Row]
+    divergence: int | None
+    uniform: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStep:
+    """Episodes of one task at one step.
+
+    Attributes:
+        step: training step.
+        purpose: purpose of the episodes.
+        episodes: number of episodes.
+        success: share of solved episodes.
+        reward: mean return.
+        ids: ids of the episodes.
+    """
+
+    step: int
+    purpose: str
+    episodes: int
+    success: float
+    reward: float
+    ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPair:
+    """One task in two sources.
+
+    Attributes:
+        env: name of the environment.
+        task: id of the task.
+        category: category of the task.
+        success: share of solved episodes in the first and in the second source.
+        reward: mean return in the first and in the second source.
+        episodes: number of episodes in the first and in the second source.
+    """
+
+    env: str
+    task: str
+    category: str
+    success: tuple[float, float]
+    reward: tuple[float, float]
+    episodes: tuple[int, int]
+
+
+def find_episodes(index: RecordIndex, chosen: Filter, limit: int = 200, offset: int = 0) -> list[Row]:
+    """Return the columns of the episodes that a filter selects, in its order."""
+    where, bound = chosen.where()
+    rows = index.db.execute(
+        f"SELECT * FROM episodes WHERE {where} ORDER BY {chosen.order()} LIMIT ? OFFSET ?", [*bound, limit, offset]
+    )
+    return [dict(row) for row in rows]
+
+
+def count_episodes(index: RecordIndex, chosen: Filter) -> int:
+    """Return the number of episodes that a filter selects."""
+    where, bound = chosen.where()
+    return int(index.db.execute(f"SELECT count(*) FROM episodes WHERE {where}", bound).fetchone()[0])
+
+
+def find_episode(index: RecordIndex, episode: int) -> Row | None:
+    """Return the columns of one episode; None if the index does not have it."""
+    row = index.db.execute("SELECT * FROM episodes WHERE id = ?", (episode,)).fetchone()
+    return dict(row) if row is not None else None
+
+
+def values_of(index: RecordIndex, column: str) -> list[str]:
+    """Return the values that a text column has, for the choices of a filter."""
+    return [row[0] for row in index.db.execute(f'SELECT DISTINCT "{column}" FROM episodes ORDER BY 1')]
+
+
+def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
+    """Return the means of every purpose and step, over the last attempts that a filter selects, in order of steps."""
+    where, bound = chosen.where()
+    behaviors = ", ".join(f'sum("{behavior.name}") AS "{behavior.name}"' for behavior in BEHAVIORS)
+    rows = index.db.execute(
+        f"""SELECT purpose, step, stop, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
+            sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds, {behaviors}
+        FROM episodes WHERE {where} AND {_LAST_ATTEMPT} GROUP BY purpose, step, stop ORDER BY step, purpose""",
+        bound,
+    )
+    parts: dict[tuple[int, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        parts[row["step"], row["purpose"]].append(dict(row))
+    return [_step_summary(step, purpose, rows_of_step) for (step, purpose), rows_of_step in parts.items()]
+
+
+def _step_summary(step: int, purpose: str, by_stop: Sequence[Row]) -> StepSummary:
+    every = sum(row["episodes"] for row in by_stop)
+    valid = [row for row in by_stop if row["stop"] not in (StopReason.ENV_ERROR, StopReason.CANCELLED)]
+    count, turns = sum(row["episodes"] for row in valid), sum(row["turns"] for row in valid)
+
+    def mean(name: str) -> float:
+        return sum(row[name] for row in valid) / count if count else float("nan")
+
+    return StepSummary(
+        step=step,
+        purpose=purpose,
+        episodes=count,
+        env_errors=sum(row["episodes"] for row in by_stop if row["stop"] == StopReason.ENV_ERROR),
+        reward=mean("reward"),
+        success=mean("success"),
+        turns=mean("turns"),
+        max_turns=max(row["max_turns"] for row in by_stop),
+        tokens=sum(row["tokens"] for row in valid),
+        seconds=mean("seconds"),
+        stops={row["stop"]: row["episodes"] / every for row in by_stop},
+        behaviors={
+            behavior.name: sum(row[behavior.name] for row in valid) / turns if turns else 0.0 for behavior in BEHAVIORS
+        },
+    )
+
+
+def find_group(index: RecordIndex, group: str, step: int, purpose: str) -> GroupSummary:
+    """Return the last attempts of a group's episodes at one step."""
+    rows = index.db.execute(
+        f'SELECT * FROM episodes WHERE "group" = ? AND step = ? AND purpose = ? AND {_LAST_ATTEMPT} ORDER BY sample',
+        (group, step, purpose),
+    )
+    episodes = [dict(row) for row in rows]
+    returns = [row["reward"] if row["shaped_return"] is None else row["shaped_return"] for row in episodes]
+    return GroupSummary(
+        episodes=episodes,
+        divergence=first_divergence([json.loads(row["actions"]) for row in episodes]),
+        uniform=len(episodes) > 1 and max(returns) - min(returns) <= 1e-6,
+    )
+
+
+def task_history(index: RecordIndex, env: str, task: str) -> list[TaskStep]:
+    """Return the episodes of one task at each step, in order of steps; environment errors are left out."""
+    rows = index.db.execute(
+        f"""SELECT step, purpose, count(*) AS episodes, avg(success) AS success, avg(reward) AS reward,
+            group_concat(id) AS ids FROM episodes
+        WHERE env = ? AND task = ? AND stop NOT IN ('env_error', 'cancelled') AND {_LAST_ATTEMPT}
+        GROUP BY step, purpose ORDER BY step, purpose""",
+        (env, task),
+    )
+    return [
+        TaskStep(
+            row["step"],
+            row["purpose"],
+            row["episodes"],
+            row["success"],
+            row["reward"],
+            list(map(int, row["ids"].split(","))),
+        )
+        for row in rows
+    ]
+
+
+def pair_tasks(first: RecordIndex, second: RecordIndex, chosen: tuple[Filter, Filter]) -> list[TaskPair]:
+    """Return the tasks that both sources hold, with their means in each; environment errors are left out.
+
+    Args:
+        first: index of the first source.
+        second: index of the second source.
+        chosen: filter of the first and of the second source, for example one step each.
+    """
+    one, two = _by_task(first, chosen[0]), _by_task(second, chosen[1])
+    return [
+        TaskPair(
+            env,
+            task,
+            one[env, task]["category"],
+            (one[env, task]["success"], two[env, task]["success"]),
+            (one[env, task]["reward"], two[env, task]["reward"]),
+            (one[env, task]["episodes"], two[env, task]["episodes"]),
+        )
+        for env, task in sorted(one.keys() & two.keys())
+    ]
+
+
+def _by_task(index: RecordIndex, chosen: Filter) -> dict[tuple[str, str], Row]:
+    where, bound = chosen.where()
+    rows = index.db.execute(
+        f"""SELECT env, task, max(category) AS category, avg(success) AS success, avg(reward) AS reward,
+            count(*) AS episodes FROM episodes
+        WHERE {where} AND stop NOT IN ('env_error', 'cancelled') AND {_LAST_ATTEMPT} GROUP BY env, task""",
+        bound,
+    )
+    return {(row["env"], row["task"]): dict(row) for row in rows}
