@@ -31,3 +31,32 @@ def talk(
         turns.append(Turn(Reply(word, truncated_by, 1), None if truncated_by else word, step, 0.0, 0.0))
     episode = Episode(TaskItem(env, task), 9, messages, turns, stop, prompt_length=2)
     return to_record(episode, EpisodeMeta(purpose, "train", 0, task, 0, STARTED, seconds=1.0))
+
+
+def played(
+    *turns: tuple[str | None, str],
+    first: str = "Begin.",
+    reward: float = 0.0,
+    task: str = "1",
+    info: dict[str, float] | None = None,
+    meta: EpisodeMeta | None = None,
+) -> EpisodeRecord:
+    """Return the record of an episode that ended by itself.
+
+    Args:
+        turns: action and observation of each turn; the reply is the action.
+        first: observation before the first turn.
+        reward: reward of the last turn.
+        task: id of the task.
+        info: measurements of the last turn.
+        meta: position in a run; that of an evaluation unless given.
+    """
+    messages: list[Message] = [{"role": "user", "content": first}]
+    episode = Episode(TaskItem("talk", task), 9, messages, [], StopReason.TERMINATED, prompt_length=1)
+    for number, (action, observation) in enumerate(turns, start=1):
+        last = number == len(turns)
+        step = StepResult(observation, reward if last else 0.0, last, (info or {}) if last else {})
+        text = action or "Hm."
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": observation}]
+        episode.turns.append(Turn(Reply(text, tokens=1), action, step, 0.5, 0.25))
+    return to_record(episode, meta or EpisodeMeta("evaluation", "train", 0, task, 0, STARTED, seconds=1.0))

@@ -127,9 +127,7 @@ BEHAVIORS = (
     Behavior("no_effect", "the observation is the same before and after the action, without reward", _no_effect),
     Behavior("repeated_action", "the action is the same as in the turn before", _repeated),
     Behavior("loop", "a cycle of two to four actions, not all equal, ends for the second time in a row", _loop),
-    Behavior(
-        "back_and_forth", "the observation is that of two turns ago, and another one lay between", _back_and_forth
-    ),
+    Behavior("back_and_forth", "the observation is that of two turns ago, unlike the one between", _back_and_forth),
     Behavior("truncated", "a token budget cut the reply", _truncated),
     Behavior("gave_up", "the agent's last action ended the task without success", _gave_up),
     Behavior(

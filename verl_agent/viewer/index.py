@@ -231,14 +231,14 @@ class RecordIndex:
             while True:
                 with _transaction(self._db):
                     row = self._file_row(path, file.fileno())
-                    offset, count = int(row["offset"]), 0
+                    offset, count = int(row["indexed"]), 0
                     file.seek(offset)
                     for line in file:
                         if count == BATCH or not line.endswith(b"\n"):
                             break
                         self._add_line(int(row["id"]), offset, line)
                         offset, count = offset + len(line), count + 1
-                    self._db.execute("UPDATE files SET offset = ? WHERE id = ?", (offset, row["id"]))
+                    self._db.execute("UPDATE files SET indexed = ? WHERE id = ?", (offset, row["id"]))
                 if count == 0:
                     return
                 yield offset
@@ -247,19 +247,20 @@ class RecordIndex:
         """Return the row of a file; one that was replaced or truncated starts anew."""
         status = os.fstat(descriptor)
         head = os.pread(descriptor, 256, 0).split(b"\n")[0]
-        row = self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
+        row: sqlite3.Row | None = self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
         if row is not None:
-            same = row["inode"] == status.st_ino and status.st_size >= row["offset"]
-            if same and (row["offset"] == 0 or row["head"] == head):
-                if row["offset"] == 0:
+            same = row["inode"] == status.st_ino and status.st_size >= row["indexed"]
+            if same and (row["indexed"] == 0 or row["head"] == head):
+                if row["indexed"] == 0:
                     self._db.execute("UPDATE files SET head = ? WHERE id = ?", (head, row["id"]))
                 return row
             _drop_rows(self._db, row["id"])
             self._db.execute("DELETE FROM files WHERE id = ?", (row["id"],))
         self._db.execute(
-            "INSERT INTO files (path, inode, head, offset) VALUES (?, ?, ?, 0)", (str(path), status.st_ino, head)
+            "INSERT INTO files (path, inode, head, indexed) VALUES (?, ?, ?, 0)", (str(path), status.st_ino, head)
         )
-        return self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
+        created: sqlite3.Row = self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
+        return created
 
     def _add_line(self, file: int, offset: int, line: bytes) -> None:
         try:
@@ -330,18 +331,17 @@ def _create_tables(db: sqlite3.Connection) -> None:
         if _version(db) == INDEX_VERSION:
             return
         db.execute(
-            "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, offset INTEGER)"
+            "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, indexed INTEGER)"
         )
         db.execute("CREATE TABLE bad_lines (file INTEGER, offset INTEGER, message TEXT)")
-        db.execute(
-            f"CREATE TABLE episodes (id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, offset INTEGER, length INTEGER, {columns})"
-        )
+        position = "file INTEGER, offset INTEGER, length INTEGER"
+        db.execute(f"CREATE TABLE episodes (id INTEGER PRIMARY KEY AUTOINCREMENT, {position}, {columns})")
         db.execute("CREATE INDEX by_step ON episodes (purpose, step)")
         db.execute("CREATE INDEX by_task ON episodes (env, task, step)")
         db.execute('CREATE INDEX by_group ON episodes ("group", sample)')
         db.execute("CREATE INDEX by_file ON episodes (file)")
-        # Without a copy of the text, which is read from the records. Such a table cannot delete (before SQLite 3.43), so
-        # ids of episodes are never used twice, and words of a deleted episode match nothing.
+        # Without a copy of the text, which is read from the records. Such a table cannot delete before SQLite 3.43:
+        # ids of episodes are never used twice, so words of a deleted episode match nothing.
         db.execute("CREATE VIRTUAL TABLE words USING fts5 (text, content='')")
         db.execute(f"PRAGMA user_version = {INDEX_VERSION}")
 

@@ -140,7 +140,8 @@ def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
     behaviors = ", ".join(f'sum("{behavior.name}") AS "{behavior.name}"' for behavior in BEHAVIORS)
     rows = index.db.execute(
         f"""SELECT purpose, step, stop, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
-            sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds, {behaviors}
+            sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds,
+            {behaviors}
         FROM episodes WHERE {where} AND {_LAST_ATTEMPT} GROUP BY purpose, step, stop ORDER BY step, purpose""",
         bound,
     )
@@ -202,12 +203,12 @@ def task_history(index: RecordIndex, env: str, task: str) -> list[TaskStep]:
     )
     return [
         TaskStep(
-            row["step"],
-            row["purpose"],
-            row["episodes"],
-            row["success"],
-            row["reward"],
-            list(map(int, row["ids"].split(","))),
+            step=row["step"],
+            purpose=row["purpose"],
+            episodes=row["episodes"],
+            success=row["success"],
+            reward=row["reward"],
+            ids=[int(part) for part in row["ids"].split(",")],
         )
         for row in rows
     ]

@@ -1,0 +1,213 @@
+"""Test that the index follows growing, truncated and replaced files, and that filters and queries read it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.episodes import STARTED, played
+from verl_agent.errors import ConfigError
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
+from verl_agent.viewer import queries
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.index import RecordIndex
+from verl_agent.viewer.sources import open_source
+
+
+def episode(task: str = "1", step: int = 1, sample: int = 0, **options: Any) -> EpisodeRecord:
+    meta = EpisodeMeta(
+        "train", "train", step, f"{task}-{step}", sample, STARTED, seconds=1.0, attempt=options.pop("attempt", 1)
+    )
+    turns = options.pop("turns", [("north", "hall"), ("east", "kitchen")])
+    return played(*turns, task=task, meta=meta, **options)
+
+
+def write(path: Path, *records: EpisodeRecord, end: str = "\n", mode: str = "a") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open(mode) as file:
+        file.write("\n".join(map(json.dumps, records)) + end)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    (folder / "metrics").mkdir(parents=True)
+    write(folder / "episodes" / "a.jsonl", episode("1"), episode("2"))
+    return folder
+
+
+def tasks(index: RecordIndex, **parameters: str) -> list[str]:
+    return [row["task"] for row in queries.find_episodes(index, Filter.parse(parameters))]
+
+
+def test_the_index_reads_only_what_was_appended(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        assert index.update() == 2
+        assert index.update() == 0
+        write(run / "episodes" / "a.jsonl", episode("3"))
+        write(run / "episodes" / "b.jsonl", episode("4"))
+        assert index.update() == 2
+        assert tasks(index) == ["1", "2", "3", "4"]
+
+
+def test_a_torn_last_line_is_read_when_it_is_complete(run: Path) -> None:
+    file = run / "episodes" / "a.jsonl"
+    line = json.dumps(episode("3"))
+    with RecordIndex(open_source(run)) as index:
+        write(file, end=line[:50])
+        assert index.update() == 2
+        write(file, end=line[50:] + "\n")
+        assert index.update() == 1
+        assert index.bad_lines() == []
+
+
+def test_an_invalid_line_is_listed_and_the_rest_is_read(run: Path) -> None:
+    write(run / "episodes" / "a.jsonl", end='{"version": 99}\nnot json\n')
+    write(run / "episodes" / "a.jsonl", episode("3"))
+    with RecordIndex(open_source(run)) as index:
+        assert index.update() == 3
+        assert [("version 99" in bad.message) for bad in index.bad_lines()] == [True, False]
+
+
+def test_a_truncated_file_is_read_anew(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        write(run / "episodes" / "a.jsonl", episode("9"), mode="w")
+        index.update()
+        assert tasks(index) == ["9"]
+        assert tasks(index, text="hall") == ["9"]
+
+
+def test_a_replaced_file_of_the_same_size_is_read_anew(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        other = write(run / "episodes" / "new", episode("8"), episode("9"))
+        os.replace(other, run / "episodes" / "a.jsonl")
+        index.update()
+        assert tasks(index) == ["8", "9"]
+
+
+def test_a_deleted_file_is_forgotten(run: Path) -> None:
+    write(run / "episodes" / "b.jsonl", episode("4"))
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        (run / "episodes" / "b.jsonl").unlink()
+        index.update()
+        assert tasks(index) == ["1", "2"]
+
+
+def test_an_index_of_another_version_or_a_broken_one_is_built_anew(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        index.db.execute("PRAGMA user_version = 999")
+        path = index.path
+    with RecordIndex(open_source(run)) as index:
+        assert index.update() == 2
+    path.write_bytes(b"no database at all" * 1000)
+    with RecordIndex(open_source(run)) as index:
+        assert index.update() == 2
+
+
+def test_two_viewers_share_an_index(run: Path) -> None:
+    with RecordIndex(open_source(run)) as first, RecordIndex(open_source(run)) as second:
+        first.update()
+        assert second.update() == 0
+        assert tasks(second) == ["1", "2"]
+
+
+def test_the_whole_record_is_read_from_its_file(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        (row,) = queries.find_episodes(index, Filter.parse({"task": "2"}))
+        assert index.read(row["id"]) == episode("2")
+        write(run / "episodes" / "a.jsonl", end="", mode="w")
+        with pytest.raises(ConfigError, match="no longer"):
+            index.read(row["id"])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({"step": "2"}, ["2"]),
+        ({"step": "2..3"}, ["2", "3"]),
+        ({"step": "..1"}, ["1"]),
+        ({"reward": "0.5.."}, ["3"]),
+        ({"success": "yes"}, ["3"]),
+        ({"text": 'kitchen" OR *'}, []),
+        ({"text": "attic"}, ["3"]),
+        ({"repeated_action": "1.."}, ["3"]),
+        ({"task": "1"}, ["1"]),
+        ({"purpose": "train,validation", "sort": "-step"}, ["3", "2", "1"]),
+    ],
+)
+def test_filters_select_episodes(tmp_path: Path, parameters: dict[str, str], expected: list[str]) -> None:
+    third = episode("3", step=3, reward=1.0, turns=[("north", "hall"), ("north", "attic")])
+    file = write(tmp_path / "episodes.jsonl", episode("1"), episode("2", step=2), third)
+    with RecordIndex(open_source(file)) as index:
+        index.update()
+        assert tasks(index, **parameters) == expected
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"steps": "1"}, "Did you mean 'step'"),
+        ({"step": "one"}, "3..7"),
+        ({"success": "maybe"}, "yes, no"),
+        ({"sort": "-rewards"}, "reward"),
+    ],
+)
+def test_an_invalid_filter_is_refused(parameters: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Filter.parse(parameters)
+
+
+def test_steps_count_the_last_attempt_and_leave_environment_errors_out(tmp_path: Path) -> None:
+    lost = episode("1", sample=1)
+    lost |= {"stop": "env_error", "error": "broken"}
+    first_attempt = episode("1", sample=0) | {"stop": "env_error"}
+    file = write(
+        tmp_path / "episodes.jsonl",
+        first_attempt,
+        episode("1", sample=0, attempt=2, reward=1.0),
+        lost,
+        episode("2", step=2),
+    )
+    with RecordIndex(open_source(file)) as index:
+        index.update()
+        first, second = queries.summarize_steps(index, Filter())
+    assert (first.step, first.episodes, first.env_errors, first.success) == (1, 1, 1, 1.0)
+    assert first.stops == {"terminated": 0.5, "env_error": 0.5}
+    assert (second.step, second.success, second.turns) == (2, 0.0, 2.0)
+
+
+def test_a_group_shows_where_its_samples_part(tmp_path: Path) -> None:
+    other = [("north", "hall"), ("west", "yard")]
+    file = write(tmp_path / "episodes.jsonl", episode("1"), episode("1", sample=1, turns=other))
+    with RecordIndex(open_source(file)) as index:
+        index.update()
+        group = queries.find_group(index, "1-1", 1, "train")
+    assert [row["sample"] for row in group.episodes] == [0, 1]
+    assert group.divergence == 1
+    assert group.uniform
+
+
+def test_tasks_are_followed_over_steps_and_paired_between_sources(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.jsonl", episode("1"), episode("1", step=2, reward=1.0), episode("2"))
+    two = write(tmp_path / "two.jsonl", episode("1", reward=1.0), episode("3"))
+    with RecordIndex(open_source(one), tmp_path) as first, RecordIndex(open_source(two), tmp_path) as second:
+        first.update()
+        second.update()
+        assert [(at.step, at.success) for at in queries.task_history(first, "talk", "1")] == [(1, 0.0), (2, 1.0)]
+        (pair,) = queries.pair_tasks(first, second, (Filter.parse({"step": "1"}), Filter()))
+    assert (pair.task, pair.success) == ("1", (0.0, 1.0))
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither metrics/ nor"):
+        open_source(tmp_path)
+    with pytest.raises(ConfigError, match="no such file"):
+        open_source(tmp_path / "missing")
