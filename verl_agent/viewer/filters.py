@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.viewer.index import COLUMNS
+from verl_agent.viewer.tables import COLUMNS
 
 TEXT = ("purpose", "env", "task", "category", "split", "group", "model", "stop")
 """Columns compared as text; several values are separated by commas."""

@@ -8,22 +8,20 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Self
+from typing import Self
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.behaviors import BEHAVIORS, behavior_turns, thought_length
 from verl_agent.trace.record import EpisodeRecord, parse_record
 from verl_agent.viewer.sources import Source
+from verl_agent.viewer.tables import INDEX_VERSION, INSERT_EPISODE, TABLES, row_of, words_of
 
 logger = logging.getLogger(__name__)
 
-INDEX_VERSION = 1
-"""Version of the tables. An index of another version is deleted and built anew."""
 FOLDER = ".viewer"
 """Folder beside the records with the index and everything else that the viewer writes."""
 BATCH = 500
@@ -37,39 +35,6 @@ _STORAGE_ERRORS = (
     sqlite3.SQLITE_BUSY,
 )
 """Primary result codes that the machine causes, not the program."""
-
-HEADER = (
-    ("purpose", "TEXT"),
-    ("env", "TEXT"),
-    ("task", "TEXT"),
-    ("category", "TEXT"),
-    ("split", "TEXT"),
-    ("step", "INTEGER"),
-    ("group", "TEXT"),
-    ("sample", "INTEGER"),
-    ("attempt", "INTEGER"),
-    ("model", "TEXT"),
-    ("started_at", "TEXT"),
-    ("seconds", "REAL"),
-    ("max_turns", "INTEGER"),
-    ("reward", "REAL"),
-    ("success", "INTEGER"),
-    ("stop", "TEXT"),
-    ("error", "TEXT"),
-)
-"""Columns that are fields of the record, with their type."""
-COMPUTED = (
-    ("shaped_return", "REAL"),
-    ("turns", "INTEGER"),
-    ("tokens", "INTEGER"),
-    ("generate_s", "REAL"),
-    ("env_s", "REAL"),
-    ("thought_length", "REAL"),
-    ("actions", "TEXT"),
-)
-"""Columns that are computed from the record, with their type; `actions` is a JSON list of the actions by turn."""
-COLUMNS = (*HEADER, *COMPUTED, *((behavior.name, "INTEGER") for behavior in BEHAVIORS))
-"""Columns of an episode. That of a behavior is the number of its turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +70,11 @@ class RecordIndex:
 
     The file lies in `<folder>/.viewer/`. Where that cannot be written, it lies in a temporary folder.
 
+    Attributes:
+        source: source of the records.
+        path: path of the SQLite file.
+        db: connection for queries; rows are `sqlite3.Row`. Updates use a connection of their own.
+
     Args:
         source: run, evaluation or file of records.
         folder: folder of the index instead of that beside the records.
@@ -118,6 +88,7 @@ class RecordIndex:
         self.path = (folder or _writable_folder(source)) / f"{source.name}.sqlite"
         with _explained(self.path):
             self._db = self._open()
+            self.db = _connect(self.path)
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -134,13 +105,9 @@ class RecordIndex:
         _create_tables(db)
         return db
 
-    @property
-    def db(self) -> sqlite3.Connection:
-        """Connection for queries; rows are `sqlite3.Row`."""
-        return self._db
-
     def close(self) -> None:
-        """Close the connection. The file stays for the next time."""
+        """Close the connections. The file stays for the next time."""
+        self.db.close()
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -190,7 +157,7 @@ class RecordIndex:
         Raises:
             ConfigError: no such episode, or the file changed since it was indexed.
         """
-        row = self._db.execute(
+        row = self.db.execute(
             "SELECT path, offset, length FROM episodes JOIN files ON files.id = file WHERE episodes.id = ?", (episode,)
         ).fetchone()
         if row is None:
@@ -204,7 +171,7 @@ class RecordIndex:
 
     def bad_lines(self) -> list[BadLine]:
         """Return the lines that were skipped, in order of file and position."""
-        rows = self._db.execute(
+        rows = self.db.execute(
             "SELECT path, offset, message FROM bad_lines JOIN files ON files.id = file ORDER BY path, offset"
         )
         return [BadLine(Path(row["path"]), row["offset"], row["message"]) for row in rows]
@@ -268,38 +235,9 @@ class RecordIndex:
         except (ValueError, ConfigError) as error:
             self._db.execute("INSERT INTO bad_lines VALUES (?, ?, ?)", (file, offset, str(error)))
             return
-        values = [file, offset, len(line), *_row(record)]
-        cursor = self._db.execute(_INSERT, values)
-        self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, "\n".join(_words(record))))
-
-
-_NAMES = ", ".join(f'"{name}"' for name, _ in COLUMNS)
-_INSERT = f"INSERT INTO episodes (file, offset, length, {_NAMES}) VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
-
-
-def _row(record: EpisodeRecord) -> list[Any]:
-    turns, fields = record["turns"], dict(record)
-    behaviors = behavior_turns(record)
-    return [
-        *(fields[name] for name, _ in HEADER),
-        record.get("shaped_return"),
-        len(turns),
-        sum(turn["tokens"] for turn in turns),
-        sum(turn["generate_s"] for turn in turns),
-        sum(turn["env_s"] for turn in turns),
-        thought_length(record),
-        json.dumps([turn["action"] for turn in turns]),
-        *(len(behaviors.get(behavior.name, ())) for behavior in BEHAVIORS),
-    ]
-
-
-def _words(record: EpisodeRecord) -> Iterable[str]:
-    """Yield each text of an episode once: prompt, replies, observations, error."""
-    yield from (message["content"] for message in record["messages"][: record["prompt_length"]])
-    for turn in record["turns"]:
-        yield turn["reply"]
-        yield turn["observation"] or ""
-    yield record["error"]
+        values = [file, offset, len(line), *row_of(record)]
+        cursor = self._db.execute(INSERT_EPISODE, values)
+        self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, words_of(record)))
 
 
 def _writable_folder(source: Source) -> Path:
@@ -326,23 +264,11 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
-    columns = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS)
     with _transaction(db):
         if _version(db) == INDEX_VERSION:
             return
-        db.execute(
-            "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, indexed INTEGER)"
-        )
-        db.execute("CREATE TABLE bad_lines (file INTEGER, offset INTEGER, message TEXT)")
-        position = "file INTEGER, offset INTEGER, length INTEGER"
-        db.execute(f"CREATE TABLE episodes (id INTEGER PRIMARY KEY AUTOINCREMENT, {position}, {columns})")
-        db.execute("CREATE INDEX by_step ON episodes (purpose, step)")
-        db.execute("CREATE INDEX by_task ON episodes (env, task, step)")
-        db.execute('CREATE INDEX by_group ON episodes ("group", sample)')
-        db.execute("CREATE INDEX by_file ON episodes (file)")
-        # Without a copy of the text, which is read from the records. Such a table cannot delete before SQLite 3.43:
-        # ids of episodes are never used twice, so words of a deleted episode match nothing.
-        db.execute("CREATE VIRTUAL TABLE words USING fts5 (text, content='')")
+        for statement in TABLES:
+            db.execute(statement)
         db.execute(f"PRAGMA user_version = {INDEX_VERSION}")
 
 

@@ -12,7 +12,7 @@ from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 
 Row = dict[str, Any]
-"""Columns of an episode by name, `id` included; see `verl_agent.viewer.index.COLUMNS`."""
+"""Columns of an episode by name, `id` included; see `verl_agent.viewer.tables.COLUMNS`."""
 
 _LAST_ATTEMPT = """NOT EXISTS (SELECT 1 FROM episodes AS later WHERE later."group" = episodes."group"
     AND later.sample = episodes.sample AND later.step = episodes.step AND later.attempt > episodes.attempt)"""

@@ -1,0 +1,13 @@
+"""Pages of the viewer. Each module has one page and keeps its whole state in the URL."""
+
+from verl_agent.viewer.pages import episodes, home
+from verl_agent.viewer.state import ViewerState
+
+PAGES = (home, episodes)
+"""Modules with a function `add(state)`."""
+
+
+def add_pages(state: ViewerState) -> None:
+    """Register all pages with NiceGUI."""
+    for page in PAGES:
+        page.add(state)

@@ -1,0 +1,21 @@
+"""First page: the opened runs."""
+
+from nicegui import ui
+
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.layout import frame, link_to, run_path
+from verl_agent.viewer.queries import count_episodes
+from verl_agent.viewer.state import ViewerState
+
+
+def add(state: ViewerState) -> None:
+    """Register the page `/`."""
+
+    @ui.page("/")
+    def home() -> None:
+        with frame(state):
+            for opened in state.opened.values():
+                with ui.card().classes("w-full"):
+                    ui.link(opened.key, link_to(run_path(opened, "/episodes"))).classes("text-lg")
+                    ui.label(str(opened.source.path)).classes("text-sm text-gray-600")
+                    ui.label(f"{count_episodes(opened.index, Filter())} episodes")

@@ -1,0 +1,97 @@
+"""Server of the viewer: NiceGUI's pages in an ASGI application on a socket of its own."""
+
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import uvicorn
+from fastapi import FastAPI
+from nicegui import ui
+from pydantic import Field
+from pydantic.dataclasses import dataclass as settings_class
+
+from verl_agent.envs.http.auth import is_loopback
+from verl_agent.errors import ConfigError
+from verl_agent.sections import STRICT
+from verl_agent.viewer.access import GuardRequests
+from verl_agent.viewer.pages import add_pages
+from verl_agent.viewer.state import ViewerState
+
+
+@settings_class(frozen=True, slots=True, config=STRICT)
+class ServerSettings:
+    """Address of the viewer.
+
+    Attributes:
+        host: address to listen at; one that other machines reach gets a token.
+        port: port to listen at; 0 for any free one.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Bound socket of the viewer.
+
+    Attributes:
+        socket: listening socket.
+        url: URL for a browser, with the token if one is needed.
+        token: token, or None.
+    """
+
+    socket: socket.socket
+    url: str
+    token: str | None
+
+
+def bind(settings: ServerSettings) -> Address:
+    """Bind the port.
+
+    Raises:
+        ConfigError: the port is in use, or the address is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"cannot listen at {settings.host}:{settings.port}: {error.strerror}. Choose another --port (0 for any "
+            "free one), or end the process that uses it."
+        ) from error
+    port = listening.getsockname()[1]
+    token = None if is_loopback(settings.host) else secrets.token_urlsafe(16)
+    shown = f"[{settings.host}]" if family == socket.AF_INET6 else settings.host
+    return Address(listening, f"http://{shown}:{port}/" + (f"?token={token}" if token else ""), token)
+
+
+def serve(state: ViewerState, settings: ServerSettings, report: Callable[[str], None]) -> None:
+    """Serve the pages until SIGTERM or Ctrl-C.
+
+    Args:
+        state: opened sources; closed when this returns.
+        settings: address.
+        report: called with the URL when the port is bound.
+
+    Raises:
+        ConfigError: the port is in use, or the address is not of this machine.
+    """
+    address = bind(settings)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    add_pages(state)
+    ui.run_with(app, title="verl-agent", show_welcome_message=False, reconnect_timeout=30)
+    guarded = GuardRequests(app, settings.host, address.token)
+    state.start()
+    try:
+        report(address.url)
+        server = uvicorn.Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
+        server.run(sockets=[address.socket])
+    finally:
+        state.close()
+        address.socket.close()

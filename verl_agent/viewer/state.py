@@ -1,0 +1,105 @@
+"""State that all pages share: the opened sources, their indexes, and the thread that follows growing files."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_agent.errors import ConfigError
+from verl_agent.viewer.index import Progress, RecordIndex
+from verl_agent.viewer.sources import Source, open_source
+
+logger = logging.getLogger(__name__)
+
+FOLLOW_S = 1.0
+"""Seconds between two looks at the record files."""
+
+
+@dataclass(slots=True)
+class OpenedSource:
+    """One source with its index.
+
+    Attributes:
+        key: name of the source in URLs, unique among the opened ones.
+        source: run, evaluation or file of records.
+        index: index of its records, for queries.
+        progress: state of the present update.
+        changes: number of updates that brought new episodes; pages refresh when it changes.
+        problem: message of the last failed update; empty if it worked.
+    """
+
+    key: str
+    source: Source
+    index: RecordIndex
+    progress: Progress = field(default_factory=lambda: Progress(0, 0))
+    changes: int = 0
+    problem: str = ""
+
+
+class ViewerState:
+    """Opened sources, followed by one thread until `close`.
+
+    Args:
+        paths: runs, evaluations and files of records.
+
+    Raises:
+        ConfigError: a path is none of these, or occurs twice.
+    """
+
+    def __init__(self, paths: Sequence[Path | str]) -> None:
+        sources = [open_source(path) for path in paths]
+        if len({source.path for source in sources}) < len(sources):
+            raise ConfigError("a run is given twice. Give each path once.")
+        self.opened: dict[str, OpenedSource] = {}
+        for source in sources:
+            key, number = source.name, 1
+            while key in self.opened:
+                number += 1
+                key = f"{source.name}~{number}"
+            self.opened[key] = OpenedSource(key, source, RecordIndex(source))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="follow records", daemon=True)
+
+    def start(self) -> None:
+        """Start to follow the record files."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop to follow, and close the indexes."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for opened in self.opened.values():
+            opened.index.close()
+
+    def get(self, key: str) -> OpenedSource:
+        """Return an opened source.
+
+        Raises:
+            ConfigError: no source has this key.
+        """
+        if key not in self.opened:
+            raise ConfigError(f"no run {key!r} is open. Open runs: {', '.join(self.opened)}.")
+        return self.opened[key]
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            for opened in self.opened.values():
+                self._update(opened)
+            self._stop.wait(FOLLOW_S)
+
+    def _update(self, opened: OpenedSource) -> None:
+        try:
+            for progress in opened.index.update_in_steps():
+                opened.progress = progress
+                opened.changes += 1
+                if self._stop.is_set():
+                    return
+            opened.problem = ""
+        except ConfigError as error:
+            opened.problem = str(error)
+        except Exception as error:  # a thread's boundary: the viewer shows the failure and tries again
+            if not opened.problem:
+                logger.exception("the index of %s is not updated", opened.source.path)
+            opened.problem = f"{type(error).__name__}: {error}"
