@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from verl_agent.envs.http.auth import is_loopback
 
@@ -68,17 +68,17 @@ class GuardRequests:
 
     def _is_own(self, host: str) -> bool:
         name = (urlsplit(f"//{host}").hostname or "").lower()
-        return name == self.host or (is_loopback(self.host) and (name == "localhost" or is_loopback(name)))  # fmt: skip
+        return name == self.host or (is_loopback(self.host) and (name == "localhost" or is_loopback(name)))
 
     def _is_token(self, value: str) -> bool:
         return self.token is not None and hmac.compare_digest(value.encode(), self.token.encode())
 
 
 def _with_headers(send: Send) -> Send:
-    async def sending(message: dict[str, object]) -> None:
+    async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             extra = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-            message = {**message, "headers": [*message.get("headers", ()), *extra]}  # type: ignore[misc]
+            message["headers"] = [*message.get("headers", ()), *extra]
         await send(message)
 
     return sending

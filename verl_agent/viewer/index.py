@@ -52,19 +52,6 @@ class BadLine:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """State of an update.
-
-    Attributes:
-        done: bytes of the record files that are indexed.
-        total: bytes of the record files.
-    """
-
-    done: int
-    total: int
-
-
 class RecordIndex:
     """SQLite index of the records of one source. One writer at a time; several processes may read and update it.
 
@@ -132,8 +119,8 @@ class RecordIndex:
             pass
         return self._count() - before
 
-    def update_in_steps(self) -> Iterator[Progress]:
-        """Do the work of `update` and yield the progress after each batch of records.
+    def update_in_steps(self) -> Iterator[tuple[int, int]]:
+        """Do the work of `update`, and yield the indexed and all bytes of the files after each batch of records.
 
         Raises:
             ConfigError: the index cannot be written.
@@ -145,7 +132,7 @@ class RecordIndex:
             done = 0
             for file in files:
                 for offset in self._read_new(file):
-                    yield Progress(done + offset, total)
+                    yield done + offset, total
                 done += _size(file)
 
     def read(self, episode: int) -> EpisodeRecord:

@@ -50,7 +50,7 @@ def _status(opened: OpenedSource) -> None:
     line = ui.label().classes("text-sm text-gray-600")
 
     def update() -> None:
-        done, total = opened.progress.done, opened.progress.total
+        done, total = opened.progress
         reading = f"Reading records: {done / total:.0%} of {total / 1e6:.0f} MB" if done < total else ""
         line.text = opened.problem or reading
         line.set_visibility(bool(line.text))

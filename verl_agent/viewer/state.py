@@ -3,11 +3,11 @@
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
-from verl_agent.viewer.index import Progress, RecordIndex
+from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.sources import Source, open_source
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class OpenedSource:
         key: name of the source in URLs, unique among the opened ones.
         source: run, evaluation or file of records.
         index: index of its records, for queries.
-        progress: state of the present update.
+        progress: bytes of the record files that are indexed, and all bytes.
         changes: number of updates that brought new episodes; pages refresh when it changes.
         problem: message of the last failed update; empty if it worked.
     """
@@ -32,7 +32,7 @@ class OpenedSource:
     key: str
     source: Source
     index: RecordIndex
-    progress: Progress = field(default_factory=lambda: Progress(0, 0))
+    progress: tuple[int, int] = (0, 0)
     changes: int = 0
     problem: str = ""
 
