@@ -8,6 +8,7 @@ from nicegui import ui
 
 from verl_agent.errors import ConfigError
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import shorten
 
 TABS = (("Run", ""), ("Episodes", "/episodes"))
 """Title and last part of the path of the pages of one source."""
@@ -75,3 +76,16 @@ def refresh_with(opened: OpenedSource, draw: Callable[[], None]) -> None:
 def show_error(error: ConfigError) -> None:
     """Show the message of invalid input in place of a page's content."""
     ui.label(str(error)).classes("text-red-700")
+
+
+def show_text(text: str, classes: str = "") -> None:
+    """Show text of a model or an environment as it is: never as markup, long text cut with a button for the rest."""
+    shown, left_out = shorten(text)
+    label = ui.label(shown).classes(f"mono text-sm {classes}").style("unicode-bidi: plaintext; overflow-wrap: anywhere")
+    if left_out:
+
+        def show_all() -> None:
+            label.text = shorten(text, len(text))[0]
+            button.delete()
+
+        button = ui.button(f"{left_out:,} more characters", on_click=show_all).props("dense flat size=sm")

@@ -33,6 +33,7 @@ class StepSummary:
         max_turns: largest turn limit.
         tokens: sum of generated tokens.
         seconds: mean duration in seconds.
+        started_at: start of the first episode, ISO 8601.
         stops: share of episodes by stop reason.
         behaviors: turns that show a behavior over all turns, by its name.
     """
@@ -47,6 +48,7 @@ class StepSummary:
     max_turns: int
     tokens: int
     seconds: float
+    started_at: str
     stops: dict[str, float]
     behaviors: dict[str, float]
 
@@ -141,7 +143,7 @@ def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
     rows = index.db.execute(
         f"""SELECT purpose, step, stop, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
             sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds,
-            {behaviors}
+            min(started_at) AS started_at, {behaviors}
         FROM episodes WHERE {where} AND {_LAST_ATTEMPT} GROUP BY purpose, step, stop ORDER BY step, purpose""",
         bound,
     )
@@ -170,6 +172,7 @@ def _step_summary(step: int, purpose: str, by_stop: Sequence[Row]) -> StepSummar
         max_turns=max(row["max_turns"] for row in by_stop),
         tokens=sum(row["tokens"] for row in valid),
         seconds=mean("seconds"),
+        started_at=min(row["started_at"] for row in by_stop),
         stops={row["stop"]: row["episodes"] / every for row in by_stop},
         behaviors={
             behavior.name: sum(row[behavior.name] for row in valid) / turns if turns else 0.0 for behavior in BEHAVIORS

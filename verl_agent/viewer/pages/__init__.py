@@ -1,9 +1,9 @@
 """Pages of the viewer. Each module has one page and keeps its whole state in the URL."""
 
-from verl_agent.viewer.pages import episodes, home
+from verl_agent.viewer.pages import episode, episodes, home, run
 from verl_agent.viewer.state import ViewerState
 
-PAGES = (home, episodes)
+PAGES = (home, run, episodes, episode)
 """Modules with a function `add(state)`."""
 
 

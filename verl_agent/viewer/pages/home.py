@@ -16,6 +16,6 @@ def add(state: ViewerState) -> None:
         with frame(state):
             for opened in state.opened.values():
                 with ui.card().classes("w-full"):
-                    ui.link(opened.key, link_to(run_path(opened, "/episodes"))).classes("text-lg")
+                    ui.link(opened.key, link_to(run_path(opened))).classes("text-lg")
                     ui.label(str(opened.source.path)).classes("text-sm text-gray-600")
                     ui.label(f"{count_episodes(opened.index, Filter())} episodes")

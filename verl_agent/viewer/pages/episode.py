@@ -1,0 +1,158 @@
+"""One episode turn by turn: thought, action, observation, rewards, and why it ended."""
+
+from collections.abc import Callable
+
+from nicegui import ui
+from nicegui.events import KeyEventArguments
+from starlette.requests import Request
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.behaviors import behavior_turns
+from verl_agent.trace.record import EpisodeRecord, TurnRecord
+from verl_agent.types import StopReason
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.queries import Row, find_episode, find_episodes
+from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import split_reply
+
+ENDINGS = {
+    StopReason.TERMINATED: "The environment ended the task.",
+    StopReason.TURN_LIMIT: "The episode reached its turn limit.",
+    StopReason.TURN_TOKENS: "A reply reached the token budget of a turn.",
+    StopReason.EPISODE_TOKENS: "The episode reached its token budget.",
+    StopReason.ENV_ERROR: "The environment failed; the episode is not trained on.",
+    StopReason.CANCELLED: "The run was stopped during the episode.",
+}
+"""Sentence for each reason to end."""
+
+
+def add(state: ViewerState) -> None:
+    """Register the page `/run/<key>/episode/<id>`; the parameter `turn` counts from 1."""
+
+    @ui.page("/run/{key}/episode/{number}")
+    def episode(key: str, number: int, request: Request) -> None:
+        try:
+            opened = state.get(key)
+            record = opened.index.read(number)
+        except ConfigError as error:
+            with frame(state):
+                show_error(error)
+            return
+        row = find_episode(opened.index, number) or {}
+        turn = request.query_params.get("turn", "")
+        with frame(state, opened, f"{record['task']} · step {record['step']}"):
+            _facts(opened, row, record)
+            _turns(record, int(turn) if turn.isdecimal() else 0)
+
+
+def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
+    with ui.row().classes("items-baseline gap-4"):
+        ui.label("solved" if record["success"] else "not solved").classes(
+            "px-2 rounded text-white " + ("bg-green-700" if record["success"] else "bg-gray-600")
+        )
+        ui.label(f"return {record['reward']:g}")
+        if "shaped_return" in record:
+            ui.label(f"shaped return {record['shaped_return']:g}")
+        ui.label(f"{len(record['turns'])} of {record['max_turns']} turns")
+        ui.label(f"{row['tokens']} tokens")
+        ui.label(f"{record['seconds']:.1f} s")
+        ui.label(f"{ENDINGS.get(StopReason(record['stop']), record['stop'])} {record['error']}".strip())
+    with ui.row().classes("items-baseline gap-4 text-sm"):
+        for name in ("env", "category", "task", "split", "purpose", "step", "sample", "attempt", "model"):
+            if row[name] not in ("", None):
+                ui.label(f"{name} {row[name]}").classes("text-gray-600")
+        same_group = {"group": record["group"], "step": record["step"], "purpose": record["purpose"]}
+        for other in find_episodes(
+            opened.index, Filter.parse({name: str(value) for name, value in same_group.items()})
+        ):
+            if other["id"] != row["id"]:
+                ui.link(f"sample {other['sample']}", run_path(opened, f"/episode/{other['id']}"))
+        ui.link("this task over training", link_to(run_path(opened, "/episodes"), {"task": record["task"]}))
+
+
+def _turns(record: EpisodeRecord, chosen: int) -> None:
+    shown = behavior_turns(record)
+    behaviors = [[name for name, turns in shown.items() if turn in turns] for turn in range(len(record["turns"]))]
+    position = {"turn": chosen}
+
+    def show(turn: int) -> None:
+        turn = max(0, min(turn, len(record["turns"])))
+        position["turn"] = turn
+        ui.run_javascript(
+            f"document.getElementById('turn-{turn}')?.scrollIntoView({{block: 'start'}});"
+            f"history.replaceState(null, '', '?turn={turn}')"
+        )
+
+    def on_key(event: KeyEventArguments) -> None:
+        if event.action.keydown and event.key.name in ("j", "k", "ArrowRight", "ArrowLeft"):
+            show(position["turn"] + (1 if event.key.name in ("j", "ArrowRight") else -1))
+
+    ui.keyboard(on_key)
+    with ui.row().classes("gap-1 sticky top-12 bg-white z-10 p-1 w-full items-center"):
+        for number, turn in enumerate(record["turns"], start=1):
+            color = "green" if turn["reward"] > 0 else "red" if turn["reward"] < 0 else "grey-6"
+            if behaviors[number - 1]:
+                color = "orange"
+            ui.button(str(number), on_click=lambda number=number: show(number)).props(
+                f"dense size=sm color={color}"
+            ).tooltip(", ".join(behaviors[number - 1]) or "turn")
+        _replay(len(record["turns"]), position, show)
+    with (
+        ui.expansion(f"Prompt ({record['prompt_length']} messages)", value=chosen == 0)
+        .props("id=turn-0")
+        .classes("w-full")
+    ):
+        for message in record["messages"][: record["prompt_length"]]:
+            ui.label(message["role"]).classes("text-xs text-gray-500")
+            show_text(message["content"])
+    for number, turn in enumerate(record["turns"], start=1):
+        _turn(number, turn, behaviors[number - 1])
+    with ui.expansion("Messages as the model saw them").classes("w-full"):
+        for message in record["messages"]:
+            ui.label(message["role"]).classes("text-xs text-gray-500")
+            show_text(message["content"])
+    if chosen:
+        ui.timer(0.3, lambda: show(chosen), once=True)
+
+
+def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -> None:
+    """Add the button that goes through the turns by itself, at a chosen speed."""
+    speed = ui.select({2.0: "2 s a turn", 1.0: "1 s a turn", 0.5: "0.5 s a turn"}, value=1.0).props("dense")
+
+    def advance() -> None:
+        if position["turn"] >= turns:
+            timer.deactivate()
+        else:
+            show(position["turn"] + 1)
+
+    timer = ui.timer(1.0, advance, active=False)
+    speed.on_value_change(lambda event: setattr(timer, "interval", event.value))
+    ui.button(icon="play_arrow", on_click=timer.activate).props("dense flat").tooltip("replay")
+    ui.button(icon="pause", on_click=timer.deactivate).props("dense flat").tooltip("pause")
+
+
+def _turn(number: int, turn: TurnRecord, behaviors: list[str]) -> None:
+    thought, action, rest = split_reply(turn["reply"], turn["action"])
+    with ui.card().props(f"id=turn-{number}").classes("w-full gap-1 scroll-mt-24"):
+        with ui.row().classes("items-baseline gap-4 text-xs text-gray-500"):
+            ui.label(f"Turn {number}").classes("font-bold text-black")
+            ui.label(f"{turn['tokens']} tokens, {turn['generate_s']:.2f} s; environment {turn['env_s']:.2f} s")
+            if turn["reward"]:
+                ui.label(f"reward {turn['reward']:g}").classes(
+                    "text-green-700" if turn["reward"] > 0 else "text-red-700"
+                )
+            for name, value in turn["info"].items():
+                ui.label(f"{name} {value:g}")
+            for name in behaviors:
+                ui.label(name.replace("_", " ")).classes("bg-orange-200 text-black px-1 rounded")
+        if thought.strip():
+            show_text(thought.strip())
+        if action:
+            show_text(action, "bg-blue-100 px-2 rounded")
+        elif turn["action"] is not None:
+            ui.label(f"action that was read from the reply: {turn['action']}").classes("mono bg-blue-100 px-2 rounded")
+        if rest.strip():
+            show_text(rest.strip())
+        if turn["observation"] is not None:
+            show_text(turn["observation"], "bg-gray-100 px-2 py-1 rounded w-full")

@@ -1,0 +1,108 @@
+"""Curves of a run, alone or over those of other opened runs; a click on a point shows the episodes of its step."""
+
+from typing import Any
+
+from nicegui import ui
+from nicegui.events import EChartPointClickEventArguments, ValueChangeEventArguments
+from starlette.requests import Request
+
+from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error
+from verl_agent.viewer.queries import summarize_steps
+from verl_agent.viewer.state import OpenedSource, ViewerState
+
+SMOOTH = (1, 5, 10, 25)
+"""Numbers of steps of the running mean that a reader may choose."""
+
+
+def add(state: ViewerState) -> None:
+    """Register the page `/run/<key>`."""
+
+    @ui.page("/run/{key}")
+    def run(key: str, request: Request) -> None:
+        query = request.query_params
+        try:
+            opened = state.get(key)
+            others = [state.get(other) for other in query.get("with", "").split(",") if other]
+            axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
+        except ConfigError as error:
+            with frame(state):
+                show_error(error)
+            return
+        with frame(state, opened, key):
+            _choices(state, opened, others, axis, smooth)
+            _charts([opened, *others], axis, smooth)
+
+
+def _axis(value: str) -> Axis:
+    for axis in AXES:
+        if axis == value:
+            return axis
+    raise ConfigError(f"x={value!r} is not allowed. {did_you_mean(value, AXES)}")
+
+
+def _smooth(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigError(f"smooth={value!r} is not a number of steps. Allowed: 1 and more.")
+    return int(value)
+
+
+def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource], axis: Axis, smooth: int) -> None:
+    chosen = {"x": axis, "smooth": str(smooth), "with": ",".join(other.key for other in others)}
+
+    def go(name: str, value: str) -> None:
+        ui.navigate.to(link_to(run_path(opened), chosen | {name: value}))
+
+    def on_others(event: ValueChangeEventArguments[list[str]]) -> None:
+        go("with", ",".join(event.value))
+
+    with ui.row().classes("items-center gap-4"):
+        ui.select(list(AXES), value=axis, label="x axis", on_change=lambda event: go("x", event.value)).classes("w-32")
+        smoothing = {number: "none" if number == 1 else f"{number} steps" for number in sorted({*SMOOTH, smooth})}
+        ui.select(
+            smoothing, value=smooth, label="running mean", on_change=lambda event: go("smooth", str(event.value))
+        ).classes("w-32")
+        names = [other for other in state.opened if other != opened.key]
+        if names:
+            keys = [other.key for other in others]
+            ui.select(names, value=keys, label="with runs", multiple=True, on_change=on_others).classes("w-64")
+
+
+def _read(opened: OpenedSource) -> RunData:
+    logged = read_metrics(opened.source.metrics_files())
+    return RunData(opened.key, summarize_steps(opened.index, Filter()), logged)
+
+
+def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
+    grid = ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full")
+    drawn: dict[str, ui.echart] = {}
+
+    def on_point(event: EChartPointClickEventArguments) -> None:
+        run = opened[0] if len(opened) == 1 else next(o for o in opened if event.series_name.startswith(f"{o.key}: "))
+        point: Any = event.data  # [x, y, step], see `chart`
+        ui.navigate.to(link_to(run_path(run, "/episodes"), {"step": point[2]}))
+
+    def draw() -> None:
+        runs = [
+            RunData(o.key, summarize_steps(o.index, Filter()), read_metrics(o.source.metrics_files())) for o in opened
+        ]
+        of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
+        for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
+            options = chart(
+                title, [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of], axis, smooth
+            )
+            if title in drawn:
+                drawn[title].options.update(options)
+                drawn[title].update()
+            else:
+                with grid:
+                    drawn[title] = ui.echart(options, on_point_click=on_point).classes("h-72")
+
+    draw()
+    if not drawn:
+        ui.label("No episode and no metric is recorded yet.")
+    for run in opened:
+        refresh_with(run, draw)
