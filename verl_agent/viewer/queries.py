@@ -59,11 +59,13 @@ class GroupSummary:
 
     Attributes:
         episodes: the episodes, by sample.
+        advantages: return that the update uses, minus the mean of the group; 0 for an episode that is not valid.
         divergence: first turn in which their actions differ, from 0; None if all actions are equal.
         uniform: True if all returns are equal, so that a group estimator learns nothing from it.
     """
 
     episodes: list[Row]
+    advantages: list[float]
     divergence: int | None
     uniform: bool
 
@@ -187,11 +189,14 @@ def find_group(index: RecordIndex, group: str, step: int, purpose: str) -> Group
         (group, step, purpose),
     )
     episodes = [dict(row) for row in rows]
-    returns = [row["reward"] if row["shaped_return"] is None else row["shaped_return"] for row in episodes]
+    valid = [row for row in episodes if row["stop"] not in (StopReason.ENV_ERROR, StopReason.CANCELLED)]
+    returns = {row["id"]: row["reward"] if row["shaped_return"] is None else row["shaped_return"] for row in valid}
+    mean = sum(returns.values()) / len(returns) if returns else 0.0
     return GroupSummary(
         episodes=episodes,
+        advantages=[returns.get(row["id"], mean) - mean for row in episodes],
         divergence=first_divergence([json.loads(row["actions"]) for row in episodes]),
-        uniform=len(episodes) > 1 and max(returns) - min(returns) <= 1e-6,
+        uniform=len(returns) > 1 and max(returns.values()) - min(returns.values()) <= 1e-6,
     )
 
 

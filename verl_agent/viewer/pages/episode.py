@@ -62,13 +62,13 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
         for name in ("env", "category", "task", "split", "purpose", "step", "sample", "attempt", "model"):
             if row[name] not in ("", None):
                 ui.label(f"{name} {row[name]}").classes("text-gray-600")
-        same_group = {"group": record["group"], "step": record["step"], "purpose": record["purpose"]}
-        for other in find_episodes(
-            opened.index, Filter.parse({name: str(value) for name, value in same_group.items()})
-        ):
+        group = Filter({name: str(row[name]) for name in ("group", "step", "purpose")})
+        for other in find_episodes(opened.index, group):
             if other["id"] != row["id"]:
                 ui.link(f"sample {other['sample']}", run_path(opened, f"/episode/{other['id']}"))
-        ui.link("this task over training", link_to(run_path(opened, "/episodes"), {"task": record["task"]}))
+        ui.link("whole group", link_to(run_path(opened, "/group"), group.values))
+        task = {"env": record["env"], "task": record["task"]}
+        ui.link("this task over training", link_to(run_path(opened, "/task"), task))
 
 
 def _turns(record: EpisodeRecord, chosen: int) -> None:
