@@ -98,6 +98,7 @@ setup(
             "uvloop>=0.21,<1",
         ],
         "http": ["aiohttp>=3.10,<4"],
+        "viewer": ["nicegui>=3.18,<4"],
         "dev": [
             "pytest==9.2.0",
             "pytest-timeout==2.4.0",

@@ -17,7 +17,7 @@ REFRESH_S = 1.0
 
 
 def link_to(path: str, parameters: Mapping[str, object] | None = None) -> str:
-    """Return a URL of the viewer; parameters that are None or empty are left out."""
+    """Return a URL of the viewer; empty parameters are left out."""
     query = urlencode({name: value for name, value in (parameters or {}).items() if value not in (None, "")})
     return quote(path) + (f"?{query}" if query else "")
 

@@ -44,7 +44,7 @@ class ViewerState:
         paths: runs, evaluations and files of records.
 
     Raises:
-        ConfigError: a path is none of these, or occurs twice.
+        ConfigError: a path holds no records, or occurs twice.
     """
 
     def __init__(self, paths: Sequence[Path | str]) -> None:
