@@ -17,6 +17,7 @@ echo "2/2  Reinforcement learning with verl, Ray, FSDP2 and vLLM: the turn limit
 cat <<'TEXT'
 
 Next:
+  verl-agent view runs/textcraft_quickstart  curves, episodes and groups in a browser (source .venv/bin/activate first)
   runs/textcraft_quickstart/curves.png       learning curves; every conversation is in episodes/ beside it
   recipes/RESULTS.md                         measured results
   bash recipes/textcraft/train.sh --config-name scaling_inter_cpu      the longer run of this kind (40 minutes)

@@ -1,0 +1,113 @@
+"""Test the pages of the viewer in a real browser: deep links, a growing run, hostile text, no error in the console."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from env_adapters.webarena.browser.chromium import installed_chromiums
+from tests.support.episodes import STARTED, played
+from tests.support.web import needs_chromium
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
+
+pytestmark = needs_chromium
+
+HOSTILE = "<script>document.title='broken'</script> {{ 7*7 }} \u202eright to left\0 " + "x" * 1_000_000
+
+
+def record(step: int, sample: int, reward: float, observation: str = "hall") -> EpisodeRecord:
+    meta = EpisodeMeta("train", "train", step, f"{step}-0", sample, STARTED, seconds=1.0)
+    turns = [("north", observation), ("east" if sample else "west", "kitchen")]
+    return played(*turns, reward=reward, meta=meta)
+
+
+def append(file: Path, *records: EpisodeRecord) -> None:
+    with file.open("a") as out:
+        out.writelines(json.dumps(entry) + "\n" for entry in records)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    for name in ("metrics", "episodes"):
+        (folder / name).mkdir(parents=True)
+    append(folder / "episodes" / "a.jsonl", record(1, 0, 0.0), record(1, 1, 1.0), record(2, 0, 1.0, HOSTILE))
+    (folder / "metrics" / "a.jsonl").write_text(json.dumps({"step": 1, "data": {"actor/entropy": 0.5}}) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(run: Path) -> Iterator[str]:
+    command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "view", str(run), "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2], env=os.environ)
+    assert server.stdout is not None
+    found = re.search(r"http://\S+/", server.stdout.readline())
+    assert found is not None
+    yield found[0].rstrip("/")
+    server.send_signal(signal.SIGINT)
+    server.wait(20)
+
+
+@pytest.fixture(scope="module")
+def pages(url: str) -> Iterator[object]:
+    """Return a function that opens a page and returns it; errors of the browser's console fail the test."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(installed_chromiums()[0]), args=["--no-sandbox"])
+
+        def open_page(path: str):
+            page = browser.new_page()
+            page.errors = []
+            page.on("pageerror", lambda error: page.errors.append(str(error)))
+            page.on("console", lambda line: page.errors.append(line.text) if line.type == "error" else None)
+            page.goto(url + path)
+            return page
+
+        yield open_page
+        browser.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/", "3 episodes"),
+        ("/run/run?x=turns&smooth=5", "running mean"),
+        ("/run/run/episodes?step=1", "2 episodes"),
+        ("/run/run/episodes?step=one", "Allowed: 3, 3..7, 3.. and ..7."),
+        ("/run/run/episode/1?turn=2", "The environment ended the task."),
+        ("/run/run/episode/99", "No episode 99"),
+        ("/run/run/group?group=1-0&step=1&purpose=train", "The samples part in turn 2."),
+        ("/run/run/task?env=talk&task=1", "First solved at step 1, solved at 2 of 2 steps."),
+        ("/compare?a=run&a_step=1&b=run&b_step=2", "1 tasks on both sides"),
+        ("/run/none", "no run 'none' is open"),
+    ],
+)
+def test_a_deep_link_shows_its_page_without_an_error(pages, path: str, text: str) -> None:
+    page = pages(path)
+    page.get_by_text(text).first.wait_for(timeout=20_000)
+    assert page.errors == []
+    page.close()
+
+
+def test_hostile_text_is_shown_and_not_executed(pages) -> None:
+    page = pages("/run/run/episode/3")
+    shown = page.get_by_text("<script>document.title='broken'</script> {{ 7*7 }} ⟨RLO⟩right to left").first
+    shown.wait_for(timeout=20_000)
+    assert len(shown.inner_text()) < 30_000
+    assert "broken" not in page.title()
+    page.close()
+
+
+def test_a_page_follows_a_run_that_grows(pages, run: Path) -> None:
+    page = pages("/run/run/episodes?step=7")
+    page.get_by_text("0 episodes").wait_for(timeout=20_000)
+    append(run / "episodes" / "b.jsonl", record(7, 0, 0.0))
+    page.get_by_text("1 episodes").wait_for(timeout=20_000)
+    page.close()
