@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from playwright.async_api import Error, Page
+from playwright.async_api import CDPSession, Error, Page
 
 from env_adapters.webarena.browser.network_proxy import USER, NetworkProxy
+
+_DETACHING: set[asyncio.Task[None]] = set()
+"""Sessions that are being closed; the event loop keeps no reference to a task."""
 
 
 @asynccontextmanager
@@ -48,6 +51,12 @@ async def proxy_login(page: Page, proxy: NetworkProxy) -> AsyncIterator[None]:
     )
     pages = {"urlPattern": "*", "resourceType": "Document"}
     await client.send("Fetch.enable", {"handleAuthRequests": True, "patterns": [pages]})
-    yield  # an error ends the session; Chromium would finish the detaching only when the site responds
+    yield
+    leaving = asyncio.ensure_future(_detach(client))  # ends only when the document that the page loads next responds
+    _DETACHING.add(leaving)
+    leaving.add_done_callback(_DETACHING.discard)
+
+
+async def _detach(client: CDPSession) -> None:
     with suppress(Error):  # the page has closed
         await client.detach()

@@ -98,7 +98,7 @@ class BrowserSession:
             EnvError: the browser, a site or a page failed.
         """
         self._notes, self._popups = [], 0
-        if not self._tabs and self._alive:
+        if not self._tabs and self._lease is not None and await self._lease.browser.answers(PROTOCOL_TIMEOUT_S):
             self.check()
             raise ActionError("The page had closed its tab.")
         traffic, tab = self.network_proxy.traffic, self.tab
