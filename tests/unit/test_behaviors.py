@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.episodes import played
-from verl_agent.trace.behaviors import BEHAVIORS, behavior_metrics, behavior_turns, first_divergence, thought_length
+from verl_agent.trace.behaviors import behavior_turns, first_divergence, thought_length
 
 
 def found(*turns: tuple[str, str], **options: object) -> dict[str, list[int]]:
@@ -73,11 +73,3 @@ def test_first_divergence_is_the_first_turn_with_different_actions() -> None:
     assert first_divergence([["a", "b"], ["a", "b", "c"]]) == 2
     assert first_divergence([["a"], ["a"]]) is None
     assert first_divergence([]) is None
-
-
-def test_metrics_are_shares_of_turns() -> None:
-    episodes = [{"loop": [3]}, {"no_action": [0, 1]}]
-    metrics = behavior_metrics(episodes, turns=8)
-    assert metrics["behavior/loop"] == 1 / 8
-    assert metrics["behavior/no_action"] == 2 / 8
-    assert set(metrics) == {f"behavior/{behavior.name}" for behavior in BEHAVIORS}

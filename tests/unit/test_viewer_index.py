@@ -90,6 +90,17 @@ def test_a_replaced_file_of_the_same_size_is_read_anew(run: Path) -> None:
         assert tasks(index) == ["8", "9"]
 
 
+def test_a_file_cut_behind_its_first_line_or_replaced_behind_it_is_read_anew(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        write(run / "episodes" / "a.jsonl", episode("1"), mode="w")
+        index.update()
+        assert tasks(index) == ["1"]
+        os.replace(write(run / "new", episode("1"), episode("7")), run / "episodes" / "a.jsonl")
+        index.update()
+        assert tasks(index) == ["1", "7"]
+
+
 def test_a_deleted_file_is_forgotten(run: Path) -> None:
     write(run / "episodes" / "b.jsonl", episode("4"))
     with RecordIndex(open_source(run)) as index:
@@ -158,6 +169,7 @@ def test_filters_select_episodes(tmp_path: Path, parameters: dict[str, str], exp
         ({"step": "one"}, "3..7"),
         ({"success": "maybe"}, "yes, no"),
         ({"sort": "-rewards"}, "reward"),
+        ({"label": "odd"}, "unknown filter 'label'"),
     ],
 )
 def test_an_invalid_filter_is_refused(parameters: dict[str, str], message: str) -> None:

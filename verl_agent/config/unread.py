@@ -1,7 +1,7 @@
 """Keys of verl's YAML that its V1 trainer never reads, and the key to use instead.
 
 verl keeps keys of its earlier trainers and of other engines, and accepts values for them. `check_keys` refuses a value
-that would have no effect. `tests/verl/test_settings_act.py` derives the keys from verl's source, so the table cannot
+that would have no effect. `tests/unit/test_settings_act.py` derives the keys from verl's source, so the table cannot
 miss one or keep one that a later version reads.
 """
 

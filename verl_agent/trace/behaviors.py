@@ -1,7 +1,7 @@
 """Table of the behaviors that are counted in every episode of every environment, and their computation."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
@@ -68,7 +68,7 @@ class Behavior:
     """Definition of one behavior.
 
     Attributes:
-        name: name in the metric `behavior/<name>` and in filters.
+        name: name in filters and curves of the viewer.
         meaning: definition, as a condition on a turn.
         rule: function of the episode and the index of a turn, True where the turn shows the behavior.
     """
@@ -166,16 +166,3 @@ def first_divergence(episodes: Sequence[Sequence[str | None]]) -> int | None:
         if len({actions[turn] if turn < len(actions) else ended for actions in episodes}) > 1:
             return turn
     return None
-
-
-def behavior_metrics(episodes: Sequence[Mapping[str, Sequence[int]]], turns: int) -> dict[str, float]:
-    """Return `behavior/<name>`: turns that show the behavior over all turns.
-
-    Args:
-        episodes: result of `behavior_turns` for each episode.
-        turns: number of turns of all episodes.
-    """
-    return {
-        f"behavior/{rule.name}": sum(len(found.get(rule.name, ())) for found in episodes) / max(turns, 1)
-        for rule in BEHAVIORS
-    }

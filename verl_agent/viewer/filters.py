@@ -27,7 +27,7 @@ NUMBERS = (
 """Columns compared as numbers: `3`, `3..7`, `3..` or `..7`, bounds included."""
 SORT = tuple(name for name, _ in COLUMNS if name not in ("actions", "error"))
 """Columns by which episodes may be sorted; a minus sign before the name reverses the order."""
-PARAMETERS = (*TEXT, *NUMBERS, "success", "text", "label", "sort")
+PARAMETERS = (*TEXT, *NUMBERS, "success", "text", "sort")
 """Names that a filter takes."""
 _NUMBER = r"-?\d+(?:\.\d+)?"
 _RANGE = re.compile(rf"(?P<exact>{_NUMBER})|(?P<low>{_NUMBER})?\.\.(?P<high>{_NUMBER})?")
@@ -82,9 +82,6 @@ class Filter:
             elif name == "text":
                 parts.append("episodes.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
                 bound.append(match_phrase(value))
-            elif name == "label":
-                parts.append("episodes.id IN (SELECT episode FROM labels WHERE tag = ?)")
-                bound.append(value)
         return " AND ".join(parts) or "1", bound
 
     def order(self) -> str:

@@ -133,11 +133,6 @@ def find_episode(index: RecordIndex, episode: int) -> Row | None:
     return dict(row) if row is not None else None
 
 
-def values_of(index: RecordIndex, column: str) -> list[str]:
-    """Return the values that a text column has, for the choices of a filter."""
-    return [row[0] for row in index.db.execute(f'SELECT DISTINCT "{column}" FROM episodes ORDER BY 1')]
-
-
 def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
     """Return the means of every purpose and step, over the last attempts that a filter selects, in order of steps."""
     where, bound = chosen.where()
