@@ -54,7 +54,8 @@ class EpisodeDataset(Dataset[Row]):
             for item in sample_tasks(items, max_samples) if max_samples > 0 else items:
                 self.rows += encoder.demonstrate(item)
         if source.records and purpose == "train":
-            for episode in select_episodes(usable_records(source.records, "episodes.records"), source):
+            usable = usable_records(source.records, "episodes.records", labels=source.labels)
+            for episode in select_episodes(usable, source):
                 for row in encoder.encode(episode.record):
                     self.rows.append({**row, "loss_mask": row["loss_mask"] * episode.weight})
         for row in self.rows:
@@ -88,7 +89,8 @@ class PairDataset(Dataset[PairRows]):
             "preference", PreferenceSettings, OmegaConf.to_container(config.preference)
         )
         train, held_out = split_pairs(
-            make_pairs(usable_records(settings.records, "preference.records"), settings), settings.val_share
+            make_pairs(usable_records(settings.records, "preference.records", labels=settings.labels), settings),
+            settings.val_share,
         )
         self.pairs = first(train if parquet_files == "train" else held_out, max_samples)
         encoder = EpisodeEncoder(tokenizer, config)

@@ -25,9 +25,8 @@ def plan(config: DictConfig) -> RunPlan:
     settings: PreferenceSettings = section("preference", PreferenceSettings, OmegaConf.to_container(config.preference))
     options = env_options(config)
     held_out = select_tasks(config.env.name, config.env.eval_tasks, options)
-    records = usable_records(
-        settings.records, "preference.records", frozenset((item.env, item.id) for item in held_out)
-    )
+    tasks = frozenset((item.env, item.id) for item in held_out)
+    records = usable_records(settings.records, "preference.records", tasks, settings.labels)
     played = {record["env"] for record in records}
     if config.env.name not in played:
         raise ConfigError(

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
-from verl_agent.offline.selection import Paths, TaskKey, conversation, fingerprint, prompt
+from verl_agent.offline.selection import Paths, Tags, TaskKey, conversation, fingerprint, prompt
 from verl_agent.sections import STRICT
 from verl_agent.trace.record import EpisodeRecord
 
@@ -26,6 +26,7 @@ class PreferenceSettings:
         beta: strength of the regularization towards the reference model, β of DPO (arXiv 2305.18290, equation 7), > 0.
         nll_coef: coefficient of the mean negative log-probability of a token of the better episode in the loss, which
             keeps that episode from becoming less likely (arXiv 2404.19733, equation 2); 0 for plain DPO.
+        labels: see `EpisodeSource`.
     """
 
     records: Paths
@@ -34,6 +35,7 @@ class PreferenceSettings:
     val_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     beta: Annotated[float, Field(gt=0)] = 0.1
     nll_coef: Annotated[float, Field(ge=0)] = 0.0
+    labels: Tags = Field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

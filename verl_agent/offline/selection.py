@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
 from verl_agent.sections import STRICT
+from verl_agent.trace.labels import keep_labelled, read_labels
 from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import Message
@@ -28,6 +29,8 @@ def _as_list(value: Any) -> Any:
 
 Paths = Annotated[list[str], BeforeValidator(_as_list)]
 """Files and folders of records; a single one may be given without a list."""
+Tags = Annotated[list[str], BeforeValidator(_as_list)]
+"""Tags of labelled episodes, those to leave out after a minus sign; a single one may be given without a list."""
 
 
 @settings_class(frozen=True, config=STRICT)
@@ -40,6 +43,8 @@ class EpisodeSource:
         min_reward: least return of a recorded episode; null to keep those that solved their task.
         per_task: most recorded episodes of a task, the best and then the shortest first; null for all.
         max_turns: turn limit that the oracle's episodes tell the model, with `agent.options.turns_left`; null without.
+        labels: tags of recorded episodes (see `verl-agent view`): keep those with one of the tags, and leave those with
+            a tag after a minus sign out (`-bad`). Empty to keep all.
         weight: weight of the tokens of a recorded episode. `none`: 1. `reward`: its return divided by the one
             that solves the task, at least 0, which is r(e, u, τ) of AgentEvol (arXiv 2406.04151, J_Evol). `task`: 1
             divided by the number of kept episodes of its task, so that easy tasks do not dominate hard ones.
@@ -51,8 +56,14 @@ class EpisodeSource:
     per_task: Annotated[int, Field(ge=1)] | None = None
     weight: Weight = "none"
     max_turns: Annotated[int, Field(ge=1)] | None = None
+    labels: Tags = Field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if self.labels and not self.records:
+            raise ConfigError(
+                f"episodes.labels={list(self.labels)} filters recorded episodes, and episodes.records=[] names none. "
+                "Set episodes.records, or remove episodes.labels."
+            )
         if not self.oracle and not self.records:
             raise ConfigError(
                 "episodes.oracle=false and episodes.records=[] leave nothing to train on. Set episodes.records to "
@@ -73,17 +84,21 @@ class ChosenEpisode:
     weight: float
 
 
-def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] | None = None) -> list[EpisodeRecord]:
+def usable_records(
+    paths: Sequence[str], key: str, held_out: frozenset[TaskKey] | None = None, labels: Sequence[str] = ()
+) -> list[EpisodeRecord]:
     """Return the valid episodes with a reply that were not played to validate a run.
 
     Args:
         paths: files and folders of records.
         key: setting that names them, for messages.
         held_out: tasks that must not be trained on; None if that has been checked.
+        labels: tags to keep and, after a minus sign, to leave out; empty to keep all.
 
     Raises:
-        ConfigError: a path does not exist, a line is no record, no episode is usable, or an episode is of a held-out
-            task. An evaluation of an environment whose held-out tasks are not known is refused too.
+        ConfigError: a path does not exist, a line is no record, no episode is usable, no episode has one of the tags,
+            or an episode is of a held-out task. An evaluation of an environment whose held-out tasks are not known is
+            refused too.
     """
     try:
         recorded = list(read_records(paths))
@@ -107,7 +122,10 @@ def usable_records(paths: Sequence[str], key: str, held_out: frozenset[TaskKey] 
             f"{key}={list(paths)} has no episode to train on among {len(recorded)} recorded ones. Not used are "
             "validation episodes, episodes with an environment error and episodes without a reply. Record others."
         )
-    return usable
+    if not labels:
+        return usable
+    setting = f"{key.rpartition('.')[0]}.labels"
+    return keep_labelled(usable, labels, read_labels(paths), setting)
 
 
 def _check_evaluated(records: Sequence[EpisodeRecord], key: str, held_out: frozenset[TaskKey] | None) -> None:

@@ -90,7 +90,7 @@ def recorded(source: EpisodeSource, held_out: list[TaskItem]) -> list[ChosenEpis
     if not source.records:
         return []
     tasks = frozenset((item.env, item.id) for item in held_out)
-    return select_episodes(usable_records(source.records, "episodes.records", tasks), source)
+    return select_episodes(usable_records(source.records, "episodes.records", tasks, source.labels), source)
 
 
 def sample(tasks: list[TaskItem], max_samples: int) -> list[TaskItem]:

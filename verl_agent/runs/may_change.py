@@ -160,13 +160,21 @@ OFFLINE = (
 SFT = (
     *OFFLINE,
     "env.eval_tasks",
+    "episodes.labels",
     "episodes.min_reward",
     "episodes.per_task",
     "episodes.records",
     "episodes.weight",
 )
 """`verl-agent sft`; the content of recorded episodes and their weights is compared instead of their paths."""
-DPO = (*OFFLINE, "preference.min_gap", "preference.per_task", "preference.records", "preference.val_share")
+DPO = (
+    *OFFLINE,
+    "preference.labels",
+    "preference.min_gap",
+    "preference.per_task",
+    "preference.records",
+    "preference.val_share",
+)
 """`verl-agent dpo`; the content of the pairs is compared instead of the paths of the records."""
 PLAYING = (
     "credit",
@@ -192,5 +200,5 @@ EVALUATION = (
     "evaluation.tasks",
 )
 """`verl-agent eval`."""
-EVOLVE = ("evolve.output_dir", "evolve.rounds", "evolve.validate")
+EVOLVE = ("evolve.labels", "evolve.output_dir", "evolve.rounds", "evolve.validate")
 """`verl-agent evolve`, beside the settings of its recipes."""

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
 
+from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import checkpoints, resolve_checkpoint
-from verl_agent.offline.selection import EpisodeSource, Weight
+from verl_agent.offline.selection import EpisodeSource, Tags, Weight
 from verl_agent.runs.identity import claim, read_settings, write_json_atomically
 from verl_agent.sections import STRICT, section
 
@@ -53,6 +54,7 @@ class EvolveSettings:
         min_reward: see `EpisodeSource`.
         per_task: see `EpisodeSource`.
         weight: see `EpisodeSource`.
+        labels: see `EpisodeSource`; only tags to leave out. New episodes have no tags: stop the rounds to label some.
         validate: True to evaluate each round's policy on the tasks of the recipes of `explore`.
         seed: seed of exploration; each round derives its own.
     """
@@ -66,12 +68,22 @@ class EvolveSettings:
     min_reward: float | None = None
     per_task: Count | None = None
     weight: Weight = "reward"
+    labels: Tags = Field(default_factory=list)
     validate: bool = True
     seed: int = 1
 
+    def __post_init__(self) -> None:
+        if wanted := [tag for tag in self.labels if not tag.startswith("-")]:
+            raise ConfigError(
+                f"evolve.labels={list(self.labels)}: episodes that were just explored have no tag {wanted[0]!r}. "
+                f"Allowed: tags to leave out, such as -{wanted[0]}."
+            )
+
     def source(self, records: Sequence[str]) -> EpisodeSource:
         """Return the selection of recorded episodes for supervised training."""
-        return EpisodeSource(False, list(records), self.min_reward, self.per_task, self.weight)
+        return EpisodeSource(
+            False, list(records), self.min_reward, self.per_task, self.weight, labels=list(self.labels)
+        )
 
 
 def evolve_settings(values: Mapping[str, Any]) -> EvolveSettings:

@@ -85,7 +85,7 @@ def check_kept(number: int, evolution: Evolution, console: Console) -> None:
     """
     settings = evolution.settings
     source = settings.source(evolution.folder.explored(number, settings.pool))
-    records = usable_records(source.records, f"round {number}: explored episodes")
+    records = usable_records(source.records, f"round {number}: explored episodes", labels=source.labels)
     kept = [episode.record for episode in select_episodes(records, source)]
     kept_tasks = {(record["env"], record["task"]) for record in kept}
     tasks = {(record["env"], record["task"]) for record in records}

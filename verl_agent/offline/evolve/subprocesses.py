@@ -58,6 +58,7 @@ def training_overrides(phase: Phase, evolution: Evolution) -> dict[str, Any]:
         "episodes.min_reward": settings.min_reward,
         "episodes.per_task": settings.per_task,
         "episodes.weight": settings.weight,
+        "episodes.labels": list(settings.labels),
     }
     if settings.start == "previous":
         values["model.path"] = str(folder.policy(phase.round - 1))

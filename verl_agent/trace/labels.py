@@ -1,0 +1,186 @@
+"""Labels of recorded episodes: tags and notes of a person, in one file beside the records."""
+
+import fcntl
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.record import EpisodeRecord
+
+LABELS_FILE = "labels.json"
+"""File with the labels in the folder of a run or an evaluation. Labels of a single file are in `<file>.labels.json`."""
+LABELS_VERSION = 1
+"""Version of the file's format."""
+KEY_FIELDS = ("purpose", "env", "task", "step", "group", "sample", "attempt", "started_at")
+"""Fields of a record that identify an episode."""
+EpisodeKey = tuple[Any, ...]
+"""Values of `KEY_FIELDS`."""
+_TAG = re.compile(r"[^\s,;-][^\s,;]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Tags and note of one episode.
+
+    Attributes:
+        tags: words without white space, commas or semicolons, and without a leading minus sign.
+        note: free text.
+    """
+
+    tags: tuple[str, ...] = ()
+    note: str = ""
+
+
+def key_of(record: Mapping[str, Any]) -> EpisodeKey:
+    """Return the key of a record, or of a row with the columns `KEY_FIELDS`."""
+    return tuple(record[name] for name in KEY_FIELDS)
+
+
+def parse_tags(text: str) -> tuple[str, ...]:
+    """Return the tags in a text that separates them by white space, commas or semicolons, sorted, each once.
+
+    Raises:
+        ConfigError: a tag starts with a minus sign, which excludes a tag in filters.
+    """
+    tags = sorted({part for part in re.split(r"[\s,;]+", text) if part})
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise ConfigError(f"tag {tag!r} is not allowed. A tag starts with a letter, a digit or a symbol but `-`.")
+    return tuple(tags)
+
+
+class LabelFile:
+    """File of labels, which several processes may change at the same time.
+
+    Args:
+        path: path of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, source: Path) -> "LabelFile":
+        """Return the file for the labels of a run, an evaluation or a file of records."""
+        return cls(source / LABELS_FILE if source.is_dir() else source.with_name(f"{source.name}.{LABELS_FILE}"))
+
+    def read(self) -> dict[EpisodeKey, Label]:
+        """Return the labels by episode; empty if the file does not exist.
+
+        Raises:
+            ConfigError: the file is not readable, or of a newer version.
+        """
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.path} is not readable ({error}). Repair or delete it.") from error
+        if not isinstance(content, dict) or content.get("version") != LABELS_VERSION:
+            version = content.get("version") if isinstance(content, dict) else None
+            raise ConfigError(
+                f"{self.path} has version {version!r}, but this verl_agent reads {LABELS_VERSION}. Update verl_agent."
+            )
+        try:
+            return {key_of(one): Label(tuple(map(str, one["tags"])), str(one["note"])) for one in content["episodes"]}
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"{self.path} has an invalid entry ({error!r}). Repair or delete it.") from error
+
+    def change(self, key: EpisodeKey, label: Label) -> None:
+        """Replace the label of one episode; an empty label removes it.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        try:
+            with _locked(self.path.parent):
+                labels = self.read()
+                labels.pop(key, None)
+                if label != Label():
+                    labels[key] = label
+                self._write(labels)
+        except OSError as error:
+            raise ConfigError(f"the label is not saved: {self.path} cannot be written ({error}).") from error
+
+    def _write(self, labels: Mapping[EpisodeKey, Label]) -> None:
+        episodes = [
+            dict(zip(KEY_FIELDS, key, strict=True)) | {"tags": list(label.tags), "note": label.note}
+            for key, label in labels.items()
+        ]
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            draft.write_text(json.dumps({"version": LABELS_VERSION, "episodes": episodes}, indent=1) + "\n", "utf-8")
+            draft.replace(self.path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def read_labels(paths: Iterable[Path | str]) -> dict[EpisodeKey, Label]:
+    """Return the labels of the episodes in files and folders of records.
+
+    Of a folder these are all label files in it and below. Of a file they are its own, and those of the run or
+    evaluation that it belongs to.
+
+    Raises:
+        ConfigError: see `LabelFile.read`.
+    """
+    found: dict[EpisodeKey, Label] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            files = sorted([*path.rglob(LABELS_FILE), *path.rglob(f"*.{LABELS_FILE}")])
+        else:
+            files = [parent / LABELS_FILE for parent in path.resolve().parents[:2]]
+            files.append(LabelFile.of(path).path)
+        for file in files:
+            found |= LabelFile(file).read()
+    return found
+
+
+def keep_labelled(
+    records: Sequence[EpisodeRecord], wanted: Sequence[str], labels: Mapping[EpisodeKey, Label], key: str
+) -> list[EpisodeRecord]:
+    """Return the records that have one of the wanted tags and none of the excluded ones.
+
+    Args:
+        records: recorded episodes.
+        wanted: tags; one with a minus sign before it is excluded. Without a wanted tag, all others are kept.
+        labels: labels by episode.
+        key: setting that names the tags, for messages.
+
+    Raises:
+        ConfigError: no episode has a wanted tag.
+    """
+    excluded = {tag.removeprefix("-") for tag in wanted if tag.startswith("-")}
+    required = {tag for tag in wanted if not tag.startswith("-")}
+    tags_of = [set(labels.get(key_of(record), Label()).tags) for record in records]
+    counts = Counter(tag for tags in tags_of for tag in tags)
+    if missing := required - counts.keys():
+        present = ", ".join(f"{tag} ({count})" for tag, count in sorted(counts.items())) or "none"
+        raise ConfigError(
+            f"{key}={list(wanted)}: no usable episode has the tag {min(missing)!r}. Tags of the episodes: {present}. "
+            "Add tags in `verl-agent view`."
+        )
+    return [
+        record
+        for record, tags in zip(records, tags_of, strict=True)
+        if not tags & excluded and (not required or tags & required)
+    ]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder against other writers of its labels; a file system without locks is used unlocked."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
