@@ -53,6 +53,10 @@ def test_an_entry_inherits_the_settings_that_it_does_not_override():
             [{"name": "a"}, {"name": "a"}],
             "env.mixture has several environments with the label a. Set a different label for each.",
         ),
+        (
+            [{"name": "a", "episode": {"record_tokens": None}}],
+            "env.mixture[0].episode.record_tokens is not allowed: a run has one. Set episode.record_tokens.",
+        ),
         ([{"name": "a", "horizon": {"max_turns": [6, 3]}}], "env.mixture[0] (a): horizon.max_turns must not shrink"),
         (
             [{"name": "a"}, {"name": "b", "credit": {"place": "turn"}}],

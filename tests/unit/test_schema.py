@@ -43,6 +43,11 @@ def test_sections_become_typed_settings():
             {"episode__zzz": 1},
             "episode.zzz is not a setting. Known: max_tokens, max_tokens_per_turn, on_truncated_turn, record_dir",
         ),
+        (
+            {"episode__record_tokens": {"every": 0}},
+            "episode.record_tokens.every=0 is not allowed. Allowed: a whole number >= 1.",
+        ),
+        ({"episode__record_tokens": True}, "episode.record_tokens=True is not allowed. Allowed: a section"),
         ({"env__timeout_s": 0}, "env.timeout_s=0 is not allowed. Allowed: a number > 0."),
         ({"env__timeout_s": float("nan")}, "env.timeout_s=nan is not allowed. Allowed: a finite number > 0."),
         ({"env__retries": -1}, "env.retries=-1 is not allowed. Allowed: a whole number >= 0."),

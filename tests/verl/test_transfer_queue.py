@@ -7,22 +7,28 @@ from collections.abc import Container, Iterator
 from types import SimpleNamespace
 from typing import ClassVar
 
+import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
 import transfer_queue as tq
 from omegaconf import OmegaConf
 from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from verl_agent.config.reward_shaping import TurnRewards
+from verl_agent.rollout.settings import TokenRecording
 from verl_agent.trace.metrics import EpisodeSummary
+from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.training.dispatch import EpisodeLoopManager, shares
 from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.groups import group_of, row_order
 from verl_agent.training.sampler import EpisodeSampler
+from verl_agent.training.token_recorder import TokenRecorder
 from verl_agent.training.trainer import EpisodeTrainer
+from verl_agent.training.turn_batch import TurnBatch, write_columns
 from verl_agent.types import StopReason
 
 TASKS, SAMPLES = 4, 7
@@ -170,6 +176,45 @@ def test_dropped_episodes_are_spread_over_the_mini_batches():
         keys = made._balance_batch(batch, {}).keys
         trained = [group_of(key) not in (name(0), name(1)) or row_order(key)[1] < 2 for key in keys]
         assert sum(trained[:14]) == sum(trained[14:]) == 9
+
+
+def test_token_data_is_that_of_the_queue(tmp_path):
+    """The first two groups; the row of a dropped episode is not in the loss, and verl's padding is left out."""
+    finish_episodes(seed=0, returns={**RETURNS, 1: [0.7] * 6}, dropped=(0,))
+    batch, _ = sampler().sample(1, "train", TASKS)
+    batch = trainer(mini_batch=1)._balance_batch(batch, {})
+    assert any(tag.get("is_padding") for tag in batch.tags)
+    turn_batch = TurnBatch.read(batch)
+    values = [torch.arange(len(mask)) + 0.5 for mask in turn_batch.masks]
+    write_columns(batch, {"advantages": values, "old_log_probs": [-value for value in values]})
+    mask = turn_batch.masks[batch.keys.index(f"{name(1)}_0_0")].clone()
+    mask[1] = 0  # as a rejection leaves it
+    one = KVBatchMeta(partition_id="train", keys=[f"{name(1)}_0_0"], tags=[{}])
+    write_columns(one, {"response_mask": [mask]})
+
+    recorder = TokenRecorder(TokenRecording(every=5, groups=2), tmp_path, SimpleNamespace(decode=str))
+    assert recorder.record(batch, turn_batch, 4) == {}
+    assert 0 < recorder.record(batch, turn_batch, 5)["timing_s/record_tokens"] < 60
+    (file,) = token_files(tmp_path)
+    assert file.name == "step_5.parquet"
+    table = pq.read_table(file)
+    assert set(table["group"].to_pylist()) == {name(0), name(1)} and table.num_rows == SAMPLES + 6
+
+    (row,) = read_tokens(file, name(1), 0)  # a prompt of 5 tokens, a reply of 3
+    assert row.token_ids == [0, 1, 2, 3, 4, 0, 1, 2] and row.texts[-1] == "[2]"
+    assert row.turns == [-1] * 5 + [0] * 3
+    assert row.loss_mask == [False] * 5 + [True, False, True]
+    assert row.columns == {"advantages": [0.5, 1.5, 2.5], "trainer_logprobs": [-0.5, -1.5, -2.5]}
+    assert not any(read_tokens(file, name(0), 2)[0].loss_mask)
+
+
+def test_a_disk_without_space_does_not_end_the_run(tmp_path, caplog):
+    finish_episodes(seed=0)
+    batch, _ = sampler().sample(1, "train", TASKS)
+    (tmp_path / "tokens").write_text("a file where the folder should be")
+    recorder = TokenRecorder(TokenRecording(), tmp_path, SimpleNamespace(decode=str))
+    assert "timing_s/record_tokens" in recorder.record(batch, TurnBatch.read(batch), 1)
+    assert "step 1: the token data is not written" in caplog.text
 
 
 def test_dapo_trains_on_the_first_tasks_of_those_that_remain():

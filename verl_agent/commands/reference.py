@@ -22,7 +22,7 @@ from verl_agent.horizon import Adaptive, Horizon
 from verl_agent.offline.evolve.rounds import EvolveSettings, Exploration
 from verl_agent.offline.preferences import PreferenceSettings
 from verl_agent.offline.selection import EpisodeSource
-from verl_agent.rollout.settings import EpisodeSettings
+from verl_agent.rollout.settings import EpisodeSettings, TokenRecording
 from verl_agent.sections import describe, field_type
 
 PAGE = Path(verl_agent.config.__file__).with_name("REFERENCE.md")
@@ -48,6 +48,7 @@ SECTIONS: tuple[tuple[str, type, str, str], ...] = (
     ("horizon", Horizon, "agent_base", "Turn limits of training and of validation."),
     ("horizon.adaptive", Adaptive, "agent_base", "Growth of the turn limit by what training measures."),
     ("episode", EpisodeSettings, "agent_base", "Token budgets and records of episodes."),
+    ("episode.record_tokens", TokenRecording, "agent_base", "Token data that a training run writes for the viewer."),
     ("credit", RewardShaping, "agent_base", "Reward shaping, for training by reinforcement learning."),
     ("data", LengthSettings, "agent_eval", "Prompt and response lengths; the same keys in training and evaluation."),
     ("engine", EngineSettings, "agent_eval", "The inference engine of `verl-agent eval`."),

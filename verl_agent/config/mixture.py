@@ -23,6 +23,8 @@ ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
 """Sections that an entry of the mixture may override."""
 SHARED_CREDIT = ("place", "turn_gamma", "turn_lam", "step_weight", "anchor")
 """Keys of section `credit` that must be equal in the whole batch."""
+SHARED_EPISODE = ("record_dir", "record_tokens")
+"""Keys of section `episode` that belong to the run, not to an entry."""
 TASK_KEYS = ("train_tasks", "dev_tasks", "eval_tasks")
 ENTRY_KEYS = ("name", "label", "weight", *TASK_KEYS, "options", "timeout_s", *ENTRY_SECTIONS)
 
@@ -94,6 +96,9 @@ def _mixture_env(config: Mapping[str, Any], index: int, entry: Mapping[str, Any]
     for name in ENTRY_SECTIONS:
         if not isinstance(entry.get(name) or {}, Mapping):
             raise ConfigError(f"{prefix}.{name}={entry[name]!r} is not allowed. Allowed: a section such as {{}}.")
+    for key in SHARED_EPISODE:
+        if key in (entry.get("episode") or {}):
+            raise ConfigError(f"{prefix}.episode.{key} is not allowed: a run has one. Set episode.{key}.")
     shared = {key: value for key, value in config["env"].items() if key not in ("mixture", "options")}
     overrides = {key: value for key, value in entry.items() if key not in ("label", "weight", *ENTRY_SECTIONS)}
     sections = {name: {**(config.get(name) or {}), **(entry.get(name) or {})} for name in ENTRY_SECTIONS}

@@ -13,6 +13,23 @@ OverlongPrompt = Literal["drop", "truncate_observation"]
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
+class TokenRecording:
+    """Section `episode.record_tokens`: amount of token data that a training run writes.
+
+    Attributes:
+        every: the first step and every such step are recorded.
+        groups: most groups of a step that are recorded, the first ones in the order of tasks.
+    """
+
+    every: Annotated[int, Field(ge=1)] = 10
+    groups: Annotated[int, Field(ge=1)] = 8
+
+    def due(self, step: int) -> bool:
+        """Return True if a training step, from 1, is recorded."""
+        return step == 1 or step % self.every == 0
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
 class EpisodeSettings:
     """Section `episode`: token budgets and records.
 
@@ -21,6 +38,8 @@ class EpisodeSettings:
         on_truncated_turn: handling of a reply that reaches its budget: `stop` ends the episode; `play` closes the
             reply with an end-of-turn token that is not trained on, and plays its action.
         record_dir: folder of the episode records; null to write none.
+        record_tokens: token data in `<trainer.default_local_dir>/tokens`, such as `{every: 10, groups: 8}`; null to
+            write none.
         max_tokens: most tokens of the whole episode after its prompt, at most `data.max_response_length`; null for
             `data.max_response_length`.
         seeded_sampling: give each request a seed of its own, derived from the seed of the run and the position of the
@@ -30,6 +49,7 @@ class EpisodeSettings:
     max_tokens_per_turn: Tokens
     on_truncated_turn: Literal["stop", "play"] = "stop"
     record_dir: str | None = None
+    record_tokens: TokenRecording | None = None
     max_tokens: Tokens | None = None
     seeded_sampling: bool = True
 

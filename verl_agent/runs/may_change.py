@@ -140,7 +140,7 @@ REINFORCEMENT = (
     *ENGINE,
     *REPEATED,
     *UNUSED,
-    "episode.record_dir",
+    "episode.record_*",
     "trainer.total_epochs",
     "trainer.total_training_steps",
 )

@@ -30,6 +30,7 @@ from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.rejection import Rejection
+from verl_agent.training.token_recorder import TokenRecorder
 from verl_agent.training.turn_batch import MASKS, TurnBatch, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turn_metrics import COLUMNS, turn_metrics
@@ -62,6 +63,8 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         bootstraps, self._drops = "bootstrap" in treatments, "drop" in treatments
         self._places_rewards = estimator in BY_TOKEN and (self._shaping.place == "turn" or bootstraps)
         self._turn_critic = estimator in TURN_CRITICS
+        recording, run = envs[0].settings.episode.record_tokens, Path(config.trainer.default_local_dir)
+        self._token_recorder = TokenRecorder(recording, run, self.tokenizer) if recording else None
         self._empty_steps = 0
         self._turn_batch: TurnBatch | None = None
 
@@ -147,6 +150,8 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         metrics["credit/dropped_share"] = turn_batch.dropped_share
         if self._rejection is not None:
             metrics.update(self._rejection.apply(batch))
+        if self._token_recorder is not None:
+            metrics.update(self._token_recorder.record(batch, turn_batch, self.global_steps))
         self._count_empty(turn_batch.dropped_share == 1)
         return batch
 

@@ -1,0 +1,198 @@
+"""Files of token data: one row for each trained segment, in Parquet, and their reader.
+
+Columns have the names of prime-rl's token export (src/prime_rl/trainer/rl/token_export.py) where it has one.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+TOKEN_FILE_VERSION = 1
+"""Version of the format. It increases when a column changes its meaning or disappears, not for a new one."""
+_VERSION_KEY = b"verl_agent_tokens"
+FOLDER = "tokens"
+"""Folder of the files in that of a run or an evaluation."""
+ROW_GROUP = 8
+"""Rows of a row group, the least that a reader of one segment loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenColumn:
+    """Definition of a column with one value for each token.
+
+    Attributes:
+        name: name in the file.
+        meaning: definition of the value.
+        written_only: True if only tokens that the model wrote have a value; the others are null.
+        kind: type of the value.
+    """
+
+    name: str
+    meaning: str
+    written_only: bool = False
+    kind: Any = field(default_factory=pa.float32)
+
+
+COLUMNS = (
+    TokenColumn("inference_logprobs", "log-prob in the engine that sampled the token", written_only=True),
+    TokenColumn("trainer_logprobs", "log-prob in the trainer before the update"),
+    TokenColumn("entropy", "entropy of the trainer's policy at the token, in nats"),
+    TokenColumn("advantages", "advantage, as the loss uses it", written_only=True),
+    TokenColumn("values", "critic's value of the state before the token"),
+    TokenColumn("rollout_is_weights", "importance weight of the token in the loss (verl's name)", written_only=True),
+    TokenColumn("top_token_ids", "ids of the most likely tokens", True, pa.list_(pa.int32())),
+    TokenColumn("top_logprobs", "log-probs of `top_token_ids`", True, pa.list_(pa.float32())),
+)
+"""Columns beside `token_ids`, `tokens`, `loss_mask` and `turns`. One that a run does not have is left out."""
+
+
+@dataclass(slots=True)
+class TokenRow:
+    """Tokens of one segment of an episode: N tokens, of which the last T came after the prompt.
+
+    Attributes:
+        group: group of the episode, as in its record.
+        sample: index of the episode in the group.
+        segment: number of the segment in its episode, from 0.
+        step: training step; 0 in an evaluation.
+        prompt_length: number of tokens before the first reply, N - T.
+        token_ids: ids, N values.
+        loss_mask: N values, True where the token is in the loss; in an evaluation, where the model wrote it.
+        turns: N values, number of the turn in which the model wrote the token, from 0; -1 for other tokens.
+        columns: values of `COLUMNS` by name, for the T tokens after the prompt.
+        texts: text of each token; filled in by the reader.
+        top_texts: texts of `top_token_ids`; filled in by the reader.
+    """
+
+    group: str
+    sample: int
+    segment: int
+    step: int
+    prompt_length: int
+    token_ids: Sequence[int]
+    loss_mask: Sequence[bool]
+    turns: Sequence[int]
+    columns: Mapping[str, Sequence[Any]]
+    texts: list[str] = field(default_factory=list)
+    top_texts: list[list[str]] = field(default_factory=list)
+
+
+def write_tokens(path: Path, rows: Sequence[TokenRow], decode: Callable[[int], str]) -> None:
+    """Write a file, replacing an older one at once.
+
+    Args:
+        path: path of the file; its folder is created.
+        rows: segments, all with the same columns.
+        decode: text of a token id; called once for each distinct id.
+
+    Raises:
+        OSError: the file cannot be written, for example because the disk is full.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ids = np.concatenate([np.asarray(row.token_ids, dtype=np.int32) for row in rows])
+    offsets = np.cumsum([0, *(len(row.token_ids) for row in rows)], dtype=np.int32)
+    written = np.concatenate([np.asarray(row.turns) for row in rows]) >= 0
+    prompt = np.concatenate([np.arange(len(row.token_ids)) < row.prompt_length for row in rows])
+
+    def by_token(values: pa.Array) -> pa.Array:
+        return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+    table = {
+        "step": pa.array([row.step for row in rows], pa.int32()),
+        "group": pa.array([row.group for row in rows], pa.string()),
+        "sample": pa.array([row.sample for row in rows], pa.int32()),
+        "segment": pa.array([row.segment for row in rows], pa.int32()),
+        "prompt_length": pa.array([row.prompt_length for row in rows], pa.int32()),
+        "token_ids": by_token(pa.array(ids)),
+        "tokens": by_token(_texts(ids, decode)),
+        "loss_mask": by_token(pa.array(np.concatenate([np.asarray(row.loss_mask, dtype=bool) for row in rows]))),
+        "turns": by_token(pa.array(np.concatenate([np.asarray(row.turns, dtype=np.int16) for row in rows]))),
+    }
+    for column in COLUMNS:
+        if all(column.name in row.columns for row in rows):
+            absent = ~written if column.written_only else prompt
+            table[column.name] = by_token(_values(rows, column, absent))
+    if "top_token_ids" in table:
+        top = table["top_token_ids"].values
+        texts = _texts(top.values.to_numpy(zero_copy_only=False), decode)
+        nested = pa.ListArray.from_arrays(top.offsets, texts, mask=top.is_null())
+        table["top_tokens"] = by_token(nested)
+    metadata = {_VERSION_KEY: str(TOKEN_FILE_VERSION).encode()}
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        arrays = pa.table(table).replace_schema_metadata(metadata)
+        repeated = ["group", "tokens.list.element", "top_tokens.list.element.list.element"]
+        pq.write_table(arrays, partial, compression="zstd", row_group_size=ROW_GROUP, use_dictionary=repeated)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _texts(ids: Any, decode: Callable[[int], str]) -> pa.Array:
+    """Return the text of each id; a text that occurs often is stored once."""
+    distinct, index = np.unique(ids, return_inverse=True)
+    texts = [decode(int(token)).encode("utf-8", "replace").decode() for token in distinct]
+    return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), pa.array(texts, pa.string()))
+
+
+def _values(rows: Sequence[TokenRow], column: TokenColumn, absent: Any) -> pa.Array:
+    if not pa.types.is_floating(column.kind):
+        parts = [value for row in rows for value in [*[None] * row.prompt_length, *row.columns[column.name]]]
+        kept = [None if out else value for value, out in zip(parts, absent, strict=True)]
+        return pa.array(kept, column.kind)
+    padded = [
+        np.concatenate([np.zeros(row.prompt_length, np.float32), np.asarray(row.columns[column.name], np.float32)])
+        for row in rows
+    ]
+    return pa.array(np.concatenate(padded), column.kind, mask=absent)
+
+
+def training_file(run: Path, step: int) -> Path:
+    """Return the path of the token data of a training step."""
+    return run / FOLDER / f"step_{step}.parquet"
+
+
+def token_files(folder: Path, step: int | None = None) -> list[Path]:
+    """Return the token files of a run or an evaluation, sorted; those of one training step if it is given."""
+    if step:
+        file = training_file(folder, step)
+        return [file] if file.is_file() else []
+    return sorted((folder / FOLDER).glob("*.parquet"))
+
+
+def read_tokens(path: Path, group: str, sample: int) -> list[TokenRow]:
+    """Return the segments of one episode, in order; an empty list if the file does not have it.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not a file of token data, or of a newer version.
+    """
+    with pq.ParquetFile(path) as file:
+        version = int((file.schema_arrow.metadata or {}).get(_VERSION_KEY, 0))
+    if not 1 <= version <= TOKEN_FILE_VERSION:
+        raise ValueError(f"token data of version {version}; this verl_agent reads 1 to {TOKEN_FILE_VERSION}")
+    table = pq.read_table(path, filters=[("group", "=", group), ("sample", "=", sample)])
+    rows = sorted(table.to_pylist(), key=lambda values: int(values["segment"]))
+    names = {column.name for column in COLUMNS}
+    return [
+        TokenRow(
+            group=values["group"],
+            sample=values["sample"],
+            segment=values["segment"],
+            step=values["step"],
+            prompt_length=values["prompt_length"],
+            token_ids=values["token_ids"],
+            loss_mask=values["loss_mask"],
+            turns=values["turns"],
+            columns={name: value[values["prompt_length"] :] for name, value in values.items() if name in names},
+            texts=values["tokens"],
+            top_texts=values.get("top_tokens") or [],
+        )
+        for values in rows
+    ]
