@@ -26,6 +26,7 @@ from verl_agent.training.dispatch import EpisodeLoopManager, shares
 from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.groups import group_of, row_order
 from verl_agent.training.sampler import EpisodeSampler
+from verl_agent.training.short_rows import shortened
 from verl_agent.training.token_recorder import TokenRecorder
 from verl_agent.training.trainer import EpisodeTrainer
 from verl_agent.training.turn_batch import TurnBatch, write_columns
@@ -215,6 +216,46 @@ def test_a_disk_without_space_does_not_end_the_run(tmp_path, caplog):
     recorder = TokenRecorder(TokenRecording(), tmp_path, SimpleNamespace(decode=str))
     assert "timing_s/record_tokens" in recorder.record(batch, TurnBatch.read(batch), 1)
     assert "step 1: the token data is not written" in caplog.text
+
+
+def token_columns(keys: list[str]) -> dict[str, dict[str, list]]:
+    """Return the columns of tokens of rows by key, in plain lists."""
+    fields = ["prompts", "responses", "input_ids", "position_ids", "response_mask", "loss_mask"]
+    data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=fields)
+    return {
+        key: {name: data[name].unbind()[row].tolist() for name in fields} for row, key in enumerate(keys)
+    }  # fmt: skip
+
+
+def test_rows_that_fill_up_a_batch_have_one_token_of_prompt_and_one_of_response():
+    """Rows of verl have 128 tokens each, as many as half of the tokens of an update."""
+    finish_episodes(seed=0, returns={**RETURNS, 1: [0.7] * 2 + [0.0]})
+    batch, _ = sampler().sample(1, "train", TASKS)
+    before = token_columns(batch.keys)
+    batch = trainer(mini_batch=2)._balance_batch(batch, {})
+    padding = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag.get("is_padding")]
+    assert len(padding) == 4
+    lengths = [tag["seq_len"] for tag in batch.tags if tag.get("is_padding")]
+    assert lengths == [2] * 4
+    short = {"prompts": [0], "responses": [0], "input_ids": [0, 0], "position_ids": [0, 1]}
+    after = token_columns(batch.keys)
+    assert all(after[key] == {**short, "response_mask": [0], "loss_mask": [0]} for key in padding)
+    assert {key: row for key, row in after.items() if key not in padding} == before
+
+
+def test_rows_of_dropped_episodes_are_short_during_the_update_only():
+    finish_episodes(seed=0, dropped=(1,))
+    batch, _ = sampler().sample(1, "train", TASKS)
+    dropped = [group_of(key) == name(1) and row_order(key)[1] >= 2 for key in batch.keys]
+    before = token_columns(batch.keys)
+    with shortened(batch, dropped):
+        during = token_columns(batch.keys)
+    assert sum(dropped) == 5
+    for key, cut in zip(batch.keys, dropped, strict=True):
+        row = during[key]
+        assert [len(row[column]) for column in ("prompts", "responses", "input_ids")] == [1, 1, 2] or not cut
+        assert row == before[key] or cut
+    assert token_columns(batch.keys) == before
 
 
 def test_dapo_trains_on_the_first_tasks_of_those_that_remain():

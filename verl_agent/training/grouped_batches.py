@@ -15,6 +15,7 @@ from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl_agent.preflight.algorithms import UNIFORM_IS_ZERO
 from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.groups import UNIFORM
+from verl_agent.training.short_rows import cut_padding
 
 
 class GroupedBatches(PPOTrainer):
@@ -36,6 +37,7 @@ class GroupedBatches(PPOTrainer):
     ) -> KVBatchMeta:
         """See `PPOTrainer`; each mini batch has whole groups, see `verl_agent.training.batch_order`."""
         batch = super()._balance_batch(batch, metrics, logging_prefix=logging_prefix, **options)
+        cut_padding(batch)
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
         lengths = torch.tensor([tag["seq_len"] for tag in batch.tags], dtype=torch.int64)
         rows = [

@@ -33,8 +33,8 @@ class EpisodeCrashError(Exception):
 class EpisodeSampler(ReplayBuffer):
     """verl's synchronous replay buffer (trainer/ppo/v1/replay_buffer.py), which drops groups with too few episodes.
 
-    verl creates it through `trainer.v1.sampler.custom_sampler`. It pads the batch with rows of 128 tokens without
-    loss, so an update with dropped groups is also faster.
+    verl creates it through `trainer.v1.sampler.custom_sampler`. It pads the batch with rows without loss, which are cut
+    to two tokens (`verl_agent.training.short_rows`), so an update with dropped groups is also faster.
 
     Args:
         args: positional arguments of `ReplayBuffer`.

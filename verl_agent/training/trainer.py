@@ -30,6 +30,7 @@ from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.rejection import Rejection
+from verl_agent.training.short_rows import shortened
 from verl_agent.training.token_recorder import TokenRecorder
 from verl_agent.training.turn_batch import MASKS, TurnBatch, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
@@ -187,7 +188,10 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
             return batch
         if not any(turn_batch.dropped):
             return super()._update_actor(batch, metrics)
-        with replaced(batch, turn_batch.masks_without_dropped(read_columns(batch, MASKS))):
+        with (
+            replaced(batch, turn_batch.masks_without_dropped(read_columns(batch, MASKS))),
+            shortened(batch, turn_batch.dropped),
+        ):
             return super()._update_actor(batch, metrics)
 
     @property
