@@ -51,12 +51,16 @@ chromium: ## Install Chromium for web environments (needs root and apt)
 	requirements/chromium.sh
 
 .PHONY: test
-test: setup ## Run the quick tests (minutes)
-	pytest tests/unit tests/verl
+test: setup ## Run the quick tests: the unit tests and those with verl side by side
+	$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync test-unit test-verl
 
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests (seconds)
 	pytest tests/unit
+
+.PHONY: test-verl
+test-verl: setup ## Run the tests with verl, Ray and tiny models (minutes)
+	pytest tests/verl
 
 .PHONY: test-sites
 test-sites: setup ## Test the embedded web sites and solve a task on each (four minutes, five the first time)
