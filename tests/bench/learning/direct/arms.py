@@ -5,7 +5,7 @@ has `stop == StopReason.TURN_LIMIT`. A function for `Arm.order` returns the orde
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -63,8 +63,15 @@ def growing(arms: Mapping[str, Arm]) -> Mapping[str, Arm]:
     return {name: replace(arm, horizon=GROWING) for name, arm in arms.items()}
 
 
+def at_rates(arms: Mapping[str, Arm], rates: Sequence[float]) -> Mapping[str, Arm]:
+    """Return each arm at each learning rate."""
+    return {f"{name}_{rate:g}": replace(arm, learning_rate=rate) for rate in rates for name, arm in arms.items()}
+
+
+ORDERS = {"groups": Arm(), "completion": Arm(order=by_completion), "rows": Arm(order=by_chance)}
 STUDIES: Mapping[str, Mapping[str, Arm]] = {
-    "order": {"groups": Arm(), "completion": Arm(order=by_completion), "rows": Arm(order=by_chance)},
+    "order": ORDERS,
+    "order_rates": at_rates({name: ORDERS[name] for name in ("groups", "completion")}, [5e-4, 2e-3, 4e-3]),
     "truncated_grpo_fixed": GROUPS,
     "truncated_grpo_growing": growing(GROUPS),
     "truncated_gae_fixed": CRITIC,

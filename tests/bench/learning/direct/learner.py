@@ -56,6 +56,7 @@ class Arm:
         horizon: turn limit of each step.
         eval_turns: turn limit of evaluations.
         steps: training steps.
+        learning_rate: of the policy.
         gamma: discount per token.
         lam: lambda of `gae`.
         shaping: settings of estimators that use turns.
@@ -70,6 +71,7 @@ class Arm:
     horizon: Horizon = SIX_TURNS
     eval_turns: int = 6
     steps: int = 100
+    learning_rate: float = RATE
     gamma: float = 1.0
     lam: float = 1.0
     shaping: RewardShaping = PLAIN
@@ -137,7 +139,7 @@ class Learner:
             optim=None,
             **arm.actor,  # type: ignore[arg-type]
         )
-        self._optimizer = torch.optim.AdamW(policy.parameters(), RATE, weight_decay=0.0)
+        self._optimizer = torch.optim.AdamW(policy.parameters(), arm.learning_rate, weight_decay=0.0)
         if self.critic:
             self._critic_optimizer = torch.optim.AdamW(self.critic.parameters(), CRITIC_RATE, weight_decay=0.0)
         self._items = tasks()
