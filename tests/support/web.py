@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any
@@ -90,6 +91,13 @@ class Canary:
             with suppress(BlockingIOError):
                 arrived.append(f"{name} {receive()[0]!r}")
         return arrived
+
+    def hears_within(self, timeout_s: float) -> bool:
+        """Wait until something arrives; return False if nothing does."""
+        deadline = time.monotonic() + timeout_s
+        while not (heard := self.received()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return bool(heard)
 
     def close(self) -> None:
         """Free the port."""

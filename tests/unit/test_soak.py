@@ -23,7 +23,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def test_killed_clients_leak_no_resources(env):
     clients = CLIENTS[env]
     workload = Workload(scripts(env, "easy_test", 8, range(2, 8)), finished=9, abandoned=1)
-    with started(serve_command(env, "--split", "easy_test", "--idle", "1", "--hosts", "1")) as server:
+    with started(serve_command(env, "--split", "easy_test", "--idle", "4", "--hosts", "1")) as server:
         result = soak(server, workload, clients)
     assert result.start is not None and result.end is not None
     assert (result.episodes, result.abandoned, result.solved) == (10 * clients, clients, 9 * clients)
