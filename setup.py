@@ -35,7 +35,7 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
     package_data={
-        "": ["**/*.yaml", "*.md", "*.svg", "**/*.txt"],
+        "": ["**/*.yaml", "*.md", "*.svg", "**/*.js", "**/*.txt"],
         "env_adapters.scienceworld": ["variations.json"],
         "env_adapters.webarena.sites.served": ["templates/**/*.html"],
     },

@@ -15,6 +15,7 @@ from env_adapters.webarena.browser.chromium import installed_chromiums
 from tests.support.episodes import STARTED, played
 from tests.support.web import needs_chromium
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
+from verl_agent.trace.token_files import TokenRow, training_file, write_tokens
 
 pytestmark = needs_chromium
 
@@ -39,6 +40,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir(parents=True)
     append(folder / "episodes" / "a.jsonl", record(1, 0, 0.0), record(1, 1, 1.0), record(2, 0, 1.0, HOSTILE))
     (folder / "metrics" / "a.jsonl").write_text(json.dumps({"step": 1, "data": {"actor/entropy": 0.5}}) + "\n")
+    columns = {"advantages": [0.5, -0.5, 9.0], "entropy": [0.25, 0.125, 1.0]}
+    loss_mask, turns = [False, True, True, False], [-1, 0, 1, -1]
+    tokens = TokenRow("1-0", 1, 0, 1, 1, [4, 5, 6, 7], loss_mask, turns, columns)
+    texts = {4: "<img src=x onerror=document.title='broken'>", 5: "north\n", 6: "\u202eeast", 7: "{{ 7*7 }}"}
+    write_tokens(training_file(folder, 1), [tokens], texts.__getitem__)
     return folder
 
 
@@ -83,6 +89,10 @@ def pages(url: str) -> Iterator[object]:
         ("/run/run/episodes?step=one", "Allowed: 3, 3..7, 3.. and ..7."),
         ("/run/run/episode/1?turn=2", "The environment ended the task."),
         ("/run/run/episode/99", "No episode 99"),
+        ("/run/run/tokens", "Tokens of 1 episodes are recorded"),
+        ("/run/run/episode/2/tokens?color=entropy&turn=2", "strongest at 0.25"),
+        ("/run/run/episode/2/tokens?color=values", "color='values' is not allowed."),
+        ("/run/run/episode/1/tokens", "the tokens of this episode are not recorded."),
         ("/run/run/group?group=1-0&step=1&purpose=train", "The samples part in turn 2."),
         ("/run/run/task?env=talk&task=1", "First solved at step 1, solved at 2 of 2 steps."),
         ("/compare?a=run&a_step=1&b=run&b_step=2", "1 tasks on both sides"),
@@ -110,4 +120,31 @@ def test_a_page_follows_a_run_that_grows(pages, run: Path) -> None:
     page.get_by_text("0 episodes").wait_for(timeout=20_000)
     append(run / "episodes" / "b.jsonl", record(7, 0, 0.0))
     page.get_by_text("1 episodes").wait_for(timeout=20_000)
+    page.close()
+
+
+def test_tokens_are_text_with_colors_and_their_values_under_the_mouse(pages) -> None:
+    page = pages("/run/run/episode/2")
+    page.get_by_role("link", name="tokens", exact=True).click()
+    page.get_by_text("onerror=document.title").wait_for(timeout=20_000)
+    spans = page.locator(".token-text span")
+    assert spans.all_inner_texts()[0].startswith("<img") and spans.all_inner_texts()[2] == "⟨RLO⟩east"
+    colors = spans.evaluate_all("spans => spans.map(span => span.style.backgroundColor)")
+    assert colors == ["", "rgba(0, 114, 178, 0.65)", "rgba(213, 94, 0, 0.65)", ""]
+    spans.nth(1).hover()
+    shown = page.locator(".token-tip").inner_text()
+    assert "advantage: 0.5" in shown and "turn: 1" in shown and "in the loss: True" in shown
+    assert "broken" not in page.title() and page.errors == []
+    page.close()
+
+
+def test_the_color_of_tokens_is_part_of_the_url(pages) -> None:
+    page = pages("/run/run/episode/2/tokens")
+    page.get_by_label("color").click()
+    page.get_by_role("option", name="entropy").click()
+    page.get_by_text("strongest at 0.25").wait_for(timeout=20_000)
+    page.wait_for_url("**/tokens?color=entropy")
+    colors = page.locator(".token-text span").evaluate_all("spans => spans.map(span => span.style.backgroundColor)")
+    assert colors[1:] == ["rgba(0, 114, 178, 0.65)", "rgba(0, 114, 178, 0.325)", ""]
+    assert page.errors == []
     page.close()

@@ -10,7 +10,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import shorten
 
-TABS = (("Run", ""), ("Episodes", "/episodes"))
+TABS = (("Run", ""), ("Episodes", "/episodes"), ("Tokens", "/tokens"))
 """Title and last part of the path of the pages of one source."""
 REFRESH_S = 1.0
 """Seconds between two checks for new episodes."""

@@ -13,6 +13,7 @@ from verl_agent.types import StopReason
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
 from verl_agent.viewer.queries import Row, find_episode, find_episodes
+from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import split_reply
 
@@ -68,6 +69,8 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
                 ui.link(f"sample {other['sample']}", run_path(opened, f"/episode/{other['id']}"))
         ui.link("whole group", link_to(run_path(opened, "/group"), group.values))
         task = {"env": record["env"], "task": record["task"]}
+        if file_with_tokens(opened, row) is not None:
+            ui.link("tokens", run_path(opened, f"/episode/{row['id']}/tokens"))
         ui.link("this task over training", link_to(run_path(opened, "/task"), task))
 
 

@@ -1,0 +1,77 @@
+"""Test the colors and numbers of tokens."""
+
+import math
+
+import pytest
+
+from verl_agent.trace.token_files import TokenRow
+from verl_agent.viewer.token_views import VIEWS, alternatives, available, by_turn, color, hover_values, values_of
+
+VIEW = {view.name: view for view in VIEWS}
+
+
+def row(**columns: list) -> TokenRow:
+    """A prompt of one token, two replies of two tokens with an observation between; the last token is rejected."""
+    return TokenRow(
+        "g", 0, 0, 1, 1, [1, 2, 3, 4, 5, 6], [False, True, True, False, True, False], [-1, 0, 0, -1, 1, 1], columns
+    )
+
+
+def test_the_mask_tells_trained_written_and_other_tokens_apart() -> None:
+    assert color(row(), VIEW["mask"]).levels == [None, 1, 1, None, 1, -1]
+
+
+def test_signed_quantities_have_two_colors_and_a_common_scale() -> None:
+    colored = color(row(advantages=[2.0, 1.0, None, -4.0, 0.0]), VIEW["advantages"])
+    assert colored.bound == 4
+    assert colored.levels == [None, 0.5, 0.25, None, -1, 0]
+
+
+def test_unlikely_tokens_are_the_strongest() -> None:
+    colored = color(row(inference_logprobs=[-0.1, -2.0, None, 0.0, -1.0]), VIEW["inference_logprobs"])
+    assert colored.levels == [None, 0.05, 1, None, 0, 0.5]
+
+
+def test_observations_have_no_color_even_where_they_have_a_value() -> None:
+    assert color(row(entropy=[1.0, 1.0, 7.0, 1.0, 1.0]), VIEW["entropy"]).levels == [None, 1, 1, None, 1, 1]
+
+
+def test_values_that_are_not_numbers_stand_out() -> None:
+    assert color(row(entropy=[math.nan, 0.5, 0.0, 1.0, math.inf]), VIEW["entropy"]).levels == [None, 1, 0.5, None, 1, 1]
+
+
+def test_the_gap_is_that_of_trainer_and_engine() -> None:
+    both = row(inference_logprobs=[-1.0, -2.0, None, -1.0, -1.0], trainer_logprobs=[-1.5, -1.0, -9.0, -1.0, -1.0])
+    assert values_of(both, "gap") == [None, -0.5, 1.0, None, 0.0, 0.0]
+    assert [view.name for view in available(both)] == ["mask", "inference_logprobs", "trainer_logprobs", "gap"]
+
+
+def test_weights_are_colored_by_their_distance_from_1() -> None:
+    colored = color(row(rollout_is_weights=[1.0, 2.0, None, 0.5, 1.0]), VIEW["rollout_is_weights"])
+    assert colored.levels == [None, 0, 1, None, -0.5, 0]
+
+
+def test_turns_are_counted_and_averaged() -> None:
+    first, second = by_turn(row(entropy=[1.0, 3.0, 9.0, 2.0, 2.0]))
+    assert (first.turn, first.tokens, first.trained, first.means) == (0, 2, 2, {"entropy": 2.0})
+    assert (second.turn, second.tokens, second.trained, second.means) == (1, 2, 1, {"entropy": 2.0})
+
+
+def test_hovering_shows_each_recorded_value() -> None:
+    lines = dict(hover_values(row(advantages=[0.5, 0.5, None, 1 / 3, 0.0])))
+    assert lines["turn"] == [None, "1", "1", None, "2", "2"]
+    assert lines["in the loss"][-1] == "False" and lines["in the loss"][0] is None
+    assert lines["advantage"] == [None, "0.5", "0.5", None, "0.3333", "0"]
+
+
+def test_alternatives_are_probabilities() -> None:
+    top = row(top_logprobs=[[0.0, -math.inf], None, None, None, None])
+    assert alternatives(top) == [], "none were recorded"
+    top.top_texts = [None, ["a", "b"], None, None, None, None]  # type: ignore[list-item]
+    assert alternatives(top)[1] == [("a", "100.0%"), ("b", "0.0%")]
+    assert alternatives(top)[0] is None
+
+
+@pytest.mark.parametrize("values", [[0.0] * 5, [None] * 5])
+def test_a_quantity_without_differences_has_a_scale(values: list) -> None:
+    assert color(row(advantages=values), VIEW["advantages"]).bound == 1

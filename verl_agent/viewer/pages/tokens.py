@@ -1,0 +1,177 @@
+"""Tokens of a trained episode, colored by mask, advantage, log-prob, entropy or gap, and the list of such episodes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nicegui import ui
+from starlette.requests import Request
+
+from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.trace.token_files import TokenRow, read_tokens
+from verl_agent.viewer.layout import frame, link_to, run_path, show_error
+from verl_agent.viewer.queries import Row, find_episode
+from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
+from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.token_text import TokenText
+from verl_agent.viewer.token_views import MASK, TokenView, available, by_turn, color
+
+HOW = (
+    "A training run records tokens with episode.record_tokens={every: 10, groups: 8}, an evaluation with "
+    "evaluation.logprobs=5."
+)
+CSS = """
+.token-text {font-family: ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6}
+.token-text span {unicode-bidi: isolate} .token-text span:hover {outline: 1px solid #555}
+.token-first {border-left: 3px solid #333; scroll-margin-top: 8rem}
+.token-tip {position: fixed; z-index: 99; background: #222; color: white; padding: 4px 8px; border-radius: 4px;
+  font: 12px ui-monospace, monospace; white-space: pre-wrap; max-width: 40rem; pointer-events: none}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Parameters of the URL: view, segment from 0, turn from 1 (0 for none)."""
+
+    view: str
+    segment: int
+    turn: int
+
+    @classmethod
+    def of(cls, request: Request) -> "_Request":
+        query = request.query_params
+        for name in ("segment", "turn"):
+            if not query.get(name, "0").isdecimal():
+                raise ConfigError(f"{name}={query[name]!r} is not a number. Allowed: 0 and more.")
+        return cls(query.get("color", ""), int(query.get("segment", "0")), int(query.get("turn", "0")))
+
+
+def add(state: ViewerState) -> None:
+    """Register the pages `/run/<key>/tokens` and `/run/<key>/episode/<id>/tokens?color=...&segment=...&turn=...`."""
+
+    @ui.page("/run/{key}/tokens")
+    def recorded(key: str) -> None:
+        try:
+            opened = state.get(key)
+            rows = episodes_with_tokens(opened)
+        except ConfigError as error:
+            with frame(state):
+                show_error(error)
+            return
+        with frame(state, opened, f"{key}: tokens"):
+            _list(opened, rows)
+
+    @ui.page("/run/{key}/episode/{number}/tokens")
+    def tokens(key: str, number: int, request: Request) -> None:
+        try:
+            opened, chosen = state.get(key), _Request.of(request)
+            row = find_episode(opened.index, number)
+            if row is None:
+                raise ConfigError(f"no episode {number} in {key!r}.")
+            file = file_with_tokens(opened, row)
+            if file is None:
+                raise ConfigError(f"the tokens of this episode are not recorded. {HOW}")
+            segments = _read(file, row)
+            if chosen.segment >= len(segments):
+                raise ConfigError(f"segment={chosen.segment} is not recorded. Allowed: 0 to {len(segments) - 1}.")
+            view = _view(segments[chosen.segment], chosen.view)
+        except ConfigError as error:
+            with frame(state):
+                show_error(error)
+            return
+        with frame(state, opened, f"tokens of {row['task']} · step {row['step']}"):
+            _facts(opened, row, segments, chosen)
+            _text(opened, row, segments[chosen.segment], view, chosen)
+
+
+def _read(file: Path, row: Row) -> list[TokenRow]:
+    try:
+        return read_tokens(file, row["group"], row["sample"])
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+
+
+def _view(row: TokenRow, name: str) -> TokenView:
+    views = {view.name: view for view in available(row)}
+    if not name:
+        return views.get("advantages") or views[MASK]
+    if name not in views:
+        raise ConfigError(f"color={name!r} is not allowed. {did_you_mean(name, list(views))}")
+    return views[name]
+
+
+def _list(opened: OpenedSource, rows: list[Row]) -> None:
+    if not rows:
+        ui.label(f"No tokens are recorded. {HOW}")
+        return
+    ui.label(f"Tokens of {len(rows)} episodes are recorded; a click opens them.")
+    shown = ("step", "env", "category", "task", "sample", "reward", "success", "turns", "stop")
+    data = [{name: row[name] for name in (*shown, "id")} for row in rows]
+    grid = ui.aggrid({"columnDefs": [{"field": name} for name in shown], "rowData": data}).classes("w-full h-[70vh]")
+    grid.on("cellClicked", lambda event: ui.navigate.to(_path(opened, event.args["data"]["id"])))
+
+
+def _path(opened: OpenedSource, episode: int) -> str:
+    return run_path(opened, f"/episode/{episode}/tokens")
+
+
+def _facts(opened: OpenedSource, row: Row, segments: list[TokenRow], chosen: _Request) -> None:
+    segment = segments[chosen.segment]
+    written = sum(turn >= 0 for turn in segment.turns)
+    with ui.row().classes("items-baseline gap-4"):
+        ui.link("episode", run_path(opened, f"/episode/{row['id']}"))
+        ui.link("all recorded tokens", run_path(opened, "/tokens"))
+        ui.label(f"{row['env']} {row['task']}, sample {row['sample']}, return {row['reward']:g}")
+        ui.label(f"{len(segment.token_ids)} tokens: {written} written, {sum(segment.loss_mask)} of them in the loss")
+    if len(segments) > 1:
+        with ui.row().classes("items-baseline gap-2 text-sm"):
+            ui.label("The agent edited its context. Segments:")
+            for number in range(len(segments)):
+                parameters = {"color": chosen.view, "segment": number}
+                ui.link(str(number), link_to(_path(opened, row["id"]), parameters))
+
+
+def _text(opened: OpenedSource, row: Row, segment: TokenRow, view: TokenView, chosen: _Request) -> None:
+    ui.add_css(CSS)
+    views = {one.name: one for one in available(segment)}
+
+    def choose(name: str) -> None:
+        shown.paint(color(segment, views[name]))
+        scale.text = _scale(segment, views[name])
+        url = link_to(_path(opened, row["id"]), {"color": name, "segment": chosen.segment or ""})
+        ui.run_javascript(f"history.replaceState(null, '', {url!r})")
+
+    with ui.row().classes("items-center gap-4 sticky top-12 bg-white z-10 p-1 w-full"):
+        labels = {name: one.label for name, one in views.items()}
+        ui.select(labels, value=view.name, label="color", on_change=lambda event: choose(event.value)).classes("w-64")
+        scale = ui.label(_scale(segment, view)).classes("text-sm text-gray-600")
+    _turns(segment, views)
+    shown = TokenText(segment, color(segment, view)).classes("w-full")
+    if chosen.turn:
+        script = f"document.getElementById('tokens-turn-{chosen.turn}')?.scrollIntoView({{block: 'start'}})"
+        ui.timer(0.3, lambda: ui.run_javascript(script), once=True)
+
+
+def _scale(row: TokenRow, view: TokenView) -> str:
+    """Return a sentence on the colors of a view."""
+    if view.name == MASK:
+        return "blue: in the loss; orange: written by the model and not in the loss; no color: prompt and observations"
+    bound = f"{color(row, view).bound:.3g}"
+    if view.signed:
+        return f"blue: up to {bound} and above; orange: down to -{bound} and below; no color: 0"
+    unit = "-" if "logprobs" in view.name else ""
+    return f"the stronger, the further from 0; strongest at {unit}{bound}"
+
+
+def _turns(segment: TokenRow, views: dict[str, TokenView]) -> None:
+    names = [name for name in views if name != MASK]
+    with ui.expansion("Means of each turn").classes("w-full"), ui.element("table").classes("text-sm"):
+        head = ["turn", "tokens", "in the loss", *(views[name].label for name in names)]
+        lines = [
+            [str(at.turn + 1), str(at.tokens), str(at.trained), *(f"{at.means[name]:.4g}" for name in names)]
+            for at in by_turn(segment)
+        ]
+        for line in (head, *lines):
+            with ui.element("tr"):
+                for text in line:
+                    with ui.element("td").classes("pr-4 text-right"):
+                        ui.label(text)
