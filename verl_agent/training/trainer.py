@@ -64,14 +64,18 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         bootstraps, self._drops = "bootstrap" in treatments, "drop" in treatments
         self._places_rewards = estimator in BY_TOKEN and (self._shaping.place == "turn" or bootstraps)
         self._turn_critic = estimator in TURN_CRITICS
-        recording, run = envs[0].settings.episode.record_tokens, Path(config.trainer.default_local_dir)
-        self._token_recorder = TokenRecorder(recording, run, self.tokenizer) if recording else None
+        self._recording = envs[0].settings.episode.record_tokens
+        self._token_recorder: TokenRecorder | None = None
         self._empty_steps = 0
         self._turn_batch: TurnBatch | None = None
 
     def _init_dataloader(self) -> None:
         """See `PPOTrainer`; adds the tasks of the test, which are as many as those of a validation at most."""
         super()._init_dataloader()
+        if self._recording:  # verl loads the tokenizer here
+            self._token_recorder = TokenRecorder(
+                self._recording, Path(self.config.trainer.default_local_dir), self.tokenizer
+            )
         data = self.config.data
         self._test_tasks = TaskDataset("test", None, data, max_samples=data.get("val_max_samples", -1))
 
