@@ -30,7 +30,9 @@ from verl_agent.preflight.lengths import check_budgets
 from verl_agent.preflight.update import check_update
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
-OVERLAYS = sorted(path.relative_to(SHARED / "overlay") for path in SHARED.glob("overlay/*/*.yaml"))
+OVERLAYS = sorted(
+    path.relative_to(SHARED / "overlay") for path in SHARED.glob("overlay/*/*.yaml") if not path.stem.endswith("_cpu")
+)
 ONE = ROOT / "recipes/textcraft/grpo.yaml"
 
 

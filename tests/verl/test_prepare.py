@@ -292,7 +292,8 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (["trainer.max_restarts=null"], "trainer.max_restarts=None is not allowed. Allowed: a whole number >= 0"),
         (["trainer.max_restarts=-1"], "trainer.max_restarts=-1 is not allowed. Allowed: a whole number >= 0"),
         (["actor_rollout_ref.actor.optim.lr=-1"], "actor_rollout_ref.actor.optim.lr=-1 is not allowed. Allowed: a"),
-        (["trainer.n_gpus_per_node=8"], "trainer.n_gpus_per_node=8 does not work on a CPU"),
+        (["trainer.n_gpus_per_node=999"], "trainer.n_gpus_per_node=999 is not allowed. Without a GPU each rank needs"),
+        (["trainer.nnodes=2"], "trainer.nnodes=2 does not work on a CPU. Allowed: 1."),
         (
             ["algorithm.adv_estimator=gae", "trainer.v1.sampler.sampler_kwargs.min_group_size=1"],
             "algorithm.adv_estimator='gae' needs a critic, and critic.model.path is verl's example.",

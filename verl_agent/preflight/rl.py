@@ -27,6 +27,7 @@ from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model,
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.preflight.update import check_update
 from verl_agent.system.resources import (
+    RANK_GB,
     RL_BARE_GB,
     RL_BYTES,
     RL_MEMORY_GB,
@@ -109,12 +110,7 @@ def check_trainer(config: DictConfig) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 0.")
     if use_cpu_device():
-        for key in ("trainer.n_gpus_per_node", "trainer.nnodes"):
-            if OmegaConf.select(config, key) != 1:
-                raise ConfigError(
-                    f"{key}={OmegaConf.select(config, key)!r} does not work on a CPU, where one worker uses all cores. "
-                    "Allowed: 1."
-                )
+        check_ranks(config.trainer, len(os.sched_getaffinity(0)))
     if use_cpu_device() and os.environ.get("RAY_ADDRESS"):
         raise ConfigError("RAY_ADDRESS names a Ray cluster, but a recipe for the CPU starts its own Ray. Unset it.")
     for key, required in (
@@ -126,6 +122,29 @@ def check_trainer(config: DictConfig) -> None:
             raise ConfigError(
                 f"{key}={OmegaConf.select(config, key)!r} does not suit the episode sampler. Allowed: {required!r}."
             )
+
+
+def check_ranks(trainer: DictConfig, cores: int) -> None:
+    """Check that each rank of a run on the CPU has a core of this machine.
+
+    Args:
+        trainer: section `trainer`.
+        cores: number of cores that this process may use.
+
+    Raises:
+        ConfigError: there are more ranks than cores, or several machines.
+    """
+    ranks, machines = trainer.n_gpus_per_node, trainer.nnodes
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= cores:
+        raise ConfigError(
+            f"trainer.n_gpus_per_node={ranks!r} is not allowed. Without a GPU each rank needs a core. Allowed on this "
+            f"machine: a whole number from 1 to {cores}."
+        )
+    if machines != 1:
+        raise ConfigError(
+            f"trainer.nnodes={machines!r} does not work on a CPU. Allowed: 1. For several ranks on this machine, set "
+            "trainer.n_gpus_per_node."
+        )
 
 
 def check_environment(run_env: MixtureEnv, envs: Sequence[MixtureEnv]) -> None:
@@ -182,7 +201,7 @@ def needed_gb(config: DictConfig) -> tuple[float, float]:
         sizes.append(parameters(config.critic.model.path))
     count, trainer = sum(size or 0 for size in sizes) or None, config.trainer
     saved = list(config.actor_rollout_ref.actor.checkpoint.save_contents) if trainer.save_freq > 0 else []
-    memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB)
+    memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB) + (trainer.n_gpus_per_node - 1) * RANK_GB
     return memory_gb, disk_needed(count, saved, trainer.max_actor_ckpt_to_keep)
 
 
@@ -200,13 +219,16 @@ def _complete(config: DictConfig) -> None:
     loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")
     config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(loop_config)
     init = config.ray_kwargs.ray_init
-    init.runtime_env.env_vars = {**worker_environment(run_dir), **(init.runtime_env.get("env_vars") or {})}
+    init.runtime_env.env_vars = {
+        **worker_environment(run_dir, config.trainer.n_gpus_per_node),
+        **(init.runtime_env.get("env_vars") or {}),
+    }
     if use_cpu_device() and "_temp_dir" not in init:
         init._temp_dir = str(ray_dir())
 
 
-def worker_environment(run_dir: Path) -> Mapping[str, str]:
-    """Return the environment variables of every process of the run."""
+def worker_environment(run_dir: Path, ranks: int = 1) -> Mapping[str, str]:
+    """Return the environment variables of every process of a run with this number of ranks on each machine."""
     variables = {
         "TENSORBOARD_DIR": str(run_dir / "tensorboard"),
         RUN_NAME: uuid4().hex[:12],
@@ -215,7 +237,7 @@ def worker_environment(run_dir: Path) -> Mapping[str, str]:
         "PYTHONWARNINGS": "ignore",
     }
     if use_cpu_device():
-        cores = str(len(os.sched_getaffinity(0)))
+        cores = str(max(1, len(os.sched_getaffinity(0)) // ranks))
         variables |= {
             "VERL_PLATFORM": "cpu",
             "OMP_NUM_THREADS": cores,  # Ray would set 1

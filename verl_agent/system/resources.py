@@ -14,6 +14,8 @@ RL_MEMORY_GB = 14.0
 """GB of memory of trainer, engine and Ray's workers while a model of 135M parameters trains on the CPU; measured."""
 RL_BARE_GB = 9.0
 """GB that they use with a model of a few million parameters; 7.5 measured."""
+RANK_GB = 3.5
+"""GB of each further rank on the CPU: a trainer, an engine and its server, with a model of a few million parameters."""
 SFT_MEMORY_GB = 5.0
 """GB that supervised training of the 135M model uses; 4.7 measured."""
 MEASURED_PARAMETERS = 135e6
