@@ -155,6 +155,7 @@ class Episode:
         started_at: time of the reset, in seconds since the epoch.
         seconds: duration from reset to close.
         replays: environment errors after which the actions so far were replayed on a fresh session, oldest first.
+        oracle_turns: number of actions with which an oracle solves the task; None if none is known.
     """
 
     item: TaskItem
@@ -168,6 +169,7 @@ class Episode:
     started_at: float = 0.0
     seconds: float = 0.0
     replays: list[str] = field(default_factory=list)
+    oracle_turns: int | None = None
 
     @property
     def reward(self) -> float:

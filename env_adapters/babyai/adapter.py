@@ -63,6 +63,10 @@ class BabyAI(EnvAdapter):
             return StepResult("The task has ended.", terminated=True)
         return self.game.play(action)
 
+    def oracle_turns(self, item: TaskItem) -> int | None:
+        steps = None if self.strict else plan(build(item))
+        return None if steps is None else len(steps)
+
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Return the actions of the oracle's plan."""
         if self.strict:

@@ -143,6 +143,9 @@ class DeepSearch(EnvAdapter):
             info["answer_seen"] = 1.0
         return StepResult(text, info=info)
 
+    def oracle_turns(self, item: TaskItem) -> int | None:
+        return len(item.data.get("chain") or ()) or None
+
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Return the gold chain: its searches, then the answer. Questions of files have no gold chain."""
         chain = item.data.get("chain")

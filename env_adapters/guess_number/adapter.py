@@ -78,6 +78,9 @@ class GuessNumber(EnvAdapter):
         # Twelve characters suffice to see that a number is out of range; int() refuses thousands of digits.
         return int(found[0].rstrip(".")[:12]) if found else None
 
+    def oracle_turns(self, item: TaskItem) -> int:
+        return len(self.demonstration(item))
+
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Return the guesses of a binary search."""
         low, high = 1, item.data["high"]

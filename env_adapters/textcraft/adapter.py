@@ -86,6 +86,9 @@ class TextCraft(EnvAdapter):
         self.ended = result.terminated
         return result
 
+    def oracle_turns(self, item: TaskItem) -> int:
+        return len(self.demonstration(item))
+
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Return the actions of the oracle's plan."""
         goal = item.data["goal"]

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.support.episodes import played
+from tests.support.episodes import STARTED, played
 from verl_agent.trace.behaviors import behavior_turns, first_divergence, thought_length
+from verl_agent.trace.record import EpisodeMeta, to_episode, to_record
 
 
 def found(*turns: tuple[str, str], **options: object) -> dict[str, list[int]]:
@@ -73,3 +74,12 @@ def test_first_divergence_is_the_first_turn_with_different_actions() -> None:
     assert first_divergence([["a", "b"], ["a", "b", "c"]]) == 2
     assert first_divergence([["a"], ["a"]]) is None
     assert first_divergence([]) is None
+
+
+def test_turns_after_those_of_the_oracle_are_over_interaction() -> None:
+    record = played(("north", "hall"), ("east", "kitchen"), ("take cup", "taken"))
+    assert "over_interaction" not in behavior_turns(record), "no oracle is known"
+    record["oracle_turns"] = 1
+    assert behavior_turns(record)["over_interaction"] == [1, 2]
+    meta = EpisodeMeta("evaluation", "train", 0, "1", 0, STARTED, seconds=1.0)
+    assert to_record(to_episode(record), meta) == record

@@ -278,6 +278,16 @@ def test_an_empty_demonstration_is_a_violation():
     assert "returned no actions" in violation(check_adapter(Speechless), "demonstrations are lists of actions")
 
 
+@pytest.mark.parametrize("turns", [0, 99, "1"])
+def test_oracle_turns_beyond_the_demonstration_are_a_violation(turns):
+    class Slow(Valid):
+        def oracle_turns(self, item):
+            return turns
+
+    found = violation(check_adapter(Slow), "demonstrations are lists of actions")
+    assert "oracle_turns('train-0')" in found
+
+
 def test_items_without_demonstration_are_noted():
     class Hard(Valid):
         def demonstration(self, item):

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -39,13 +40,15 @@ def test_metric_names_are_unique_and_have_an_area():
 
 
 def test_every_computed_metric_is_in_the_table():
-    batch = [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a"), ENV_ERROR]
+    batch = [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a", oracle_turns=2), ENV_ERROR]
     patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS]
     assert [name for name in episode_metrics(batch) if not any(re.fullmatch(one, name) for one in patterns)] == []
 
 
 def test_every_metric_in_the_table_is_computed():
-    produced = episode_metrics([summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a"), ENV_ERROR])
+    produced = episode_metrics(
+        [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a", oracle_turns=2), ENV_ERROR]
+    )
     patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS if metric.name not in OF_TOKENS]
     assert [one for one in patterns if not any(re.fullmatch(one, name) for name in produced)] == []
 
@@ -127,6 +130,8 @@ def test_a_summary_holds_sums_over_turns():
         env_s=1.0,
         category="low",
         info={"invalid_action": 2.0},
+        behaviors="invalid_action,no_action",
+        thought_length=1 / 3,
     )
 
 
@@ -135,6 +140,24 @@ def test_a_summary_survives_plain_fields_and_pickle():
     assert {type(value) for value in fields.values()} <= {float, int, str, bool}
     assert EpisodeSummary.from_fields(fields | {"other": 1}) == ENV_ERROR
     assert pickle.loads(pickle.dumps(ENV_ERROR)) == ENV_ERROR
+
+
+def test_behaviors_are_shares_of_valid_episodes():
+    one, other = summary(behaviors="loop,no_effect", thought_length=9.0), summary(behaviors="loop")
+    metrics = episode_metrics([one, other, summary(), summary(), replace(ENV_ERROR, behaviors="loop")])
+    assert (metrics["behavior/loop"], metrics["behavior/no_effect"], metrics["behavior/truncated"]) == (0.5, 0.25, 0)
+    assert metrics["episode/thought_length_mean"] == 9 / 4
+
+
+def test_over_interaction_is_measured_where_an_oracle_is_known():
+    assert not {"behavior/over_interaction", "episode/turns_over_oracle"} & set(episode_metrics([summary()]))
+    slow = summary(turns=6, oracle_turns=2, behaviors="over_interaction")
+    metrics = episode_metrics(
+        [slow, summary(turns=2, oracle_turns=2), summary(0.0, turns=9, oracle_turns=2), summary()]
+    )
+    assert metrics["behavior/over_interaction"] == pytest.approx(1 / 3)
+    assert metrics["episode/turns_over_oracle"] == 2.0, "of solved episodes only"
+    assert EpisodeSummary.from_fields(slow.to_fields()) == slow
 
 
 def test_each_environment_of_a_mixture_has_its_own_metrics():

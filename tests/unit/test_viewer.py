@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from verl_agent.errors import ConfigError
+from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.charts import Curve, Panel, RunData, chart, panels
 from verl_agent.viewer.queries import StepSummary, TaskStep
@@ -37,8 +38,7 @@ def test_a_reply_is_split_at_its_last_mention_of_the_action() -> None:
 def step(number: int, purpose: str = "train", **values: object) -> StepSummary:
     defaults = {"episodes": 8, "env_errors": 0, "reward": 0.5, "success": 0.25, "turns": 4.0, "max_turns": 6}
     defaults |= {"tokens": 100, "seconds": 1.0, "started_at": f"2026-01-01T0{number}:00:00+00:00", "stops": {}}
-    behaviors = dict.fromkeys(("invalid_action", "no_action", "no_effect", "repeated_action", "loop"), 0.0)
-    behaviors |= dict.fromkeys(("back_and_forth", "truncated", "gave_up", "wrote_observation"), 0.0)
+    behaviors = dict.fromkeys((behavior.name for behavior in BEHAVIORS), 0.0)
     return StepSummary(step=number, purpose=purpose, behaviors=behaviors, **(defaults | values))  # type: ignore[arg-type]
 
 

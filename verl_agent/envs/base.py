@@ -169,6 +169,14 @@ class EnvAdapter(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no oracle.")
 
+    def oracle_turns(self, item: TaskItem) -> int | None:
+        """Return the number of actions with which an oracle solves `item`, or None, the default, if none is known.
+
+        Called once for each task and worker, so it must be cheap; most environments that plan quickly return
+        `len(self.demonstration(item))`. Turns beyond it count as over-interaction. Raises nothing.
+        """
+        return None
+
     def oracle(self, item: TaskItem) -> Oracle | None:
         """Return an oracle whose actions depend on the observations, or None, the default, to use `demonstration`.
 

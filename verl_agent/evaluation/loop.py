@@ -48,6 +48,7 @@ class EvaluationSetup:
         concurrency: number of episodes played at once, >= 1.
         max_env_error_rate: largest allowed share of episodes that are not valid, 0 to 1.
         purpose: purpose of the episodes, for the record.
+        oracle_turns: see `EnvAdapter.oracle_turns`.
     """
 
     new_env: Callable[[], Session]
@@ -60,6 +61,7 @@ class EvaluationSetup:
     concurrency: int = 1
     max_env_error_rate: float = 0.5
     purpose: Purpose = "evaluation"
+    oracle_turns: Callable[[TaskItem], int | None] = lambda item: None
 
 
 def pending_episodes(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
@@ -128,7 +130,9 @@ async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: Episode
         return setup.new_policy(item, attempt_seed(setup, item, planned.sample, next(numbers)))
 
     attempts = await play_until_valid(item, setup.new_env, setup.new_agent, new_policy, setup.limits)
+    oracle_turns = await asyncio.to_thread(setup.oracle_turns, item)
     for number, episode in enumerate(attempts, start=1):
+        episode.oracle_turns = oracle_turns
         meta = EpisodeMeta(
             purpose=setup.purpose,
             split=setup.tasks,

@@ -63,6 +63,7 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
             concurrency=config.evaluation.concurrency,
             max_env_error_rate=settings.max_env_error_rate,
             purpose=config.evaluation.purpose,
+            oracle_turns=env.oracle_turns,
         )
         with EvaluationProgress(console, evaluation.planned, evaluation.planned - len(pending)) as progress:
             try:

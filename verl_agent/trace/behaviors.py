@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
-from verl_agent.trace.record import EpisodeRecord, TurnRecord
-from verl_agent.types import StopReason
+from verl_agent.trace.record import EpisodeRecord, TurnRecord, to_turn_record
+from verl_agent.types import Episode, StopReason
 
+OVER_INTERACTION = "over_interaction"
+"""Name of the only behavior that not every environment can show; see `EnvAdapter.oracle_turns`."""
 MAX_CYCLE = 4
 """Length of the longest cycle of actions that counts as a loop."""
 _FINAL = re.compile(r"(?:stop|finish|done|submit|answer|give up|terminate|exit|quit)\b", re.IGNORECASE)
@@ -26,19 +28,29 @@ class Played:
         first_observation: text that the environment showed before the first turn.
         stop: reason for the end.
         success: True if the task was solved.
+        oracle_turns: number of actions with which an oracle solves the task; None if none is known.
     """
 
     turns: Sequence[TurnRecord]
     first_observation: str = ""
     stop: str = StopReason.TERMINATED
     success: bool = False
+    oracle_turns: int | None = None
 
     @classmethod
     def from_record(cls, record: EpisodeRecord) -> "Played":
         """Return the turns of a record."""
         prompt = record["messages"][: record["prompt_length"]]
         first = prompt[-1]["content"] if prompt else ""
-        return cls(record["turns"], first, record["stop"], record["success"])
+        return cls(record["turns"], first, record["stop"], record["success"], record.get("oracle_turns"))
+
+    @classmethod
+    def from_episode(cls, episode: Episode) -> "Played":
+        """Return the turns of an episode that is not recorded yet."""
+        prompt = episode.messages[: episode.prompt_length]
+        first = prompt[-1]["content"] if prompt else ""
+        turns = [to_turn_record(turn) for turn in episode.turns]
+        return cls(turns, first, str(episode.stop), episode.success, episode.oracle_turns)
 
     @cached_property
     def actions(self) -> list[str | None]:
@@ -135,20 +147,33 @@ BEHAVIORS = (
         "a line of the reply starts with a label of the environment, such as `Observation:`",
         lambda played, turn: _ENV_LINE.search(played.turns[turn]["reply"]) is not None,
     ),
+    Behavior(
+        OVER_INTERACTION,
+        "an oracle would have solved the task before this turn",
+        lambda played, turn: played.oracle_turns is not None and turn >= played.oracle_turns,
+    ),
 )
 """Behaviors of turns. An episode shows one if one of its turns does."""
 
 
 def behavior_turns(record: EpisodeRecord) -> dict[str, list[int]]:
     """Return the turns that show each behavior, by its name; behaviors without a turn are left out."""
-    played = Played.from_record(record)
+    return turns_with_behaviors(Played.from_record(record))
+
+
+def turns_with_behaviors(played: Played) -> dict[str, list[int]]:
+    """Return the turns that show each behavior, by its name; behaviors without a turn are left out."""
     found = {rule.name: [turn for turn in range(len(played.turns)) if rule.rule(played, turn)] for rule in BEHAVIORS}
     return {name: turns for name, turns in found.items() if turns}
 
 
 def thought_length(record: EpisodeRecord) -> float:
     """Return the mean number of characters that a reply has outside its action; 0 for an episode without turns."""
-    played = Played.from_record(record)
+    return mean_thought_length(Played.from_record(record))
+
+
+def mean_thought_length(played: Played) -> float:
+    """See `thought_length`."""
     return fmean(map(played.thought_length, range(len(played.turns)))) if played.turns else 0.0
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import Self
 
+from verl_agent.trace.behaviors import BEHAVIORS, OVER_INTERACTION, Played, mean_thought_length, turns_with_behaviors
 from verl_agent.types import Episode, StopReason
 
 INFO_PREFIX = "info/"
@@ -41,6 +42,12 @@ METRICS = (
     Metric("episode/horizon", "turns", "turn limit of the step; the largest one if steps are mixed"),
     Metric("episode/hit_horizon", "share", "valid episodes that used all allowed turns, solved or not"),
     *(Metric(f"stop/{reason}", "share", f"episodes that ended with {reason.name}") for reason in StopReason),
+    *(
+        Metric(f"behavior/{one.name}", "share", f"valid episodes with a turn in which {one.meaning}")
+        for one in BEHAVIORS
+    ),
+    Metric("episode/thought_length_mean", "characters", "mean length of a reply outside its action, in valid episodes"),
+    Metric("episode/turns_over_oracle", "ratio", "mean of turns over the oracle's turns in solved episodes"),
     Metric("action/<key>", "per turn", "measurement reported by the environment, divided by the number of turns"),
     Metric("success/<category>", "share", "valid episodes of one task category that solved their task"),
     Metric("env/<label>/<name>", "as <name>", "metric of one environment of a mixture, over its valid episodes"),
@@ -83,6 +90,9 @@ class EpisodeSummary:
         tokens: number of generated tokens.
         attempts: number of attempts, >= 1.
         replays: number of environment errors after which an attempt replayed its actions.
+        behaviors: names of the behaviors that a turn shows, separated by commas.
+        thought_length: mean number of characters that a reply has outside its action.
+        oracle_turns: number of actions with which an oracle solves the task; None if none is known.
         generate_s: seconds spent waiting for the model.
         env_s: seconds spent waiting for the environment.
         category: category of the task, or "".
@@ -105,6 +115,9 @@ class EpisodeSummary:
     env_label: str = ""
     shaped_return: float | None = None
     replays: int = 0
+    behaviors: str = ""
+    thought_length: float = 0.0
+    oracle_turns: int | None = None
 
     @property
     def effective_return(self) -> float:
@@ -120,8 +133,7 @@ class EpisodeSummary:
         """Return a flat dict of plain values, for transport between processes."""
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "info"}
         plain["stop"] = str(self.stop)
-        if self.shaped_return is None:
-            del plain["shaped_return"]
+        plain = {name: value for name, value in plain.items() if value is not None}
         return plain | {INFO_PREFIX + key: value for key, value in self.info.items()}
 
     @classmethod
@@ -146,6 +158,9 @@ class EpisodeSummary:
             env_label=str(values.get("env_label", "")),
             shaped_return=float(values["shaped_return"]) if "shaped_return" in values else None,
             replays=int(values.get("replays", 0)),
+            behaviors=str(values.get("behaviors", "")),
+            thought_length=float(values.get("thought_length", 0.0)),
+            oracle_turns=int(values["oracle_turns"]) if "oracle_turns" in values else None,
         )
 
 
@@ -153,6 +168,7 @@ def summarize_episode(
     episode: Episode, attempts: int = 1, replays: int = 0, env_label: str = "", shaped_return: float | None = None
 ) -> EpisodeSummary:
     """Summarize the last of `attempts` attempts at an episode, which had `replays` replays together."""
+    played = Played.from_episode(episode)
     info_totals: dict[str, float] = defaultdict(float)
     for turn in episode.turns:
         for key, value in turn.step.info.items() if turn.step else ():
@@ -172,6 +188,9 @@ def summarize_episode(
         env_label=env_label,
         shaped_return=shaped_return,
         replays=replays,
+        behaviors=",".join(turns_with_behaviors(played)),
+        thought_length=mean_thought_length(played),
+        oracle_turns=episode.oracle_turns,
     )
 
 
@@ -221,6 +240,7 @@ def _policy_metrics(valid: Sequence[EpisodeSummary]) -> dict[str, float]:
     for label, first in TURN_BANDS.items():
         if alive := fmean(summary.turns >= first for summary in valid):
             metrics[f"turn/{label}/alive"] = alive
+    metrics |= _behavior_metrics(valid)
     turns = sum(summary.turns for summary in valid)
     for key in sorted({key for summary in valid for key in summary.info}):
         metrics[f"action/{key}"] = sum(summary.info.get(key, 0.0) for summary in valid) / max(turns, 1)
@@ -230,6 +250,18 @@ def _policy_metrics(valid: Sequence[EpisodeSummary]) -> dict[str, float]:
     for label in sorted({summary.env_label for summary in valid} - {""}):
         metrics |= _env_metrics(label, [summary for summary in valid if summary.env_label == label])
     return metrics
+
+
+def _behavior_metrics(valid: Sequence[EpisodeSummary]) -> dict[str, float]:
+    shown = [set(summary.behaviors.split(",")) for summary in valid]
+    metrics = {f"behavior/{one.name}": fmean(one.name in names for names in shown) for one in BEHAVIORS}
+    metrics["episode/thought_length_mean"] = fmean(summary.thought_length for summary in valid)
+    known = [names for names, summary in zip(shown, valid, strict=True) if summary.oracle_turns is not None]
+    del metrics[f"behavior/{OVER_INTERACTION}"]
+    if known:
+        metrics[f"behavior/{OVER_INTERACTION}"] = fmean(OVER_INTERACTION in names for names in known)
+    ratios = [summary.turns / summary.oracle_turns for summary in valid if summary.oracle_turns and summary.success]
+    return metrics | ({"episode/turns_over_oracle": fmean(ratios)} if ratios else {})
 
 
 def turn_band(number: int) -> int:

@@ -91,7 +91,7 @@ class TurnRecord(TypedDict):
 class EpisodeRecord(TypedDict):
     """`Episode` and `EpisodeMeta` as one line of JSON.
 
-    `shaped_return` is present only where it is set, `replays` only where it is not empty.
+    `shaped_return` and `oracle_turns` are present only where they are set, `replays` only where it is not empty.
     """
 
     version: int
@@ -118,6 +118,7 @@ class EpisodeRecord(TypedDict):
     messages: list[Message]
     data: dict[str, Any]
     shaped_return: NotRequired[float]
+    oracle_turns: NotRequired[int]
     replays: NotRequired[list[str]]
 
 
@@ -147,12 +148,14 @@ def to_record(episode: Episode, meta: EpisodeMeta) -> EpisodeRecord:
         "success_reward": float(episode.success_reward),
         "stop": str(episode.stop),
         "error": episode.error,
-        "turns": [_turn_record(turn) for turn in episode.turns],
+        "turns": [to_turn_record(turn) for turn in episode.turns],
         "messages": list(episode.messages),
         "data": dict(episode.item.data),
     }
     if meta.shaped_return is not None:
         record["shaped_return"] = float(meta.shaped_return)
+    if episode.oracle_turns is not None:
+        record["oracle_turns"] = episode.oracle_turns
     if episode.replays:
         record["replays"] = list(episode.replays)
     return record
@@ -170,10 +173,12 @@ def to_episode(record: EpisodeRecord) -> Episode:
         success_reward=record["success_reward"],
         prompt_length=record["prompt_length"],
         replays=list(record.get("replays", ())),
+        oracle_turns=record.get("oracle_turns"),
     )
 
 
-def _turn_record(turn: Turn) -> TurnRecord:
+def to_turn_record(turn: Turn) -> TurnRecord:
+    """Convert a turn to its part of a record."""
     step = turn.step or StepResult("")
     record: TurnRecord = {
         "reply": turn.reply.text,

@@ -53,6 +53,7 @@ class EnvRuntime:
         self._cuts_prompts = loop.config.data.overlong_prompt == "truncate_observation"
         self._count_tokens = token_counter(builder, self.new_agent)
         self._tasks: dict[str, dict[str, TaskItem]] = {}
+        self._oracle_turns: dict[str, int | None] = {}
 
     def item(self, tasks: str, task_id: str) -> TaskItem:
         """Return one task of a selection."""
@@ -60,6 +61,12 @@ class EnvRuntime:
             env = self.settings.env
             self._tasks[tasks] = {item.id: item for item in select_tasks(env.name, tasks, env.options)}
         return self._tasks[tasks][task_id]
+
+    async def oracle_turns(self, item: TaskItem) -> int | None:
+        """Return the number of actions with which an oracle solves a task; see `EnvAdapter.oracle_turns`."""
+        if item.id not in self._oracle_turns:
+            self._oracle_turns[item.id] = await asyncio.to_thread(self.env.oracle_turns, item)
+        return self._oracle_turns[item.id]
 
     @cached_property
     def pool(self) -> SessionPool:
@@ -154,6 +161,9 @@ class EpisodeLoop(AgentLoopBase):
 
         item = env.item(row.tasks, row.task_id)
         attempts = await play_until_valid(item, env.new_session, new_agent, new_policy, env.limits(row))
+        oracle_turns = await env.oracle_turns(item)
+        for episode in attempts:
+            episode.oracle_turns = oracle_turns
         self._record(row, attempts)
         if not attempts[-1].valid:
             partition = "train" if row.purpose == "train" else "val"

@@ -113,6 +113,11 @@ def panels(run: RunData) -> list[Panel]:
             for number, behavior in enumerate(BEHAVIORS)
             if any(at.behaviors[behavior.name] for at in train)
         ]),
+        Panel("Behaviors (share of episodes)", [
+            Curve(behavior.name, _logged(run, f"behavior/{behavior.name}"), COLORS[number % len(COLORS)])
+            for number, behavior in enumerate(BEHAVIORS)
+            if any(_logged(run, f"behavior/{behavior.name}").values())
+        ]),
         Panel("Entropy (nats per token)", [Curve("entropy", _logged(run, *ENTROPY))]),
         Panel("Engine against trainer", [Curve("difference", _logged(run, *GAP))]),
         Panel("Seconds by phase", [

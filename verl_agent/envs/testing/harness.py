@@ -103,7 +103,12 @@ class Harness:
                     got = f"has the action {shorten(repr(demo.action))}, which `action_format` parses as {parsed!r}"
                     advice = "Return bare actions, as step() takes them, or choose another action format."
                     raise ContractViolation(call, got, advice)
-            return [demo.action for demo in demos]
+        with boundary(call := f"oracle_turns({item.id!r})", "Return a number of actions, or None."):
+            turns = session.oracle_turns(item)
+            if turns is not None and not 1 <= turns <= len(demos):
+                advice = "Return the length of the shortest known solution, or None."
+                raise ContractViolation(call, f"is {turns!r}, but {len(demos)} actions are demonstrated", advice)
+        return [demo.action for demo in demos]
 
     def script(self, item: TaskItem) -> list[str]:
         """Return actions for episodes that are compared: an invalid one, then those of the demonstration."""
