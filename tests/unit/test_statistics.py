@@ -8,6 +8,7 @@ import pytest
 
 from verl_agent.evaluation.statistics import (
     clustered_wilson_interval,
+    difference_of_shares,
     mean_over_tasks,
     paired_difference,
     pass_at_k,
@@ -203,3 +204,17 @@ def test_intervals_of_few_tasks_are_clipped_to_the_possible_range():
 @pytest.mark.parametrize(("tasks", "too_few"), [(1, True), (4, True), (5, False)])
 def test_an_estimate_of_fewer_than_five_tasks_is_marked(tasks, too_few):
     assert wilson_interval(0, tasks).too_few is too_few
+
+
+def test_the_difference_of_shares_has_the_interval_of_newcombe():
+    """Values of Newcombe (1998), Table II, method 10."""
+    published = [((56, 70, 48, 80), 0.2, 0.0524, 0.3339), ((9, 10, 3, 10), 0.6, 0.1705, 0.8090)]
+    for counts, difference, low, high in published:
+        estimate = difference_of_shares(*counts)
+        assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((difference, low, high), abs=1e-4)
+
+
+def test_the_difference_of_unanimous_shares_has_a_width():
+    estimate = difference_of_shares(4, 4, 0, 4)
+    assert estimate.mean == estimate.high == 1.0
+    assert 0.2 < estimate.low < 0.5

@@ -71,6 +71,11 @@ class Agent(ABC):
         """
         return self.context.visible_messages(messages, prompt_length)
 
+    @property
+    def action_mark(self) -> str:
+        """Text that begins a reply without a thought; "" if replies have no part that is not the action."""
+        return self.action_format.mark
+
     def parse_reply(self, reply: str) -> str | None:
         """Return the action in a reply without its mark, or None."""
         return self.action_format.parse(reply)

@@ -37,6 +37,11 @@ class FunctionCalls(Agent):
         """See `Agent`."""
         return "Call one function in each reply and wait for the result."
 
+    @property
+    def action_mark(self) -> str:
+        """See `Agent`."""
+        return "<tool_call>"
+
     def parse_reply(self, reply: str) -> str | None:
         """See `Agent`; returns the action of the first valid function call."""
         for part in readable(reply):

@@ -46,6 +46,11 @@ class Raw(Agent):
         """See `Agent`."""
         return ""
 
+    @property
+    def action_mark(self) -> str:
+        """See `Agent`."""
+        return ""
+
     def parse_reply(self, reply: str) -> str:
         """See `Agent`."""
         return reply

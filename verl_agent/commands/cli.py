@@ -15,6 +15,7 @@ from verl_agent.commands.environments import check_env, envs
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.terminal import fail, print_line, read_json
 from verl_agent.commands.view import view
+from verl_agent.commands.what_if import what_if
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.system.checks import Status
 
@@ -78,6 +79,7 @@ for _command in RECIPE_COMMANDS:
 app.command()(envs)
 app.command("check-env")(check_env)
 app.command()(view)
+app.command("what-if")(what_if)
 
 
 @app.command()

@@ -9,6 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from os.path import commonprefix
 from typing import Any, ClassVar
 
 from verl_agent.envs.parsing import first_tag, last_action, last_fence, trim
@@ -134,6 +135,11 @@ class ActionFormat(ABC):
         """Return an action that contains `text`, for checks of the format."""
         return text
 
+    @property
+    def mark(self) -> str:
+        """Text before every marked action, without a space at its end."""
+        return self.format(self.action_with("§")).partition("§")[0].rstrip()
+
 
 @dataclass(frozen=True)
 class LineFormat(ActionFormat):
@@ -195,6 +201,11 @@ class TagFormat(ActionFormat):
     def action_with(self, text: str) -> str:
         """See `ActionFormat`."""
         return _tagged(self.tags[0][0], text)
+
+    @property
+    def mark(self) -> str:
+        """See `ActionFormat`; the beginning that all tags share."""
+        return commonprefix([f"<{name}>" for name, _ in self.tags])  # noqa: RUF071 - of text, not of paths
 
     def split(self, action: str) -> tuple[str, str] | None:
         """Return name and text of an action, or None if it has no tag of this format or no text."""

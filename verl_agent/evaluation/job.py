@@ -107,7 +107,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         )
     model = str(config.model.path)
     if is_model(model):
-        model = _resolve_model(model, sections)
+        model = resolve_for_engine(model, sections)
     else:
         check_policy(model, env, items)
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
@@ -148,7 +148,7 @@ def model_name(model: str) -> str:
     return f"{checkpoint[1]}_step{checkpoint[2]}" if checkpoint else re.split("[/:]", model.rstrip("/"))[-1]
 
 
-def _resolve_model(path: str, config: EvaluationConfig) -> str:
+def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
     """Return the folder or hub id of a model that this machine can play.
 
     Raises:

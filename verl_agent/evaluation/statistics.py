@@ -153,6 +153,38 @@ def paired_difference(
     return _t_interval(differences, confidence, -1.0, 1.0)
 
 
+def difference_of_shares(
+    successes: int, trials: int, baseline_successes: int, baseline_trials: int, confidence: float = 0.95
+) -> Estimate:
+    """Return the difference of two shares of independent trials with the hybrid score interval of Newcombe (1998).
+
+    Method 10 of "Interval estimation for the difference between independent proportions": with the Wilson limits
+    l, u of each share p, the interval of d = p - p' is `d - sqrt((p - l)² + (u' - p')²)` to
+    `d + sqrt((u - p)² + (p' - l')²)`. It stays in -1 to 1 and has a width even if all trials of a side agree.
+
+    Args:
+        successes: successes of the side that is compared.
+        trials: trials of that side, >= 1.
+        baseline_successes: successes of the baseline.
+        baseline_trials: trials of the baseline, >= 1.
+        confidence: coverage of the interval, in 0 to 1.
+
+    Returns:
+        The difference to the baseline; `tasks` is the smaller number of trials.
+
+    Raises:
+        ValueError: see `wilson_interval`.
+    """
+    side, baseline = (
+        wilson_interval(count, of, confidence)
+        for count, of in ((successes, trials), (baseline_successes, baseline_trials))
+    )
+    difference = side.mean - baseline.mean
+    low = difference - math.hypot(side.mean - side.low, baseline.high - baseline.mean)
+    high = difference + math.hypot(side.high - side.mean, baseline.mean - baseline.low)
+    return Estimate(difference, low, high, min(trials, baseline_trials))
+
+
 def unanimous_interval(value: float, tasks: int, least: float, most: float, confidence: float = 0.95) -> Estimate:
     """Return the interval of a mean whose draws were all equal, where a t interval would have no width.
 

@@ -8,8 +8,11 @@ from uuid import uuid4
 
 from verl_agent.errors import OverlongPromptError
 from verl_agent.rollout.seeds import EpisodeSeed
-from verl_agent.rollout.tokens import EpisodeTokens
+from verl_agent.rollout.tokens import EpisodeTokens, add_given_reply
 from verl_agent.types import Message, Reply, StopReason
+
+LAST_OF_PROMPT = 16
+"""Tokens at the end of a prompt in which an opened thinking block is looked for."""
 
 
 class TokenEngine(Protocol):
@@ -71,6 +74,59 @@ class EnginePolicy:
         Raises:
             OverlongPromptError: the prompt of the episode exceeds its budget.
         """
+        await self._add_messages(messages)
+        limit = min(self.budget.turn, self._tokens_left())
+        if limit < 1:
+            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
+        output = await self._generate(self.tokens.ids, limit)
+        return self._to_reply(output, limit)
+
+    async def add_given(self, messages: Sequence[Message], reply: Reply) -> None:
+        """Append a turn that was played before, so that the next reply continues from it.
+
+        Args:
+            messages: all messages that the model read before the reply.
+            reply: the reply, which is encoded from its text.
+
+        Raises:
+            OverlongPromptError: see `reply`.
+        """
+        await self._add_messages(messages)
+        await asyncio.to_thread(add_given_reply, self.tokens, self.tokenizer, reply)
+        self.steps.append(0)
+
+    async def continue_reply(self, messages: Sequence[Message], beginning: str) -> Reply:
+        """Return a reply whose beginning is given; the policy writes the rest. The episode ends with it.
+
+        If the prompt opens a thinking block, as chat templates of thinking models do, the block is closed first.
+
+        Args:
+            messages: all messages that the model reads.
+            beginning: text, not empty.
+
+        Returns:
+            The whole reply without the end of a thinking block; `tokens` counts the tokens that the policy wrote.
+
+        Raises:
+            OverlongPromptError: see `reply`.
+        """
+        await self._add_messages(messages)
+        opened = self.tokenizer.decode(self.tokens.ids[-LAST_OF_PROMPT:]).rstrip().endswith("<think>")
+        closing, given = (
+            self.tokenizer.encode(text, add_special_tokens=False)
+            for text in ("\n</think>\n\n" if opened else "", beginning)
+        )
+        limit = min(self.budget.turn, self._tokens_left() - len(closing) - len(given))
+        if limit < 1:
+            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
+        output = await self._generate([*self.tokens.ids, *closing, *given], limit)
+        ids: list[int] = output.token_ids
+        ended = ids[-1] in self.end_ids
+        text = self.tokenizer.decode([*given, *(ids[:-1] if ended else ids)], skip_special_tokens=True)
+        truncated_by, force_closed = self._truncation(ended, len(ids), limit)
+        return Reply(text, truncated_by, len(ids), force_closed)
+
+    async def _add_messages(self, messages: Sequence[Message]) -> None:
         begins = not self.tokens.ids
         await asyncio.to_thread(self.tokens.add_messages, messages)
         if begins and len(self.tokens.ids) > self.budget.prompt:
@@ -78,15 +134,14 @@ class EnginePolicy:
                 f"the prompt has {len(self.tokens.ids)} tokens, but data.max_prompt_length={self.budget.prompt}. "
                 "Raise it, or set data.overlong_prompt=truncate_observation."
             )
-        limit = min(self.budget.turn, self._tokens_left())
-        if limit < 1:
-            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
+
+    async def _generate(self, prompt_ids: Sequence[int], limit: int) -> Any:
         output = await self.engine.generate(
-            self._request_id,
-            prompt_ids=list(self.tokens.ids),
-            sampling_params=self._sampling_params(limit),
+            self._request_id, prompt_ids=list(prompt_ids), sampling_params=self._sampling_params(limit)
         )
-        return self._to_reply(output, limit)
+        if not output.token_ids:
+            raise RuntimeError(f"the engine returned no tokens (stop reason {output.stop_reason!r}).")
+        return output
 
     def _sampling_params(self, max_tokens: int) -> dict[str, Any]:
         """Return the parameters of the next reply, with its own seed."""
@@ -102,17 +157,25 @@ class EnginePolicy:
     def _to_reply(self, output: Any, limit: int) -> Reply:
         """Append the engine's tokens to the episode, and return them as a reply."""
         ids: list[int] = output.token_ids
-        if not ids:
-            raise RuntimeError(f"the engine returned no tokens (stop reason {output.stop_reason!r}).")
         self.steps.append(output.extra_fields.get("global_steps") or 0)
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
         self.tokens.add_reply(text, ids, output.log_probs or None)
-        truncated_by, force_closed = None, False
-        if not ended and len(ids) >= limit:
-            truncated_by = StopReason.TURN_TOKENS if limit == self.budget.turn else StopReason.EPISODE_TOKENS
-            if truncated_by is StopReason.TURN_TOKENS and self.budget.play_truncated_turns:
-                truncated_by, force_closed = None, True
+        truncated_by, force_closed = self._truncation(ended, len(ids), limit)
         if not ended and truncated_by is None:
             self.tokens.close_reply()
         return Reply(text, truncated_by, len(ids), force_closed)
+
+    def _truncation(self, ended: bool, tokens: int, limit: int) -> tuple[StopReason | None, bool]:
+        """Return `truncated_by` and `force_closed` of a reply.
+
+        Args:
+            ended: True if the model ended the reply itself.
+            tokens: number of tokens of the reply.
+            limit: most tokens that it could have.
+        """
+        if ended or tokens < limit:
+            return None, False
+        if limit < self.budget.turn:
+            return StopReason.EPISODE_TOKENS, False
+        return (None, True) if self.budget.play_truncated_turns else (StopReason.TURN_TOKENS, False)

@@ -5,13 +5,13 @@ No reply is decoded and encoded again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, MergeResult
 
 from verl_agent.agents.base import Agent
-from verl_agent.types import Episode, Message
+from verl_agent.types import Episode, Message, Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +174,7 @@ def render_conversation(
 
 
 def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode: Episode) -> list[Segment]:
-    """Return the tokens that a played episode is trained on.
-
-    The policy did not write the end of a truncated reply. That end is masked where the reply was played
-    (`Reply.force_closed`), and absent where the truncation ended the episode.
+    """Return the tokens that a played episode is trained on; see `add_given_reply` for truncated replies.
 
     Args:
         tokens: an empty sequence with the agent's tools.
@@ -187,10 +184,23 @@ def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode:
     """
     messages = episode.messages
     for index, turn in zip(range(episode.prompt_length, len(messages), 2), episode.turns, strict=True):
-        text = messages[index]["content"]
-        ids = encode_reply(tokenizer, text, tokens.end_of_turn)
         tokens.add_messages(agent.visible_messages(messages[:index], episode.prompt_length))
-        tokens.add_reply(text, ids if turn.reply.complete or len(ids) == 1 else ids[:-1])
-        if turn.reply.force_closed:
-            tokens.close_reply()
+        add_given_reply(tokens, tokenizer, replace(turn.reply, text=messages[index]["content"]))
     return tokens.segments()
+
+
+def add_given_reply(tokens: EpisodeTokens, tokenizer: Any, reply: Reply) -> None:
+    """Append a reply that is known as text, such as that of a record.
+
+    The policy did not write the end of a truncated reply. That end is masked where the reply was played, and absent
+    where the truncation ended the episode.
+
+    Args:
+        tokens: tokens of the episode up to the reply; changed.
+        tokenizer: encodes the reply.
+        reply: the reply.
+    """
+    ids = encode_reply(tokenizer, reply.text, tokens.end_of_turn)
+    tokens.add_reply(reply.text, ids if reply.complete or len(ids) == 1 else ids[:-1])
+    if reply.force_closed:
+        tokens.close_reply()

@@ -59,10 +59,15 @@ def read_records(paths: Path | str | Iterable[Path | str]) -> Iterator[EpisodeRe
     for path in map(Path, [paths] if isinstance(paths, Path | str) else paths):
         if not path.exists():
             raise ConfigError(f"No episode records at '{path}': no such file or folder.")
-        is_run = (path / "episodes").is_dir() and (path / "metrics").is_dir()
-        source = path / "episodes" if is_run else path
-        for file in sorted(source.rglob("*.jsonl")) if source.is_dir() else [source]:
+        for file in record_files(path):
             yield from _read_file(file)
+
+
+def record_files(path: Path) -> list[Path]:
+    """Return the files of records of a run, of a folder or at a path of a file, sorted by path."""
+    is_run = (path / "episodes").is_dir() and (path / "metrics").is_dir()
+    source = path / "episodes" if is_run else path
+    return sorted(source.rglob("*.jsonl")) if source.is_dir() else [source]
 
 
 def _read_file(path: Path) -> Iterator[EpisodeRecord]:

@@ -1,0 +1,81 @@
+"""Recorded games of GuessNumber, and players that ask what else a policy would have done."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+
+from tests.support.episodes import STARTED
+from tests.support.fakes import ScriptedPolicy
+from verl_agent.agents.plain import ReAct
+from verl_agent.api import play_sync
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.registry import make_env
+from verl_agent.evaluation.settings import EvaluationSettings
+from verl_agent.trace.record import EpisodeMeta, to_record
+from verl_agent.types import Message, Reply, TaskItem
+from verl_agent.what_if.branch import Players
+from verl_agent.what_if.recorded import RecordedEpisode, find_episode
+from verl_agent.what_if.samples import Sampling
+
+GUESS = TaskItem("guess_number", "9:7", {"high": 9, "target": 7})
+MAX_TURNS = 4
+
+
+def say(guess: int | str, thought: str = "Hm.") -> str:
+    return f"Thought: {thought}\nAction: {guess}"
+
+
+def recorded_game(
+    folder: Path, guesses: Sequence[int | str] = (5, 6, 2, 3), item: TaskItem = GUESS, env: EnvAdapter | None = None
+) -> RecordedEpisode:
+    """Return the second record of a file in `folder`: a game with these guesses, in at most four turns."""
+    env = env or make_env("guess_number")
+    game = play_sync(item, env, policy=ScriptedPolicy(map(say, guesses)), max_turns=MAX_TURNS)
+    file = folder / "episodes.jsonl"
+    metas = [EpisodeMeta("evaluation", "test", 0, item.id, sample, STARTED, 1.0, model="guesser") for sample in (0, 1)]
+    file.write_text("".join(json.dumps(to_record(game, meta)) + "\n" for meta in metas))
+    return find_episode(f"{file}:2")
+
+
+class FakeModel:
+    """Policy that must be told of turns that it did not play, as a model must.
+
+    Args:
+        script: replies; without a thought, the beginning and the last line of the reply.
+    """
+
+    def __init__(self, script: Iterator[str]) -> None:
+        self._script = script
+        self.told: list[str] = []
+        self.read: list[list[Message]] = []
+
+    async def add_given(self, messages: Sequence[Message], reply: Reply) -> None:
+        self.read.append(list(messages))
+        self.told.append(reply.text)
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        self.read.append(list(messages))
+        return Reply(next(self._script), tokens=3)
+
+    async def continue_reply(self, messages: Sequence[Message], beginning: str) -> Reply:
+        return Reply(f"{beginning} {next(self._script)}", tokens=1)
+
+
+def players(
+    *script: int | str, env: EnvAdapter | None = None, made: list[FakeModel] | None = None, **values: object
+) -> Players:
+    """Return players whose models share a script of guesses, which repeats; texts are used as they are."""
+    env = env or make_env("guess_number")
+    lines = cycle([line if isinstance(line, str) else say(line) for line in script])
+    kept = [] if made is None else made
+
+    def new_policy(sample: int) -> FakeModel:
+        kept.append(FakeModel(lines))
+        return kept[-1]
+
+    new_agent: Callable[[], ReAct] = lambda: ReAct(env.action_format)  # noqa: E731
+    return Players(new_agent, new_policy, env.new_session, **{"concurrency": 1, **values})  # type: ignore[arg-type]
+
+
+SAMPLING = Sampling("guesser", EvaluationSettings(), MAX_TURNS)

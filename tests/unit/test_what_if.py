@@ -1,0 +1,333 @@
+"""Test questions to recorded turns: other replies, other actions, replies without a thought, and the oracle."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from env_adapters.guess_number.adapter import GuessNumber
+from tests.support.what_if import GUESS, MAX_TURNS, SAMPLING, FakeModel, players, recorded_game, say
+from verl_agent.agents.plain import Raw, ReAct
+from verl_agent.envs.action_format import FenceFormat, LineFormat, TagFormat
+from verl_agent.errors import ConfigError, EnvError
+from verl_agent.trace.record_files import read_records
+from verl_agent.types import Message, Reply, StepResult, TaskItem
+from verl_agent.what_if.branch import Players, play_on, reply_with, sample_replies
+from verl_agent.what_if.oracle import oracle_action
+from verl_agent.what_if.question import Question
+from verl_agent.what_if.recorded import RecordedEpisode
+from verl_agent.what_if.results import Result, read_results, results_file
+from verl_agent.what_if.samples import draw_continuations, draw_replies
+from verl_agent.what_if.summary import (
+    of_turn,
+    summarize_continuations,
+    summarize_replies,
+    thought_effect,
+)
+
+POLICY = ("guesser", 1.0, 1.0)
+
+
+def ignore(line: str) -> None:
+    """Take a line of progress."""
+
+
+def stored(recorded: RecordedEpisode, turn: int) -> list[Result]:
+    return of_turn(read_results(results_file(recorded.file)), recorded.fingerprint, turn)
+
+
+def draw(recorded: RecordedEpisode, play: Players, turn: int = 2, samples: int = 4, **values) -> None:
+    asyncio.run(draw_replies(Question(recorded, turn, samples, **values), SAMPLING, play, ignore))
+
+
+def compare(recorded: RecordedEpisode, play: Players, action: str, turn: int = 2, samples: int = 4) -> None:
+    question = Question(recorded, turn, samples, action)
+    asyncio.run(draw_continuations(question, SAMPLING, play, action, ignore))
+
+
+# Replies
+
+
+def test_replies_are_grouped_by_action_with_intervals(tmp_path: Path):
+    recorded = recorded_game(tmp_path)
+    draw(recorded, players(6, 8, 6, "I do not know."))
+    (summary,) = summarize_replies(stored(recorded, 2), "6")
+    assert [(one.action, one.replies, one.recorded) for one in summary.actions] == [
+        ("6", 2, True),
+        ("8", 1, False),
+        (None, 1, False),
+    ]
+    assert (summary.actions[0].share.low, summary.actions[0].share.high) == pytest.approx((0.150, 0.850), abs=1e-3)
+    assert summary.changed.mean == 0.5
+
+
+def test_a_model_reads_the_recorded_conversation_before_its_reply(tmp_path: Path):
+    recorded, made = recorded_game(tmp_path), []
+    draw(recorded, players(7, made=made), turn=3, samples=1)
+    assert made[0].told == [say(5), say(6)]
+    messages = recorded.record["messages"]
+    assert made[0].read == [messages[:2], messages[:4], messages[:6]]
+
+
+def test_a_further_command_draws_other_samples_and_adds_them(tmp_path: Path):
+    recorded = recorded_game(tmp_path)
+    draw(recorded, players(6), samples=3)
+    draw(recorded, players(8), samples=2)
+    assert [result["first_sample"] for result in stored(recorded, 2)] == [0, 3]
+    (summary,) = summarize_replies(stored(recorded, 2), "6")
+    assert {one.action: one.replies for one in summary.actions} == {"6": 3, "8": 2}
+
+
+def test_samples_of_two_commands_at_once_count_once(tmp_path: Path):
+    recorded = recorded_game(tmp_path)
+    draw(recorded, players(6), samples=3)
+    file = results_file(recorded.file)
+    file.write_bytes(file.read_bytes() * 2)
+    (summary,) = summarize_replies(stored(recorded, 2), "6")
+    assert summary.replies == 3
+
+
+def test_results_lie_beside_the_records_and_leave_them_as_they_are(tmp_path: Path):
+    recorded = recorded_game(tmp_path)
+    before = recorded.file.read_bytes()
+    draw(recorded, players(6))
+    assert recorded.file.read_bytes() == before
+    assert len(list(read_records(tmp_path))) == 2, "readers of records see no results"
+
+
+# Without the thought
+
+
+def test_the_effect_of_the_thought_is_measured_against_that_of_sampling(tmp_path: Path):
+    recorded = recorded_game(tmp_path)
+    draw(recorded, players(6, 8, 6, 6, "8", "9", "8", "6"), without_thought=True)
+    summaries = summarize_replies(stored(recorded, 2), "6")
+    assert [one.with_thought for one in summaries] == [True, False]
+    effect = thought_effect(summaries, POLICY)
+    assert effect is not None
+    assert (effect.ordinary.mean, effect.without.mean, effect.difference.mean) == (0.25, 0.75, 0.5)
+    assert effect.difference.low < 0 < effect.difference.high, "four replies prove nothing"
+
+
+def test_one_kind_of_replies_gives_no_effect_of_the_thought(tmp_path: Path):
+    recorded = recorded_game(tmp_path)
+    draw(recorded, players(6))
+    assert thought_effect(summarize_replies(stored(recorded, 2), "6"), POLICY) is None
+
+
+def test_an_agent_without_a_thought_is_refused(tmp_path: Path):
+    base = players(6)
+    raw = Players(lambda: Raw(LineFormat()), base.new_policy, base.new_session)
+    with pytest.raises(ConfigError, match="no thought"):
+        asyncio.run(sample_replies(recorded_game(tmp_path), 1, raw, [0], with_thought=False))
+
+
+def test_a_policy_that_is_no_model_cannot_be_asked_without_a_thought(tmp_path: Path):
+    class Plain:
+        async def reply(self, messages: list[Message]) -> Reply:
+            return Reply(say(1))
+
+    base = players(6)
+    plain = Players(base.new_agent, lambda sample: Plain(), base.new_session)
+    with pytest.raises(ConfigError, match=r"set model\.path"):
+        asyncio.run(sample_replies(recorded_game(tmp_path), 1, plain, [0], with_thought=False))
+
+
+@pytest.mark.parametrize(
+    ("action_format", "mark"),
+    [(LineFormat(), "Action:"), (FenceFormat(), "```"), (TagFormat(tags=(("search", "w"), ("answer", "a"))), "<")],
+)
+def test_the_mark_of_an_action_is_text_that_all_actions_share(action_format, mark):
+    assert action_format.mark == mark
+
+
+# Another action
+
+
+def test_success_after_another_action_is_compared_with_that_after_the_recorded_one(tmp_path: Path):
+    recorded = recorded_game(tmp_path)
+    compare(recorded, players(3, 2), "7")
+    before, after = summarize_continuations(stored(recorded, 2), "6")
+    assert (before.action, before.source, before.success.mean, before.turns) == ("6", "recorded", 0.0, 3.0)
+    assert (after.action, after.source, after.success.mean, after.turns) == ("7", "given", 1.0, 1.0)
+    assert after.difference is not None
+    assert (after.difference.mean, after.difference.tasks) == (1.0, 4)
+    assert 0 < after.difference.low < 1, "four episodes leave room"
+
+
+def test_both_actions_stand_in_replies_without_a_thought(tmp_path: Path):
+    """Otherwise the sides would differ in the thought too."""
+    recorded, made = recorded_game(tmp_path), []
+    compare(recorded, players(3, made=made), "9", samples=1)
+    assert [model.told for model in made] == [[say(5), "Action: 6"], [say(5), "Action: 9"]]
+
+
+def test_a_recorded_reply_without_an_action_is_repeated(tmp_path: Path):
+    recorded = recorded_game(tmp_path, (5, "", 2, 3))
+    compare(recorded, players(3), "7", samples=1)
+    before, after = summarize_continuations(stored(recorded, 2), None)
+    assert (before.action, after.success.mean) == (None, 1.0)
+
+
+def test_the_recorded_action_gains_episodes_with_each_comparison(tmp_path: Path):
+    recorded = recorded_game(tmp_path)
+    compare(recorded, players(3), "7", samples=2)
+    compare(recorded, players(7), "8", samples=3)
+    assert [
+        (one.action, one.episodes, one.success.mean) for one in summarize_continuations(stored(recorded, 2), "6")
+    ] == [
+        ("6", 5, 0.6),
+        ("7", 2, 1.0),
+        ("8", 3, 1.0),
+    ]
+
+
+def test_an_action_that_the_format_cannot_hold_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="cannot be written in this agent's format"):
+        reply_with(recorded_game(tmp_path), 2, ReAct(LineFormat()), "4\n5")
+
+
+# Replays
+
+
+class Moody(GuessNumber):
+    """Game whose answers, rewards or end depend on the number of games."""
+
+    games = 0
+    mood = ""
+
+    async def reset(self, item: TaskItem) -> list[Message]:
+        type(self).games += 1
+        return await super().reset(item)
+
+    async def step(self, action: str) -> StepResult:
+        step = await super().step(action)
+        if type(self).games < 2:
+            return step
+        if self.mood == "error":
+            raise EnvError("the game is down")
+        observation = f"{step.observation} Good luck!" if self.mood == "text" else step.observation
+        return StepResult(observation, step.reward + (self.mood == "reward"), step.terminated or self.mood == "end")
+
+
+def moody(mood: str, **attributes: object) -> GuessNumber:
+    return type("Moody", (Moody,), {"mood": mood, **attributes})()
+
+
+@pytest.mark.parametrize(
+    ("mood", "message"),
+    [
+        ("text", r"turn 2 of a replay .* it was '.*Higher\.', now it is '.*Higher\. Good luck!'.*not deterministic"),
+        ("reward", r"turn 1 of a replay .* the reward 1 instead of 0"),
+        ("end", r"ended after turn 1 \(terminated\), before turn 2"),
+    ],
+)
+def test_a_replay_that_differs_from_the_record_is_an_error(tmp_path: Path, mood: str, message: str):
+    env = moody(mood)
+    recorded = recorded_game(tmp_path, env=env)
+    with pytest.raises(ConfigError, match=message):
+        compare(recorded, players(3, env=env), "7")
+    assert not results_file(recorded.file).exists()
+
+
+def test_an_environment_that_is_not_deterministic_is_refused(tmp_path: Path):
+    env = moody("", deterministic=False)
+    recorded = recorded_game(tmp_path, env=env)
+    with pytest.raises(ConfigError, match=r"not deterministic .* leave out --action"):
+        compare(recorded, players(3, env=env), "7")
+    draw(recorded, players(3, env=env))
+    assert len(stored(recorded, 2)) == 1, "replies need no environment"
+
+
+def test_other_agent_settings_are_noticed(tmp_path: Path):
+    recorded, base = recorded_game(tmp_path), players(3)
+    silent = Players(lambda: ReAct(LineFormat(), instructions=False), base.new_policy, base.new_session)
+    with pytest.raises(ConfigError, match="turn 1 of a replay"):
+        asyncio.run(play_on(recorded, 2, Reply("Action: 7"), silent, [0], MAX_TURNS))
+
+
+def test_episodes_whose_environment_fails_are_left_out_and_counted(tmp_path: Path):
+    class Failing(Moody):
+        async def step(self, action: str) -> StepResult:
+            if type(self).games == 2:
+                raise EnvError("the game is down")
+            return await super().step(action)
+
+    env = Failing()
+    recorded = recorded_game(tmp_path, env=env)
+    compare(recorded, players(3, env=env), "7", samples=2)
+    before, after = summarize_continuations(stored(recorded, 2), "6")
+    assert [(one.episodes, one.env_errors) for one in (before, after)] == [(1, 1), (2, 0)]
+
+
+def test_an_environment_that_always_fails_is_an_error(tmp_path: Path):
+    env = moody("error")
+    recorded = recorded_game(tmp_path, env=env)
+    with pytest.raises(ConfigError, match=r"no episode could be played .* the game is down"):
+        compare(recorded, players(3, env=env), "7")
+
+
+# Oracle
+
+
+def oracle(recorded: RecordedEpisode, turn: int, max_turns: int = MAX_TURNS) -> str:
+    env = GuessNumber()
+    return asyncio.run(oracle_action(recorded, turn, env, ReAct(env.action_format), env.new_session, max_turns))
+
+
+def test_the_oracle_takes_the_shortest_end_of_its_demonstration_that_solves_the_task(tmp_path: Path):
+    assert oracle(recorded_game(tmp_path), 2) == "7"
+
+
+def test_an_oracle_that_follows_observations_reads_those_of_the_episode(tmp_path: Path):
+    heard: list[str] = []
+
+    class Follower(GuessNumber):
+        def oracle(self, item: TaskItem):
+            from verl_agent.types import DemoAction
+
+            return lambda observation: heard.append(observation) or DemoAction(str(len(heard)))
+
+    env = Follower()
+    recorded = recorded_game(tmp_path)
+    action = asyncio.run(oracle_action(recorded, 3, env, ReAct(env.action_format), env.new_session, MAX_TURNS))
+    assert action == "3"
+    assert heard == ["Your first guess?", "Higher.", "Higher."]
+
+
+def test_a_task_that_no_end_of_the_demonstration_solves_is_an_error(tmp_path: Path):
+    class Lost(GuessNumber):
+        async def step(self, action: str) -> StepResult:
+            step = await super().step(action)
+            self.lost = getattr(self, "lost", False) or action == "6"
+            return StepResult(step.observation, 0.0 if self.lost else step.reward, step.terminated)
+
+    recorded, env = recorded_game(tmp_path), Lost()
+    with pytest.raises(ConfigError, match=r"no end of the oracle's .* from turn 3 in the 2 turns left"):
+        asyncio.run(oracle_action(recorded, 3, env, ReAct(env.action_format), env.new_session, MAX_TURNS))
+
+
+# Questions
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"turn": 5}, r"--turn 5 is not a turn .* Allowed: 1 to 4"),
+        ({"turn": 0}, "--turn 0"),
+        ({"samples": 0}, "--samples 0"),
+        ({"action": "7", "oracle": True}, "two actions"),
+        ({"action": "7", "without_thought": True}, "plays no episode"),
+        ({"action": " 6 "}, "is the recorded action"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused(tmp_path: Path, values: dict, message: str):
+    with pytest.raises(ConfigError, match=message):
+        Question(recorded_game(tmp_path), **{"turn": 2, "samples": 4, **values})
+
+
+def test_the_fake_model_is_a_model():
+    from verl_agent.what_if.branch import TokenPolicy
+
+    assert isinstance(FakeModel(iter(())), TokenPolicy)
+    assert GUESS.data["target"] == 7

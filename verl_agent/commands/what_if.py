@@ -1,0 +1,83 @@
+"""Command `verl-agent what-if`: other replies at a recorded turn, and the effect of another action."""
+
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from verl_agent.commands.terminal import fail, print_line
+from verl_agent.errors import ConfigError
+
+if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for them
+    from verl_agent.what_if.question import Question
+    from verl_agent.what_if.results import Result
+
+
+def what_if(  # noqa: PLR0913 - one for each option
+    record: Annotated[
+        str, typer.Argument(help="Recorded episode: FILE:LINE, as the viewer shows it.", metavar="RECORD")
+    ],
+    turn: Annotated[int, typer.Option(help="Number of the turn, from 1.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings of an evaluation recipe in place of the recorded ones.", metavar="KEY=VALUE"),
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option(help="Take this action instead, play on, and compare with the recorded one.")
+    ] = None,
+    oracle: Annotated[bool, typer.Option("--oracle", help="The same with the action of the oracle.")] = False,
+    samples: Annotated[int, typer.Option(help="Number of replies, or of episodes after each action.")] = 16,
+    without_thought: Annotated[
+        bool, typer.Option("--without-thought", help="Measure how often the action changes without the thought.")
+    ] = False,
+    recipe: Annotated[
+        Path | None, typer.Option(help="Evaluation recipe, where the run's own settings are not known.")
+    ] = None,
+) -> None:
+    """Ask a recorded turn: which other replies would the policy give, and would another action have been better?
+
+    Replies and results are stored beside the records, in FILE.what_if; the viewer shows them. Settings are those that
+    the run recorded.
+    """
+    from verl_agent.what_if.question import Question
+    from verl_agent.what_if.recorded import find_episode
+    from verl_agent.what_if.results import results_file
+    from verl_agent.what_if.tables import result_tables
+
+    try:
+        question = Question(find_episode(record), turn, samples, action, oracle, without_thought)
+        results = _ask(question, overrides or [], recipe)
+    except ConfigError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(code=130) from None
+    console = Console()
+    for table in result_tables(results, question.recorded_action):
+        console.print(table)
+    print_line(f"stored: {results_file(question.recorded.file)}")
+
+
+def _ask(question: "Question", overrides: Sequence[str], recipe: Path | None) -> list["Result"]:
+    """Answer the question; the output of libraries goes to a log, which is kept after a failure."""
+    from verl_agent.runs.console import last_errors, redirect_output
+    from verl_agent.what_if.run import ask
+    from verl_agent.what_if.settings import settings_of
+
+    settings = settings_of(question.recorded, overrides, recipe)
+    log = Path(mkdtemp(prefix="verl-agent-what-if-")) / "what_if.log"
+    try:
+        with redirect_output(log) as console:
+            results = ask(question, settings, partial(console.print, markup=False, highlight=False, soft_wrap=True))
+    except (RuntimeError, ValueError, OSError):  # raised by vLLM for a model or machine that it cannot serve
+        print_line(f"The engine failed. Last errors in {log}:\n{last_errors(log)}")
+        raise
+    except BaseException:
+        shutil.rmtree(log.parent, ignore_errors=True)
+        raise
+    shutil.rmtree(log.parent, ignore_errors=True)
+    return results
