@@ -14,8 +14,11 @@ import pytest
 from env_adapters.webarena.browser.chromium import installed_chromiums
 from tests.support.episodes import STARTED, played
 from tests.support.web import needs_chromium
+from tests.support.what_if import replies_of
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.trace.token_files import TokenRow, training_file, write_tokens
+from verl_agent.what_if.recorded import find_episode
+from verl_agent.what_if.results import SampledReply, append_results, results_file
 
 pytestmark = needs_chromium
 
@@ -146,5 +149,22 @@ def test_the_color_of_tokens_is_part_of_the_url(pages) -> None:
     page.wait_for_url("**/tokens?color=entropy")
     colors = page.locator(".token-text span").evaluate_all("spans => spans.map(span => span.style.backgroundColor)")
     assert colors[1:] == ["rgba(0, 114, 178, 0.65)", "rgba(0, 114, 178, 0.325)", ""]
+    assert page.errors == []
+    page.close()
+
+
+def test_a_turn_shows_the_commands_that_ask_it_and_their_answers_when_they_come(pages, run: Path) -> None:
+    page = pages("/run/run/episode/3?turn=2")
+    panel = page.locator("#turn-2")
+    panel.get_by_text("Why this action?").click()
+    panel.get_by_text(f"verl-agent what-if {run}/episodes/a.jsonl:3 --turn 2 --oracle").wait_for(timeout=20_000)
+    recorded = find_episode(f"{run}/episodes/a.jsonl:3")
+    replies = [SampledReply(text="<b>Go</b>", action=action, tokens=1) for action in ("west", "<i>up</i>")]
+    append_results(results_file(recorded.file), [replies_of(recorded, 2, replies)])
+    panel.get_by_text("Why this action? (2 replies)").wait_for(timeout=20_000)
+    panel.get_by_text("2 replies of m, temperature 1").wait_for(timeout=20_000)
+    panel.get_by_text("west (recorded)").wait_for(timeout=20_000)
+    panel.get_by_text("<i>up</i>").wait_for(timeout=20_000)
+    assert panel.get_by_text("1: 50% [9%, 91%]").count() == 2
     assert page.errors == []
     page.close()

@@ -65,18 +65,6 @@ def test_the_model_writes_the_rest_of_a_reply_whose_beginning_is_given(model: Mo
     assert model.tokenizer.decode(engine.prompts[0]) == model.rendered(PROMPT) + "Action:"
 
 
-def test_a_thinking_block_that_the_prompt_opens_is_closed(smollm2: Model):
-    opens = smollm2.tokenizer.chat_template.replace("<|im_start|>assistant\n'", "<|im_start|>assistant\n<think>\n'")
-    assert opens != smollm2.tokenizer.chat_template
-    from tests.support.tokens import load_model
-
-    model = load_model(opens)
-    engine = ScriptedEngine(model.tokenizer, [" north"])
-    reply = asyncio.run(model.policy(engine).continue_reply(PROMPT, "Action:"))
-    assert reply.text == "Action: north"
-    assert model.tokenizer.decode(engine.prompts[0]).endswith("<think>\n\n</think>\n\nAction:")
-
-
 @pytest.mark.parametrize(
     ("budget", "reply"),
     [

@@ -11,9 +11,6 @@ from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.tokens import EpisodeTokens, add_given_reply
 from verl_agent.types import Message, Reply, StopReason
 
-LAST_OF_PROMPT = 16
-"""Tokens at the end of a prompt in which an opened thinking block is looked for."""
-
 
 class TokenEngine(Protocol):
     """Engine that generates tokens; the only method of verl's `LLMServerClient` that policies call."""
@@ -98,28 +95,22 @@ class EnginePolicy:
     async def continue_reply(self, messages: Sequence[Message], beginning: str) -> Reply:
         """Return a reply whose beginning is given; the policy writes the rest. The episode ends with it.
 
-        If the prompt opens a thinking block, as chat templates of thinking models do, the block is closed first.
-
         Args:
             messages: all messages that the model reads.
             beginning: text, not empty.
 
         Returns:
-            The whole reply without the end of a thinking block; `tokens` counts the tokens that the policy wrote.
+            The whole reply; `tokens` counts the tokens that the policy wrote.
 
         Raises:
             OverlongPromptError: see `reply`.
         """
         await self._add_messages(messages)
-        opened = self.tokenizer.decode(self.tokens.ids[-LAST_OF_PROMPT:]).rstrip().endswith("<think>")
-        closing, given = (
-            self.tokenizer.encode(text, add_special_tokens=False)
-            for text in ("\n</think>\n\n" if opened else "", beginning)
-        )
-        limit = min(self.budget.turn, self._tokens_left() - len(closing) - len(given))
+        given = self.tokenizer.encode(beginning, add_special_tokens=False)
+        limit = min(self.budget.turn, self._tokens_left() - len(given))
         if limit < 1:
             return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
-        output = await self._generate([*self.tokens.ids, *closing, *given], limit)
+        output = await self._generate([*self.tokens.ids, *given], limit)
         ids: list[int] = output.token_ids
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode([*given, *(ids[:-1] if ended else ids)], skip_special_tokens=True)

@@ -16,6 +16,7 @@ from verl_agent.viewer.queries import Row, find_episode, find_episodes
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import split_reply
+from verl_agent.viewer.why import WhyPanels
 
 ENDINGS = {
     StopReason.TERMINATED: "The environment ended the task.",
@@ -44,7 +45,7 @@ def add(state: ViewerState) -> None:
         turn = request.query_params.get("turn", "")
         with frame(state, opened, f"{record['task']} · step {record['step']}"):
             _facts(opened, row, record)
-            _turns(record, int(turn) if turn.isdecimal() else 0)
+            _turns(record, int(turn) if turn.isdecimal() else 0, WhyPanels(opened.index, number))
 
 
 def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
@@ -74,7 +75,7 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
         ui.link("this task over training", link_to(run_path(opened, "/task"), task))
 
 
-def _turns(record: EpisodeRecord, chosen: int) -> None:
+def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels) -> None:
     shown = behavior_turns(record)
     behaviors = [[name for name, turns in shown.items() if turn in turns] for turn in range(len(record["turns"]))]
     position = {"turn": chosen}
@@ -110,7 +111,7 @@ def _turns(record: EpisodeRecord, chosen: int) -> None:
             ui.label(message["role"]).classes("text-xs text-gray-500")
             show_text(message["content"])
     for number, turn in enumerate(record["turns"], start=1):
-        _turn(number, turn, behaviors[number - 1])
+        _turn(number, turn, behaviors[number - 1], why)
     with ui.expansion("Messages as the model saw them").classes("w-full"):
         for message in record["messages"]:
             ui.label(message["role"]).classes("text-xs text-gray-500")
@@ -135,7 +136,7 @@ def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -
     ui.button(icon="pause", on_click=timer.deactivate).props("dense flat").tooltip("pause")
 
 
-def _turn(number: int, turn: TurnRecord, behaviors: list[str]) -> None:
+def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels) -> None:
     thought, action, rest = split_reply(turn["reply"], turn["action"])
     with ui.card().props(f"id=turn-{number}").classes("w-full gap-1 scroll-mt-24"):
         with ui.row().classes("items-baseline gap-4 text-xs text-gray-500"):
@@ -159,3 +160,4 @@ def _turn(number: int, turn: TurnRecord, behaviors: list[str]) -> None:
             show_text(rest.strip())
         if turn["observation"] is not None:
             show_text(turn["observation"], "bg-gray-100 px-2 py-1 rounded w-full")
+        why.add(number, turn["action"])
