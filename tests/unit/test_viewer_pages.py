@@ -168,3 +168,18 @@ def test_a_turn_shows_the_commands_that_ask_it_and_their_answers_when_they_come(
     assert panel.get_by_text("1: 50% [9%, 91%]").count() == 2
     assert page.errors == []
     page.close()
+
+
+def test_a_run_with_a_critic_compares_its_values_with_the_returns(pages, run: Path) -> None:
+    sections = {"env": {"name": "talk"}, "horizon": {"max_turns": [4]}, "episode": {"max_tokens_per_turn": 8}}
+    (run / "run.json").write_text(json.dumps({"version": 2, "agent": {"name": "act"}, **sections}))
+    values = TokenRow("1-0", 1, 0, 1, 1, [5, 6, 7], [True] * 3, [-1, 0, 1], {"values": [0.5, 0.75]})
+    write_tokens(training_file(run, 1), [values], str)
+    page = pages("/run/run?critic=1")
+    text = "2 turns of 1 tasks: all returns are equal; predictions are 0.375 below the return on average."
+    page.get_by_text(text).wait_for(timeout=20_000)
+    assert page.errors == []
+    page.close()
+    page = pages("/run/run?critic=7")
+    page.get_by_text("critic='7' is not a step with values. Allowed: 1.").wait_for(timeout=20_000)
+    page.close()

@@ -173,10 +173,7 @@ def read_tokens(path: Path, group: str, sample: int) -> list[TokenRow]:
         OSError: the file cannot be read.
         ValueError: it is not a file of token data, or of a newer version.
     """
-    with pq.ParquetFile(path) as file:
-        version = int((file.schema_arrow.metadata or {}).get(_VERSION_KEY, 0))
-    if not 1 <= version <= TOKEN_FILE_VERSION:
-        raise ValueError(f"token data of version {version}; this verl_agent reads 1 to {TOKEN_FILE_VERSION}")
+    _read_columns(path)
     table = pq.read_table(path, filters=[("group", "=", group), ("sample", "=", sample)])
     rows = sorted(table.to_pylist(), key=lambda values: int(values["segment"]))
     names = {column.name for column in COLUMNS}
@@ -196,3 +193,51 @@ def read_tokens(path: Path, group: str, sample: int) -> list[TokenRow]:
         )
         for values in rows
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnValue:
+    """Critic's value of the state in which a turn begins.
+
+    Attributes:
+        value: value before the first token of the reply.
+        tokens: number of tokens that the model wrote in the turn.
+    """
+
+    value: float
+    tokens: int
+
+
+def read_turn_values(path: Path) -> dict[tuple[str, int], dict[int, TurnValue]]:
+    """Return the values of the turns, from 0, of each episode by group and sample; empty without a critic.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not a file of token data, or of a newer version.
+    """
+    if "values" not in _read_columns(path):
+        return {}
+    episodes: dict[tuple[str, int], dict[int, TurnValue]] = {}
+    for row in pq.read_table(path, columns=["group", "sample", "turns", "values"]).to_pylist():
+        of_episode = episodes.setdefault((row["group"], row["sample"]), {})
+        for turn, value in zip(row["turns"], row["values"], strict=True):
+            if turn >= 0 and value is not None:
+                earlier = of_episode.get(turn)
+                of_episode[turn] = TurnValue(
+                    earlier.value if earlier else value, 1 + (earlier.tokens if earlier else 0)
+                )
+    return episodes
+
+
+def _read_columns(path: Path) -> list[str]:
+    """Return the names of the columns of a file.
+
+    Raises:
+        ValueError: see `read_tokens`.
+    """
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+    version = int((schema.metadata or {}).get(_VERSION_KEY, 0))
+    if not 1 <= version <= TOKEN_FILE_VERSION:
+        raise ValueError(f"token data of version {version}; this verl_agent reads 1 to {TOKEN_FILE_VERSION}")
+    return [str(name) for name in schema.names]

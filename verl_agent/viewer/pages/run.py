@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error
@@ -35,6 +36,7 @@ def add(state: ViewerState) -> None:
         with frame(state, opened, key):
             _choices(state, opened, others, axis, smooth)
             _charts([opened, *others], axis, smooth)
+            add_calibration(opened, query.get("critic", ""), dict(query))
 
 
 def _axis(value: str) -> Axis:

@@ -1,0 +1,139 @@
+"""Chart of the run page: values that the critic predicted, against the returns that followed."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from nicegui import ui
+
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.calibration import Calibration, calibrate, predictions, read_values
+from verl_agent.trace.curves import BLUE, GREY, ORANGE
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.token_files import TurnValue, token_files
+from verl_agent.viewer.index import RecordIndex
+from verl_agent.viewer.layout import link_to, run_path, show_error
+from verl_agent.viewer.state import OpenedSource
+
+Values = dict[tuple[str, int], dict[int, TurnValue]]
+
+
+def add_calibration(opened: OpenedSource, chosen: str, parameters: dict[str, str]) -> None:
+    """Add the chart, if the run has a critic and recorded token data.
+
+    Args:
+        opened: the run.
+        chosen: step of the URL's parameter `critic`; empty for the latest recorded one.
+        parameters: other parameters of the URL.
+    """
+    files = {_step(file): file for file in token_files(opened.source.folder) if _values(file)}
+    if opened.source.kind != "training" or not files:
+        return
+    steps = sorted(files)
+    if chosen and (not chosen.isdecimal() or int(chosen) not in files):
+        show_error(ConfigError(f"critic={chosen!r} is not a step with values. Allowed: {', '.join(map(str, steps))}."))
+        return
+    step = int(chosen) if chosen else steps[-1]
+    try:
+        found = calibrate(of_run(opened, step, files[step]))
+    except ConfigError as error:
+        show_error(error)
+        return
+    ui.echart(calibration_chart(found, step)).classes("w-full h-80").mark("calibration")
+    with ui.row().classes("items-center gap-4"):
+        ui.label(describe(found))
+        ui.select(
+            steps,
+            value=step,
+            label="critic at step",
+            on_change=lambda event: ui.navigate.to(
+                link_to(run_path(opened), parameters | {"critic": str(event.value)})
+            ),
+        ).classes("w-32")
+
+
+def of_run(opened: OpenedSource, step: int, file: Path) -> list[Any]:
+    """Return the predictions of a step, with the records of the index.
+
+    Raises:
+        ConfigError: see `verl_agent.evaluation.calibration.predictions`.
+    """
+    return predictions(
+        opened.source.folder, _values(file), lambda group, sample: _find(opened.index, step, group, sample)
+    )
+
+
+def describe(found: Calibration) -> str:
+    """Return bias and explained variance in one sentence."""
+    variance = found.explained_variance
+    explained = "all returns are equal" if variance is None else f"explained variance {variance:.2f}"
+    side = "above" if found.bias > 0 else "below"
+    return (
+        f"{found.turns} turns of {found.groups} tasks: {explained}; predictions are {abs(found.bias):.3g} {side} the "
+        "return on average."
+    )
+
+
+def calibration_chart(found: Calibration, step: int) -> dict[str, Any]:
+    """Return the options of the chart: a point for each bin, its interval, and the line of a perfect critic."""
+    ends = [value for one in found.bins for value in (one.value, one.realized.mean)]
+    least, most = min(ends), max(ends)
+    with_width = [one for one in found.bins if one.realized.tasks > 1]
+    intervals = [[[one.value, one.realized.low], [one.value, one.realized.high], [None, None]] for one in with_width]
+    line = {"type": "line", "symbol": "none"}
+    return {
+        "title": {"text": f"Critic: predicted value against return (step {step})", "textStyle": {"fontSize": 13}},
+        "tooltip": {"trigger": "item"},
+        "legend": {"bottom": 0},
+        "grid": {"left": 60, "right": 15, "top": 35, "bottom": 65},
+        "xAxis": {"type": "value", "name": "predicted value", "nameLocation": "middle", "nameGap": 22, "scale": True},
+        "yAxis": {"type": "value", "name": "return that followed", "scale": True},
+        "animation": False,
+        "series": [
+            {
+                "name": "tenths of the turns",
+                "type": "scatter",
+                "symbolSize": 9,
+                "color": BLUE,
+                "data": [[round(one.value, 4), round(one.realized.mean, 4)] for one in found.bins],
+            },
+            {**line, "name": "95 % interval", "color": ORANGE, "data": [point for part in intervals for point in part]},
+            {
+                **line,
+                "name": "perfect",
+                "color": GREY,
+                "lineStyle": {"type": "dashed"},
+                "data": [[least, least], [most, most]],
+            },
+        ],
+    }
+
+
+def _step(file: Path) -> int:
+    number = file.stem.rpartition("_")[2]
+    return int(number) if number.isdecimal() else -1
+
+
+def _find(index: RecordIndex, step: int, group: str, sample: int) -> EpisodeRecord | None:
+    row = index.db.execute(
+        """SELECT id FROM episodes WHERE "group" = ? AND sample = ? AND step = ? AND purpose = 'train'
+            ORDER BY attempt DESC LIMIT 1""",
+        (group, sample, step),
+    ).fetchone()
+    try:
+        return None if row is None else index.read(row["id"])
+    except ConfigError:  # the file was replaced; the next update of the index sees it
+        return None
+
+
+def _values(file: Path) -> Values:
+    """Return the values in a file; empty for one without a critic, and for one that cannot be read."""
+    try:
+        return _values_of(file, file.stat().st_mtime_ns)
+    except (OSError, ConfigError):
+        return {}
+
+
+@lru_cache(maxsize=64)
+def _values_of(file: Path, changed_at: int) -> Values:
+    return read_values(file)
