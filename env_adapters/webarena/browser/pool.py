@@ -117,6 +117,7 @@ class BrowserPool:
                         locale="en-US",
                         timezone_id="UTC",
                         record_har_path=network_log,
+                        record_har_content="embed",  # WebArena-Verified checks the responses to some requests
                         record_har_url_filter=NOT_STATIC,
                         reduced_motion="reduce",  # saves the computing of transitions, which no observation shows
                     )
