@@ -263,12 +263,16 @@ def test_a_policy_that_cannot_be_asked_is_an_error(tmp_path: Path, overrides: li
 
 
 def test_the_command_prints_the_shares_and_the_file(tmp_path: Path):
+    """The policy's module lies in the folder in which the command is started."""
     agent = {"name": "react", "options": {}, "context": {}}
-    recorded = of_evaluation(tmp_path, "python:tests.support.scripted:seven", agent=agent)
-    program = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "what-if"]
-    command = [*program, recorded.name, "--turn", "2", "--samples", "4", "env.hosts.where=inline"]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    recorded = of_evaluation(tmp_path, "python:own_policy:reply", agent=agent)
+    (tmp_path / "own_policy.py").write_text("def reply(messages):\n    return 'Action: 7'\n")
+    (tmp_path / "start.py").write_text("from verl_agent.commands.cli import app\n\napp()\n")
+    command = [sys.executable, "-P", str(tmp_path / "start.py"), "what-if", recorded.name, "--turn", "2"]
+    ended = subprocess.run(
+        [*command, "--samples", "4", "env.hosts.where=inline"], capture_output=True, text=True, cwd=tmp_path
+    )
     assert ended.returncode == 0, ended.stderr
-    assert "4 replies of python:tests.support.scripted:seven, temperature 0.5" in ended.stdout
+    assert "4 replies of python:own_policy:reply, temperature 0.5" in ended.stdout
     assert "1.000 [0.510, 1.000]" in ended.stdout
     assert f"stored: {results_file(recorded.file)}" in ended.stdout

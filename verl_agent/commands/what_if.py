@@ -1,6 +1,8 @@
 """Command `verl-agent what-if`: other replies at a recorded turn, and the effect of another action."""
 
+import os
 import shutil
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -68,6 +70,7 @@ def _ask(question: "Question", overrides: Sequence[str], recipe: Path | None) ->
     from verl_agent.what_if.run import ask
     from verl_agent.what_if.settings import settings_of
 
+    sys.path.insert(0, os.getcwd())  # python:MODULE:NAME, as in `verl-agent eval`, which runs as `python -m`
     settings = settings_of(question.recorded, overrides, recipe)
     log = Path(mkdtemp(prefix="verl-agent-what-if-")) / "what_if.log"
     try:

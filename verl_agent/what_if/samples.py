@@ -70,7 +70,7 @@ async def draw_replies(question: Question, sampling: Sampling, players: Players,
 async def draw_continuations(
     question: Question, sampling: Sampling, players: Players, action: str, report: Callable[[str], None]
 ) -> None:
-    """Play episodes on after the recorded action and after another one, and store both.
+    """Play episodes on after the recorded action and after another one, and store each side.
 
     Both actions stand in a reply without a thought, so that the two sides differ in the action alone. A recorded reply
     without an action is repeated as it is.
@@ -84,7 +84,6 @@ async def draw_continuations(
     after = reply_with(question.recorded, question.turn, agent, action)
     source: Source = "oracle" if question.oracle else "given"
     sides: tuple[tuple[str | None, Reply, Source], ...] = ((recorded, before, "recorded"), (action, after, source))
-    results: list[Result] = []
     for side, reply, origin in sides:
         result: Continuations = {
             **_place(question, sampling),
@@ -107,8 +106,7 @@ async def draw_continuations(
             )
         result["env_errors"] = len(episodes) - len(valid)
         result["episodes"] = [_played(episode, question.turn) for episode in valid]
-        results.append(result)
-    append_results(results_file(question.recorded.file), results)
+        append_results(results_file(question.recorded.file), [result])
 
 
 def _place(question: Question, sampling: Sampling) -> Place:

@@ -151,6 +151,8 @@ def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels) -
             for name in behaviors:
                 ui.label(name.replace("_", " ")).classes("bg-orange-200 text-black px-1 rounded")
         if thought.strip():
+            if action:
+                ui.label("said before the action").classes("text-xs text-gray-500")
             show_text(thought.strip())
         if action:
             show_text(action, "bg-blue-100 px-2 rounded")
