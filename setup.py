@@ -98,6 +98,8 @@ setup(
             "uvloop>=0.21,<1",
         ],
         "http": ["aiohttp>=3.10,<4"],
+        # Models behind an API. Without genai-prices a cost is known only for prices that the recipe sets.
+        "api": ["aiohttp>=3.10,<4", "genai-prices>=0.2,<1"],
         "viewer": ["nicegui>=3.18,<4"],
         "dev": [
             "pytest==9.2.0",

@@ -4,6 +4,7 @@
     ├── ConfigError          the run must not start or cannot continue; a person has to change something
     │   └── EnvErrorLimitError  too many episodes failed in their environment
     ├── OverlongPromptError  ends one episode before its first turn and is recorded in it
+    ├── ReplyUnavailableError  an API gave no reply; the episode is not recorded and stays pending
     └── EnvError             ends one episode and is recorded in it
         ├── EnvTimeoutError
         ├── HostLostError
@@ -35,6 +36,10 @@ class EnvErrorLimitError(ConfigError):
 
 class OverlongPromptError(AgentError):
     """A prompt exceeds `data.max_prompt_length`; the episode ends with `StopReason.OVERLONG_PROMPT`."""
+
+
+class ReplyUnavailableError(AgentError):
+    """A model behind an API gave no reply, also after retries; the episode is not recorded and stays pending."""
 
 
 class EnvError(AgentError):

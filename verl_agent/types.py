@@ -1,4 +1,4 @@
-"""Records, in the order in which they flow: task item, message, action, step, reply, turn, episode."""
+"""Records, in the order in which they flow: task item, message, action, step, usage, reply, turn, episode."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,6 +92,31 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and cost of one reply of a model behind an API. None stands for a number that the server did not give.
+
+    Attributes:
+        model: name of the model that answered, as the server gives it; may be empty.
+        input_tokens: tokens that the model read, cached ones included.
+        cached_tokens: tokens of `input_tokens` that the server read from its cache.
+        cache_write_tokens: tokens of `input_tokens` that the server wrote to its cache.
+        output_tokens: tokens that the model wrote, its reasoning included.
+        reasoning_tokens: tokens of `output_tokens` that are reasoning, which the reply does not contain.
+        cost_usd: price of the reply in US dollars; None if its tokens or the prices are unknown.
+        dropped: settings that the request left out because the model refuses them, in alphabetical order.
+    """
+
+    model: str = ""
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cost_usd: float | None = None
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Answer of a policy to the visible messages.
 
@@ -101,12 +126,14 @@ class Reply:
         tokens: number of generated tokens, 0 if unknown.
         force_closed: True if the token budget of the turn truncated the reply, which was then closed and played
             (`episode.on_truncated_turn=play`).
+        usage: tokens and cost of a model behind an API; None for other policies.
     """
 
     text: str
     truncated_by: StopReason | None = None
     tokens: int = 0
     force_closed: bool = False
+    usage: Usage | None = None
 
     @property
     def complete(self) -> bool:

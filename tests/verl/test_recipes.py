@@ -243,7 +243,8 @@ def test_dpo_rejects_records_of_another_environment(tmp_path):
 
 @pytest.mark.parametrize("path", of_kind("agent_eval"))
 def test_an_evaluation_recipe_fits_its_environment(path):
-    config = recipe(path, "model.path=some/model")
+    behind_api = recipe(path).model.api.kind is not None
+    config = recipe(path, "model.api.name=some-model" if behind_api else "model.path=some/model")
     settings = evaluation_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     env = settings.run.env
     make_env(env.name, env.options)

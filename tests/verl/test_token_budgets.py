@@ -13,7 +13,7 @@ from tests.support.tokens import (
 )
 from verl_agent.agents.context import Summary
 from verl_agent.rollout.chat_template import without_empty_thoughts
-from verl_agent.rollout.policy import TokenBudget
+from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import encode_reply
 from verl_agent.types import Reply, StopReason
 

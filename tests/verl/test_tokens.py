@@ -15,7 +15,7 @@ from tests.support.tokens import (
 )
 from verl_agent.agents.context import LastObservations, Summary
 from verl_agent.rollout.chat_template import choose_builder, without_empty_thoughts
-from verl_agent.rollout.policy import TokenBudget
+from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, encode_reply, render_conversation, render_episode
 
 

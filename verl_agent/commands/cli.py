@@ -38,7 +38,7 @@ RECIPE_COMMANDS = (
         "evaluate",
         "eval_cpu",
         "Evaluate a policy on held-out tasks. model.path names it: a run, a checkpoint, a model folder, a hub id, "
-        "oracle, random or python:MODULE:NAME.",
+        "oracle, random or python:MODULE:NAME. model.api.kind and model.api.name name a model behind an API.",
     ),
 )
 """Commands that run a recipe: name, module, example recipe, help."""

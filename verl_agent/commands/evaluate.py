@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from verl_agent.commands.hydra_main import launch
 from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import LOG, prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
 from verl_agent.runs.console import exit_with, last_errors, redirect_output
@@ -26,7 +27,7 @@ def run(config: DictConfig) -> None:
     with redirect_output(log) as console:
         try:
             run_evaluation(evaluation, console)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ConfigError):
             console.print("Stopped. To resume, run the same command with this output folder:")
             console.print(f"  evaluation.output_dir={evaluation.folder}", markup=False, soft_wrap=True)
             raise

@@ -17,6 +17,7 @@ from verl_agent.agents.settings import AgentSettings
 from verl_agent.config.keys import reference
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.envs.settings import EnvSettings, HostSettings
+from verl_agent.evaluation.api.settings import ApiSettings, Prices
 from verl_agent.evaluation.settings import EngineSettings, EvaluationSettings, LengthSettings
 from verl_agent.horizon import Adaptive, Horizon
 from verl_agent.offline.evolve.rounds import EvolveSettings, Exploration
@@ -51,6 +52,8 @@ SECTIONS: tuple[tuple[str, type, str, str], ...] = (
     ("episode.record_tokens", TokenRecording, "agent_base", "Token data that a training run writes for the viewer."),
     ("credit", RewardShaping, "agent_base", "Reward shaping, for training by reinforcement learning."),
     ("data", LengthSettings, "agent_eval", "Prompt and response lengths; the same keys in training and evaluation."),
+    ("model.api", ApiSettings, "agent_eval", "A model behind an API, for `verl-agent eval`; in place of `model.path`."),
+    ("model.api.prices", Prices, "agent_eval", "Prices of a model behind an API, in US dollars per million tokens."),
     ("engine", EngineSettings, "agent_eval", "The inference engine of `verl-agent eval`."),
     ("evaluation", EvaluationSettings, "agent_eval", "Tasks, sampling and results of `verl-agent eval`."),
     ("episodes", EpisodeSource, "agent_sft", "Training data of `verl-agent sft`."),

@@ -20,6 +20,7 @@ FREE = (
     "actor_rollout_ref.model.override_config.",
     "critic.model.override_config.",
     "model.override_config.",
+    "model.api.options.",
     "actor_rollout_ref.rollout.engine_kwargs.",
     "ray_kwargs.ray_init.",
 )
@@ -43,7 +44,7 @@ UNUSED = "reward."
 """Section of verl for reward models, which this package does not use."""
 MODEL_HINT = (
     "model.path=DIR names a run, a checkpoint or a model's folder; or give a hub id, smollm2-135m, oracle, random, or "
-    "python:MODULE:NAME."
+    "python:MODULE:NAME. For a model behind an API set model.api.kind and model.api.name instead."
 )
 EACH_EPOCH = "after_each_epoch"
 """Value of verl's SFT trainer for `FREQUENCIES`, besides numbers."""

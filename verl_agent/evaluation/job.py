@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from verl_agent.config.keys import check_complete
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.api.policy import check_api
 from verl_agent.evaluation.loop import PlannedEpisode, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
 from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
@@ -41,7 +42,8 @@ class Evaluation:
         config: typed sections.
         plain: composed config as plain values, for the report.
         items: tasks to play.
-        model: folder or hub id of the model, `oracle`, `random`, or `python:MODULE:NAME`.
+        model: folder or hub id of the model, `oracle`, `random`, `python:MODULE:NAME`, or the label of a model behind
+            an API, such as `openai:gpt-4o-mini`.
         folder: output folder of records and results.
         earlier: recorded episodes of earlier starts in `folder`.
         baseline: episodes of the evaluation to compare with; empty for none.
@@ -68,7 +70,7 @@ class Evaluation:
     @cached_property
     def training_run(self) -> Path | None:
         """Folder of the run that trained the model; None if it is not known."""
-        return run_of_model(self.model) if is_model(self.model) else None
+        return run_of_model(self.model) if self.config.api is None and is_model(self.model) else None
 
     @cached_property
     def training_differences(self) -> list[TrainingDifference]:
@@ -88,6 +90,8 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     Raises:
         ConfigError: the evaluation would fail later, or the folder holds another evaluation.
     """
+    if OmegaConf.select(config, "model.api.kind") is not None and OmegaConf.is_missing(config.model, "path"):
+        config.model.path = None
     check_complete(config)
     try:
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -105,16 +109,19 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
             f"evaluation.compare_with={evaluation.compare_with!r} has no episode of the tasks {evaluation.tasks!r}. "
             "Name the folder of an evaluation of the same tasks."
         )
-    model = str(config.model.path)
-    if is_model(model):
+    model = str(config.model.path) if sections.api is None else sections.api.label
+    if sections.api is not None:
+        check_api(sections.api, evaluation.temperature, evaluation.max_usd)
+    elif is_model(model):
         model = resolve_for_engine(model, sections)
     else:
         check_policy(model, env, items)
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
+    api = {} if sections.api is None else {"model.api": asdict(sections.api)}
     folder = Path(evaluation.output_dir or f"runs/eval/{settings.name}_{model_name(model)}_{time}").resolve()
     claim(
         folder,
-        {**plain, "model": model, "horizon": {"eval_max_turns": sections.run.horizon.turns_for_evaluation()}},
+        {**plain, **api, "model": model, "horizon": {"eval_max_turns": sections.run.horizon.turns_for_evaluation()}},
         may_change.EVALUATION,
         contents="another evaluation",
         advice="Choose another evaluation.output_dir, or the same settings.",

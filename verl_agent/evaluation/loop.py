@@ -1,14 +1,14 @@
 """Concurrent loop of an evaluation: plays pending episodes and records each attempt as it ends."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
-from verl_agent.errors import EnvErrorLimitError
+from verl_agent.errors import ConfigError, EnvErrorLimitError, ReplyUnavailableError
 from verl_agent.evaluation.results import final_records
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
 from verl_agent.rollout.seeds import EpisodeSeed
@@ -16,6 +16,8 @@ from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_epis
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, StopReason, TaskItem
 
+MIN_OUTAGE = 3
+"""Number of episodes in a row that stay without a reply, from which an evaluation may stop."""
 MAX_INITIAL_ERRORS = 20
 """Number of environment errors, without one valid episode, after which an evaluation stops."""
 
@@ -91,6 +93,8 @@ async def play_all(
 ) -> None:
     """Play episodes concurrently; each is on disk before its worker starts the next one.
 
+    An episode for which the policy's server gives no reply is not recorded, and the others continue.
+
     Args:
         planned: episodes to play.
         setup: shared values.
@@ -99,28 +103,32 @@ async def play_all(
 
     Raises:
         EnvErrorLimitError: the share of episodes that are not valid exceeds the limit, or the first ones all failed.
+        ConfigError: some episodes are still pending, because the server gave no reply; or the server gave none for as
+            many episodes in a row as are played at once.
     """
     queue, errors = iter(planned), _ErrorCount(len(planned), setup.max_env_error_rate)
-    workers = [asyncio.create_task(_work(queue, setup, writer, errors, on_episode)) for _ in range(setup.concurrency)]
+    outages = _Outages(max(MIN_OUTAGE, setup.concurrency))
+
+    async def work() -> None:
+        for one in queue:
+            try:
+                episode = await _play(one, setup, writer)
+            except ReplyUnavailableError as error:
+                outages.add(error)
+                continue
+            outages.in_a_row = 0
+            on_episode(episode)
+            errors.add(episode)
+
+    workers = [asyncio.create_task(work()) for _ in range(setup.concurrency)]
     try:
         await asyncio.gather(*workers)
     finally:
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-
-
-async def _work(
-    queue: Iterator[PlannedEpisode],
-    setup: EvaluationSetup,
-    writer: EpisodeWriter,
-    errors: "_ErrorCount",
-    on_episode: Callable[[Episode], None],
-) -> None:
-    for planned in queue:
-        episode = await _play(planned, setup, writer)
-        on_episode(episode)
-        errors.add(episode)
+    if outages.total:
+        raise ConfigError(f"{outages.total} episodes are pending, because {outages.last}")
 
 
 async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
@@ -146,6 +154,23 @@ async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: Episode
         )
         writer.write(to_record(episode, meta))
     return attempts[-1]
+
+
+@dataclass(slots=True)
+class _Outages:
+    """Episodes that stay pending because the policy's server gave no reply."""
+
+    most_in_a_row: int
+    total: int = 0
+    in_a_row: int = 0
+    last: str = ""
+
+    def add(self, error: ReplyUnavailableError) -> None:
+        self.total += 1
+        self.in_a_row += 1
+        self.last = str(error)
+        if self.in_a_row >= self.most_in_a_row:
+            raise ConfigError(f"{self.in_a_row} episodes in a row got no reply. The last error: {error}")
 
 
 @dataclass(slots=True)

@@ -1,9 +1,10 @@
-"""Policies of an evaluation: a model behind vLLM, the environment's oracle, random actions, or Python code."""
+"""Policies of an evaluation: a model behind vLLM or an API, the oracle, random actions, or Python code."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from verl_agent.agents.base import Agent
@@ -12,6 +13,10 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.api.client import ApiClient
+from verl_agent.evaluation.api.policy import ApiPolicy
+from verl_agent.evaluation.api.reply_log import FILE, ReplyLog
+from verl_agent.evaluation.api.settings import ApiSettings
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.rollout.episode import Policy
@@ -19,6 +24,7 @@ from verl_agent.rollout.function_policy import PREFIX, load_policy
 from verl_agent.rollout.oracle import ORACLE, OraclePolicy, demonstration_actions, oracle_policy
 from verl_agent.rollout.prompts import CountTokens, token_counter
 from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.rollout.settings import TokenBudget
 from verl_agent.types import DemoAction, TaskItem
 
 RANDOM = "random"
@@ -48,19 +54,29 @@ def check_policy(path: str, env: EnvAdapter, items: Sequence[TaskItem]) -> None:
         demonstrated_actions(env, items)
 
 
-@contextmanager
-def start_policies(model: str, config: EvaluationConfig, items: Sequence[TaskItem]) -> Iterator[NewPolicy]:
-    """Yield the factory of policies; while the block runs, an engine serves the model if there is one.
+@asynccontextmanager
+async def start_policies(
+    model: str, config: EvaluationConfig, items: Sequence[TaskItem], folder: Path
+) -> AsyncIterator[NewPolicy]:
+    """Yield the factory of policies; while the block runs, an engine or a connection serves the model if there is one.
 
     Args:
         model: folder or hub id of a model, `oracle`, `random`, or `python:MODULE:NAME`.
         config: sections of the evaluation.
         items: tasks of the evaluation.
+        folder: folder of the evaluation, for the replies of an API.
     """
     settings = config.run
     env = make_env(settings.env.name, settings.env.options)
     new_agent = partial(make_agent, settings.agent, env.action_format)
-    if model == ORACLE:
+    if config.api is not None:
+        log = ReplyLog(folder / FILE)
+        try:
+            async with ApiClient(config.api, log, config.evaluation.max_usd) as client:
+                yield api_policies(config.api, config, client)
+        finally:
+            log.close()
+    elif model == ORACLE:
         yield lambda item, seed: oracle_policy(item, env, new_agent())
     elif model == RANDOM:
         demonstrated = demonstrated_actions(env, items)
@@ -78,7 +94,7 @@ def start_policies(model: str, config: EvaluationConfig, items: Sequence[TaskIte
 
 def prompt_counter(model: str, config: EvaluationConfig) -> CountTokens | None:
     """Return the counter with which prompts of a model are cut to their limit; None if they are not cut."""
-    if config.data.overlong_prompt == "drop" or not is_model(model):
+    if config.data.overlong_prompt == "drop" or config.api is not None or not is_model(model):
         return None
     settings = config.run
     action_format = make_env(settings.env.name, settings.env.options).action_format
@@ -138,6 +154,33 @@ def random_policy(
     return OraclePolicy(agent, lambda observation: DemoAction(draws.choice(vocabulary)))
 
 
+def api_policies(api: ApiSettings, config: EvaluationConfig, client: ApiClient) -> NewPolicy:
+    """Return the factory of policies of a model behind an API.
+
+    Args:
+        api: section `model.api`.
+        config: sections of the evaluation.
+        client: open client of the model.
+    """
+    settings, evaluation = config.run, config.evaluation
+    tools = make_agent(settings.agent, make_env(settings.env.name, settings.env.options).action_format).tools
+    budget = token_budget(config, api.max_output_tokens or settings.episode.max_tokens_per_turn)
+    sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p}
+    seeded = settings.episode.seeded_sampling
+    return lambda item, seed: ApiPolicy(client, budget, sampling, seed, seeded, tools, api.options)
+
+
+def token_budget(config: EvaluationConfig, turn: int) -> TokenBudget:
+    """Return the token limits of an episode.
+
+    Args:
+        config: sections of the evaluation.
+        turn: most tokens of one reply.
+    """
+    data, truncated = config.data, config.run.episode.on_truncated_turn
+    return TokenBudget(data.max_prompt_length, data.max_response_length, turn, truncated == "play")
+
+
 def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPolicy:
     """Return the factory of policies of a model: the token code of training with the sampling of the evaluation.
 
@@ -147,7 +190,7 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
         engine: a `TokenEngine`.
     """
     from verl_agent.rollout.chat_template import check_tools
-    from verl_agent.rollout.policy import EnginePolicy, TokenBudget
+    from verl_agent.rollout.policy import EnginePolicy
     from verl_agent.rollout.tokens import EpisodeTokens
 
     data, settings, evaluation = config.data, config.run, config.evaluation
@@ -156,12 +199,7 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
     tools = make_agent(settings.agent, make_env(settings.env.name, settings.env.options).action_format).tools
     if tools:
         check_tools(tokenizer, builder, tools, data.apply_chat_template_kwargs)
-    budget = TokenBudget(
-        data.max_prompt_length,
-        data.max_response_length,
-        settings.episode.max_tokens_per_turn,
-        settings.episode.on_truncated_turn == "play",
-    )
+    budget = token_budget(config, settings.episode.max_tokens_per_turn)
     end_of_turn = tokenizer.eos_token_id
 
     def new_policy(item: TaskItem, seed: EpisodeSeed) -> Policy:

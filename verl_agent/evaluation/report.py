@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from verl_agent.evaluation.api.reply_log import Totals
 from verl_agent.evaluation.results import ALL, CategoryResult, Comparison
 from verl_agent.evaluation.statistics import MIN_TASKS
 from verl_agent.runs.identity import write_json_atomically
@@ -29,12 +30,15 @@ def results_table(results: Sequence[CategoryResult], title: str) -> Table:
         "invalid": lambda result: _number(result.invalid_rate, "{:.1%}"),
         "errors": lambda result: str(result.env_errors),
         "overlong": lambda result: str(result.overlong_prompts),
+        "USD": lambda result: _number(result.cost_usd, "{:.4f}"),
     }
     columns.pop("pass@1", None)
     if not any(result.env_errors for result in results):
         del columns["errors"]
     if not any(result.overlong_prompts for result in results):
         del columns["overlong"]
+    if all(result.cost_usd is None for result in results):
+        del columns["USD"]
     table = _table(title, *columns)
     table.caption = "\n".join(
         [*_stop_counts(results), *_overlong(results), *_too_few(result.tasks for result in results)]
@@ -75,6 +79,17 @@ def write_report(
         "comparison": [asdict(one) for one in comparisons],
     }
     write_json_atomically(path, report)
+
+
+def describe_totals(totals: Totals) -> str:
+    """Return the lines about tokens, cost and refused settings of a model behind an API."""
+    cost = "unknown cost" if totals.cost_usd is None else f"{totals.cost_usd:.4f} USD"
+    lines = [f"{totals.replies} replies: {totals.input_tokens:,} tokens read, {totals.output_tokens:,} written, {cost}"]
+    if totals.cost_usd is not None and totals.unknown_costs:
+        lines.append(f"not in this cost: {totals.unknown_costs} requests whose tokens or price are unknown")
+    if totals.dropped:
+        lines.append(f"the model refuses these settings, which were left out: {', '.join(totals.dropped)}")
+    return "\n".join(lines)
 
 
 def _tasks(count: int) -> str:

@@ -43,6 +43,8 @@ class CategoryResult:
         tokens_mean: mean number of generated tokens per episode.
         invalid_rate: invalid actions per turn.
         stops: number of episodes by stop reason, excluded ones included.
+        cost_usd: cost of the valid episodes in US dollars; None without a model behind an API, or if the cost of one
+            of their replies is unknown.
     """
 
     category: str
@@ -57,6 +59,7 @@ class CategoryResult:
     tokens_mean: float | None
     invalid_rate: float | None
     stops: Mapping[str, int]
+    cost_usd: float | None = None
 
     def __str__(self) -> str:
         """Return one line: category, tasks, episodes, success with its interval, and mean number of turns."""
@@ -100,6 +103,7 @@ class Comparison:
 class _Played:
     task: str
     summary: EpisodeSummary
+    cost_usd: float | None
 
 
 def final_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
@@ -172,7 +176,17 @@ def validation_gain(
 
 
 def _played(records: Iterable[EpisodeRecord]) -> list[_Played]:
-    return [_Played(record["task"], summarize_episode(to_episode(record))) for record in final_records(records)]
+    return [
+        _Played(record["task"], summarize_episode(to_episode(record)), episode_cost(record))
+        for record in final_records(records)
+    ]
+
+
+def episode_cost(record: EpisodeRecord) -> float | None:
+    """Return the cost of an episode in US dollars; None if that of a reply is unknown."""
+    costs = [turn["usage"]["cost_usd"] if "usage" in turn else None for turn in record["turns"]]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if costs and len(known) == len(costs) else None
 
 
 def _by_category(played: Sequence[_Played]) -> dict[str, list[_Played]]:
@@ -200,6 +214,8 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
     solved = _solved_by_task(one for one in played if one.summary.valid)
     turns = sum(summary.turns for summary in valid)
     overlong = sum(one.summary.stop is StopReason.OVERLONG_PROMPT for one in played)
+    costs = [one.cost_usd for one in played if one.summary.valid]
+    known = [cost for cost in costs if cost is not None]
     invalid = sum(summary.info.get(INVALID_ACTION, 0.0) for summary in valid)
     return CategoryResult(
         category=category,
@@ -214,6 +230,7 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
         tokens_mean=fmean(summary.tokens for summary in valid) if valid else None,
         invalid_rate=invalid / turns if turns else None,
         stops=dict(Counter(str(one.summary.stop) for one in played).most_common()),
+        cost_usd=sum(known) if costs and len(known) == len(costs) else None,
     )
 
 

@@ -11,11 +11,12 @@ from verl_agent.agents.registry import make_agent
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv, Session
+from verl_agent.evaluation.api.reply_log import FILE, totals
 from verl_agent.evaluation.job import RECORDS, REPORT, Evaluation, model_name
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.evaluation.policies import prompt_counter, start_policies
 from verl_agent.evaluation.progress import EvaluationProgress
-from verl_agent.evaluation.report import comparison_table, results_table, write_report
+from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
 from verl_agent.evaluation.results import compare, summarize
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.preflight.rl import worker_environment
@@ -48,28 +49,27 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
         session = PooledEnv(env, pool)
         return session if cutting is None else FittedSession(session, cutting, config.data.max_prompt_length)
 
-    with (
-        start_policies(evaluation.model, config, evaluation.items) as new_policy,
-        EpisodeWriter(evaluation.folder / RECORDS) as writer,
-    ):
-        setup = EvaluationSetup(
-            new_env=new_env,
-            new_agent=partial(make_agent, config.run.agent, env.action_format),
-            new_policy=new_policy,
-            limits=EpisodeLimits(config.run.horizon.turns_for_evaluation(), None, settings.retries),
-            tasks=config.evaluation.tasks,
-            model=evaluation.model,
-            seed=config.evaluation.seed,
-            concurrency=config.evaluation.concurrency,
-            max_env_error_rate=settings.max_env_error_rate,
-            purpose=config.evaluation.purpose,
-            oracle_turns=env.oracle_turns,
-        )
-        with EvaluationProgress(console, evaluation.planned, evaluation.planned - len(pending)) as progress:
-            try:
-                await play_all(pending, setup, writer, progress.add)
-            finally:
-                await pool.shutdown()
+    policies = start_policies(evaluation.model, config, evaluation.items, evaluation.folder)
+    with EpisodeWriter(evaluation.folder / RECORDS) as writer:
+        async with policies as new_policy:
+            setup = EvaluationSetup(
+                new_env=new_env,
+                new_agent=partial(make_agent, config.run.agent, env.action_format),
+                new_policy=new_policy,
+                limits=EpisodeLimits(config.run.horizon.turns_for_evaluation(), None, settings.retries),
+                tasks=config.evaluation.tasks,
+                model=evaluation.model,
+                seed=config.evaluation.seed,
+                concurrency=config.evaluation.concurrency,
+                max_env_error_rate=settings.max_env_error_rate,
+                purpose=config.evaluation.purpose,
+                oracle_turns=env.oracle_turns,
+            )
+            with EvaluationProgress(console, evaluation.planned, evaluation.planned - len(pending)) as progress:
+                try:
+                    await play_all(pending, setup, writer, progress.add)
+                finally:
+                    await pool.shutdown()
 
 
 def report(evaluation: Evaluation, console: Console) -> None:
@@ -97,6 +97,9 @@ def report(evaluation: Evaluation, console: Console) -> None:
         "training_differences": [asdict(one) for one in evaluation.training_differences],
         "config": evaluation.plain,
     }
+    if config.api is not None:
+        facts["api"] = asdict(spent := totals(evaluation.folder / FILE))
+        console.print(describe_totals(spent), markup=False, highlight=False, soft_wrap=True)
     path = evaluation.folder / REPORT
     write_report(path, facts, results, comparisons)
     console.print(f"results: {path}\nepisodes: {evaluation.folder / RECORDS}", markup=False, soft_wrap=True)

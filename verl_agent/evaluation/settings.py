@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from verl_agent.config.settings import RunSettings, run_settings
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.api.settings import ApiSettings, api_settings
 from verl_agent.rollout.settings import OverlongPrompt
 from verl_agent.sections import STRICT, section
 
@@ -72,6 +73,8 @@ class EvaluationSettings:
         output_dir: folder of results and records; null for a new one in runs/eval.
         compare_with: output folder of an earlier evaluation to compare with by task, or null.
         purpose: purpose in the records: `evaluation`, or `collection` of episodes to learn from.
+        max_usd: most US dollars that a model behind an API may cost, with what requests in flight may cost at most;
+            null for no limit.
     """
 
     tasks: str = "test"
@@ -84,6 +87,7 @@ class EvaluationSettings:
     output_dir: str | None = None
     compare_with: str | None = None
     purpose: Literal["evaluation", "collection"] = "evaluation"
+    max_usd: Annotated[float, Field(gt=0)] | None = None
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.samples > 1:
@@ -113,12 +117,14 @@ class EvaluationConfig:
         data: section `data`.
         engine: section `engine`.
         evaluation: section `evaluation`.
+        api: section `model.api`; None if `model.path` names the policy.
     """
 
     run: RunSettings
     data: LengthSettings
     engine: EngineSettings
     evaluation: EvaluationSettings
+    api: ApiSettings | None = None
 
 
 def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
@@ -144,4 +150,33 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
         )
     # first the evaluation: engine.max_num_seqs is a copy of evaluation.concurrency
     evaluation = section("evaluation", EvaluationSettings, config["evaluation"])
-    return EvaluationConfig(run, data, section("engine", EngineSettings, config["engine"]), evaluation)
+    engine = section("engine", EngineSettings, config["engine"])
+    model: Mapping[str, Any] = config.get("model") or {}
+    api = api_settings(model.get("api"), model.get("path"))
+    _check_api_settings(api, data, evaluation)
+    return EvaluationConfig(run, data, engine, evaluation, api)
+
+
+def _check_api_settings(api: ApiSettings | None, data: LengthSettings, evaluation: EvaluationSettings) -> None:
+    """Check that settings for models behind an API, and only for local ones, are set where they act.
+
+    Raises:
+        ConfigError: a setting has no effect.
+    """
+    if api is None:
+        if evaluation.max_usd is not None:
+            raise ConfigError(
+                f"evaluation.max_usd={evaluation.max_usd:g} has no effect without model.api. Leave it out, or name a "
+                "model behind an API with model.api.kind."
+            )
+        return
+    if data.apply_chat_template_kwargs:
+        raise ConfigError(
+            "data.apply_chat_template_kwargs has no effect with model.api, since the server renders the chat template. "
+            "Set data.apply_chat_template_kwargs={}; for vLLM and SGLang set model.api.options.chat_template_kwargs."
+        )
+    if data.overlong_prompt != "drop":
+        raise ConfigError(
+            f"data.overlong_prompt={data.overlong_prompt!r} needs the tokenizer of the model, which model.api does not "
+            "have. Allowed with model.api: drop, which acts if the server refuses the length of a prompt."
+        )

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from verl_agent.errors import OverlongPromptError
 from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, add_given_reply
 from verl_agent.types import Message, Reply, StopReason
 
@@ -18,24 +19,6 @@ class TokenEngine(Protocol):
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         """Generate a reply; the result has `token_ids`, `log_probs`, `stop_reason` and `extra_fields`."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBudget:
-    """Token limits of one episode, all >= 1.
-
-    Attributes:
-        prompt: tokens before the first reply.
-        episode: tokens after the prompt, replies and observations together. If the agent edits the context, prompt
-            and response of each further segment share the sum of both budgets.
-        turn: tokens of one reply.
-        play_truncated_turns: close and play a reply that reaches `turn`, instead of ending the episode.
-    """
-
-    prompt: int
-    episode: int
-    turn: int
-    play_truncated_turns: bool = False
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
-"""Settings classes of section `episode`, and of the keys of section `data` that rollouts read."""
+"""Settings classes of section `episode` and of the keys of section `data` that rollouts read, and token budgets."""
 
+from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -72,3 +73,21 @@ class PromptSettings:
     """
 
     overlong_prompt: OverlongPrompt = "drop"
+
+
+@plain_dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """Token limits of one episode, all >= 1.
+
+    Attributes:
+        prompt: tokens before the first reply.
+        episode: tokens after the prompt, replies and observations together. If the agent edits the context, prompt
+            and response of each further segment share the sum of both budgets.
+        turn: tokens of one reply.
+        play_truncated_turns: close and play a reply that reaches `turn`, instead of ending the episode.
+    """
+
+    prompt: int
+    episode: int
+    turn: int
+    play_truncated_turns: bool = False

@@ -195,9 +195,14 @@ EVALUATION = (
     "env.eval_tasks",
     "env.train_tasks",
     "evaluation.max_tasks",
+    "evaluation.max_usd",
     "evaluation.purpose",
     "evaluation.samples",
     "evaluation.tasks",
+    "model.api.key_env",
+    "model.api.prices",
+    "model.api.retries",
+    "model.api.timeout_s",
 )
 """`verl-agent eval`."""
 EVOLVE = ("evolve.labels", "evolve.output_dir", "evolve.rounds", "evolve.validate")

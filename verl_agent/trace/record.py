@@ -1,6 +1,6 @@
 """Format of episode records: fields, conversion from and to `Episode`, validation, and reading of version 1."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, NotRequired, cast
 
@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from verl_agent.errors import ConfigError
 from verl_agent.sections import explain
-from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
+from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn, Usage
 
 EPISODE_RECORD_VERSION = 2
 """Version that is written. It increases when a field changes its meaning or disappears, not for a new optional one."""
@@ -65,12 +65,26 @@ StopName = Annotated[str, AfterValidator(_check_stop_reason)]
 
 
 @with_config(ConfigDict(strict=True))
+class UsageRecord(TypedDict):
+    """`Usage` as JSON."""
+
+    model: str
+    input_tokens: int | None
+    cached_tokens: int | None
+    cache_write_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    cost_usd: float | None
+    dropped: list[str]
+
+
+@with_config(ConfigDict(strict=True))
 class TurnRecord(TypedDict):
     """`Turn` as JSON.
 
     `action` is null if the reply has no action, `observation` if the turn has no step, `truncated_by` if the reply is
     not truncated. `force_closed` and `rewritten` are present only where they are true; `rewritten` marks an action
-    that the reply does not contain verbatim.
+    that the reply does not contain verbatim. `usage` is present for models behind an API.
     """
 
     reply: str
@@ -85,6 +99,7 @@ class TurnRecord(TypedDict):
     env_s: float
     force_closed: NotRequired[bool]
     rewritten: NotRequired[bool]
+    usage: NotRequired[UsageRecord]
 
 
 @with_config(ConfigDict(strict=True))
@@ -196,12 +211,18 @@ def to_turn_record(turn: Turn) -> TurnRecord:
         record["force_closed"] = True
     if turn.rewritten:
         record["rewritten"] = True
+    if turn.reply.usage is not None:
+        record["usage"] = cast(UsageRecord, asdict(turn.reply.usage) | {"dropped": list(turn.reply.usage.dropped)})
     return record
 
 
 def _turn(record: TurnRecord) -> Turn:
     truncated_by = StopReason(record["truncated_by"]) if record["truncated_by"] else None
-    reply = Reply(record["reply"], truncated_by, record["tokens"], record.get("force_closed", False))
+    usage = None
+    if "usage" in record:
+        fields: dict[str, Any] = {**record["usage"]}
+        usage = Usage(**fields | {"dropped": tuple(fields["dropped"])})
+    reply = Reply(record["reply"], truncated_by, record["tokens"], record.get("force_closed", False), usage)
     observation, step = record["observation"], None
     if observation is not None:
         step = StepResult(observation, record["reward"], record["terminated"], record["info"])

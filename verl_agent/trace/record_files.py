@@ -26,7 +26,7 @@ class EpisodeWriter:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_unfinished_line(self.path)
+        remove_unfinished_line(self.path)
         self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, record: EpisodeRecord) -> None:
@@ -86,7 +86,8 @@ def _read_file(path: Path) -> Iterator[EpisodeRecord]:
                 raise ConfigError(f"{path}:{number}: {error}") from error
 
 
-def _remove_unfinished_line(path: Path) -> None:
+def remove_unfinished_line(path: Path) -> None:
+    """Remove the end of a file after its last line break, which a killed process left."""
     if not path.exists() or path.stat().st_size == 0:
         return
     with path.open("rb+") as file:

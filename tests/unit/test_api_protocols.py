@@ -1,0 +1,145 @@
+"""Test how conversations become requests of both protocols, how prices apply, and how keys are removed from texts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from verl_agent.evaluation.api.anthropic_dialect import AnthropicDialect
+from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
+from verl_agent.evaluation.api.openai_dialect import OpenAiDialect
+from verl_agent.evaluation.api.policy import with_originals
+from verl_agent.evaluation.api.prices import PriceList
+from verl_agent.evaluation.api.redaction import redact
+from verl_agent.evaluation.api.settings import ApiSettings, Prices
+from verl_agent.types import Message, Usage
+
+
+def rendered(dialect: Any, *messages: ChatMessage) -> dict[str, Any]:
+    """Return the body of a request with these messages."""
+    body: dict[str, Any] = dialect.body("m", ChatRequest(messages, max_tokens=8, sampling={}), ())
+    return body
+
+
+THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "act", "input": {"action": "go"}}
+
+
+def anthropic_answer(*blocks: Mapping[str, Any], **fields: Any) -> Answer:
+    return AnthropicDialect().answer({"content": list(blocks), "stop_reason": "end_turn", **fields})
+
+
+def test_reasoning_goes_back_to_the_server_and_not_into_the_reply():
+    answer = anthropic_answer(THINKING, {"type": "text", "text": "I go.", "citations": None}, CALL)
+    assert answer.text == 'I go.\n<tool_call>\n{"name": "act", "arguments": {"action": "go"}}\n</tool_call>'
+    body = rendered(
+        AnthropicDialect(),
+        ChatMessage("user", "Hi"),
+        ChatMessage("assistant", answer.text, answer.original),
+        ChatMessage("tool", "You went."),
+    )
+    assert body["messages"][1]["content"] == [THINKING, {"type": "text", "text": "I go."}, {**CALL, "id": "call00001"}]
+    result = {"type": "tool_result", "tool_use_id": "call00001", "content": "You went."}
+    assert body["messages"][2] == {"role": "user", "content": [result]}
+
+
+def test_of_several_calls_the_first_one_is_kept_in_both_protocols():
+    other = {**CALL, "id": "toolu_2", "input": {"action": "stop"}}
+    assert "stop" not in str(anthropic_answer(CALL, other))
+    calls = [{"id": name, "function": {"name": "act", "arguments": f'{{"action": "{name}"}}'}} for name in ("a", "b")]
+    answer = OpenAiDialect().answer({"choices": [{"message": {"content": None, "tool_calls": calls}}]})
+    assert answer.text == '<tool_call>\n{"name": "act", "arguments": {"action": "a"}}\n</tool_call>'
+    assert len(answer.original["tool_calls"]) == 1
+
+
+def test_arguments_that_are_no_json_are_passed_on_for_the_agent_to_refuse():
+    calls = [{"id": "a", "function": {"name": "act", "arguments": "{action"}}]
+    answer = OpenAiDialect().answer({"choices": [{"message": {"content": "", "tool_calls": calls}}]})
+    assert answer.text == '<tool_call>\n{"name": "act", "arguments": "{action"}\n</tool_call>'
+
+
+def test_anthropic_gets_the_system_text_apart_and_no_empty_text():
+    body = rendered(
+        AnthropicDialect(),
+        ChatMessage("system", "Rules."),
+        ChatMessage("user", "Begin."),
+        ChatMessage("assistant", "", {"role": "assistant", "content": []}),
+        ChatMessage("user", " "),
+    )
+    assert body["system"] == "Rules."
+    assert [message["content"] for message in body["messages"]] == ["Begin.", "(empty)", "(empty)"]
+    assert rendered(AnthropicDialect(), ChatMessage("system", "All."))["messages"] == [
+        {"role": "user", "content": "All."}
+    ]
+
+
+def test_a_result_without_a_call_is_a_message_of_the_user():
+    for dialect in (OpenAiDialect(), AnthropicDialect()):
+        body = rendered(dialect, ChatMessage("user", "Hi"), ChatMessage("tool", "No call found."))
+        assert body["messages"][1] == {"role": "user", "content": "No call found."}
+
+
+def test_the_parts_of_a_reply_are_joined_and_a_refusal_is_a_reply():
+    parts = [{"type": "text", "text": "Action: "}, {"type": "text", "text": "5"}]
+    assert OpenAiDialect().answer({"choices": [{"message": {"content": parts}}]}).text == "Action: 5"
+    refusal = {"content": None, "refusal": "I cannot help."}
+    assert OpenAiDialect().answer({"choices": [{"message": refusal}]}).text == "I cannot help."
+
+
+def test_tokens_from_the_cache_are_part_of_the_tokens_read():
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 30, "cache_creation_input_tokens": 5, "output_tokens": 2}
+    found = anthropic_answer(usage=usage | {"output_tokens_details": {"thinking_tokens": 1}}, model="claude").usage
+    assert found == Usage("claude", 45, 30, 5, 2, 1)
+    read = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
+    found = OpenAiDialect().answer({"choices": [{"message": {"content": "x"}}], "usage": read}).usage
+    assert found == Usage("", 9, 3, None, 4)
+
+
+@pytest.mark.parametrize("usage", [None, [], {"prompt_tokens": "9"}, {"prompt_tokens": -1, "prompt_tokens_details": 3}])
+def test_a_usage_that_makes_no_sense_is_unknown(usage):
+    found = OpenAiDialect().answer({"choices": [{"message": {"content": "x"}}], "usage": usage}).usage
+    assert (found.input_tokens, found.output_tokens) == (None, None)
+
+
+def answer_of(text: str, number: int) -> Answer:
+    return Answer(text, {"number": number}, False, Usage())
+
+
+def test_own_replies_are_matched_from_the_last_one_where_a_window_removed_early_turns():
+    """Two replies have the same text; the window has removed the first one, and the prompt has an example."""
+    answers = [answer_of("Action: 1", 1), answer_of("Action: 1", 2), answer_of("Action: 3", 3)]
+    messages: list[Message] = [
+        {"role": "user", "content": "Example:"},
+        {"role": "assistant", "content": "Action: 9"},
+        {"role": "user", "content": "Begin. Your summary: nothing yet."},
+        {"role": "assistant", "content": "Action: 1"},
+        {"role": "user", "content": "Higher."},
+        {"role": "assistant", "content": "Action: 3"},
+        {"role": "user", "content": "Lower."},
+    ]
+    found = [one.original for one in with_originals(messages, answers) if one.role == "assistant"]
+    assert found == [None, {"number": 2}, {"number": 3}]
+
+
+TOKENS = Usage(input_tokens=1_000_000, cached_tokens=400_000, cache_write_tokens=100_000, output_tokens=1_000_000)
+
+
+def test_the_prices_of_the_recipe_apply_to_cached_tokens_too():
+    own = Prices(input=2.0, output=8.0, cached_input=0.5, cache_write=4.0)
+    assert PriceList(ApiSettings("openai", "m", prices=own)).cost(TOKENS) == pytest.approx(1.0 + 0.2 + 0.4 + 8.0)
+    assert PriceList(ApiSettings("openai", "m", prices=Prices(2.0, 8.0))).cost(TOKENS) == pytest.approx(10.0)
+
+
+def test_listed_prices_belong_to_a_server_and_not_to_a_name():
+    """A local server may call its model gpt-4o-mini."""
+    assert PriceList(ApiSettings("openai", "gpt-4o-mini")).cost(Usage(input_tokens=1_000_000, output_tokens=0))
+    local = PriceList(ApiSettings("openai", "gpt-4o-mini", "http://127.0.0.1:8000/v1"))
+    assert (local.known, local.cost(TOKENS), local.most(9, 9)) == (False, None, 0.0)
+    assert not PriceList(ApiSettings("openai", "no-such-model")).known
+
+
+def test_a_key_is_removed_with_the_word_around_it_and_other_words_stay():
+    said = 'Incorrect key "sk-abcdef-12345", or its end ...-12345; see https://x.y/keys.'
+    assert redact(said, "sk-abcdef-12345") == 'Incorrect key "***", or its end ***; see https://x.y/keys.'
+    assert redact("No key was sent.", None) == "No key was sent."
+    assert redact("a test", "test") == "a ***"

@@ -1,0 +1,116 @@
+"""Messages, the protocol of Anthropic.
+
+Source: https://docs.anthropic.com/en/api/messages
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest, call_id, call_text, count, with_call
+from verl_agent.types import Usage
+
+VERSION = "2023-06-01"
+"""Version of the protocol, which every request names."""
+EMPTY = "(empty)"
+"""Text in place of an empty one, which the protocol does not allow."""
+
+
+class AnthropicDialect:
+    """See `Dialect`."""
+
+    path = "/v1/messages"
+    unsupported = frozenset({"seed"})
+
+    def headers(self, key: str | None) -> dict[str, str]:
+        """See `Dialect`."""
+        return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
+
+    def body(self, name: str, request: ChatRequest, refused: Collection[str]) -> dict[str, Any]:
+        """See `Dialect`. `top_p` of 1 has no effect and is left out: some models refuse it beside `temperature`."""
+        system, messages = _split(request.messages)
+        body: dict[str, Any] = {"model": name, "messages": _messages(messages), "max_tokens": request.max_tokens}
+        if system:
+            body["system"] = system
+        body |= {
+            key: value
+            for key, value in request.sampling.items()
+            if key not in self.unsupported and key not in refused and (key, value) != ("top_p", 1.0)
+        }
+        if request.tools:
+            body["tools"] = [_tool(tool["function"]) for tool in request.tools]
+            body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
+        return body | dict(request.options or {})
+
+    def answer(self, value: Any) -> Answer:
+        """See `Dialect`. Of several function calls the first one is kept: agents take one action in a reply."""
+        blocks: list[Mapping[str, Any]] = []
+        text, call = "", ""
+        for block in value["content"]:
+            if block["type"] == "tool_use":
+                if call:
+                    continue
+                call = call_text(str(block["name"]), block["input"])
+                block = {"type": "tool_use", "name": block["name"], "input": block["input"]}
+            elif block["type"] == "text":
+                if not block["text"].strip():
+                    continue
+                text += block["text"]
+                block = {"type": "text", "text": block["text"]}
+            blocks.append(block)
+        truncated = value.get("stop_reason") in ("max_tokens", "model_context_window_exceeded")
+        original = {"role": "assistant", "content": blocks}
+        return Answer(with_call(text, call), original, truncated, _usage(value.get("usage"), value.get("model")))
+
+
+def _split(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatMessage]]:
+    """Return the text of the system messages at the beginning, and the other messages, which must not be empty."""
+    number = next((index for index, one in enumerate(messages) if one.role != "system"), len(messages))
+    if number == len(messages):
+        number -= 1
+    return "\n\n".join(one.content for one in messages[:number]), messages[number:]
+
+
+def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Return the messages of a body; the message after a function call is its result."""
+    rendered: list[dict[str, Any]] = []
+    called: str | None = None
+    for index, message in enumerate(messages):
+        if message.original is not None:
+            blocks = [dict(block) for block in message.original["content"]]
+            calls = [block for block in blocks if block["type"] == "tool_use"]
+            called = call_id(index) if calls else None
+            for block in calls:
+                block["id"] = called
+            rendered.append({"role": "assistant", "content": blocks or EMPTY})
+        elif called is not None and message.role != "assistant":
+            result = {"type": "tool_result", "tool_use_id": called, "content": message.content}
+            rendered.append({"role": "user", "content": [result]})
+            called = None
+        else:
+            role = "assistant" if message.role == "assistant" else "user"
+            rendered.append({"role": role, "content": message.content if message.content.strip() else EMPTY})
+    return rendered
+
+
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a function in the form of this protocol."""
+    return {
+        "name": function["name"],
+        "description": function.get("description", ""),
+        "input_schema": function["parameters"],
+    }
+
+
+def _usage(usage: Any, model: Any) -> Usage:
+    """Return the usage; the server counts cached tokens apart from `input_tokens`."""
+    values: Mapping[str, Any] = usage if isinstance(usage, Mapping) else {}
+    read, written = (count(values.get(f"cache_{name}_input_tokens")) for name in ("read", "creation"))
+    fresh, details = count(values.get("input_tokens")), values.get("output_tokens_details")
+    return Usage(
+        model=model if isinstance(model, str) else "",
+        input_tokens=None if fresh is None else fresh + (read or 0) + (written or 0),
+        cached_tokens=read,
+        cache_write_tokens=written,
+        output_tokens=count(values.get("output_tokens")),
+        reasoning_tokens=count(details.get("thinking_tokens")) if isinstance(details, Mapping) else None,
+    )

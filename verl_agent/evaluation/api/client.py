@@ -1,0 +1,232 @@
+"""Client of one model behind an API: retries, refused settings, budget, and replies that are asked for once.
+
+It sends the requests itself, without the vendors' own clients. These take seconds to import, read credentials from
+several environment variables, and repeat requests by rules of their own.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from verl_agent.errors import ConfigError, OverlongPromptError, ReplyUnavailableError
+from verl_agent.evaluation.api.anthropic_dialect import AnthropicDialect
+from verl_agent.evaluation.api.budget import Budget
+from verl_agent.evaluation.api.chat import Answer, ChatRequest, Dialect
+from verl_agent.evaluation.api.failures import Failure, Meaning, explain_status
+from verl_agent.evaluation.api.openai_dialect import OpenAiDialect
+from verl_agent.evaluation.api.prices import PriceList
+from verl_agent.evaluation.api.redaction import redact
+from verl_agent.evaluation.api.reply_log import ReplyLog, request_key
+from verl_agent.evaluation.api.settings import ApiSettings, read_key
+
+if TYPE_CHECKING:  # imported when a client is opened
+    import aiohttp
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 10.0
+FIRST_WAIT_S = 1.0
+"""Seconds before the first retry; each further one waits twice as long."""
+MAX_WAIT_S = 60.0
+"""Longest wait before a retry that the server did not ask for."""
+MAX_ASKED_WAIT_S = 300.0
+"""Longest wait that a server may ask for; after a longer one the request counts as failed."""
+SETTINGS = frozenset({"temperature", "top_p", "seed"})
+"""Fields of a request that are settings of the evaluation, and recorded if they are dropped."""
+LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Hosts that are never reached through a proxy."""
+EXTRA_TOKENS = 1000
+"""Tokens that servers add to a request at most, for example to explain functions."""
+
+
+class ContextLimitError(OverlongPromptError):
+    """The conversation does not fit into the model's context."""
+
+
+class ApiClient:
+    """Asks one model for replies, from many episodes at once. Use it as an asynchronous context manager.
+
+    Args:
+        settings: section `model.api`.
+        log: replies of earlier starts, and of this one.
+        max_usd: most US dollars to spend; None for no limit.
+        first_wait_s: seconds before the first retry.
+
+    Raises:
+        ConfigError: the key is missing, or the budget needs prices that are unknown.
+    """
+
+    def __init__(
+        self, settings: ApiSettings, log: ReplyLog, max_usd: float | None = None, first_wait_s: float = FIRST_WAIT_S
+    ) -> None:
+        self._settings, self._log, self._first_wait_s = settings, log, first_wait_s
+        self._dialect: Dialect = OpenAiDialect() if settings.kind == "openai" else AnthropicDialect()
+        self._key = read_key(settings)
+        self._prices, self._budget = PriceList(settings), Budget(max_usd, log.spent_usd)
+        self._refused = set(self._dialect.unsupported) | log.dropped
+        self._answered = len(log) > 0
+        self._not_before = 0.0  # time of the event loop before which the server asked to send nothing
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the connections."""
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(self._settings.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, request: ChatRequest, position: int) -> Answer:
+        """Return the reply to a request; one that was answered before is not sent again.
+
+        Args:
+            request: the request.
+            position: number that differs between turns, samples and attempts; see `request_key`.
+
+        Raises:
+            ReplyUnavailableError: there is no reply, also after retries.
+            ContextLimitError: the conversation does not fit into the model's context.
+            ConfigError: every other request would fail, too, or the budget is spent.
+        """
+        key = request_key(self._settings.label, request, position)
+        retries = 0
+        while (answer := self._log.get(key)) is None:
+            outcome = await self._attempt(key, request)
+            if isinstance(outcome, Answer):
+                return outcome
+            if outcome.meaning is Meaning.REFUSED_FIELD:
+                self._drop(outcome)
+                continue
+            self._stop_if_final(outcome)
+            if retries == self._settings.retries:
+                raise ReplyUnavailableError(f"{self._where} gave no reply to {retries + 1} requests: {outcome.message}")
+            await self._wait(retries, outcome)
+            retries += 1
+        return answer
+
+    async def _attempt(self, key: str, request: ChatRequest) -> Answer | Failure:
+        """Send a request once, within the budget; record what it cost."""
+        await asyncio.sleep(self._not_before - asyncio.get_running_loop().time())
+        body = self._dialect.body(self._settings.name or "", request, self._refused)
+        data = json.dumps(body).encode()
+        most_usd = self._prices.most(len(data) + EXTRA_TOKENS, request.max_tokens)  # a token has a byte or more
+        await self._budget.reserve(most_usd)
+        charged, answer, lost = most_usd, None, True  # a cancelled request may have been charged
+        self._log.begin(key, most_usd)
+        try:
+            outcome, lost = await self._send(data, body)
+            if isinstance(outcome, Answer):
+                answer = outcome = self._priced(outcome, request)
+                self._answered = True
+            cost = None if answer is None else answer.usage.cost_usd
+            charged = (most_usd if lost or answer is not None else 0.0) if cost is None else cost
+            return outcome
+        finally:
+            self._log.end(key, charged, answer, lost)
+            await self._budget.settle(most_usd, charged)
+
+    async def _send(self, data: bytes, body: Mapping[str, Any]) -> tuple[Answer | Failure, bool]:
+        """Send a body; return the reply or the failure, and True if the server may have charged a lost reply."""
+        import aiohttp
+
+        assert self._session is not None, "the client is used outside its context"
+        url = self._settings.url + self._dialect.path
+        headers = {"Content-Type": "application/json", **self._dialect.headers(self._key)}
+        try:
+            async with self._session.post(
+                url, data=data, headers=headers, proxy=_proxy(url), allow_redirects=False
+            ) as response:
+                status, answered = response.status, response.headers
+                text = (await response.read()).decode(errors="replace")
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            return Failure(Meaning.RETRY, f"it cannot be reached: {error}"), False
+        except TimeoutError:
+            return Failure(Meaning.RETRY, f"no answer within model.api.timeout_s={self._settings.timeout_s:g}"), True
+        except aiohttp.InvalidURL as error:
+            raise ConfigError(f"model.api.base_url={self._settings.base_url!r} is not a URL: {error}.") from error
+        except aiohttp.ClientError as error:
+            return Failure(Meaning.RETRY, f"the connection broke: {type(error).__name__} {error}".rstrip()), True
+        if status != 200:
+            return self._explain(status, answered, text, body), False
+        return self._read(text, answered, body)
+
+    def _read(self, text: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[Answer | Failure, bool]:
+        """Return the reply in a body of status 200, or the failure; see `_send`."""
+        try:
+            value = json.loads(text)
+            if isinstance(value, dict) and value.get("error"):  # routers answer so if their own request failed
+                code = value["error"].get("code")
+                return self._explain(code if isinstance(code, int) else 500, headers, text, body), False
+            return self._dialect.answer(value), False
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+            return Failure(Meaning.RETRY, f"its answer is not of this protocol: {type(error).__name__} {error}"), True
+
+    def _explain(self, status: int, headers: Mapping[str, str], text: str, body: Mapping[str, Any]) -> Failure:
+        return explain_status(status, headers, redact(text, self._key), body, self._settings.key_variable)
+
+    def _priced(self, answer: Answer, request: ChatRequest) -> Answer:
+        """Return an answer with its cost and the settings that its request left out."""
+        dropped = tuple(sorted(SETTINGS & self._refused & set(request.sampling)))
+        cost = self._prices.cost(answer.usage)
+        return replace(answer, usage=replace(answer.usage, cost_usd=cost, dropped=dropped))
+
+    def _drop(self, failure: Failure) -> None:
+        """Leave a refused field out of all further requests."""
+        if failure.field not in self._refused:  # a concurrent request may have met the same refusal
+            logger.warning("%s refuses %s, which is left out: %s", self._where, failure.field, failure.message)
+        self._refused.add(failure.field)
+
+    def _stop_if_final(self, failure: Failure) -> None:
+        """Raise the error for a failure that no retry can change.
+
+        A request that the server refuses before it answered any other one points to a wrong setting.
+        """
+        if failure.meaning is Meaning.CONTEXT:
+            raise ContextLimitError(f"{self._where} refuses the length of the conversation: {failure.message}")
+        if failure.meaning is Meaning.STOP or (failure.meaning is Meaning.REFUSED and not self._answered):
+            raise ConfigError(f"{self._where}: {failure.message}{self._hint(failure)}")
+        if failure.meaning is Meaning.REFUSED:
+            raise ReplyUnavailableError(f"{self._where} refuses a request: {failure.message}")
+        if failure.wait_s is not None and failure.wait_s > MAX_ASKED_WAIT_S:
+            raise ReplyUnavailableError(f"{self._where} asks to wait for {failure.wait_s:g} s: {failure.message}")
+
+    def _hint(self, failure: Failure) -> str:
+        if failure.meaning is Meaning.STOP:
+            return ""
+        end = " A base URL of this protocol usually ends with /v1." if self._settings.kind == "openai" else ""
+        return f". Check model.api.name, model.api.base_url and model.api.options.{end}"
+
+    async def _wait(self, retries: int, failure: Failure) -> None:
+        """Wait before a retry; if the server asked to wait, no other request is sent before, either."""
+        wait_s = min(MAX_WAIT_S, self._first_wait_s * 2**retries) * random.uniform(0.5, 1.0)
+        if failure.wait_s is not None:
+            self._not_before = max(self._not_before, asyncio.get_running_loop().time() + failure.wait_s)
+        await asyncio.sleep(wait_s)
+
+    @property
+    def _where(self) -> str:
+        return f"{self._settings.name!r} at {self._settings.url}"
+
+
+def _proxy(url: str) -> str | None:
+    """Return the proxy that the environment sets for a URL of another machine.
+
+    aiohttp would read it too, but together with passwords in ~/.netrc.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return None if host in LOCAL or proxy_bypass(host) else getproxies().get(parts.scheme)

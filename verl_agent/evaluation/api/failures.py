@@ -1,0 +1,135 @@
+"""Meaning of an answer that is no reply: repeat the request, leave a setting out, end the episode, or stop."""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import Enum, auto
+from typing import Any
+
+from verl_agent.envs.parsing import shorten
+
+MAX_CHARS = 300
+"""Most characters of a server's message that are read and shown; a longer one may repeat the request."""
+RETRIED = frozenset({408, 409, 425, 429})
+"""Status codes below 500 after which the same request may succeed later."""
+DROPPABLE = ("seed", "parallel_tool_calls", "top_p", "temperature")
+"""Fields that a request can do without, in the order in which they are left out. A message that refuses the pair of
+`temperature` and `top_p` names both."""
+QUOTA = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error"})
+BILLING = re.compile(r"credit balance|billing|insufficient (funds|credits|balance)", re.IGNORECASE)
+CONTEXT = re.compile(
+    r"context[ _](length|window|size|limit)|maximum context|prompt is too long|input is too long|input token count|"
+    r"too many (input|prompt) tokens",
+    re.IGNORECASE,
+)
+OTHER_LIMIT = re.compile(r"\buse\b.{0,10}max_completion_tokens", re.IGNORECASE)
+TOOLS = re.compile(r"\b(tools?|tool_choice|function[ _]call\w*)\b", re.IGNORECASE)
+
+
+class Meaning(Enum):
+    """Meaning of a failure."""
+
+    RETRY = auto()
+    """The same request may succeed later."""
+    REFUSED_FIELD = auto()
+    """The server refuses one field of the request, `Failure.field`; the request is repeated without it."""
+    CONTEXT = auto()
+    """The conversation does not fit into the model's context."""
+    STOP = auto()
+    """Every other request would fail in the same way: key, quota, or functions that the model does not have."""
+    REFUSED = auto()
+    """The server refuses this request, for another reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Failure of one request.
+
+    Attributes:
+        meaning: consequence of the failure.
+        message: explanation, with the server's own message.
+        wait_s: seconds that the server asks to wait; None if it does not say.
+        field: refused field, for `REFUSED_FIELD`.
+    """
+
+    meaning: Meaning
+    message: str
+    wait_s: float | None = None
+    field: str = ""
+
+
+def explain_status(
+    status: int, headers: Mapping[str, str], text: str, body: Collection[str], key_variable: str | None
+) -> Failure:
+    """Return the meaning of an answer with an error.
+
+    Args:
+        status: status code of HTTP.
+        headers: headers of the answer, with any upper and lower case.
+        text: body of the answer.
+        body: names of the fields of the request.
+        key_variable: environment variable with the key; None if no key was sent.
+    """
+    message, codes, parameter = _read_error(text)
+    said = f"status {status}: {shorten(message, MAX_CHARS)}" if message else f"status {status}"
+    if status == 402 or codes & QUOTA or (status in (400, 403) and BILLING.search(message)):
+        return Failure(Meaning.STOP, f"the account has no quota left ({said}). Add credit, or use another key.")
+    if status in (401, 403):
+        sent = f"the key in {key_variable}" if key_variable else "a request without a key; set model.api.key_env"
+        return Failure(Meaning.STOP, f"the server refuses {sent} ({said}).")
+    if status in RETRIED or status >= 500:
+        return Failure(Meaning.RETRY, said, _wait_s(headers))
+    if status == 413 or "context_length_exceeded" in codes or CONTEXT.search(message):
+        return Failure(Meaning.CONTEXT, said)
+    if field := _refused_field(message, parameter, body):
+        return Failure(Meaning.REFUSED_FIELD, said, field=field)
+    if "tools" in body and (parameter in ("tools", "tool_choice") or TOOLS.search(message)):
+        return Failure(
+            Meaning.STOP,
+            f"the model does not call functions, which agent.name=tools needs ({said}). Choose another agent, such as "
+            "agent.name=react, or start the server with function calling.",
+        )
+    return Failure(Meaning.REFUSED, said)
+
+
+def _refused_field(message: str, parameter: str, body: Collection[str]) -> str:
+    """Return the field that an error names; "" if it names none that the request can do without."""
+    if "max_tokens" in body and OTHER_LIMIT.search(message):
+        return "max_tokens"
+    if parameter in DROPPABLE and parameter in body:
+        return parameter
+    return next((name for name in DROPPABLE if name in body and re.search(rf"\b{name}\b", message)), "")
+
+
+def _read_error(text: str) -> tuple[str, frozenset[str], str]:
+    """Return message, codes and parameter of an error in any of the forms that servers use."""
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return shorten(" ".join(text.split()), MAX_CHARS), frozenset(), ""
+    if isinstance(value, list) and value:
+        value = value[0]
+    error = value.get("error", value) if isinstance(value, Mapping) else value
+    if not isinstance(error, Mapping):
+        return shorten(str(error), MAX_CHARS), frozenset(), ""
+    message = error.get("message") or error.get("detail") or error.get("error") or ""
+    message = message if isinstance(message, str) else json.dumps(message)
+    codes = frozenset(str(error[name]) for name in ("code", "type") if error.get(name))
+    return message[:MAX_CHARS], codes, str(error.get("param") or "")
+
+
+def _wait_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds in `Retry-After`, which holds a number or a date."""
+    value = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,135 @@
+"""Policy of a model behind an API, and the checks before an evaluation of one starts."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_agent.errors import ConfigError, OverlongPromptError
+from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
+from verl_agent.evaluation.api.client import ApiClient, ContextLimitError
+from verl_agent.evaluation.api.prices import PriceList
+from verl_agent.evaluation.api.settings import ApiSettings, read_key
+from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.rollout.settings import TokenBudget
+from verl_agent.types import Message, Reply, StopReason
+
+
+@dataclass(slots=True)
+class ApiPolicy:
+    """Policy of one episode that asks a server for its replies.
+
+    The text of an episode is not tokenized here, so its budget acts on the tokens that the server counts: the prompt
+    is limited by the model's context, and the episode may exceed its budget by the length of one observation.
+
+    Attributes:
+        client: client of the model.
+        budget: token limits; the limit of the prompt is not used.
+        sampling: temperature and top_p.
+        seed: position of the episode, from which the seed of each request follows.
+        send_seed: send the seeds to the server.
+        tools: functions of the agent in OpenAI's format, or None.
+        options: further fields of every request.
+    """
+
+    client: ApiClient
+    budget: TokenBudget
+    sampling: Mapping[str, float]
+    seed: EpisodeSeed
+    send_seed: bool = True
+    tools: Sequence[Mapping[str, Any]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    _answers: list[Answer] = field(default_factory=list)
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        """See `Policy.reply`.
+
+        Raises:
+            OverlongPromptError: the prompt of the episode does not fit into the model's context.
+            ReplyUnavailableError: there is no reply, also after retries.
+            ConfigError: every other request would fail, too, or the budget is spent.
+        """
+        limit = min(self.budget.turn, self._tokens_left())
+        if limit < 1:
+            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
+        position = self.seed.at(len(self._answers))
+        seed = {"seed": position} if self.send_seed else {}
+        request = ChatRequest(
+            with_originals(messages, self._answers), limit, {**self.sampling, **seed}, self.tools, self.options
+        )
+        try:
+            answer = await self.client.ask(request, position)
+        except ContextLimitError as error:
+            if self._answers:
+                return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
+            raise OverlongPromptError(str(error)) from error
+        self._answers.append(answer)
+        return self._to_reply(answer, limit)
+
+    def _tokens_left(self) -> int:
+        """Return the tokens that the episode may still have, as far as the server has counted them."""
+        if not self._answers:
+            return self.budget.episode
+        first, last = self._answers[0].usage, self._answers[-1].usage
+        if first.input_tokens is None or last.input_tokens is None:
+            return self.budget.episode
+        reply = (last.output_tokens or 0) - (last.reasoning_tokens or 0)
+        return self.budget.episode - (last.input_tokens - first.input_tokens) - reply
+
+    def _to_reply(self, answer: Answer, limit: int) -> Reply:
+        truncated_by, force_closed = None, False
+        if answer.truncated:
+            truncated_by = StopReason.TURN_TOKENS if limit == self.budget.turn else StopReason.EPISODE_TOKENS
+            if truncated_by is StopReason.TURN_TOKENS and self.budget.play_truncated_turns:
+                truncated_by, force_closed = None, True
+        # A truncated reply has tokens, also if the server does not count them.
+        tokens = answer.usage.output_tokens or int(answer.truncated)
+        return Reply(answer.text, truncated_by, tokens, force_closed, answer.usage)
+
+
+def with_originals(messages: Sequence[Message], answers: Sequence[Answer]) -> list[ChatMessage]:
+    """Return the messages of a request, in which the episode's own replies are as the server sent them.
+
+    A context window may remove early replies, and a prompt may contain examples of replies. The last replies are
+    therefore matched first.
+
+    Args:
+        messages: messages that the model reads.
+        answers: replies of the episode so far, oldest first.
+    """
+    left, rendered = list(answers), list[ChatMessage]()
+    for message in reversed(messages):
+        own = None
+        if message["role"] == "assistant" and left and left[-1].text == message["content"]:
+            own = left.pop().original
+        rendered.append(ChatMessage(message["role"], message["content"], own))
+    return rendered[::-1]
+
+
+def check_api(settings: ApiSettings, temperature: float, max_usd: float | None) -> None:
+    """Check what a model behind an API needs before its evaluation starts.
+
+    Args:
+        settings: section `model.api`.
+        temperature: `evaluation.temperature`.
+        max_usd: `evaluation.max_usd`.
+
+    Raises:
+        ConfigError: a package or the key is missing, the temperature is too high for the protocol, or the budget needs
+            prices that are unknown.
+    """
+    if importlib.util.find_spec("aiohttp") is None:
+        raise ConfigError("model.api needs the package aiohttp. Run `pip install 'verl-agent[api]'`.")
+    read_key(settings)
+    if settings.kind == "anthropic" and temperature > 1:
+        raise ConfigError(
+            f"evaluation.temperature={temperature:g} is not allowed with model.api.kind='anthropic'. Allowed: a number "
+            "from 0 to 1."
+        )
+    if max_usd is not None and not PriceList(settings).known:
+        installed = importlib.util.find_spec("genai_prices") is not None
+        reason = f"does not list {settings.name!r} of {settings.url}" if installed else "is not installed"
+        raise ConfigError(
+            f"evaluation.max_usd={max_usd:g} needs the prices of the model, and the package genai-prices {reason}. Set "
+            "model.api.prices.input and model.api.prices.output in US dollars per million tokens, or leave max_usd out."
+        )

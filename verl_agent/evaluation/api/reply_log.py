@@ -1,0 +1,147 @@
+"""File with every reply of an API, so that an interrupted evaluation resumes inside its episodes."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from verl_agent.evaluation.api.chat import Answer, ChatRequest
+from verl_agent.trace.record_files import remove_unfinished_line
+
+FILE = "replies.jsonl"
+"""Name of the file in the folder of the evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all replies of an evaluation.
+
+    Attributes:
+        replies: number of replies.
+        lost: number of requests that may have been charged without a reply: timeouts and broken answers.
+        input_tokens: tokens read, over replies with a usage.
+        output_tokens: tokens written, over replies with a usage.
+        cost_usd: cost of the replies whose cost is known; None if that is no reply.
+        unknown_costs: number of replies and lost requests whose cost is unknown.
+        dropped: settings that the model refused, in alphabetical order.
+    """
+
+    replies: int
+    lost: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    unknown_costs: int
+    dropped: Sequence[str]
+
+
+def request_key(name: str, request: ChatRequest, position: int) -> str:
+    """Return the key of a reply: a hash of the request and of its position in the evaluation.
+
+    Args:
+        name: name of the model.
+        request: the request.
+        position: number of the turn's position, which differs between samples and attempts of equal content.
+    """
+    content = json.dumps([name, asdict(request), position], sort_keys=True, default=str)
+    return sha256(content.encode()).hexdigest()[:32]
+
+
+class ReplyLog:
+    """Replies by key, and the money that requests have cost. Each line is on disk before the method returns.
+
+    Args:
+        path: file of the log; created if missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished_line(path)
+        self._answers: dict[str, Answer] = {}
+        self._begun: set[str] = set()
+        self.spent_usd = 0.0
+        """US dollars charged by earlier starts. A request that they sent and did not settle costs what it reserved."""
+        open_usd: dict[str, float] = {}
+        for line in _lines(path):
+            key = line["key"]
+            if "reserved_usd" in line:
+                self.spent_usd += open_usd.pop(key, 0.0)  # a start before the last one was killed in this request
+                open_usd[key] = line["reserved_usd"]
+                continue
+            open_usd.pop(key, None)
+            self.spent_usd += line["charged_usd"]
+            if line["answer"] is not None:
+                self._answers[key] = Answer.from_json(line["answer"])
+        self.spent_usd += sum(open_usd.values())
+        self._file = path.open("a", encoding="utf-8")
+
+    @property
+    def dropped(self) -> set[str]:
+        """Settings that earlier requests left out, because the model refused them."""
+        return {name for answer in self._answers.values() for name in answer.usage.dropped}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def get(self, key: str) -> Answer | None:
+        """Return the reply to an equal request; None without one."""
+        return self._answers.get(key)
+
+    def begin(self, key: str, reserved_usd: float) -> None:
+        """Record that a request is being sent, if it may cost something."""
+        if reserved_usd:
+            self._begun.add(key)
+            self._write({"key": key, "reserved_usd": reserved_usd})
+
+    def end(self, key: str, charged_usd: float, answer: Answer | None = None, lost: bool = False) -> None:
+        """Record the outcome of a request, if it changes anything.
+
+        Args:
+            key: key of the request.
+            charged_usd: cost of the request, or what was reserved if its cost is not known.
+            answer: the reply, or None.
+            lost: True if the server may have charged the request without a reply.
+        """
+        if answer is not None:
+            self._answers[key] = answer
+        if answer is not None or lost or key in self._begun:
+            value = None if answer is None else answer.to_json()
+            self._write({"key": key, "charged_usd": charged_usd, "lost": lost, "answer": value})
+        self._begun.discard(key)
+
+    def close(self) -> None:
+        """Close the file. May be called more than once."""
+        self._file.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def totals(path: Path) -> Totals:
+    """Return the sums over the replies in a log; it need not exist."""
+    lines = [line for line in _lines(path) if "answer" in line]
+    usages = [line["answer"]["usage"] for line in lines if line["answer"] is not None]
+    costs = [usage["cost_usd"] for usage in usages if usage["cost_usd"] is not None]
+    lost = sum(line["lost"] for line in lines)
+    return Totals(
+        replies=len(usages),
+        lost=lost,
+        input_tokens=sum(usage["input_tokens"] or 0 for usage in usages),
+        output_tokens=sum(usage["output_tokens"] or 0 for usage in usages),
+        cost_usd=sum(costs) if costs else None,
+        unknown_costs=len(usages) - len(costs) + lost,
+        dropped=sorted({name for usage in usages for name in usage["dropped"]}),
+    )
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the decoded lines; an unfinished last line is skipped."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.endswith("\n"):
+                yield json.loads(line)
