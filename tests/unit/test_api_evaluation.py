@@ -157,7 +157,7 @@ def test_a_budget_that_ends_keeps_the_episodes_and_a_higher_one_goes_on(tmp_path
     assert len(evaluation.records()) == evaluation.planned
     costs = [turn["usage"]["cost_usd"] for record in evaluation.records() for turn in record["turns"]]
     shown = console.export_text()
-    assert f"{len(costs)} replies: " in shown and f" {sum(costs):.4f} USD" in shown
+    assert f"{len(costs)} replies of fake-2026: " in shown and f" {sum(costs):.4f} USD" in shown
 
 
 COMMAND = """

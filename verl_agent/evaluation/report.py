@@ -82,9 +82,11 @@ def write_report(
 
 
 def describe_totals(totals: Totals) -> str:
-    """Return the lines about tokens, cost and refused settings of a model behind an API."""
+    """Return the lines about model, tokens, cost and refused settings of a model behind an API."""
     cost = "unknown cost" if totals.cost_usd is None else f"{totals.cost_usd:.4f} USD"
-    lines = [f"{totals.replies} replies: {totals.input_tokens:,} tokens read, {totals.output_tokens:,} written, {cost}"]
+    models = f" of {', '.join(filter(None, totals.models))}" if any(totals.models) else ""
+    tokens = f"{totals.input_tokens:,} tokens read, {totals.output_tokens:,} written"
+    lines = [f"{totals.replies} replies{models}: {tokens}, {cost}"]
     if totals.cost_usd is not None and totals.unknown_costs:
         lines.append(f"not in this cost: {totals.unknown_costs} requests whose tokens or price are unknown")
     if totals.dropped:

@@ -73,12 +73,15 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
 
 
 def report(evaluation: Evaluation, console: Console) -> None:
-    """Show and write the results of the recorded episodes, if there are any."""
-    records = evaluation.records()
+    """Show and write the results of the recorded episodes, if there are any, and what the replies of an API cost."""
+    records, config = evaluation.records(), evaluation.config
+    spent = None if config.api is None else totals(evaluation.folder / FILE)
+    if spent is not None:
+        console.print(describe_totals(spent), markup=False, highlight=False, soft_wrap=True)
     results = summarize(records)
     if not results:
         return
-    overall, config = results[-1], evaluation.config
+    overall = results[-1]
     played = overall.played
     title = f"{config.run.env.name}, {config.evaluation.tasks}: {model_name(evaluation.model)}"
     partial_title = f"{title} ({played} of {evaluation.planned} episodes)"
@@ -96,10 +99,8 @@ def report(evaluation: Evaluation, console: Console) -> None:
         "training_run": str(evaluation.training_run) if evaluation.training_run else None,
         "training_differences": [asdict(one) for one in evaluation.training_differences],
         "config": evaluation.plain,
+        "api": None if spent is None else asdict(spent),
     }
-    if config.api is not None:
-        facts["api"] = asdict(spent := totals(evaluation.folder / FILE))
-        console.print(describe_totals(spent), markup=False, highlight=False, soft_wrap=True)
     path = evaluation.folder / REPORT
     write_report(path, facts, results, comparisons)
     console.print(f"results: {path}\nepisodes: {evaluation.folder / RECORDS}", markup=False, soft_wrap=True)

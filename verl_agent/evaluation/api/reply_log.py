@@ -26,6 +26,7 @@ class Totals:
         cost_usd: cost of the replies whose cost is known; None if that is no reply.
         unknown_costs: number of replies and lost requests whose cost is unknown.
         dropped: settings that the model refused, in alphabetical order.
+        models: names of the models that answered, as the server gives them, in alphabetical order.
     """
 
     replies: int
@@ -35,6 +36,7 @@ class Totals:
     cost_usd: float | None
     unknown_costs: int
     dropped: Sequence[str]
+    models: Sequence[str]
 
 
 def request_key(name: str, request: ChatRequest, position: int) -> str:
@@ -134,6 +136,7 @@ def totals(path: Path) -> Totals:
         cost_usd=sum(costs) if costs else None,
         unknown_costs=len(usages) - len(costs) + lost,
         dropped=sorted({name for usage in usages for name in usage["dropped"]}),
+        models=sorted({usage["model"] for usage in usages}),
     )
 
 
