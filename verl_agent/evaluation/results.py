@@ -175,6 +175,11 @@ def validation_gain(
     return first, last, compare(by_step[first], by_step[last])[-1]
 
 
+def solved_by_task(records: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
+    """Return 1.0 or 0.0 for each valid episode of each task."""
+    return _solved_by_task(one for one in _played(records) if one.summary.valid)
+
+
 def _played(records: Iterable[EpisodeRecord]) -> list[_Played]:
     return [
         _Played(record["task"], summarize_episode(to_episode(record)), episode_cost(record))

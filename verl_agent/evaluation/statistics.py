@@ -103,6 +103,35 @@ def pass_at_k(samples: int, successes: int, k: int) -> float:
     return 1.0 - math.comb(samples - successes, k) / math.comb(samples, k)
 
 
+def pass_hat_k(samples: int, successes: int, k: int) -> float:
+    """Return an unbiased estimate of the probability that all of `k` samples of a task succeed, pass^k.
+
+    `C(c, k) / C(n, k)` for c successes in n samples: Yao et al. 2024, tau-bench (arXiv 2406.12045), section 3.
+
+    Raises:
+        ValueError: `k` outside 1 to `samples`, or `successes` outside 0 to `samples`.
+    """
+    if not 1 <= k <= samples or not 0 <= successes <= samples:
+        raise ValueError(f"pass^{k} of {successes} successes in {samples} samples is not defined.")
+    return math.comb(successes, k) / math.comb(samples, k)
+
+
+def macro_mean(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the mean of several rates, each with the same weight, with an interval made from theirs.
+
+    With rates p_i, limits l_i and u_i and C rates, the limits are `mean - sqrt(sum((p_i - l_i)²)) / C` and
+    `mean + sqrt(sum((u_i - p_i)²)) / C`: the method of variance estimates recovery (Zou and Donner 2008). The rates
+    must be independent, as those of different categories are.
+
+    Args:
+        estimates: rates with intervals of the same confidence, at least one.
+    """
+    mean = fmean(one.mean for one in estimates)
+    below = math.hypot(*(one.mean - one.low for one in estimates)) / len(estimates)
+    above = math.hypot(*(one.high - one.mean for one in estimates)) / len(estimates)
+    return Estimate(mean, max(0.0, mean - below), min(1.0, mean + above), sum(one.tasks for one in estimates))
+
+
 def mean_over_tasks(
     values_by_task: Mapping[str, Sequence[float]],
     confidence: float = 0.95,

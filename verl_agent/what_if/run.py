@@ -58,6 +58,11 @@ def check(question: Question, settings: Settings) -> str:
             f"evaluation.temperature=0 takes the most likely token, so all of --samples {question.samples} would be "
             "equal. Set evaluation.temperature=1.0, or --samples 1."
         )
+    if config.api is not None:
+        raise ConfigError(
+            f"model.api.kind={config.api.kind!r}: a server does not continue given replies, as this command needs. Name "
+            "a model with model.path=MODEL."
+        )
     if path == ORACLE:
         raise ConfigError(
             "model.path='oracle': an oracle has one reply at each turn. Name the policy to ask: model.path=MODEL."
@@ -93,7 +98,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
             action = await _oracle_action(question, settings, new_session)
             report(f"the oracle takes: {action}")
         report(f"starting {model}")
-        with start_policies(model, config, [item]) as new_policy:
+        async with start_policies(model, config, [item], question.recorded.file.parent) as new_policy:
             players = Players(
                 new_agent=new_agent,
                 new_policy=lambda sample: new_policy(item, sampling.episode_seed(item, sample)),
