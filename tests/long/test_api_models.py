@@ -127,7 +127,7 @@ def test_requests_and_answers_are_those_of_the_vendors_own_clients(tmp_path, mon
     assert texts == [chat.choices[0].message.content, message.content[0].text] == ["Action: 5"] * 2
     assert server.bodies[2:] == [first, second]
     for own, theirs in zip(server.headers[:2], server.headers[2:], strict=True):
-        names = {"authorization", "x-api-key", "anthropic-version", "content-type"}
+        names = {"authorization", "anthropic-version", "content-type"}
         ours, vendors = (
             {name.lower(): value for name, value in one.items() if name.lower() in names} for one in (own, theirs)
         )

@@ -140,8 +140,7 @@ class ModelServer:
                 value["usage"] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
             return value
 
-        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return await self._reply(request, token, _openai_messages, answer)
+        return await self._reply(request, _openai_messages, answer)
 
     async def _anthropic(self, request: web.Request) -> web.StreamResponse:
         def answer(said: str | Mapping[str, Any], read: int) -> dict[str, Any]:
@@ -154,15 +153,15 @@ class ModelServer:
             return value | {"stop_reason": "end_turn", "stop_sequence": None}
 
         assert request.headers["anthropic-version"]
-        return await self._reply(request, request.headers.get("x-api-key", ""), _anthropic_messages, answer)
+        return await self._reply(request, _anthropic_messages, answer)
 
     async def _reply(
         self,
         request: web.Request,
-        token: str,
         read: Callable[[dict[str, Any]], list[Said]],
         answer: Callable[[str | Mapping[str, Any], int], dict[str, Any]],
     ) -> web.StreamResponse:
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         body = await request.json()
         self.all_bodies.append(body)
         self.headers.append(dict(request.headers))

@@ -165,6 +165,7 @@ def test_a_conversation_without_room_is_told_apart(tmp_path, message):
         (error(429, "You exceeded your current quota.", "insufficient_quota"), "no quota left .status 429: You excee"),
         (error(400, "Your credit balance is too low."), "no quota left"),
         (error(402, "Payment required."), "no quota left"),
+        (Fault(429, {"error": {"details": {"error_code": "contract_spend_limit_reached"}}}), "no quota left"),
         (error(403, "Your organization must be verified."), "refuses a request without a key; set model.api.key_env"),
         (error(404, "The model `fake` does not exist."), "does not exist.*Check model.api.name, model.api.base_url"),
         (Fault(301, "moved", {"Location": "http://127.0.0.1:1/elsewhere"}), "status 301: moved"),

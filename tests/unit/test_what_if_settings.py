@@ -255,6 +255,7 @@ def test_a_question_is_answered_with_the_settings_of_the_run(tmp_path: Path, cap
         (["model.path=oracle"], "has one reply at each turn"),
         (["model.path=random", "evaluation.temperature=0"], "would be equal"),
         (["model.path=python:tests.support.scripted:eight"], "has no 'eight'"),
+        (["model.path=null", "model.api.kind=openai", "model.api.name=m"], "a server does not continue given replies"),
     ],
 )
 def test_a_policy_that_cannot_be_asked_is_an_error(tmp_path: Path, overrides: list[str], message: str):

@@ -9,8 +9,8 @@ from tests.support.fakes import ScriptedEngine, plain
 from tests.support.tokens import AMPLE, REPLIES, Model, play_tokens
 from verl_agent.agents.context import Context, LastObservations
 from verl_agent.errors import OverlongPromptError
-from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.rollout.settings import TokenBudget
 from verl_agent.types import Message, Reply, StopReason
 
 PROMPT: list[Message] = [{"role": "system", "content": "Talk."}, {"role": "user", "content": "Begin."}]

@@ -60,8 +60,8 @@ def check(question: Question, settings: Settings) -> str:
         )
     if config.api is not None:
         raise ConfigError(
-            f"model.api.kind={config.api.kind!r}: a server does not continue given replies, as this command needs. Name "
-            "a model with model.path=MODEL."
+            f"model.api.kind={config.api.kind!r}: a server does not continue given replies, as this command needs. "
+            "Name a model with model.path=MODEL."
         )
     if path == ORACLE:
         raise ConfigError(

@@ -1,6 +1,8 @@
 """Messages, the protocol of Anthropic.
 
-Source: https://docs.anthropic.com/en/api/messages
+Sources: https://docs.anthropic.com/en/api/messages, and the vendor's package `anthropic` 2.11, which names the version
+and the header of the key. The vendor's server has no `temperature` and no `top_p` in this version; it refuses them, and
+they are then dropped. Other servers of this protocol have both.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -9,7 +11,7 @@ from typing import Any
 from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest, call_id, call_text, count, with_call
 from verl_agent.types import Usage
 
-VERSION = "2023-06-01"
+VERSION = "2026-10-21"
 """Version of the protocol, which every request names."""
 EMPTY = "(empty)"
 """Text in place of an empty one, which the protocol does not allow."""
@@ -23,7 +25,7 @@ class AnthropicDialect:
 
     def headers(self, key: str | None) -> dict[str, str]:
         """See `Dialect`."""
-        return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
+        return {"anthropic-version": VERSION} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def body(self, name: str, request: ChatRequest, refused: Collection[str]) -> dict[str, Any]:
         """See `Dialect`. `top_p` of 1 has no effect and is left out: some models refuse it beside `temperature`."""

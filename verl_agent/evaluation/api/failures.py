@@ -18,7 +18,8 @@ RETRIED = frozenset({408, 409, 425, 429})
 DROPPABLE = ("seed", "parallel_tool_calls", "top_p", "temperature")
 """Fields that a request can do without, in the order in which they are left out. A message that refuses the pair of
 `temperature` and `top_p` names both."""
-QUOTA = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error"})
+QUOTA = re.compile(r"insufficient_quota|billing|spend_limit_reached|organization_on_hold")
+"""Codes of an account that pays for no more requests, of both protocols."""
 BILLING = re.compile(r"credit balance|billing|insufficient (funds|credits|balance)", re.IGNORECASE)
 CONTEXT = re.compile(
     r"context[ _](length|window|size|limit)|maximum context|prompt is too long|input is too long|input token count|"
@@ -75,7 +76,7 @@ def explain_status(
     """
     message, codes, parameter = _read_error(text)
     said = f"status {status}: {shorten(message, MAX_CHARS)}" if message else f"status {status}"
-    if status == 402 or codes & QUOTA or (status in (400, 403) and BILLING.search(message)):
+    if status == 402 or any(map(QUOTA.search, codes)) or (status in (400, 403) and BILLING.search(message)):
         return Failure(Meaning.STOP, f"the account has no quota left ({said}). Add credit, or use another key.")
     if status in (401, 403):
         sent = f"the key in {key_variable}" if key_variable else "a request without a key; set model.api.key_env"
@@ -117,8 +118,10 @@ def _read_error(text: str) -> tuple[str, frozenset[str], str]:
         return shorten(str(error), MAX_CHARS), frozenset(), ""
     message = error.get("message") or error.get("detail") or error.get("error") or ""
     message = message if isinstance(message, str) else json.dumps(message)
-    codes = frozenset(str(error[name]) for name in ("code", "type") if error.get(name))
-    return message[:MAX_CHARS], codes, str(error.get("param") or "")
+    codes = {str(error[name]) for name in ("code", "type") if error.get(name)}
+    if isinstance(details := error.get("details"), Mapping):
+        codes.add(str(details.get("error_code")))
+    return message[:MAX_CHARS], frozenset(codes), str(error.get("param") or "")
 
 
 def _wait_s(headers: Mapping[str, str]) -> float | None:
