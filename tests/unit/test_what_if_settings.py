@@ -255,12 +255,17 @@ def test_a_question_is_answered_with_the_settings_of_the_run(tmp_path: Path, cap
         (["model.path=oracle"], "has one reply at each turn"),
         (["model.path=random", "evaluation.temperature=0"], "would be equal"),
         (["model.path=python:tests.support.scripted:eight"], "has no 'eight'"),
-        (["model.path=null", "model.api.kind=openai", "model.api.name=m"], "a server does not continue given replies"),
     ],
 )
 def test_a_policy_that_cannot_be_asked_is_an_error(tmp_path: Path, overrides: list[str], message: str):
     with pytest.raises(ConfigError, match=message):
         ask(of_evaluation(tmp_path), *overrides, samples=3)
+
+
+def test_a_model_behind_an_api_cannot_be_asked(tmp_path: Path):
+    recorded = of_evaluation(tmp_path, data={"max_prompt_length": 64, "max_response_length": 64})
+    with pytest.raises(ConfigError, match=r"^model\.api\.kind='openai': a server does not continue given replies"):
+        ask(recorded, "model.path=null", "model.api.kind=openai", "model.api.name=m", samples=3)
 
 
 def test_the_command_prints_the_shares_and_the_file(tmp_path: Path):
