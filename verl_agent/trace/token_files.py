@@ -173,7 +173,7 @@ def read_tokens(path: Path, group: str, sample: int) -> list[TokenRow]:
         OSError: the file cannot be read.
         ValueError: it is not a file of token data, or of a newer version.
     """
-    _read_columns(path)
+    column_names(path)
     table = pq.read_table(path, filters=[("group", "=", group), ("sample", "=", sample)])
     rows = sorted(table.to_pylist(), key=lambda values: int(values["segment"]))
     names = {column.name for column in COLUMNS}
@@ -215,21 +215,23 @@ def read_turn_values(path: Path) -> dict[tuple[str, int], dict[int, TurnValue]]:
         OSError: the file cannot be read.
         ValueError: it is not a file of token data, or of a newer version.
     """
-    if "values" not in _read_columns(path):
+    if "values" not in column_names(path):
         return {}
+    table = pq.read_table(path, columns=["group", "sample", "turns", "values"]).combine_chunks()
+    keys = list(zip(table["group"].to_pylist(), table["sample"].to_pylist(), strict=True))
+    lengths = table["turns"].combine_chunks().value_lengths().to_numpy()
+    turns = table["turns"].combine_chunks().flatten().to_numpy()
+    values = table["values"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    written = np.flatnonzero((turns >= 0) & ~np.isnan(values))
+    rows, turns, values = np.repeat(np.arange(len(keys)), lengths)[written], turns[written], values[written]
+    found, first, counts = np.unique(rows << 16 | turns, return_index=True, return_counts=True)  # turns are int16
     episodes: dict[tuple[str, int], dict[int, TurnValue]] = {}
-    for row in pq.read_table(path, columns=["group", "sample", "turns", "values"]).to_pylist():
-        of_episode = episodes.setdefault((row["group"], row["sample"]), {})
-        for turn, value in zip(row["turns"], row["values"], strict=True):
-            if turn >= 0 and value is not None:
-                earlier = of_episode.get(turn)
-                of_episode[turn] = TurnValue(
-                    earlier.value if earlier else value, 1 + (earlier.tokens if earlier else 0)
-                )
+    for place, start, count in zip(found.tolist(), first.tolist(), counts.tolist(), strict=True):
+        episodes.setdefault(keys[place >> 16], {})[place & 0xFFFF] = TurnValue(float(values[start]), count)
     return episodes
 
 
-def _read_columns(path: Path) -> list[str]:
+def column_names(path: Path) -> list[str]:
     """Return the names of the columns of a file.
 
     Raises:

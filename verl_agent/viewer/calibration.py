@@ -10,7 +10,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.calibration import Calibration, calibrate, predictions, read_values
 from verl_agent.trace.curves import BLUE, GREY, ORANGE
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.token_files import TurnValue, token_files
+from verl_agent.trace.token_files import TurnValue, column_names, token_files
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import link_to, run_path, show_error
 from verl_agent.viewer.state import OpenedSource
@@ -26,18 +26,21 @@ def add_calibration(opened: OpenedSource, chosen: str, parameters: dict[str, str
         chosen: step of the URL's parameter `critic`; empty for the latest recorded one.
         parameters: other parameters of the URL.
     """
-    files = {_step(file): file for file in token_files(opened.source.folder) if _values(file)}
-    if opened.source.kind != "training" or not files:
-        return
+    files = {_step(file): file for file in token_files(opened.source.folder)}
     steps = sorted(files)
+    if opened.source.kind != "training" or not files or not _has_critic(files[steps[-1]]):
+        return
     if chosen and (not chosen.isdecimal() or int(chosen) not in files):
         show_error(ConfigError(f"critic={chosen!r} is not a step with values. Allowed: {', '.join(map(str, steps))}."))
         return
     step = int(chosen) if chosen else steps[-1]
     try:
-        found = calibrate(of_run(opened, step, files[step]))
-    except ConfigError as error:
-        show_error(error)
+        values = _values(files[step], files[step].stat().st_mtime_ns)
+        found = calibrate(
+            predictions(opened.source.folder, values, lambda group, sample: _find(opened.index, step, group, sample))
+        )
+    except (OSError, ConfigError) as error:
+        show_error(ConfigError(str(error)))
         return
     ui.echart(calibration_chart(found, step)).classes("w-full h-80").mark("calibration")
     with ui.row().classes("items-center gap-4"):
@@ -50,17 +53,6 @@ def add_calibration(opened: OpenedSource, chosen: str, parameters: dict[str, str
                 link_to(run_path(opened), parameters | {"critic": str(event.value)})
             ),
         ).classes("w-32")
-
-
-def of_run(opened: OpenedSource, step: int, file: Path) -> list[Any]:
-    """Return the predictions of a step, with the records of the index.
-
-    Raises:
-        ConfigError: see `verl_agent.evaluation.calibration.predictions`.
-    """
-    return predictions(
-        opened.source.folder, _values(file), lambda group, sample: _find(opened.index, step, group, sample)
-    )
 
 
 def describe(found: Calibration) -> str:
@@ -126,14 +118,13 @@ def _find(index: RecordIndex, step: int, group: str, sample: int) -> EpisodeReco
         return None
 
 
-def _values(file: Path) -> Values:
-    """Return the values in a file; empty for one without a critic, and for one that cannot be read."""
+def _has_critic(file: Path) -> bool:
     try:
-        return _values_of(file, file.stat().st_mtime_ns)
-    except (OSError, ConfigError):
-        return {}
+        return "values" in column_names(file)
+    except (OSError, ValueError):
+        return False
 
 
-@lru_cache(maxsize=64)
-def _values_of(file: Path, changed_at: int) -> Values:
+@lru_cache(maxsize=16)
+def _values(file: Path, changed_at: int) -> Values:
     return read_values(file)
