@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from verl_agent.types import StopReason as StopReason
     from verl_agent.types import TaskItem as TaskItem
     from verl_agent.types import Turn as Turn
+    from verl_agent.viewer.export.episode_html import show_episode as show_episode
 
 _MODULES = {
     "verl_agent.agents.base": ("Agent",),
@@ -66,6 +67,7 @@ _MODULES = {
     "verl_agent.rollout.episode": ("Policy",),
     "verl_agent.trace.record_files": ("read_records",),
     "verl_agent.types": ("DemoAction", "Episode", "Message", "Reply", "StepResult", "StopReason", "TaskItem", "Turn"),
+    "verl_agent.viewer.export.episode_html": ("show_episode",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -45,6 +45,7 @@ NAMES = [
     "play",
     "play_sync",
     "read_records",
+    "show_episode",
     "summarize",
 ]
 """A change of this list is a change of the public API and needs a line in the CHANGELOG."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import httpx
@@ -12,9 +13,12 @@ from starlette.routing import Route
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import BEHAVIORS
+from verl_agent.trace.labels import Label, LabelFile
 from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.charts import Curve, Panel, RunData, chart, panels
 from verl_agent.viewer.queries import StepSummary, TaskStep
+from verl_agent.viewer.saved_filters import SavedFilters
+from verl_agent.viewer.server import ServerSettings, bind
 from verl_agent.viewer.state import ViewerState
 from verl_agent.viewer.text import make_visible, shorten, split_reply
 
@@ -38,8 +42,8 @@ def test_a_reply_is_split_at_its_last_mention_of_the_action() -> None:
 def step(number: int, purpose: str = "train", **values: object) -> StepSummary:
     defaults = {"episodes": 8, "env_errors": 0, "reward": 0.5, "success": 0.25, "turns": 4.0, "max_turns": 6}
     defaults |= {"tokens": 100, "seconds": 1.0, "started_at": f"2026-01-01T0{number}:00:00+00:00", "stops": {}}
-    behaviors = dict.fromkeys((behavior.name for behavior in BEHAVIORS), 0.0)
-    return StepSummary(step=number, purpose=purpose, behaviors=behaviors, **(defaults | values))  # type: ignore[arg-type]
+    defaults["behaviors"] = dict.fromkeys((behavior.name for behavior in BEHAVIORS), 0.0)
+    return StepSummary(step=number, purpose=purpose, **(defaults | values))  # type: ignore[arg-type]
 
 
 def test_the_x_axis_sums_training_episodes_only() -> None:
@@ -137,3 +141,67 @@ def test_a_run_that_is_followed_gets_the_episodes_that_are_added(tmp_path: Path)
     assert opened.changes > before
     assert opened.progress[0] == opened.progress[1] == file.stat().st_size
     state.close()
+
+
+def test_a_port_that_another_viewer_has_is_refused() -> None:
+    first = bind(ServerSettings(port=0))
+    port = first.socket.getsockname()[1]
+    with pytest.raises(ConfigError, match=rf"cannot listen at 127.0.0.1:{port}.*Choose another --port"):
+        bind(ServerSettings(port=port))
+    first.socket.close()
+
+
+def test_invalid_lines_and_a_deleted_run_are_reported(tmp_path: Path) -> None:
+    file = tmp_path / "run" / "episodes.jsonl"
+    file.parent.mkdir()
+    file.write_text('{"version": 99}\nno json\n')
+    state = ViewerState([file.parent])
+    opened = state.get("run")
+    state._update(opened)
+    assert opened.invalid_lines.startswith("2 lines are not valid records")
+    assert "version 99" in opened.invalid_lines
+    shutil.rmtree(file.parent)
+    state._update(opened)
+    assert "was deleted" in opened.problem
+    state.close()
+
+
+def test_results_are_computed_again_only_after_a_change(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    file.write_text("")
+    state = ViewerState([file])
+    opened, calls = state.get("episodes.jsonl"), iter(range(9))
+    assert [opened.cached("a", lambda: next(calls)) for _ in range(2)] == [0, 0]
+    opened.changes += 1
+    assert opened.cached("a", lambda: next(calls)) == 1
+    state.close()
+
+
+def test_new_metrics_and_labels_refresh_pages_without_new_episodes(tmp_path: Path) -> None:
+    (tmp_path / "run" / "metrics").mkdir(parents=True)
+    state = ViewerState([tmp_path / "run"])
+    opened = state.get("run")
+    state._update(opened)
+    seen = opened.changes
+    (tmp_path / "run" / "metrics" / "a.jsonl").write_text("{}")
+    state._update(opened)
+    LabelFile.of(tmp_path / "run").change(tuple("12345678"), Label(("good",)))
+    state._update(opened)
+    assert opened.changes == seen + 2
+    state.close()
+
+
+def test_filters_are_saved_by_name_and_invalid_ones_left_out(tmp_path: Path) -> None:
+    saved = SavedFilters(tmp_path / "config" / "filters.json")
+    assert saved.read() == {}
+    saved.change("failed", {"success": "no"})
+    saved.change("long", {"turns": "9.."})
+    saved.change("failed", None)
+    assert {name: dict(one.values) for name, one in saved.read().items()} == {"long": {"turns": "9.."}}
+    saved.path.write_text('{"old": {"renamed": "1"}}')
+    assert saved.read() == {}
+    saved.path.write_text("[")
+    with pytest.raises(ConfigError, match="Repair or delete"):
+        saved.read()
+    with pytest.raises(ConfigError, match="needs a name"):
+        saved.change(" ", {})

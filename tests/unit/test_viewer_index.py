@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,15 @@ import pytest
 
 from tests.support.episodes import STARTED, played
 from verl_agent.errors import ConfigError
+from verl_agent.trace.labels import Label, LabelFile, key_of
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
+from verl_agent.viewer.listings import count_groups, list_groups, list_tasks
+from verl_agent.viewer.pairs import compare, pair_tasks
 from verl_agent.viewer.sources import open_source
+from verl_agent.viewer.stages import find_stages, need_range, needs_of
 
 
 def episode(task: str = "1", step: int = 1, sample: int = 0, **options: Any) -> EpisodeRecord:
@@ -169,7 +174,7 @@ def test_filters_select_episodes(tmp_path: Path, parameters: dict[str, str], exp
         ({"step": "one"}, "3..7"),
         ({"success": "maybe"}, "yes, no"),
         ({"sort": "-rewards"}, "reward"),
-        ({"label": "odd"}, "unknown filter 'label'"),
+        ({"tags": "odd"}, "unknown filter 'tags'"),
     ],
 )
 def test_an_invalid_filter_is_refused(parameters: dict[str, str], message: str) -> None:
@@ -214,7 +219,7 @@ def test_tasks_are_followed_over_steps_and_paired_between_sources(tmp_path: Path
         first.update()
         second.update()
         assert [(at.step, at.success) for at in queries.task_history(first, "talk", "1")] == [(1, 0.0), (2, 1.0)]
-        (pair,) = queries.pair_tasks(first, second, (Filter.parse({"step": "1"}), Filter()))
+        (pair,) = pair_tasks(first, second, (Filter.parse({"step": "1"}), Filter()))
     assert (pair.task, pair.success) == ("1", (0.0, 1.0))
 
 
@@ -223,3 +228,99 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         open_source(tmp_path)
     with pytest.raises(ConfigError, match="no such file"):
         open_source(tmp_path / "missing")
+
+
+def test_labels_are_a_filter_and_follow_their_file(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        assert tasks(index, label="*") == []
+        LabelFile.of(run).change(key_of(episode("1")), Label(("good", "lucky")))
+        assert index.update_labels()
+        assert not index.update_labels()
+        assert tasks(index, label="good") == ["1"]
+        assert tasks(index, label="good,-lucky") == []
+        assert tasks(index, label="-bad") == ["1", "2"]
+        assert tasks(index, label="goo") == []
+        assert queries.find_labels(index) == {"good": 1, "lucky": 1}
+
+
+def test_episodes_have_neighbors_in_the_order_of_a_filter(tmp_path: Path) -> None:
+    file = write(tmp_path / "episodes.jsonl", *(episode(str(number), reward=number / 4) for number in range(1, 5)))
+    with RecordIndex(open_source(file)) as index:
+        index.update()
+        chosen = Filter.parse({"reward": "0.5..", "sort": "-reward"})
+        assert queries.find_neighbors(index, 3, chosen) == (4, 2)
+        assert queries.find_neighbors(index, 4, chosen) == (None, 3)
+        assert queries.find_neighbors(index, 1, chosen) == (None, None)
+
+
+def test_stages_count_cut_episodes_and_success_by_needed_turns(tmp_path: Path) -> None:
+    short, long = [("north", "hall")], [("north", "hall"), ("east", "yard"), ("east", "yard")]
+    cut = episode("2", turns=short) | {"stop": "turn_limit", "max_turns": 1}
+    file = write(
+        tmp_path / "episodes.jsonl",
+        episode("1", turns=short, reward=1.0) | {"max_turns": 1},
+        cut,
+        episode("2", step=2, turns=long, reward=1.0) | {"max_turns": 3},
+        episode("3", step=3, turns=long) | {"max_turns": 3},
+    )
+    with RecordIndex(open_source(file)) as index:
+        index.update()
+        first, second = stages = find_stages(index)
+    assert (first.first, first.last, first.max_turns, first.episodes, first.solved, first.cut) == (1, 1, 1, 2, 1, 1)
+    assert (second.first, second.last, second.turns, second.cut) == (2, 3, 6, 0)
+    assert first.by_need == {"1": (1, 1), "3": (1, 0)}
+    assert needs_of(stages) == ["1", "3", "never solved"]
+    assert [need_range(turns) for turns in (8, 9, 16, 17, None)] == ["8", "9-16", "9-16", "17-32", "never solved"]
+
+
+def test_groups_tell_whether_they_teach_and_tasks_when_they_were_forgotten(tmp_path: Path) -> None:
+    records = [episode("1", sample=sample, reward=float(sample)) for sample in range(2)]
+    records += [episode("1", step=2, sample=sample) for sample in range(2)]
+    broken = episode("1", step=2, sample=2, reward=1.0) | {"stop": "overlong_prompt"}
+    with RecordIndex(open_source(write(tmp_path / "episodes.jsonl", *records, broken))) as index:
+        index.update()
+        assert [row["spread"] for row in list_groups(index, Filter(), 10)] == [1.0, 0.0]
+        assert count_groups(index, Filter()) == (2, 1)
+        assert queries.uniform_groups(index) == {1: 0.0, 2: 1.0}
+        (task,) = list_tasks(index, Filter())
+    assert (task.episodes, task.first_solved, task.forgotten) == (4, 1, 2)
+
+
+def test_a_comparison_counts_gained_and_lost_tasks_with_intervals(tmp_path: Path) -> None:
+    repeated = [("north", "hall"), ("north", "yard")]
+    one = write(tmp_path / "one.jsonl", episode("1", reward=1.0), episode("2"), episode("3"))
+    two = write(tmp_path / "two.jsonl", episode("1"), episode("2", reward=1.0, turns=repeated), episode("3"))
+    with RecordIndex(open_source(one), tmp_path) as first, RecordIndex(open_source(two), tmp_path) as second:
+        first.update()
+        second.update()
+        pairs = pair_tasks(first, second, (Filter(), Filter()))
+    assert [pair.change for pair in pairs] == ["lost", "gained", "failed"]
+    result = compare(pairs)
+    assert (result.success.mean, result.success.tasks) == (0.0, 3)
+    assert result.gained is not None and (result.gained.mean, result.gained.tasks) == (0.5, 2)
+    assert result.lost is not None and (result.lost.mean, result.lost.low < 0.3) == (1.0, True)
+    assert result.behaviors["repeated_action"].mean == pytest.approx(0.5 / 3)
+
+
+def test_a_deleted_run_is_reported_and_not_created_again(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        shutil.rmtree(run)
+        with pytest.raises(ConfigError, match="was deleted"):
+            index.update()
+        assert tasks(index) == ["1", "2"]
+        assert not run.exists()
+
+
+def test_a_full_disk_is_explained_and_leaves_the_records_alone(run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*.jsonl")}
+    with RecordIndex(open_source(run)) as index:
+        index._db.execute("PRAGMA max_page_count = 1")  # SQLite then reports that the disk is full
+        write(run / "episodes" / "b.jsonl", *(episode(str(number)) for number in range(300)))
+        with pytest.raises(ConfigError, match=r"cannot be written .*full.*Free disk space"):
+            index.update()
+        index._db.execute("PRAGMA max_page_count = 1000000")
+        index.update()
+        assert queries.count_episodes(index, Filter()) == 302
+    assert {path: path.read_bytes() for path in before} == before

@@ -52,9 +52,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(run: Path) -> Iterator[str]:
+def url(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "view", str(run), "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2], env=os.environ)
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path_factory.mktemp("config"))}
+    root = Path(__file__).parents[2]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env=environment)
     assert server.stdout is not None
     found = re.search(r"http://\S+/", server.stdout.readline())
     assert found is not None
@@ -98,13 +100,44 @@ def pages(url: str) -> Iterator[object]:
         ("/run/run/episode/1/tokens", "the tokens of this episode are not recorded."),
         ("/run/run/group?group=1-0&step=1&purpose=train", "The samples part in turn 2."),
         ("/run/run/task?env=talk&task=1", "First solved at step 1, solved at 2 of 2 steps."),
+        ("/run/run/episodes?wrote_observation=1..&page=2", "wrote_observation=1.."),
+        ("/run/run/episode/1?success=no", "episodes of this filter"),
+        ("/run/run/group", "All returns are equal in 0 of 1 groups."),
+        ("/run/run/task?show=solved", "first solved at step 1"),
+        ("/run/run/horizon", "1..2"),
+        ("/run/run/labels", "No episode is labelled."),
         ("/compare?a=run&a_step=1&b=run&b_step=2", "1 tasks on both sides"),
+        ("/compare?a=run&a_step=1&b=run&b_step=2&env=talk&task=1", "step 1 sample 1 solved"),
         ("/run/none", "no run 'none' is open"),
     ],
 )
 def test_a_deep_link_shows_its_page_without_an_error(pages, path: str, text: str) -> None:
     page = pages(path)
     page.get_by_text(text).first.wait_for(timeout=20_000)
+    assert page.errors == []
+    page.close()
+
+
+def test_the_keyboard_alone_reads_labels_and_filters_episodes(pages, run: Path) -> None:
+    page = pages("/run/run/episodes?step=1")
+    page.locator(".ag-row").first.wait_for(timeout=20_000)
+    page.wait_for_function("document.activeElement.classList.contains('ag-cell')")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/episode/2?step=1")
+    page.get_by_label("tags").wait_for()
+    page.keyboard.press("j")
+    page.wait_for_url("**turn=1")
+    page.get_by_label("tags").focus()
+    page.keyboard.type("good")
+    page.keyboard.press("Enter")
+    page.get_by_text("label saved").wait_for()
+    page.get_by_label("tags").blur()
+    page.keyboard.press("6")
+    page.get_by_text("good (1)").wait_for(timeout=20_000)
+    assert json.loads((run / "labels.json").read_text())["episodes"][0]["tags"] == ["good"]
+    page.keyboard.press("?")
+    page.get_by_text("2: Episodes").wait_for()
     assert page.errors == []
     page.close()
 

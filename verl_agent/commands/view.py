@@ -18,8 +18,23 @@ def view(
         str, typer.Option(help="Address to listen at; one beyond this machine gets a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0 for any free one.")] = 8080,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write a file instead: .html opens offline, .eval is Inspect's log, or .parquet, .jsonl."),
+    ] = None,
+    where: Annotated[
+        str, typer.Option(help="Filter of the exported episodes, as in the viewer's URL: step=3..7&success=no")
+    ] = "",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Most exported episodes of each run (.html: 500 unless given).")
+    ] = None,
 ) -> None:
     """Show what agents do: runs, episodes, groups and tokens, in a browser, also while a run trains."""
+    if export is not None:
+        _export(paths, export, where, limit)
+        return
+    if where or limit is not None:
+        fail("--where and --limit choose episodes to export. Add --export FILE, or filter in the viewer.")
     try:
         from verl_agent.viewer.server import ServerSettings, serve
     except ModuleNotFoundError as error:
@@ -32,5 +47,14 @@ def view(
             ServerSettings(host, port),
             lambda url: print_line(f"Open {url}  (Ctrl-C ends the viewer)"),
         )
+    except ConfigError as error:
+        fail(str(error))
+
+
+def _export(paths: list[Path], to: Path, where: str, limit: int | None) -> None:
+    from verl_agent.viewer.export.write import export
+
+    try:
+        print_line(f"Wrote {export(paths, to, where, limit)} episodes to {to}.")
     except ConfigError as error:
         fail(str(error))

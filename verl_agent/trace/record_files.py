@@ -6,10 +6,14 @@ import mmap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from verl_agent.errors import ConfigError
+from verl_agent.trace.frame import make_frame, write_parquet
 from verl_agent.trace.record import EpisodeRecord, parse_record
+
+if TYPE_CHECKING:
+    import pandas
 
 logger = logging.getLogger(__name__)
 
@@ -47,15 +51,42 @@ class EpisodeWriter:
         self.close()
 
 
-def read_records(paths: Path | str | Iterable[Path | str]) -> Iterator[EpisodeRecord]:
-    """Yield the records in files, and in all `*.jsonl` files below folders, sorted by file name.
+class RecordReader(Iterator[EpisodeRecord]):
+    """Iterator over records, which may also be read into a table. Like any iterator, it can be used once."""
+
+    def __init__(self, records: Iterator[EpisodeRecord]) -> None:
+        self._records = records
+
+    def __next__(self) -> EpisodeRecord:
+        """Return the next record.
+
+        Raises:
+            ConfigError: see `read_records`.
+        """
+        return next(self._records)
+
+    def to_frame(self, turns: bool = False) -> "pandas.DataFrame":
+        """Return a pandas frame with one row an episode, or one a turn; see `verl_agent.trace.frame`."""
+        return make_frame(self, turns)
+
+    def to_parquet(self, path: Path | str) -> int:
+        """Write whole records to a Parquet file and return their number; see `verl_agent.trace.frame`."""
+        return write_parquet(self, path)
+
+
+def read_records(paths: Path | str | Iterable[Path | str]) -> RecordReader:
+    """Iterate over the records in files, and in all `*.jsonl` files below folders, sorted by file name.
 
     For the folder of a training run only its `episodes/` is read. Records of version 1 are converted to version 2.
 
     Raises:
-        ConfigError: a path does not exist, or a line is not a valid record. An unfinished last line is skipped with
-            a warning.
+        ConfigError: when a record is read: a path does not exist, or a line is not a valid record. An unfinished last
+            line is skipped with a warning.
     """
+    return RecordReader(_read(paths))
+
+
+def _read(paths: Path | str | Iterable[Path | str]) -> Iterator[EpisodeRecord]:
     for path in map(Path, [paths] if isinstance(paths, Path | str) else paths):
         if not path.exists():
             raise ConfigError(f"No episode records at '{path}': no such file or folder.")

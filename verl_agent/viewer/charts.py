@@ -1,7 +1,7 @@
 """Curves of runs as options of ECharts: data in, plain dicts out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
 from typing import Any, Literal, get_args
@@ -17,6 +17,7 @@ COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, GREY)
 Axis = Literal["step", "episodes", "turns", "tokens", "hours"]
 """Quantity of the x axis; all but `step` are sums over the training episodes up to a step."""
 AXES: tuple[Axis, ...] = get_args(Axis)
+TRAIN, VALIDATION = {"purpose": "train"}, {"purpose": "validation,evaluation"}
 PHASE = "timing_s/"
 """Prefix of the seconds of a step's phases in the metrics log."""
 PHASES = ("gen", "old_log_prob", "values", "adv", "update_critic", "update_actor", "update_weights", "testing")
@@ -31,11 +32,13 @@ class RunData:
         name: name in the legend.
         steps: means over the episodes of each purpose and step.
         logged: metrics log by step.
+        uniform: share of training groups whose returns are all equal, by step.
     """
 
     name: str
     steps: Sequence[StepSummary]
     logged: Mapping[int, Mapping[str, float]]
+    uniform: Mapping[int, float] = field(default_factory=dict)
 
     def of_purpose(self, *purposes: str) -> list[StepSummary]:
         """Return the summaries of these purposes that have a valid episode."""
@@ -70,6 +73,7 @@ class Curve:
         color: color of the line.
         dashed: draw the line dashed.
         stack: name of the stack that the line is added to; empty for none.
+        parameters: filter of the episodes of a point, beside its step.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Curve:
     color: str = BLUE
     dashed: bool = False
     stack: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +97,35 @@ def panels(run: RunData) -> list[Panel]:
     train, validation = run.of_purpose("train"), run.of_purpose("validation", "evaluation")
     every = [
         Panel("Return", [
-            Curve("train", {at.step: at.reward for at in train}),
-            Curve("validation", {at.step: at.reward for at in validation}, ORANGE),
+            Curve("train", {at.step: at.reward for at in train}, parameters=TRAIN),
+            Curve("validation", {at.step: at.reward for at in validation}, ORANGE, parameters=VALIDATION),
         ]),
         Panel("Success", [
-            Curve("train", {at.step: at.success for at in train}),
-            Curve("validation", {at.step: at.success for at in validation}, ORANGE),
+            Curve("train", {at.step: at.success for at in train}, parameters=TRAIN),
+            Curve("validation", {at.step: at.success for at in validation}, ORANGE, parameters=VALIDATION),
         ]),
         Panel("Turns", [
-            Curve("turns", {at.step: at.turns for at in train}),
+            Curve("turns", {at.step: at.turns for at in train}, parameters=TRAIN),
             Curve("turn limit", {at.step: float(at.max_turns) for at in train}, GREY, dashed=True),
         ]),
         Panel("Stop reasons (train)", [
-            Curve(reason, {at.step: at.stops.get(reason, 0.0) for at in train}, STOP_COLOURS[reason], stack="stop")
+            Curve(
+                reason,
+                {at.step: at.stops.get(reason, 0.0) for at in train},
+                STOP_COLOURS[reason],
+                stack="stop",
+                parameters=TRAIN | {"stop": reason},
+            )
             for reason in StopReason
             if any(reason in at.stops for at in train)
         ]),
         Panel("Behaviors (share of turns)", [
-            Curve(behavior.name, {at.step: at.behaviors[behavior.name] for at in train}, COLORS[number % len(COLORS)])
+            Curve(
+                behavior.name,
+                {at.step: at.behaviors[behavior.name] for at in train},
+                COLORS[number % len(COLORS)],
+                parameters=TRAIN | {behavior.name: "1.."},
+            )
             for number, behavior in enumerate(BEHAVIORS)
             if any(at.behaviors[behavior.name] for at in train)
         ]),
@@ -118,6 +134,7 @@ def panels(run: RunData) -> list[Panel]:
             for number, behavior in enumerate(BEHAVIORS)
             if any(_logged(run, f"behavior/{behavior.name}").values())
         ]),
+        Panel("Groups with equal returns (share)", [Curve("groups", run.uniform, PURPLE, parameters=TRAIN)]),
         Panel("Entropy (nats per token)", [Curve("entropy", _logged(run, *ENTROPY))]),
         Panel("Engine against trainer", [Curve("difference", _logged(run, *GAP))]),
         Panel("Seconds by phase", [
@@ -154,7 +171,7 @@ def chart(title: str, runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step"
                 "data": [[round(positions[step], 4), value, step] for step, value in zip(steps, values, strict=True)],
                 "symbolSize": 6,
                 "color": color,
-                "lineStyle": {"type": "dashed" if curve.dashed else "solid", "width": 1.5},
+                "lineStyle": {"type": _line_type(curve, panel, len(runs)), "width": 1.5},
             }
             if curve.stack and len(runs) == 1:
                 line |= {"stack": curve.stack, "areaStyle": {"opacity": 0.4}}
@@ -169,6 +186,12 @@ def chart(title: str, runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step"
         "animation": False,
         "series": series,
     }
+
+
+def _line_type(curve: Curve, panel: Panel, runs: int) -> str:
+    """Return the type of a line. With several runs, which have a color each, it tells the curves of a run apart."""
+    types = ("solid", "dashed", "dotted")
+    return types[list(panel.curves).index(curve) % 3] if runs > 1 else types[curve.dashed]
 
 
 def _logged(run: RunData, *names: str) -> dict[int, float]:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.viewer.tables import COLUMNS
+from verl_agent.viewer.tables import COLUMNS, LABEL_OF_EPISODE
 
 TEXT = ("purpose", "env", "task", "category", "split", "group", "model", "stop")
 """Columns compared as text; several values are separated by commas."""
@@ -27,7 +27,7 @@ NUMBERS = (
 """Columns compared as numbers: `3`, `3..7`, `3..` or `..7`, bounds included."""
 SORT = tuple(name for name, _ in COLUMNS if name not in ("actions", "error"))
 """Columns by which episodes may be sorted; a minus sign before the name reverses the order."""
-PARAMETERS = (*TEXT, *NUMBERS, "success", "text", "sort")
+PARAMETERS = (*TEXT, *NUMBERS, "success", "text", "label", "sort")
 """Names that a filter takes."""
 _NUMBER = r"-?\d+(?:\.\d+)?"
 _RANGE = re.compile(rf"(?P<exact>{_NUMBER})|(?P<low>{_NUMBER})?\.\.(?P<high>{_NUMBER})?")
@@ -82,6 +82,10 @@ class Filter:
             elif name == "text":
                 parts.append("episodes.id IN (SELECT rowid FROM words WHERE words MATCH ?)")
                 bound.append(match_phrase(value))
+            elif name == "label":
+                condition, tags = _labelled(value)
+                parts.append(condition)
+                bound += tags
         return " AND ".join(parts) or "1", bound
 
     def order(self) -> str:
@@ -115,6 +119,21 @@ def _between(name: str, value: str) -> tuple[str, list[float]]:
         return f'"{name}" = ?', [float(found["exact"])]
     bounds = [(sign, float(found[side])) for sign, side in ((">=", "low"), ("<=", "high")) if found[side] is not None]
     return " AND ".join(f'"{name}" {sign} ?' for sign, _ in bounds), [number for _, number in bounds]
+
+
+def _labelled(value: str) -> tuple[str, list[str]]:
+    """Return the condition for `good,-bad` (one of the tags, and none after a minus sign) or `*` (any label)."""
+    with_tag = (
+        f"episodes.id IN (SELECT episodes.id FROM labels CROSS JOIN episodes ON {LABEL_OF_EPISODE} "
+        "WHERE instr(labels.tags, ?))"
+    )
+    tags = [part.strip() for part in value.split(",") if part.strip()]
+    wanted = [tag for tag in tags if not tag.startswith("-")]
+    excluded = [tag.removeprefix("-") for tag in tags if tag.startswith("-")]
+    parts = [f"NOT {with_tag}"] * len(excluded)
+    if wanted:
+        parts.append(f"({' OR '.join([with_tag] * len(wanted))})")
+    return " AND ".join(parts), [" " if tag == "*" else f" {tag} " for tag in (*excluded, *wanted)]
 
 
 def _yes_or_no(value: str) -> int:

@@ -5,36 +5,22 @@ full-text table, its words. `RecordIndex.update` reads only what was appended si
 """
 
 import json
-import logging
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Self
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import EpisodeRecord, parse_record
+from verl_agent.trace.labels import KEY_FIELDS, LabelFile
+from verl_agent.trace.record import EpisodeRecord, parse_line, parse_record
 from verl_agent.viewer.sources import Source
-from verl_agent.viewer.tables import INDEX_VERSION, INSERT_EPISODE, TABLES, row_of, words_of
+from verl_agent.viewer.storage import connect, explained, index_folder, open_index, transaction
+from verl_agent.viewer.tables import INSERT_EPISODE, row_of, words_of
 
-logger = logging.getLogger(__name__)
-
-FOLDER = ".viewer"
-"""Folder beside the records with the index and everything else that the viewer writes."""
-BATCH = 500
+BATCH = 1000
 """Records that are written in one transaction."""
-
-_STORAGE_ERRORS = (
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_BUSY,
-)
-"""Primary result codes that the machine causes, not the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +58,11 @@ class RecordIndex:
 
     def __init__(self, source: Source, folder: Path | None = None) -> None:
         self.source = source
-        self.path = (folder or _writable_folder(source)) / f"{source.name}.sqlite"
-        with _explained(self.path):
-            self._db = self._open()
-            self.db = _connect(self.path)
-
-    def _open(self) -> sqlite3.Connection:
-        try:
-            db = _connect(self.path)
-            if _version(db) not in (0, INDEX_VERSION):
-                db.close()
-                raise sqlite3.DatabaseError("another version")
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError as error:
-            logger.info("%s: build anew (%s)", self.path, error)
-            _remove(self.path)
-            db = _connect(self.path)
-        _create_tables(db)
-        return db
+        self.path = (folder or index_folder(source)) / f"{source.name}.sqlite"
+        self._labels_version: object = None
+        with explained(self.path):
+            self._db = open_index(self.path)
+            self.db = connect(self.path)
 
     def close(self) -> None:
         """Close the connections. The file stays for the next time."""
@@ -106,14 +78,15 @@ class RecordIndex:
         self.close()
 
     def update(self) -> int:
-        """Read everything that was appended since the last call.
+        """Read the labels and everything that was appended since the last call.
 
         Returns:
             Number of new episodes.
 
         Raises:
-            ConfigError: the index cannot be written.
+            ConfigError: see `update_in_steps` and `update_labels`.
         """
+        self.update_labels()
         before = self._count()
         for _ in self.update_in_steps():
             pass
@@ -123,9 +96,14 @@ class RecordIndex:
         """Do the work of `update`, and yield the indexed and all bytes of the files after each batch of records.
 
         Raises:
-            ConfigError: the index cannot be written.
+            ConfigError: the index cannot be written, or the source was deleted.
         """
-        with _explained(self.path):
+        with explained(self.path):
+            if not self.source.path.exists():
+                raise ConfigError(
+                    f"'{self.source.path}' was deleted. The pages show what was indexed before; its episodes cannot be "
+                    "opened any more."
+                )
             files = self.source.record_files()
             self._forget(set(map(str, files)))
             total = sum(_size(file) for file in files)
@@ -134,6 +112,27 @@ class RecordIndex:
                 for offset in self._read_new(file):
                     yield done + offset, total
                 done += _size(file)
+
+    def update_labels(self) -> bool:
+        """Read the file of labels if it has changed, and return True if so.
+
+        Raises:
+            ConfigError: the file is invalid, or the index cannot be written.
+        """
+        file = LabelFile.of(self.source.path)
+        try:
+            status = file.path.stat()
+            version: object = (status.st_ino, status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:
+            version = "no file"
+        if version == self._labels_version:
+            return False
+        rows = [[*key, f" {' '.join(label.tags)} ", label.note] for key, label in file.read().items()]
+        with explained(self.path), transaction(self._db):
+            self._db.execute("DELETE FROM labels")
+            self._db.executemany(f"INSERT INTO labels VALUES ({', '.join('?' * (len(KEY_FIELDS) + 2))})", rows)
+        self._labels_version = version
+        return True
 
     def read(self, episode: int) -> EpisodeRecord:
         """Read the whole record of an episode from its file.
@@ -156,10 +155,15 @@ class RecordIndex:
         except (OSError, ValueError, ConfigError) as error:
             raise ConfigError(f"Episode {episode} is no longer where it was in {row['path']}: {error}") from error
 
-    def bad_lines(self) -> list[BadLine]:
-        """Return the lines that were skipped, in order of file and position."""
+    def count_bad_lines(self) -> int:
+        """Return the number of lines that were skipped."""
+        return int(self.db.execute("SELECT count(*) FROM bad_lines").fetchone()[0])
+
+    def bad_lines(self, limit: int = 100) -> list[BadLine]:
+        """Return the first lines that were skipped, in order of file and position."""
         rows = self.db.execute(
-            "SELECT path, offset, message FROM bad_lines JOIN files ON files.id = file ORDER BY path, offset"
+            "SELECT path, offset, message FROM bad_lines JOIN files ON files.id = file ORDER BY path, offset LIMIT ?",
+            (limit,),
         )
         return [BadLine(Path(row["path"]), row["offset"], row["message"]) for row in rows]
 
@@ -170,7 +174,7 @@ class RecordIndex:
         """Drop the rows of files that were deleted."""
         gone = [row["id"] for row in self._db.execute("SELECT id, path FROM files") if row["path"] not in present]
         if gone:
-            with _transaction(self._db):
+            with transaction(self._db):
                 for file in gone:
                     _drop_rows(self._db, file)
                     self._db.execute("DELETE FROM files WHERE id = ?", (file,))
@@ -183,7 +187,7 @@ class RecordIndex:
             return
         with file:
             while True:
-                with _transaction(self._db):
+                with transaction(self._db):
                     row = self._file_row(path, file.fileno())
                     offset, count = int(row["indexed"]), 0
                     file.seek(offset)
@@ -218,7 +222,7 @@ class RecordIndex:
 
     def _add_line(self, file: int, offset: int, line: bytes) -> None:
         try:
-            record = parse_record(json.loads(line))
+            record = parse_line(line)
         except (ValueError, ConfigError) as error:
             self._db.execute("INSERT INTO bad_lines VALUES (?, ?, ?)", (file, offset, str(error)))
             return
@@ -227,70 +231,9 @@ class RecordIndex:
         self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, words_of(record)))
 
 
-def _writable_folder(source: Source) -> Path:
-    folder = source.folder / FOLDER
-    try:
-        folder.mkdir(exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError as error:
-        logger.info("%s cannot be written (%s): the index lies in a temporary folder", folder, error)
-    return Path(mkdtemp(prefix="verl-agent-view-"))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-    db.row_factory = sqlite3.Row
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = OFF")  # a lost index is built again
-    return db
-
-
-def _version(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _create_tables(db: sqlite3.Connection) -> None:
-    with _transaction(db):
-        if _version(db) == INDEX_VERSION:
-            return
-        for statement in TABLES:
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {INDEX_VERSION}")
-
-
 def _drop_rows(db: sqlite3.Connection, file: int) -> None:
     db.execute("DELETE FROM episodes WHERE file = ?", (file,))
     db.execute("DELETE FROM bad_lines WHERE file = ?", (file,))
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in _STORAGE_ERRORS:
-            raise
-        raise ConfigError(
-            f"The index {path} cannot be written ({error}). Free disk space or delete {path.parent}; the records are "
-            "not changed."
-        ) from error
-
-
-def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

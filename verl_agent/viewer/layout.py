@@ -2,16 +2,26 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 from urllib.parse import quote, urlencode
 
 from nicegui import ui
+from nicegui.events import KeyEventArguments
 
 from verl_agent.errors import ConfigError
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import shorten
 
-TABS = (("Run", ""), ("Episodes", "/episodes"), ("Tokens", "/tokens"))
-"""Title and last part of the path of the pages of one source."""
+TABS = (
+    ("Run", ""),
+    ("Episodes", "/episodes"),
+    ("Groups", "/group"),
+    ("Tasks", "/task"),
+    ("Horizon", "/horizon"),
+    ("Labels", "/labels"),
+    ("Tokens", "/tokens"),
+)
+"""Title and last part of the path of the pages of one source; the keys 1, 2, ... open them."""
 REFRESH_S = 1.0
 """Seconds between two checks for new episodes."""
 
@@ -42,19 +52,49 @@ def frame(state: ViewerState, opened: OpenedSource | None = None, title: str = "
         with ui.row().classes("gap-4"):
             for name, rest in TABS:
                 ui.link(name, link_to(run_path(opened, rest)))
+        tabs = {
+            str(number): (name, lambda rest=rest: ui.navigate.to(link_to(run_path(opened, rest))))
+            for number, (name, rest) in enumerate(TABS, start=1)
+        }
+        add_keys(tabs | {"?": ("list the keys", _show_keys)})
         _status(opened)
     with ui.column().classes("w-full gap-4"):
         yield
 
 
+def add_keys(keys: Mapping[str, tuple[str, Callable[[], None]]]) -> None:
+    """Call functions on keys, except while a field of text has the focus. The key `?` lists the keys of the page.
+
+    Args:
+        keys: description and function by name of the key, as browsers call it, such as `j` or `ArrowLeft`.
+    """
+    described: dict[str, str] = vars(ui.context.client).setdefault("described_keys", {})
+    described |= {name: description for name, (description, _) in keys.items()}
+
+    def on_key(event: KeyEventArguments) -> None:
+        modified = event.modifiers.ctrl or event.modifiers.alt or event.modifiers.meta
+        if event.action.keydown and not modified and event.key.name in keys:
+            keys[event.key.name][1]()
+
+    ui.keyboard(on_key, ignore=["input", "select", "textarea"])
+
+
+def _show_keys() -> None:
+    described: dict[str, str] = vars(ui.context.client)["described_keys"]
+    with ui.dialog(value=True), ui.card():
+        for name, description in described.items():
+            ui.label(f"{name}: {description}")
+
+
 def _status(opened: OpenedSource) -> None:
-    """Show the progress of the index and its problems."""
-    line = ui.label().classes("text-sm text-gray-600")
+    """Show the progress of the index and its problems, invalid lines among them."""
+    line = ui.label().classes("text-sm text-orange-800")
 
     def update() -> None:
         done, total = opened.progress
-        reading = f"Reading records: {done / total:.0%} of {total / 1e6:.0f} MB" if done < total else ""
-        line.text = opened.problem or reading
+        parts = [opened.problem, opened.invalid_lines]
+        parts.append(f"Reading records: {done / total:.0%} of {total / 1e6:.0f} MB" if done < total else "")
+        line.text = "\n".join(filter(None, parts))
         line.set_visibility(bool(line.text))
 
     update()
@@ -62,14 +102,16 @@ def _status(opened: OpenedSource) -> None:
 
 
 def refresh_with(opened: OpenedSource, draw: Callable[[], None]) -> None:
-    """Call `draw` whenever the source has new episodes."""
-    seen = opened.changes
+    """Call `draw` whenever the source has changed, for at most a tenth of the time."""
+    seen, next_at = opened.changes, 0.0
 
     def check() -> None:
-        nonlocal seen
-        if opened.changes != seen:
+        nonlocal seen, next_at
+        start = monotonic()
+        if opened.changes != seen and start >= next_at:
             seen = opened.changes
             draw()
+            next_at = monotonic() + 9 * (monotonic() - start)
 
     ui.timer(REFRESH_S, check)
 

@@ -14,8 +14,12 @@ from verl_agent.viewer.index import RecordIndex
 Row = dict[str, Any]
 """Columns of an episode by name, `id` included; see `verl_agent.viewer.tables.COLUMNS`."""
 
-_LAST_ATTEMPT = """NOT EXISTS (SELECT 1 FROM episodes AS later WHERE later."group" = episodes."group"
-    AND later.sample = episodes.sample AND later.step = episodes.step AND later.attempt > episodes.attempt)"""
+LAST_ATTEMPT = """NOT EXISTS (SELECT 1 FROM episodes AS later WHERE later."group" = episodes."group"
+    AND later.step = episodes.step AND later.sample = episodes.sample AND later.attempt > episodes.attempt)"""
+"""Condition in SQL that an episode is the last attempt of its sample."""
+_INVALID = tuple(reason for reason in StopReason if not reason.valid)
+VALID = f"stop NOT IN ({', '.join(map(repr, map(str, _INVALID)))})"
+"""Condition in SQL that an episode measures the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +95,6 @@ class TaskStep:
     ids: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskPair:
-    """One task in two sources.
-
-    Attributes:
-        env: name of the environment.
-        task: id of the task.
-        category: category of the task.
-        success: share of solved episodes in the first and in the second source.
-        reward: mean return in the first and in the second source.
-        episodes: number of episodes in the first and in the second source.
-    """
-
-    env: str
-    task: str
-    category: str
-    success: tuple[float, float]
-    reward: tuple[float, float]
-    episodes: tuple[int, int]
-
-
 def find_episodes(index: RecordIndex, chosen: Filter, limit: int = 200, offset: int = 0) -> list[Row]:
     """Return the columns of the episodes that a filter selects, in its order."""
     where, bound = chosen.where()
@@ -133,6 +116,37 @@ def find_episode(index: RecordIndex, episode: int) -> Row | None:
     return dict(row) if row is not None else None
 
 
+def find_ids(index: RecordIndex, chosen: Filter, limit: int | None = None) -> list[int]:
+    """Return the ids of the episodes that a filter selects, in its order; all unless a limit is given."""
+    where, bound = chosen.where()
+    rows = index.db.execute(
+        f"SELECT id FROM episodes WHERE {where} ORDER BY {chosen.order()} LIMIT ?",
+        [*bound, -1 if limit is None else limit],
+    )
+    return [row["id"] for row in rows]
+
+
+def find_neighbors(index: RecordIndex, episode: int, chosen: Filter) -> tuple[int | None, int | None]:
+    """Return the ids before and after an episode in the order of a filter; None at an end."""
+    where, bound = chosen.where()
+    order = chosen.order()
+    row = index.db.execute(
+        f"""SELECT before, after FROM (SELECT id, lag(id) OVER (ORDER BY {order}) AS before,
+            lead(id) OVER (ORDER BY {order}) AS after FROM episodes WHERE {where}) WHERE id = ?""",
+        (*bound, episode),
+    ).fetchone()
+    return (row["before"], row["after"]) if row is not None else (None, None)
+
+
+def find_labels(index: RecordIndex) -> dict[str, int]:
+    """Return the number of labelled episodes of each tag, by tag."""
+    counts: dict[str, int] = defaultdict(int)
+    for row in index.db.execute("SELECT tags FROM labels"):
+        for tag in row["tags"].split():
+            counts[tag] += 1
+    return dict(sorted(counts.items()))
+
+
 def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
     """Return the means of every purpose and step, over the last attempts that a filter selects, in order of steps."""
     where, bound = chosen.where()
@@ -141,7 +155,7 @@ def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
         f"""SELECT purpose, step, stop, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
             sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds,
             min(started_at) AS started_at, {behaviors}
-        FROM episodes WHERE {where} AND {_LAST_ATTEMPT} GROUP BY purpose, step, stop ORDER BY step, purpose""",
+        FROM episodes WHERE {where} AND {LAST_ATTEMPT} GROUP BY purpose, step, stop ORDER BY step, purpose""",
         bound,
     )
     parts: dict[tuple[int, str], list[Row]] = defaultdict(list)
@@ -152,7 +166,7 @@ def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
 
 def _step_summary(step: int, purpose: str, by_stop: Sequence[Row]) -> StepSummary:
     every = sum(row["episodes"] for row in by_stop)
-    valid = [row for row in by_stop if row["stop"] not in (StopReason.ENV_ERROR, StopReason.CANCELLED)]
+    valid = [row for row in by_stop if row["stop"] not in _INVALID]
     count, turns = sum(row["episodes"] for row in valid), sum(row["turns"] for row in valid)
 
     def mean(name: str) -> float:
@@ -180,11 +194,11 @@ def _step_summary(step: int, purpose: str, by_stop: Sequence[Row]) -> StepSummar
 def find_group(index: RecordIndex, group: str, step: int, purpose: str) -> GroupSummary:
     """Return the last attempts of a group's episodes at one step."""
     rows = index.db.execute(
-        f'SELECT * FROM episodes WHERE "group" = ? AND step = ? AND purpose = ? AND {_LAST_ATTEMPT} ORDER BY sample',
+        f'SELECT * FROM episodes WHERE "group" = ? AND step = ? AND purpose = ? AND {LAST_ATTEMPT} ORDER BY sample',
         (group, step, purpose),
     )
     episodes = [dict(row) for row in rows]
-    valid = [row for row in episodes if row["stop"] not in (StopReason.ENV_ERROR, StopReason.CANCELLED)]
+    valid = [row for row in episodes if row["stop"] not in _INVALID]
     returns = {row["id"]: row["reward"] if row["shaped_return"] is None else row["shaped_return"] for row in valid}
     mean = sum(returns.values()) / len(returns) if returns else 0.0
     return GroupSummary(
@@ -195,12 +209,31 @@ def find_group(index: RecordIndex, group: str, step: int, purpose: str) -> Group
     )
 
 
+def solved_turns(index: RecordIndex) -> dict[int, int]:
+    """Return the number of solved episodes outside training, by their turns."""
+    rows = index.db.execute(
+        "SELECT turns, count(*) AS episodes FROM episodes WHERE success AND purpose != 'train' GROUP BY turns"
+    )
+    return {row["turns"]: row["episodes"] for row in rows}
+
+
+def uniform_groups(index: RecordIndex) -> dict[int, float]:
+    """Return the share of training groups whose returns are all equal, by step."""
+    rows = index.db.execute(
+        f"""SELECT step, avg(spread <= 1e-6) AS uniform FROM (
+            SELECT step, max(coalesce(shaped_return, reward)) - min(coalesce(shaped_return, reward)) AS spread
+            FROM episodes WHERE purpose = 'train' AND {VALID} AND {LAST_ATTEMPT}
+            GROUP BY step, "group" HAVING count(*) > 1) GROUP BY step"""
+    )
+    return {row["step"]: row["uniform"] for row in rows}
+
+
 def task_history(index: RecordIndex, env: str, task: str) -> list[TaskStep]:
     """Return the episodes of one task at each step, in order of steps; environment errors are left out."""
     rows = index.db.execute(
         f"""SELECT step, purpose, count(*) AS episodes, avg(success) AS success, avg(reward) AS reward,
             group_concat(id) AS ids FROM episodes
-        WHERE env = ? AND task = ? AND stop NOT IN ('env_error', 'cancelled') AND {_LAST_ATTEMPT}
+        WHERE env = ? AND task = ? AND {VALID} AND {LAST_ATTEMPT}
         GROUP BY step, purpose ORDER BY step, purpose""",
         (env, task),
     )
@@ -215,36 +248,3 @@ def task_history(index: RecordIndex, env: str, task: str) -> list[TaskStep]:
         )
         for row in rows
     ]
-
-
-def pair_tasks(first: RecordIndex, second: RecordIndex, chosen: tuple[Filter, Filter]) -> list[TaskPair]:
-    """Return the tasks that both sources hold, with their means in each; environment errors are left out.
-
-    Args:
-        first: index of the first source.
-        second: index of the second source.
-        chosen: filter of the first and of the second source, for example one step each.
-    """
-    one, two = _by_task(first, chosen[0]), _by_task(second, chosen[1])
-    return [
-        TaskPair(
-            env,
-            task,
-            one[env, task]["category"],
-            (one[env, task]["success"], two[env, task]["success"]),
-            (one[env, task]["reward"], two[env, task]["reward"]),
-            (one[env, task]["episodes"], two[env, task]["episodes"]),
-        )
-        for env, task in sorted(one.keys() & two.keys())
-    ]
-
-
-def _by_task(index: RecordIndex, chosen: Filter) -> dict[tuple[str, str], Row]:
-    where, bound = chosen.where()
-    rows = index.db.execute(
-        f"""SELECT env, task, max(category) AS category, avg(success) AS success, avg(reward) AS reward,
-            count(*) AS episodes FROM episodes
-        WHERE {where} AND stop NOT IN ('env_error', 'cancelled') AND {_LAST_ATTEMPT} GROUP BY env, task""",
-        bound,
-    )
-    return {(row["env"], row["task"]): dict(row) for row in rows}

@@ -59,6 +59,7 @@ def bind(settings: ServerSettings) -> Address:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
+        listening.listen()  # a bound port alone may be bound by another viewer too
     except OSError as error:
         listening.close()
         raise ConfigError(

@@ -39,6 +39,10 @@ class Source:
         root = self.path / "episodes" if self.kind == "training" else self.path
         return sorted(file for file in root.rglob("*.jsonl") if file.parent.name != "metrics")
 
+    def metrics_size(self) -> int:
+        """Return the bytes of the metrics files."""
+        return sum(file.stat().st_size for file in self.metrics_files() if file.exists())
+
     def metrics_files(self) -> list[Path]:
         """Return the metrics files of all starts, oldest first; empty if the source is no training run."""
         return sorted((self.path / "metrics").glob("*.jsonl")) if self.kind == "training" else []

@@ -2,9 +2,10 @@
 
 import logging
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from verl_agent.errors import ConfigError
 from verl_agent.viewer.index import RecordIndex
@@ -12,8 +13,12 @@ from verl_agent.viewer.sources import Source, open_source
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 FOLLOW_S = 1.0
-"""Seconds between two looks at the record files."""
+"""Seconds between two polls of the record files."""
+MAX_CACHED = 50
+"""Number of results that are kept for each source."""
 
 
 @dataclass(slots=True)
@@ -25,16 +30,33 @@ class OpenedSource:
         source: run, evaluation or file of records.
         index: index of its records, for queries.
         progress: bytes of the record files that are indexed, and all bytes.
-        changes: number of updates that brought new episodes; pages refresh when it changes.
+        metrics_size: bytes of the metrics files.
+        changes: number of updates that brought new episodes, metrics or labels; pages refresh when it changes.
         problem: message of the last failed update; empty if it worked.
+        invalid_lines: sentence on the lines that are not valid records; empty without such a line.
+        memo: results of `cached`, by name.
     """
 
     key: str
     source: Source
     index: RecordIndex
     progress: tuple[int, int] = (0, 0)
+    metrics_size: int = 0
     changes: int = 0
     problem: str = ""
+    invalid_lines: str = ""
+    memo: dict[Hashable, tuple[int, Any]] = field(default_factory=dict)
+
+    def cached(self, name: Hashable, compute: Callable[[], T]) -> T:
+        """Return the result of a query, computed again only after the source has changed."""
+        changes, value = self.memo.get(name, (-1, None))
+        if changes != self.changes:
+            if len(self.memo) > MAX_CACHED:
+                self.memo.clear()
+            changes = self.changes  # before the query: what arrives while it runs makes the result outdated
+            value = compute()
+            self.memo[name] = (changes, value)
+        return cast(T, value)
 
 
 class ViewerState:
@@ -91,11 +113,18 @@ class ViewerState:
 
     def _update(self, opened: OpenedSource) -> None:
         try:
+            if opened.index.update_labels():
+                opened.changes += 1
             for progress in opened.index.update_in_steps():
                 opened.progress = progress
                 opened.changes += 1
                 if self._stop.is_set():
                     return
+            opened.invalid_lines = _describe_invalid(opened.index)
+            metrics = opened.source.metrics_size()
+            if metrics != opened.metrics_size:
+                opened.metrics_size = metrics
+                opened.changes += 1
             opened.problem = ""
         except ConfigError as error:
             opened.problem = str(error)
@@ -103,3 +132,13 @@ class ViewerState:
             if not opened.problem:
                 logger.exception("the index of %s is not updated", opened.source.path)
             opened.problem = f"{type(error).__name__}: {error}"
+
+
+def _describe_invalid(index: RecordIndex) -> str:
+    count, first = index.count_bad_lines(), index.bad_lines(1)
+    if not first:
+        return ""
+    (line,) = first
+    return (
+        f"{count} lines are not valid records and are left out. First: {line.file}, byte {line.offset}: {line.message}"
+    )

@@ -1,9 +1,20 @@
 """Pages of the viewer. Each module has one page and keeps its whole state in the URL."""
 
-from verl_agent.viewer.pages import compare, episode, episodes, group, home, run, task, tokens
+from verl_agent.viewer.pages import (
+    compare,
+    episode,
+    episodes,
+    group,
+    home,
+    horizon,
+    labels,
+    run,
+    task,
+    tokens,
+)
 from verl_agent.viewer.state import ViewerState
 
-PAGES = (home, run, episodes, episode, group, task, tokens, compare)
+PAGES = (home, run, episodes, episode, group, task, horizon, labels, tokens, compare)
 """Modules with a function `add(state)`."""
 
 

@@ -1,38 +1,64 @@
-"""Two runs, checkpoints or evaluations, paired by task: solved to failed and back."""
+"""Two runs, checkpoints or evaluations, paired by task: solved to failed and back, behaviors, and replies."""
+
+from itertools import zip_longest
 
 from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError
+from verl_agent.trace.record import EpisodeRecord
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path, show_error
-from verl_agent.viewer.queries import TaskPair, pair_tasks
+from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
+from verl_agent.viewer.pairs import TaskPair, compare, pair_tasks
+from verl_agent.viewer.queries import find_episodes
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.words import word_difference
 
 CONDITIONS = ("step", "purpose", "env", "category", "split")
 """Conditions on either side, as parameters `a_<name>` and `b_<name>`."""
+CHANGES = ("gained", "lost", "solved", "failed")
+"""Changes of a task that the table may be restricted to, by the parameter `change`."""
+MAX_ROWS = 500
+"""Tasks that the table shows at most."""
+MAX_EPISODES = 20
+"""Episodes of one task that are offered on either side."""
 
 
 def add(state: ViewerState) -> None:
-    """Register the page `/compare?a=<key>&b=<key>`, with conditions such as `a_step=0&b_step=80`."""
+    """Register the page `/compare?a=<key>&b=<key>`, with conditions such as `a_step=0&b_step=80`.
+
+    With `env` and `task` it compares two episodes of the task, chosen by `a_episode` and `b_episode`.
+    """
 
     @ui.page("/compare")
-    def compare(request: Request) -> None:
-        query = request.query_params
-        keys = list(state.opened)
-        try:
-            sides = [state.get(query.get("a", keys[0])), state.get(query.get("b", keys[-1]))]
-            given = [
-                {name: query[f"{side}_{name}"] for name in CONDITIONS if f"{side}_{name}" in query} for side in "ab"
-            ]
-            chosen = Filter.parse(given[0]), Filter.parse(given[1])
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
+    def compare_page(request: Request) -> None:
         with frame(state, None, "compare"):
-            _choices(state, sides, given)
-            _result(sides, given, pair_tasks(sides[0].index, sides[1].index, chosen))
+            try:
+                _show(state, dict(request.query_params))
+            except ConfigError as error:
+                show_error(error)
+
+
+def _show(state: ViewerState, query: dict[str, str]) -> None:
+    keys = list(state.opened)
+    sides = [state.get(query.get("a", keys[0])), state.get(query.get("b", keys[-1]))]
+    given = [{name: query[f"{side}_{name}"] for name in CONDITIONS if f"{side}_{name}" in query} for side in "ab"]
+    chosen = Filter.parse(given[0]), Filter.parse(given[1])
+    if query.get("change", "") not in ("", *CHANGES):
+        raise ConfigError(f"change={query['change']!r} is not allowed. Allowed: {', '.join(CHANGES)}.")
+    if "task" in query:
+        _show_task(sides, chosen, query)
+        return
+    _choices(state, sides, given)
+    pairs = _pairs(sides, chosen)
+    _summary(pairs, query)
+    _table([pair for pair in pairs if query.get("change", pair.change) == pair.change], query)
+
+
+def _pairs(sides: list[OpenedSource], chosen: tuple[Filter, Filter]) -> list[TaskPair]:
+    name = ("pairs", sides[1].key, sides[1].changes, *chosen[0].values.items(), "b", *chosen[1].values.items())
+    return sides[0].cached(name, lambda: pair_tasks(sides[0].index, sides[1].index, chosen))
 
 
 def _choices(state: ViewerState, sides: list[OpenedSource], given: list[dict[str, str]]) -> None:
@@ -50,35 +76,92 @@ def _choices(state: ViewerState, sides: list[OpenedSource], given: list[dict[str
     ui.button("Compare", on_click=go).props("dense")
 
 
-def _result(sides: list[OpenedSource], given: list[dict[str, str]], pairs: list[TaskPair]) -> None:
+def _summary(pairs: list[TaskPair], query: dict[str, str]) -> None:
     if not pairs:
         ui.label("No task occurs on both sides. Choose other runs, steps or purposes.")
         return
-    change = [pair.success[1] - pair.success[0] for pair in pairs]
-    better, worse = sum(value > 0 for value in change), sum(value < 0 for value in change)
-    ui.label(f"{len(pairs)} tasks on both sides: {better} solved more often, {worse} less often.")
+    result = compare(pairs)
+    counts = {change: sum(pair.change == change for pair in pairs) for change in CHANGES}
+    ui.label(
+        f"{len(pairs)} tasks on both sides. Success of B minus A: {result.success} (95 % interval over tasks). A task "
+        "counts as solved if half of its episodes are."
+    )
+    with ui.row().classes("gap-4"):
+        ui.link("all tasks", link_to("/compare", query | {"change": ""}))
+        for change, text, share in (
+            ("gained", "failed in A, solved in B", result.gained),
+            ("lost", "solved in A, failed in B", result.lost),
+            ("solved", "solved in both", None),
+            ("failed", "failed in both", None),
+        ):
+            of = f", share {share}" if share else ""
+            ui.link(f"{text}: {counts[change]}{of}", link_to("/compare", query | {"change": change}))
+    if result.behaviors:
+        changes = ", ".join(f"{name.replace('_', ' ')} {change}" for name, change in result.behaviors.items())
+        ui.label(f"Share of turns with a behavior, B minus A: {changes}").classes("text-sm")
+
+
+def _table(pairs: list[TaskPair], query: dict[str, str]) -> None:
+    if not pairs:
+        return
+    if len(pairs) > MAX_ROWS:
+        ui.label(f"The first {MAX_ROWS} of {len(pairs)} tasks; choose a category or a change for others.")
     rows = [
         {
             "env": pair.env,
             "category": pair.category,
             "task": pair.task,
+            "change": pair.change,
             "success A": round(pair.success[0], 3),
             "success B": round(pair.success[1], 3),
-            "change": round(difference, 3),
+            "difference": round(pair.success[1] - pair.success[0], 3),
             "return A": round(pair.reward[0], 4),
             "return B": round(pair.reward[1], 4),
             "episodes A": pair.episodes[0],
             "episodes B": pair.episodes[1],
         }
-        for pair, difference in zip(pairs, change, strict=True)
+        for pair in pairs[:MAX_ROWS]
     ]
-    columns = [{"field": name, "sortable": True, "filter": True} for name in rows[0]]
-    grid = ui.aggrid({"columnDefs": columns, "rowData": rows}).classes("w-full h-[60vh]")
 
-    def open_task(event: object) -> None:
-        row = event.args["data"]  # type: ignore[attr-defined]
-        side = 0 if str(event.args["colId"]).endswith("A") else 1  # type: ignore[attr-defined]
-        conditions = given[side] | {"env": row["env"], "task": row["task"]}
-        ui.navigate.to(link_to(run_path(sides[side], "/episodes"), conditions))
+    def open_task(row: Row, column: str) -> None:
+        ui.navigate.to(link_to("/compare", query | {name: row[name] for name in ("env", "task")}))
 
-    grid.on("cellClicked", open_task)
+    focus_first_row(add_grid(list(rows[0]), rows, open_task, sortable=True), "env")
+
+
+def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], query: dict[str, str]) -> None:
+    """Show one episode of either side next to each other: word differences of replies, observations that differ."""
+    task = {name: query.get(name, "") for name in ("env", "task")}
+    back = {name: value for name, value in query.items() if name not in ("env", "task", "a_episode", "b_episode")}
+    ui.link("all tasks", link_to("/compare", back))
+    ui.label(f"{task['env']} {task['task']}").classes("text-lg")
+    records: list[EpisodeRecord] = []
+    with ui.row(wrap=False).classes("w-full gap-4"):
+        for side, opened, conditions in zip("ab", sides, chosen, strict=True):
+            rows = find_episodes(opened.index, Filter.parse({**conditions.values, **task}), MAX_EPISODES)
+            if not rows:
+                raise ConfigError(f"run {opened.key!r} has no episode of task {task['task']!r}. Choose another task.")
+            ids = [row["id"] for row in rows]
+            given = query.get(f"{side}_episode", "")
+            number = int(given) if given.isdecimal() and int(given) in ids else ids[0]
+            records.append(opened.index.read(number))
+            with ui.column().classes("w-1/2 gap-1"):
+                ui.link(f"{side.upper()}: {opened.key}", run_path(opened, f"/episode/{number}"))
+                with ui.row().classes("gap-2 text-sm"):
+                    for row in rows:
+                        text = f"step {row['step']} sample {row['sample']}{' solved' if row['success'] else ''}"
+                        link = ui.link(text, link_to("/compare", query | {f"{side}_episode": str(row["id"])}))
+                        link.classes("font-bold" if row["id"] == number else "")
+    for number, (one, two) in enumerate(zip_longest(records[0]["turns"], records[1]["turns"]), start=1):
+        replies = one["reply"] if one else "", two["reply"] if two else ""
+        with ui.row(wrap=False).classes("w-full gap-4 border-t"):
+            for turn, html in zip((one, two), word_difference(*replies), strict=True):
+                with ui.column().classes("w-1/2 gap-1 overflow-hidden"):
+                    if turn is None:
+                        ui.label(f"Turn {number}: the episode has ended.").classes("text-gray-500")
+                        continue
+                    ui.label(f"Turn {number}: reward {turn['reward']:g}").classes("text-xs text-gray-500")
+                    # `word_difference` escapes everything that the model wrote.
+                    ui.html(html, sanitize=False).classes("mono text-sm").style("overflow-wrap: anywhere")
+                    if not (one and two and one["observation"] == two["observation"]):
+                        show_text(turn["observation"] or "", "bg-gray-100 px-2 rounded")

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from nicegui import ui
-from nicegui.events import KeyEventArguments
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError
@@ -11,8 +10,9 @@ from verl_agent.trace.behaviors import behavior_turns
 from verl_agent.trace.record import EpisodeRecord, TurnRecord
 from verl_agent.types import StopReason
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
-from verl_agent.viewer.queries import Row, find_episode, find_episodes
+from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.pages.labels import add_label_editor
+from verl_agent.viewer.queries import Row, find_episode, find_episodes, find_neighbors
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import split_reply
@@ -37,6 +37,7 @@ def add(state: ViewerState) -> None:
         try:
             opened = state.get(key)
             record = opened.index.read(number)
+            around = Filter.parse({name: value for name, value in request.query_params.items() if name != "turn"})
         except ConfigError as error:
             with frame(state):
                 show_error(error)
@@ -45,6 +46,8 @@ def add(state: ViewerState) -> None:
         turn = request.query_params.get("turn", "")
         with frame(state, opened, f"{record['task']} · step {record['step']}"):
             _facts(opened, row, record)
+            _neighbors(opened, number, around)
+            add_label_editor(opened, row)
             _turns(record, int(turn) if turn.isdecimal() else 0, WhyPanels(opened.index, number))
 
 
@@ -75,6 +78,25 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
         ui.link("this task over training", link_to(run_path(opened, "/task"), task))
 
 
+def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
+    """Add links to the episodes before and after in the filter that the reader came from; keys `p` and `n`."""
+    name = ("neighbors", number, *around.values.items())
+    neighbors = opened.cached(name, lambda: find_neighbors(opened.index, number, around))
+    urls = [link_to(run_path(opened, f"/episode/{other}"), around.values) if other else "" for other in neighbors]
+
+    def go(url: str) -> None:
+        if url:
+            ui.navigate.to(url)
+
+    with ui.row().classes("gap-4 text-sm"):
+        for text, url in zip(("previous episode", "next episode"), urls, strict=True):
+            if url:
+                ui.link(text, url)
+        back = "episodes of this filter" if around.values else "all episodes"
+        ui.link(back, link_to(run_path(opened, "/episodes"), around.values))
+    add_keys({"p": ("previous episode", lambda: go(urls[0])), "n": ("next episode", lambda: go(urls[1]))})
+
+
 def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels) -> None:
     shown = behavior_turns(record)
     behaviors = [[name for name, turns in shown.items() if turn in turns] for turn in range(len(record["turns"]))]
@@ -85,14 +107,12 @@ def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels) -> None:
         position["turn"] = turn
         ui.run_javascript(
             f"document.getElementById('turn-{turn}')?.scrollIntoView({{block: 'start'}});"
-            f"history.replaceState(null, '', '?turn={turn}')"
+            f"const url = new URL(location); url.searchParams.set('turn', {turn}); history.replaceState(null, '', url)"
         )
 
-    def on_key(event: KeyEventArguments) -> None:
-        if event.action.keydown and event.key.name in ("j", "k", "ArrowRight", "ArrowLeft"):
-            show(position["turn"] + (1 if event.key.name in ("j", "ArrowRight") else -1))
-
-    ui.keyboard(on_key)
+    following = ("next turn", lambda: show(position["turn"] + 1))
+    previous = ("previous turn", lambda: show(position["turn"] - 1))
+    add_keys({"j": following, "ArrowRight": following, "k": previous, "ArrowLeft": previous})
     with ui.row().classes("gap-1 sticky top-12 bg-white z-10 p-1 w-full items-center"):
         for number, turn in enumerate(record["turns"], start=1):
             color = "green" if turn["reward"] > 0 else "red" if turn["reward"] < 0 else "grey-6"

@@ -1,12 +1,18 @@
 """Table of episodes with filters, all of them in the URL."""
 
+from functools import partial
+
 from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError
-from verl_agent.viewer.filters import PARAMETERS, Filter
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error
+from verl_agent.trace.behaviors import BEHAVIORS
+from verl_agent.viewer.filters import SORT, Filter
+from verl_agent.viewer.layout import add_keys, frame, link_to, refresh_with, run_path, show_error
+from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
+from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import count_episodes, find_episodes
+from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 PAGE_SIZE = 100
@@ -26,6 +32,17 @@ SHOWN = (
     "seconds",
 )
 """Columns of the table."""
+FIELDS = ("step", "purpose", "env", "category", "task", "success", "reward", "stop", "turns", "label", "text")
+"""Filters with a field of their own; others come from links, saved filters and the URL."""
+HINTS = {
+    "step": "3..7",
+    "purpose": "train",
+    "success": "yes or no",
+    "reward": "0.5..",
+    "turns": "..4",
+    "label": "good,-bad",
+}
+"""Example of a value, shown in an empty field."""
 
 
 def add(state: ViewerState) -> None:
@@ -35,41 +52,107 @@ def add(state: ViewerState) -> None:
     def episodes(key: str, request: Request) -> None:
         try:
             opened = state.get(key)
-            chosen = Filter.parse({name: value for name, value in request.query_params.items() if name in PARAMETERS})
+            page = page_number(request)
+            given = {name: value for name, value in request.query_params.items() if name != "page"}
+            chosen = Filter.parse(given)
         except ConfigError as error:
             with frame(state):
                 show_error(error)
             return
         with frame(state, opened, f"{key}: episodes"):
             _filters(opened, chosen)
-            _table(opened, chosen)
+            _saved(opened, chosen)
+            _table(opened, chosen, page)
+
+
+def _go(opened: OpenedSource, values: dict[str, str]) -> None:
+    ui.navigate.to(link_to(run_path(opened, "/episodes"), values))
 
 
 def _filters(opened: OpenedSource, chosen: Filter) -> None:
     fields: dict[str, ui.input] = {}
+    others = {name: value for name, value in chosen.values.items() if name not in FIELDS}
 
-    def apply() -> None:
-        values = {name: entry.value for name, entry in fields.items()}
-        ui.navigate.to(link_to(run_path(opened, "/episodes"), values))
+    def apply(extra: dict[str, str] | None = None) -> None:
+        _go(opened, {name: entry.value for name, entry in fields.items()} | others | (extra or {}))
+
+    def remove(name: str) -> None:
+        del others[name]
+        apply()
 
     with ui.row().classes("items-end gap-2"):
-        for name in ("step", "purpose", "category", "success", "stop", "turns", "text"):
-            entry = ui.input(name, value=chosen.values.get(name, "")).props("dense outlined").on("keydown.enter", apply)
-            fields[name] = entry.classes("w-32")
-        ui.button("Filter", on_click=apply).props("dense")
+        for name in FIELDS:
+            entry = ui.input(name, value=chosen.values.get(name, ""), placeholder=HINTS.get(name, ""))
+            fields[name] = entry.props("dense outlined").classes("w-28").on("keydown.enter", lambda: apply())
+        ui.select(
+            [behavior.name for behavior in BEHAVIORS],
+            label="behavior",
+            on_change=lambda event: apply({event.value: "1.."}),
+        ).props("dense outlined").classes("w-36")
+        descending = [f"-{name}" for name in SORT]
+        ui.select(
+            ["", *SORT, *descending],
+            value=chosen.values.get("sort", ""),
+            label="sort",
+            on_change=lambda event: apply({"sort": event.value}),
+        ).props("dense outlined").classes("w-36")
+        ui.button("Filter", on_click=lambda: apply()).props("dense")
+        ui.button("Clear", on_click=lambda: _go(opened, {})).props("dense flat")
+    rest = {name: value for name, value in others.items() if name != "sort"}
+    if rest:
+        with ui.row().classes("gap-2"):
+            for name, value in rest.items():
+                ui.chip(f"{name}={value}", removable=True, on_value_change=partial(remove, name)).props("dense")
+
+    def search() -> None:
+        fields["text"].run_method("focus")
+
+    add_keys({"/": ("search for text", search)})
 
 
-def _table(opened: OpenedSource, chosen: Filter) -> None:
-    count = ui.label().classes("text-sm")
-    grid = ui.aggrid({"columnDefs": [{"field": name} for name in SHOWN], "rowData": []}).classes("w-full h-[70vh]")
+def _saved(opened: OpenedSource, chosen: Filter) -> None:
+    saved = SavedFilters()
+    try:
+        filters = saved.read()
+    except ConfigError as error:
+        show_error(error)
+        return
+
+    def change(name: str, values: dict[str, str] | None) -> None:
+        try:
+            saved.change(name, values)
+        except ConfigError as error:
+            ui.notify(str(error), type="negative")
+            return
+        _go(opened, dict(chosen.values))
+
+    with ui.row().classes("items-center gap-2 text-sm"):
+        ui.label("Saved filters:" if filters else "No saved filter.")
+        for name, one in filters.items():
+            ui.link(name, link_to(run_path(opened, "/episodes"), one.values))
+            ui.button(icon="close", on_click=lambda name=name: change(name, None)).props("dense flat size=xs").tooltip(
+                f"delete the filter {name}"
+            )
+        if chosen.values:
+            entry = ui.input("save this filter as").props("dense").classes("w-40")
+            entry.on("keydown.enter", lambda: change(entry.value, dict(chosen.values)))
+
+
+def _table(opened: OpenedSource, chosen: Filter, page: int) -> None:
+    path = run_path(opened, "/episodes")
+    set_total = add_pager(page, PAGE_SIZE, "episodes", lambda number: link_to(path, {**chosen.values, "page": number}))
+
+    def open_episode(row: Row, column: str) -> None:
+        ui.navigate.to(link_to(run_path(opened, f"/episode/{row['id']}"), chosen.values))
+
+    grid = add_grid(SHOWN, [], open_episode)
 
     def draw() -> None:
-        count.text = f"{count_episodes(opened.index, chosen)} episodes"
-        grid.options["rowData"] = [
-            {name: row[name] for name in (*SHOWN, "id")} for row in find_episodes(opened.index, chosen, PAGE_SIZE)
-        ]
+        set_total(opened.cached(("count", *chosen.values.items()), lambda: count_episodes(opened.index, chosen)))
+        rows = find_episodes(opened.index, chosen, PAGE_SIZE, (page - 1) * PAGE_SIZE)
+        grid.options["rowData"] = [{name: row[name] for name in (*SHOWN, "id")} for row in rows]
         grid.update()
 
     draw()
     refresh_with(opened, draw)
-    grid.on("cellClicked", lambda event: ui.navigate.to(run_path(opened, f"/episode/{event.args['data']['id']}")))
+    focus_first_row(grid, SHOWN[0])

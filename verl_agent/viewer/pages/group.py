@@ -1,22 +1,39 @@
-"""Samples of one task side by side: returns, advantages of a group estimator, and the turn where they part."""
+"""Samples of one task side by side: returns, advantages of a group estimator, and the turn where they part.
+
+Without a group in the URL, the page lists the groups.
+"""
 
 import json
+from collections.abc import Mapping
 
 from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError
-from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error, show_text
+from verl_agent.viewer.listings import count_groups, list_groups
+from verl_agent.viewer.pages.grid import add_grid, focus_first_row
+from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import GroupSummary, Row, find_group
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
+PAGE_SIZE = 100
+"""Groups of one page of the list."""
+_ROUNDED = ("success", "reward", "spread", "turns")
+LIST_COLUMNS = ("step", "purpose", "env", "category", "task", "episodes", "teaches", *_ROUNDED)
+"""Columns of the list; `spread` is the highest minus the lowest return that the update uses."""
+
 
 def add(state: ViewerState) -> None:
-    """Register the page `/run/<key>/group?group=...&step=...&purpose=...`."""
+    """Register the page `/run/<key>/group?group=...&step=...&purpose=...`; without `group`, a list by filters."""
 
     @ui.page("/run/{key}/group")
     def group(key: str, request: Request) -> None:
         query = request.query_params
+        if "group" not in query:
+            _list_page(state, key, request)
+            return
         try:
             opened = state.get(key)
             step = query.get("step", "")
@@ -32,6 +49,61 @@ def add(state: ViewerState) -> None:
         with frame(state, opened, f"group of {summary.episodes[0]['task']}"):
             _facts(opened, summary)
             _samples(opened, summary)
+
+
+def _list_page(state: ViewerState, key: str, request: Request) -> None:
+    try:
+        opened = state.get(key)
+        page = page_number(request)
+        chosen = Filter.parse({name: value for name, value in request.query_params.items() if name != "page"})
+    except ConfigError as error:
+        with frame(state):
+            show_error(error)
+        return
+    with frame(state, opened, f"{key}: groups"):
+        _fields(opened, chosen)
+        _list(opened, chosen, page)
+
+
+def _fields(opened: OpenedSource, chosen: Filter) -> None:
+    fields: dict[str, ui.input] = {}
+
+    def go() -> None:
+        values = {name: field.value for name, field in fields.items()}
+        ui.navigate.to(link_to(run_path(opened, "/group"), {**chosen.values, **values}))
+
+    with ui.row().classes("items-end gap-2"):
+        for name in ("step", "purpose", "env", "category", "task"):
+            field = ui.input(name, value=chosen.values.get(name, "")).props("dense outlined").classes("w-28")
+            fields[name] = field.on("keydown.enter", go)
+        ui.button("Filter", on_click=go).props("dense")
+
+
+def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
+    path = run_path(opened, "/group")
+    uniform = ui.label().classes("text-sm")
+    set_total = add_pager(page, PAGE_SIZE, "groups", lambda number: link_to(path, {**chosen.values, "page": number}))
+
+    def open_group(row: Mapping[str, object], column: str) -> None:
+        ui.navigate.to(link_to(path, {name: row[name] for name in ("group", "step", "purpose")}))
+
+    grid = add_grid(LIST_COLUMNS, [], open_group)
+
+    def draw() -> None:
+        name = ("groups", *chosen.values.items())
+        groups, equal = opened.cached(name, lambda: count_groups(opened.index, chosen))
+        set_total(groups)
+        uniform.text = f"All returns are equal in {equal} of {groups} groups." if groups else "No group is recorded."
+        rows = list_groups(opened.index, chosen, PAGE_SIZE, (page - 1) * PAGE_SIZE)
+        for row in rows:
+            row |= {name: round(row[name], 4) for name in _ROUNDED}
+            row["teaches"] = "nothing" if row["spread"] <= 1e-6 else "yes"
+        grid.options["rowData"] = rows
+        grid.update()
+
+    draw()
+    refresh_with(opened, draw)
+    focus_first_row(grid, LIST_COLUMNS[0])
 
 
 def _facts(opened: OpenedSource, summary: GroupSummary) -> None:

@@ -11,8 +11,9 @@ from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
 from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error
-from verl_agent.viewer.queries import summarize_steps
+from verl_agent.viewer.queries import solved_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 SMOOTH = (1, 5, 10, 25)
@@ -35,6 +36,7 @@ def add(state: ViewerState) -> None:
             return
         with frame(state, opened, key):
             _choices(state, opened, others, axis, smooth)
+            _findings(opened)
             _charts([opened, *others], axis, smooth)
             add_calibration(opened, query.get("critic", ""), dict(query))
 
@@ -72,10 +74,36 @@ def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource
             keys = [other.key for other in others]
             ui.select(names, value=keys, label="with runs", multiple=True, on_change=on_others).classes("w-64")
 
+        step = ui.number("episodes of step", min=0, precision=0).classes("w-36")
+        step.on("keydown.enter", lambda: ui.navigate.to(link_to(run_path(opened, "/episodes"), {"step": step.value})))
 
-def _read(opened: OpenedSource) -> RunData:
-    logged = read_metrics(opened.source.metrics_files())
-    return RunData(opened.key, summarize_steps(opened.index, Filter()), logged)
+
+def read_run(opened: OpenedSource) -> RunData:
+    """Return the numbers of a run by step."""
+
+    def read() -> RunData:
+        files = [file for file in opened.source.metrics_files() if file.exists()]
+        steps = summarize_steps(opened.index, Filter())
+        return RunData(opened.key, steps, read_metrics(files), uniform_groups(opened.index))
+
+    return opened.cached("run", read)
+
+
+def _findings(opened: OpenedSource) -> None:
+    box = ui.column().classes("gap-1 w-full")
+
+    def draw() -> None:
+        run = read_run(opened)
+        box.clear()
+        with box:
+            solved = opened.cached("solved turns", lambda: solved_turns(opened.index))
+            for finding in find_problems(run.steps, run.uniform, solved):
+                with ui.row().classes("bg-orange-100 px-2 py-1 rounded w-full items-baseline"):
+                    ui.label(finding.text)
+                    ui.link("episodes", link_to(run_path(opened, "/episodes"), finding.parameters))
+
+    draw()
+    refresh_with(opened, draw)
 
 
 def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
@@ -84,13 +112,14 @@ def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
 
     def on_point(event: EChartPointClickEventArguments) -> None:
         run = opened[0] if len(opened) == 1 else next(o for o in opened if event.series_name.startswith(f"{o.key}: "))
+        name = event.series_name if len(opened) == 1 else event.series_name.removeprefix(f"{run.key}: ")
         point: Any = event.data  # [x, y, step], see `chart`
-        ui.navigate.to(link_to(run_path(run, "/episodes"), {"step": point[2]}))
+        curves = [curve for panel in panels(read_run(run)) for curve in panel.curves if curve.name == name]
+        parameters = curves[0].parameters if curves else {}
+        ui.navigate.to(link_to(run_path(run, "/episodes"), {**parameters, "step": point[2]}))
 
     def draw() -> None:
-        runs = [
-            RunData(o.key, summarize_steps(o.index, Filter()), read_metrics(o.source.metrics_files())) for o in opened
-        ]
+        runs = [read_run(one) for one in opened]
         of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
         for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
             options = chart(

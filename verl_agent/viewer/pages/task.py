@@ -1,20 +1,42 @@
-"""One task at each step at which it was played: success over training, first solved, forgotten again."""
+"""One task at each step at which it was played: success over training, first solved, forgotten again.
+
+Without a task in the URL, the page lists the tasks.
+"""
+
+from collections.abc import Callable
 
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.viewer.charts import Curve, Panel, RunData, chart
+from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path, show_error
+from verl_agent.viewer.listings import TaskSummary, list_tasks
+from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import TaskStep, task_history
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.svg import sparkline
+
+PAGE_SIZE = 50
+"""Tasks of one page of the list."""
+SHOW: dict[str, Callable[[TaskSummary], bool]] = {
+    "all": lambda task: True,
+    "never solved": lambda task: task.first_solved is None,
+    "solved": lambda task: task.first_solved is not None,
+    "forgotten": lambda task: task.forgotten is not None,
+}
+"""Tasks that the list may be restricted to."""
 
 
 def add(state: ViewerState) -> None:
-    """Register the page `/run/<key>/task?env=...&task=...`."""
+    """Register the page `/run/<key>/task?env=...&task=...`; without `task`, a list by `show` and filters."""
 
     @ui.page("/run/{key}/task")
     def task(key: str, request: Request) -> None:
+        if "task" not in request.query_params:
+            _list_page(state, key, request)
+            return
         env, name = request.query_params.get("env", ""), request.query_params.get("task", "")
         try:
             opened = state.get(key)
@@ -35,6 +57,58 @@ def add(state: ViewerState) -> None:
             panel = Panel("Success", curves)
             ui.echart(chart("Success", [(RunData(key, [], {at.step: {} for at in history}), panel)])).classes("h-64")
             _table(opened, history)
+
+
+def _list_page(state: ViewerState, key: str, request: Request) -> None:
+    query = request.query_params
+    show = query.get("show", "all")
+    try:
+        opened = state.get(key)
+        page = page_number(request)
+        if show not in SHOW:
+            raise ConfigError(f"show={show!r} is not allowed. {did_you_mean(show, SHOW)}")
+        chosen = Filter.parse({name: value for name, value in query.items() if name not in ("page", "show")})
+    except ConfigError as error:
+        with frame(state):
+            show_error(error)
+        return
+    with frame(state, opened, f"{key}: tasks"):
+        tasks = opened.cached(("tasks", *chosen.values.items()), lambda: list_tasks(opened.index, chosen))
+        path = run_path(opened, "/task")
+        with ui.row().classes("gap-4"):
+            for name, condition in SHOW.items():
+                count = sum(map(condition, tasks))
+                shown = f"{name} ({count})"
+                ui.link(shown, link_to(path, {**chosen.values, "show": name})).classes(
+                    "font-bold" if name == show else ""
+                )
+        chosen_tasks = [task for task in tasks if SHOW[show](task)]
+        parameters = {**chosen.values, "show": show}
+        set_total = add_pager(page, PAGE_SIZE, "tasks", lambda number: link_to(path, {**parameters, "page": number}))
+        set_total(len(chosen_tasks))
+        with ui.element("table").classes("text-sm"):
+            for task in chosen_tasks[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]:
+                _task_row(opened, task)
+
+
+def _task_row(opened: OpenedSource, task: TaskSummary) -> None:
+    first, forgotten = task.first_solved, task.forgotten
+    facts = (
+        task.category,
+        f"{task.episodes} episodes",
+        "never solved" if first is None else f"first solved at step {first}",
+        "" if forgotten is None else f"not solved again at step {forgotten}",
+    )
+    with ui.element("tr"):
+        with ui.element("td").classes("pr-4"):
+            parameters = {"env": task.env, "task": task.task}
+            ui.link(f"{task.env} {task.task}"[:100], link_to(run_path(opened, "/task"), parameters))
+        with ui.element("td").classes("pr-4"):
+            # Numbers alone: nothing that a model or an environment wrote is in the markup.
+            ui.html(sparkline(list(task.success.values())), sanitize=False)
+        for text in facts:
+            with ui.element("td").classes("pr-4"):
+                ui.label(text)
 
 
 def describe(history: list[TaskStep]) -> str:

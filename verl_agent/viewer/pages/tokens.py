@@ -9,6 +9,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
 from verl_agent.viewer.layout import frame, link_to, run_path, show_error
+from verl_agent.viewer.pages.grid import add_grid
 from verl_agent.viewer.queries import Row, find_episode
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -106,8 +107,7 @@ def _list(opened: OpenedSource, rows: list[Row]) -> None:
     ui.label(f"Tokens of {len(rows)} episodes are recorded; a click opens them.")
     shown = ("step", "env", "category", "task", "sample", "reward", "success", "turns", "stop")
     data = [{name: row[name] for name in (*shown, "id")} for row in rows]
-    grid = ui.aggrid({"columnDefs": [{"field": name} for name in shown], "rowData": data}).classes("w-full h-[70vh]")
-    grid.on("cellClicked", lambda event: ui.navigate.to(_path(opened, event.args["data"]["id"])))
+    add_grid(shown, data, lambda row, column: ui.navigate.to(_path(opened, row["id"])), sortable=True)
 
 
 def _path(opened: OpenedSource, episode: int) -> str:

@@ -1,0 +1,177 @@
+"""Measures the viewer on a large run: time to build the index, server time of each page, and memory.
+
+    python -m tests.bench.viewer --episodes 100000
+
+writes a run of 2 GB into a temporary folder, and deletes it at the end. Seconds are wall-clock time; CPU seconds, which
+other programs on the machine disturb less, stand beside them.
+"""
+
+import json
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+
+GROUPS, SAMPLES, TURNS = 125, 8, 10
+REPEATS = 3
+PAGES = {
+    "start": "/",
+    "run": "/run/run",
+    "run, mean of 10 steps over tokens": "/run/run?x=tokens&smooth=10",
+    "episodes": "/run/run/episodes",
+    "episodes, filter and sort": "/run/run/episodes?success=no&loop=1..&sort=-turns",
+    "episodes, rare words": "/run/run/episodes?text=the+silver+{step}",
+    "episodes, frequent word": "/run/run/episodes?text=word7",
+    "episodes, last page": "/run/run/episodes?page={pages}",
+    "episode": "/run/run/episode/{middle}",
+    "episode in a filter": "/run/run/episode/{middle}?purpose=train&sort=-reward",
+    "groups": "/run/run/group",
+    "group": "/run/run/group?group=g3&step={step}&purpose=train",
+    "tasks": "/run/run/task",
+    "task": "/run/run/task?env=talk&task=t3",
+    "horizon": "/run/run/horizon",
+    "labels": "/run/run/labels",
+    "compare two steps": "/compare?a=run&b=run&a_step=1&b_step={step}",
+    "compare halves": "/compare?a=run&b=run&a_step=..{half}&b_step={half}..",
+    "compare one task": "/compare?a=run&b=run&a_step=1&b_step={step}&env=talk&task=t3",
+}
+"""Pages that are measured, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Time and memory of one measured part; seconds are the median of the repetitions."""
+
+    name: str
+    wall_s: float
+    cpu_s: float
+    memory_mb: float
+
+
+def records(episodes: int) -> Iterator[dict[str, Any]]:
+    """Yield records of one training run, with about 20 KB each."""
+    rng = random.Random(1)
+    words = [f"word{number}" for number in range(100)] + [
+        "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(5000)
+    ]
+    texts = [" ".join(rng.choices(words, k=90)) for _ in range(2000)]
+    for number in range(episodes):
+        step, place = divmod(number, GROUPS * SAMPLES)
+        group, sample = divmod(place, SAMPLES)
+        yield record(rng, texts, step + 1, group, sample)
+
+
+def record(rng: random.Random, texts: list[str], step: int, group: int, sample: int) -> dict[str, Any]:
+    """Return one record; success becomes likelier with the step."""
+    solved = rng.random() < min(0.8, 0.1 + step / 200)
+    limit = 6 if step < 40 else TURNS
+    played = rng.randint(3, limit) if solved else limit
+    messages = [{"role": "user", "content": f"Task {group}. {rng.choice(texts)}"}]
+    turns = []
+    for turn in range(played):
+        action = f"go to {rng.randint(0, 9)}"
+        reply, observation = f"Thought: {rng.choice(texts)}\nAction: {action}", f"{rng.choice(texts)} silver {step}"
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation}]
+        last = turn == played - 1
+        turns.append({
+            "reply": reply,
+            "action": action,
+            "tokens": 120,
+            "truncated_by": None,
+            "observation": f"the {observation}" if sample == 0 else observation,
+            "reward": float(solved and last),
+            "terminated": solved and last,
+            "info": {"invalid_action": float(rng.random() < 0.1)},
+            "generate_s": 1.0,
+            "env_s": 0.1,
+        })  # fmt: skip
+    started = f"2026-01-{1 + step // 24 % 28:02}T{step % 24:02}:{group % 60:02}:00.{sample:03}+00:00"
+    return {
+        **{"version": 2, "purpose": "train", "env": "talk", "task": f"t{group}", "category": f"c{group % 5}"},
+        **{"split": "train", "step": step, "group": f"g{group}", "sample": sample, "attempt": 1, "model": "base"},
+        **{"started_at": started, "seconds": 11.0, "max_turns": limit, "prompt_length": 1},
+        **{"reward": float(solved), "success": solved, "success_reward": 1.0},
+        **{"stop": "terminated" if solved else "turn_limit", "error": ""},
+        **{"turns": turns, "messages": messages, "data": {}},
+    }
+
+
+def write_run(folder: Path, episodes: int) -> float:
+    """Write the run, and return its size in GB."""
+    for name in ("episodes", "metrics"):
+        (folder / name).mkdir(parents=True)
+    with (folder / "episodes" / "a.jsonl").open("w") as file:
+        for one in records(episodes):
+            file.write(json.dumps(one) + "\n")
+    with (folder / "metrics" / "a.jsonl").open("w") as file:
+        for step in range(1, episodes // (GROUPS * SAMPLES) + 1):
+            values = {"actor/entropy": 1 / step} | {f"other/{number}": 0.5 for number in range(200)}
+            file.write(json.dumps({"step": step, "data": values}) + "\n")
+    return (folder / "episodes" / "a.jsonl").stat().st_size / 1e9
+
+
+def measure_index(server: psutil.Process, folder: Path) -> Cost:
+    """Wait until the server has indexed the run."""
+    start, most = time.perf_counter(), 0.0
+    while True:
+        most = max(most, server.memory_info().rss / 1e6)
+        with closing(sqlite3.connect(folder / ".viewer" / "run.sqlite")) as db:
+            indexed = db.execute("SELECT sum(indexed) FROM files").fetchone()[0]
+        if indexed == (folder / "episodes" / "a.jsonl").stat().st_size:
+            return Cost("index", time.perf_counter() - start, sum(server.cpu_times()[:2]), most)
+        time.sleep(0.2)
+
+
+def measure_page(server: psutil.Process, name: str, url: str) -> Cost:
+    """Request a page several times."""
+    walls, cpus = [], []
+    for _ in range(REPEATS):
+        start, before = time.perf_counter(), sum(server.cpu_times()[:2])
+        with urllib.request.urlopen(url) as answer:
+            answer.read()
+        walls.append(time.perf_counter() - start)
+        cpus.append(sum(server.cpu_times()[:2]) - before)
+    middle = REPEATS // 2
+    return Cost(name, sorted(walls)[middle], sorted(cpus)[middle], server.memory_info().rss / 1e6)
+
+
+def main(episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 100_000) -> None:
+    """Print the costs as a table."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "run"
+        size = write_run(folder, episodes)
+        steps = episodes // (GROUPS * SAMPLES)
+        places = {"step": steps, "half": steps // 2, "middle": episodes // 2, "pages": episodes // 100}
+        command = [sys.executable, "-m", "verl_agent.commands.cli", "view", str(folder), "--port", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+[^/\s]", process.stdout.readline())
+            assert found is not None
+            server = psutil.Process(process.pid)
+            costs = [measure_index(server, folder)]
+            costs += [measure_page(server, name, found[0] + path.format(**places)) for name, path in PAGES.items()]
+        finally:
+            process.terminate()
+            process.wait(20)
+        index = sum(file.stat().st_size for file in (folder / ".viewer").iterdir()) / 1e9
+    typer.echo(f"{episodes:,} episodes, {size:.2f} GB of records, {index:.2f} GB of index\n")
+    typer.echo("| part | seconds | CPU seconds | memory (MB) |\n|---|---|---|---|")
+    for cost in costs:
+        typer.echo(f"| {cost.name} | {cost.wall_s:.2f} | {cost.cpu_s:.2f} | {cost.memory_mb:.0f} |")
+
+
+if __name__ == "__main__":
+    typer.run(main)

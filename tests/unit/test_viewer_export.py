@@ -1,0 +1,125 @@
+"""Test exports: a page without foreign markup or network, Inspect's log, Parquet, records, frames and notebooks."""
+
+import base64
+import hashlib
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import verl_agent as va
+from tests.support.episodes import STARTED, played, talk
+from verl_agent.trace.record import EpisodeMeta
+from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.viewer.export.write import export
+from verl_agent.viewer.svg import line_chart, sparkline
+from verl_agent.viewer.words import word_difference
+
+HOSTILE = "</template></script><script>alert(1)</script> \u202e \0 'quoted' \"twice\""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    (folder / "metrics").mkdir(parents=True)
+    with EpisodeWriter(folder / "episodes" / "a.jsonl") as writer:
+        for step in (1, 2):
+            for sample in (0, 1):
+                meta = EpisodeMeta("train", "train", step, f"g{step}", sample, STARTED, seconds=1.0)
+                writer.write(played(("north", HOSTILE), ("east", "hall"), reward=float(sample), task="a/b", meta=meta))
+    return folder
+
+
+def test_a_page_has_every_episode_and_no_markup_or_address_from_outside(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert export([run], page) == 4
+    text = page.read_text()
+    assert text.count("<template id=") == text.count("</template>") == 4
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; ⟨RLO⟩ ␀ &#x27;quoted&#x27; &quot;twice&quot;" in text
+    assert not re.search(r"https?://|\ssrc=|@import|url\(", text)
+    assert "2 groups" in text
+
+
+def test_a_filter_and_a_limit_choose_the_episodes(run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert export([run], page, "success=yes&step=2..") == 1
+    assert "Filter: success=yes&amp;step=2.." in page.read_text()
+    assert export([run], page, limit=3) == 3
+    assert "The first 3 of 4 are shown." in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "message"),
+    [
+        ("a.pdf", "", "Allowed: .html, .eval, .parquet, .jsonl"),
+        ("a.html", "step", "step=3..7&success=no"),
+        ("a.html", "steps=1", "Did you mean 'step'"),
+        ("a.html", "step=9", "no episode of .* is selected by 'step=9'"),
+        ("missing/a.html", "", "cannot be written"),
+    ],
+)
+def test_an_invalid_export_is_refused_and_leaves_no_file(run: Path, name: str, where: str, message: str) -> None:
+    before = sorted(run.parent.rglob("*"))
+    with pytest.raises(va.ConfigError, match=message):
+        export([run], run.parent / name, where)
+    assert [path for path in sorted(run.parent.rglob("*")) if ".viewer" not in str(path)] == before
+
+
+def test_a_log_of_inspect_has_a_sample_for_each_episode(run: Path, tmp_path: Path) -> None:
+    assert export([run], tmp_path / "log.eval") == 4
+    with zipfile.ZipFile(tmp_path / "log.eval") as file:
+        header = json.loads(file.read("header.json"))
+        sample = json.loads(file.read("samples/train step 2 talk a_b_epoch_2.json"))
+        assert len(file.namelist()) == 6
+    assert header["results"]["scores"][0]["metrics"]["mean"]["value"] == 0.5
+    assert header["eval"]["config"]["epochs"] == 2
+    assert sample["scores"]["return"]["value"] == 1.0
+    assert [message["role"] for message in sample["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    assert sample["messages"][3]["metadata"]["action"] == "east"
+
+
+def test_parquet_holds_whole_records_and_jsonl_is_read_again(run: Path, tmp_path: Path) -> None:
+    import pandas
+
+    first, *_ = records = list(va.read_records(run))
+    assert export([run], tmp_path / "some.jsonl") == 4
+    assert list(va.read_records(tmp_path / "some.jsonl")) == records
+    assert export([run], tmp_path / "all.parquet") == va.read_records(run).to_parquet(tmp_path / "same.parquet") == 4
+    table = pandas.read_parquet(tmp_path / "all.parquet")
+    assert table.equals(pandas.read_parquet(tmp_path / "same.parquet"))
+    assert table["success"].tolist() == [False, True, False, True]
+    assert table["steps"][0][0]["observation"] == first["turns"][0]["observation"]
+    assert [message["content"] for message in table["messages"][0]] == [one["content"] for one in first["messages"]]
+
+
+def test_a_frame_has_a_row_for_each_episode_or_turn(run: Path) -> None:
+    frame = va.read_records(run).to_frame()
+    assert frame.groupby("step")["reward"].mean().to_dict() == {1: 0.5, 2: 0.5}
+    assert frame["turns"].tolist() == [2, 2, 2, 2]
+    turns = va.read_records(run).to_frame(turns=True)
+    assert turns["action"].tolist() == ["north", "east"] * 4
+    assert va.read_records([]).to_frame().empty
+
+
+def test_a_notebook_shows_an_episode_as_escaped_html() -> None:
+    html = va.show_episode(talk("a b", prompt=HOSTILE + "x" * 30_000))._repr_html_()
+    assert "turn 2" in html
+    assert "<script" not in html
+    assert "more characters" in html
+
+
+def test_word_differences_are_marked_and_escaped() -> None:
+    assert word_difference("go <b>north</b> now", "go south now") == (
+        "go <mark>&lt;b&gt;north&lt;/b&gt;</mark> now",
+        "go <mark>south</mark> now",
+    )
+
+
+def test_curves_are_drawn_for_one_point_and_for_equal_values() -> None:
+    assert "nan" not in line_chart("<b>", {"a": ("red", [(1.0, 0.5)])}) + sparkline([0.0])
+    assert "&lt;b&gt;" in line_chart("<b>", {"a": ("red", [(1.0, 0.5), (2.0, 0.5)])})
+    assert sparkline([]) == ""

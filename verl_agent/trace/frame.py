@@ -1,0 +1,139 @@
+"""Episode records as tables: one row an episode or a turn for pandas, whole records for Parquet."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.behaviors import BEHAVIORS, behavior_turns, thought_length
+from verl_agent.trace.record import EpisodeRecord
+
+if TYPE_CHECKING:
+    import pandas
+
+HEADER: dict[str, type] = {
+    "purpose": str,
+    "env": str,
+    "task": str,
+    "category": str,
+    "split": str,
+    "step": int,
+    "group": str,
+    "sample": int,
+    "attempt": int,
+    "model": str,
+    "started_at": str,
+    "seconds": float,
+    "max_turns": int,
+    "reward": float,
+    "success": bool,
+    "stop": str,
+    "error": str,
+}
+"""Columns that are fields of the record, with their type."""
+COMPUTED: dict[str, type] = {
+    "shaped_return": float,
+    "turns": int,
+    "tokens": int,
+    "generate_s": float,
+    "env_s": float,
+    "thought_length": float,
+    "oracle_turns": int,
+}
+"""Columns that are computed from the record, with their type; `shaped_return` and `oracle_turns` may be missing."""
+COLUMNS: dict[str, type] = {**HEADER, **COMPUTED, **{behavior.name: int for behavior in BEHAVIORS}}
+"""Columns of an episode. That of a behavior is the number of its turns."""
+_PARQUET_ROWS = 500
+"""Records that are held in memory while Parquet is written."""
+
+
+def episode_row(record: EpisodeRecord) -> dict[str, Any]:
+    """Return the values of `COLUMNS` for a record."""
+    turns, fields = record["turns"], dict(record)
+    behaviors = behavior_turns(record)
+    return {
+        **{name: fields[name] for name in HEADER},
+        "shaped_return": record.get("shaped_return"),
+        "turns": len(turns),
+        "tokens": sum(turn["tokens"] for turn in turns),
+        "generate_s": sum(turn["generate_s"] for turn in turns),
+        "env_s": sum(turn["env_s"] for turn in turns),
+        "thought_length": thought_length(record),
+        "oracle_turns": record.get("oracle_turns"),
+        **{behavior.name: len(behaviors.get(behavior.name, ())) for behavior in BEHAVIORS},
+    }
+
+
+def turn_rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
+    """Yield one row for each turn: the position of the episode, the fields of the turn, and `info/<key>`."""
+    position = {name: dict(record)[name] for name in ("purpose", "env", "task", "step", "group", "sample", "attempt")}
+    for number, turn in enumerate(record["turns"], start=1):
+        fields = {name: value for name, value in turn.items() if name != "info"}
+        yield {**position, "turn": number, **fields, **{f"info/{key}": value for key, value in turn["info"].items()}}
+
+
+def make_frame(records: Iterable[EpisodeRecord], turns: bool = False) -> "pandas.DataFrame":
+    """Return a pandas frame with one row an episode, or one a turn.
+
+    Args:
+        records: episode records.
+        turns: True for the rows of `turn_rows` instead of those of `episode_row`.
+    """
+    import pandas
+
+    if turns:
+        return pandas.DataFrame([row for record in records for row in turn_rows(record)])
+    return pandas.DataFrame(map(episode_row, records), columns=list(COLUMNS))
+
+
+def write_parquet(records: Iterable[EpisodeRecord], path: Path | str) -> int:
+    """Write whole records to a Parquet file: the columns of `episode_row`, and the lists `steps` and `messages`.
+
+    Fields that differ between environments are JSON: `data`, and `info` of a step.
+
+    Returns:
+        Number of records.
+
+    Raises:
+        ConfigError: the package pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"Parquet needs the package {error.name}. Install it: pip install pyarrow") from error
+    schema = _schema(pyarrow)
+    count, left = 0, iter(records)
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        while part := [_nested(record) for record in islice(left, _PARQUET_ROWS)]:
+            writer.write_table(pyarrow.Table.from_pylist(part, schema=schema))
+            count += len(part)
+    return count
+
+
+def _nested(record: EpisodeRecord) -> dict[str, Any]:
+    steps: Sequence[dict[str, Any]] = [{**turn, "info": json.dumps(turn["info"])} for turn in record["turns"]]
+    extra = {"steps": steps, "messages": record["messages"], "data": json.dumps(record["data"])}
+    return {**episode_row(record), "success_reward": record["success_reward"], **extra}
+
+
+def _schema(pyarrow: Any) -> Any:
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    texts = ("reply", "action", "truncated_by", "observation", "info")
+    numbers = ("reward", "generate_s", "env_s")
+    step = pyarrow.struct([
+        *((name, types[str]) for name in texts),
+        ("tokens", types[int]),
+        *((name, types[float]) for name in numbers),
+        *((name, types[bool]) for name in ("terminated", "force_closed", "rewritten")),
+    ])  # fmt: skip
+    message = pyarrow.struct([("role", types[str]), ("content", types[str])])
+    return pyarrow.schema([
+        *((name, types[kind]) for name, kind in COLUMNS.items()),
+        ("success_reward", types[float]),
+        ("steps", pyarrow.list_(step)),
+        ("messages", pyarrow.list_(message)),
+        ("data", types[str]),
+    ])  # fmt: skip

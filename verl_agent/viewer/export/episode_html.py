@@ -1,0 +1,113 @@
+"""One episode as HTML without scripts, for exported pages and notebooks. Everything from outside is escaped."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from verl_agent.trace.behaviors import behavior_turns
+from verl_agent.trace.record import EpisodeRecord, TurnRecord
+from verl_agent.viewer.text import MAX_SHOWN, make_visible, split_reply
+
+STYLE = """
+.va {font: 14px/1.45 system-ui, sans-serif; color: #222; background: #fff}
+.va pre {font: 12px/1.45 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; margin: 2px 0;
+  unicode-bidi: plaintext}
+.va .turn {border: 1px solid #ddd; border-radius: 4px; padding: 6px 8px; margin: 6px 0}
+.va .facts {color: #666; font-size: 12px}
+.va .facts b {color: #222}
+.va .action {background: #dbeafe; padding: 2px 6px; border-radius: 4px}
+.va .observation {background: #f1f1f1; padding: 4px 6px; border-radius: 4px}
+.va .behavior {background: #fed7aa; padding: 0 4px; border-radius: 4px}
+.va .solved {color: #15803d}
+.va summary {cursor: pointer; color: #444}
+"""
+"""Rules for `episode_html`, all below the class `va`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeView:
+    """Episode that a notebook shows as HTML.
+
+    Attributes:
+        record: record of the episode.
+    """
+
+    record: EpisodeRecord
+
+    def _repr_html_(self) -> str:
+        return f'<style>{STYLE}</style><div class="va">{episode_html(self.record)}</div>'
+
+
+def show_episode(record: EpisodeRecord) -> EpisodeView:
+    """Return a view of a recorded episode that a notebook shows turn by turn.
+
+    Args:
+        record: record, for example one of `read_records`.
+    """
+    return EpisodeView(record)
+
+
+def episode_html(record: EpisodeRecord) -> str:
+    """Return an episode turn by turn: thought, action, observation, rewards, and why it ended."""
+    outcome = '<b class="solved">solved</b>' if record["success"] else "<b>not solved</b>"
+    facts = [
+        outcome,
+        f"return {record['reward']:g}",
+        f"ended by {_text(record['stop'])}",
+        f"{len(record['turns'])} of {record['max_turns']} turns",
+        f"{record['seconds']:.1f} s",
+        f"step {record['step']}, {_text(record['purpose'])}, sample {record['sample']}, attempt {record['attempt']}",
+    ]
+    if "shaped_return" in record:
+        facts.insert(2, f"shaped return {record['shaped_return']:g}")
+    title = " ".join(_text(record[name]) for name in ("env", "category", "task") if record[name])
+    shown = record["messages"][: record["prompt_length"]]
+    prompt = "".join(_message(message["role"], message["content"]) for message in shown)
+    behaviors = behavior_turns(record)
+    turns = [
+        _turn(number, turn, [name for name, shown in behaviors.items() if number - 1 in shown])
+        for number, turn in enumerate(record["turns"], start=1)
+    ]
+    error = f"<p>{_text(record['error'])}</p>" if record["error"] else ""
+    return (
+        f"<h3>{title}</h3><p class='facts'>{' · '.join(facts)}</p>{error}"
+        f"<details><summary>prompt ({record['prompt_length']} messages)</summary>{prompt}</details>{''.join(turns)}"
+    )
+
+
+def _message(role: str, content: str) -> str:
+    return f"<p class='facts'>{_text(role)}</p>{_block(content)}"
+
+
+def _turn(number: int, turn: TurnRecord, behaviors: Sequence[str]) -> str:
+    facts = [f"<b>turn {number}</b>", f"{turn['tokens']} tokens, {turn['generate_s']:.2f} s"]
+    facts.append(f"environment {turn['env_s']:.2f} s")
+    if turn["reward"]:
+        facts.append(f"reward {turn['reward']:g}")
+    facts += [f"{_text(name)} {value:g}" for name, value in turn["info"].items()]
+    facts += [f"<span class='behavior'>{_text(name.replace('_', ' '))}</span>" for name in behaviors]
+    thought, action, rest = split_reply(turn["reply"], turn["action"])
+    parts = [_block(thought.strip())]
+    if action:
+        parts.append(_block(action, "action"))
+    elif turn["action"] is not None:
+        parts.append(_block(f"action that was read from the reply: {turn['action']}", "action"))
+    parts.append(_block(rest.strip()))
+    if turn["observation"] is not None:
+        parts.append(_block(turn["observation"], "observation"))
+    return f"<section class='turn'><p class='facts'>{' · '.join(facts)}</p>{''.join(parts)}</section>"
+
+
+def _block(text: str, kind: str = "") -> str:
+    """Return a text as a block; what exceeds `MAX_SHOWN` characters is folded."""
+    if not text:
+        return ""
+    rest = text[MAX_SHOWN:]
+    folded = (
+        f"<details><summary>{len(rest):,} more characters</summary><pre>{_text(rest)}</pre></details>" if rest else ""
+    )
+    return f"<pre class='{kind}'>{_text(text[:MAX_SHOWN])}</pre>{folded}"
+
+
+def _text(text: object) -> str:
+    return escape(make_visible(str(text)))

@@ -1,0 +1,171 @@
+"""One HTML file with curves, groups and episodes that opens without a network; its only script is the one below."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.viewer.charts import RunData, panels
+from verl_agent.viewer.export.episode_html import STYLE, episode_html
+from verl_agent.viewer.svg import line_chart
+from verl_agent.viewer.text import make_visible
+
+_PAGE_STYLE = """
+body {margin: 16px; max-width: 1100px}
+table {border-collapse: collapse; width: 100%; font-size: 13px}
+td, th {text-align: left; padding: 2px 10px 2px 0; border-bottom: 1px solid #eee; max-width: 320px; overflow: hidden;
+  text-overflow: ellipsis; white-space: nowrap}
+tbody tr {cursor: pointer}
+tbody tr:hover, tbody tr:focus {background: #eef6ff}
+svg text {font: 10px sans-serif; fill: currentColor}
+svg .title {font: bold 12px sans-serif}
+.curves {display: flex; flex-wrap: wrap; gap: 12px}
+input {padding: 4px 8px; width: 24em}
+"""
+_SCRIPT = """
+'use strict';
+const rows = [...document.querySelectorAll('tr[data-episode]')];
+const search = document.getElementById('search');
+const list = document.getElementById('list');
+const shown = document.getElementById('shown');
+function filter() {
+  const words = search.value.toLowerCase().split(' ').filter(Boolean);
+  let count = 0;
+  for (const row of rows) {
+    row.hidden = !words.every(word => row.dataset.text.includes(word));
+    count += !row.hidden;
+  }
+  document.getElementById('count').textContent = `${count} of ${rows.length} episodes`;
+}
+function show() {
+  const template = document.getElementById(location.hash.slice(1));
+  list.hidden = Boolean(template);
+  shown.replaceChildren(...(template ? [template.content.cloneNode(true)] : []));
+  document.getElementById('back').hidden = !template;
+  scrollTo(0, 0);
+}
+function move(by) {
+  const open = rows.filter(row => !row.hidden);
+  const place = open.findIndex(row => '#' + row.dataset.episode === location.hash);
+  const next = open[place < 0 ? 0 : place + by];
+  if (next) location.hash = next.dataset.episode;
+}
+for (const row of rows) {
+  row.onclick = () => { location.hash = row.dataset.episode; };
+  row.onkeydown = event => { if (event.key === 'Enter') row.onclick(); };
+}
+document.onkeydown = event => {
+  if (event.target === search) return;
+  if (event.key === 'n') move(1);
+  if (event.key === 'p') move(-1);
+  if (event.key === 'Escape') location.hash = '';
+};
+search.oninput = filter;
+onhashchange = show;
+filter();
+show();
+"""
+COLUMNS = ("step", "purpose", "env", "category", "task", "group", "sample", "reward", "success", "stop")
+"""Columns of the table of episodes, besides the number of turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """Part of the page on one run.
+
+    Attributes:
+        data: numbers of the run by step; all of it, not of the selection alone.
+        records: chosen episodes.
+        total: number of episodes that the filter selects.
+    """
+
+    data: RunData
+    records: Sequence[EpisodeRecord]
+    total: int
+
+
+def static_page(parts: Sequence[RunPart], chosen: str) -> str:
+    """Return the page.
+
+    Args:
+        parts: runs.
+        chosen: description of the filter; empty for all episodes.
+    """
+    titles = ", ".join(part.data.name for part in parts)
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
+    )
+    runs = "".join(_run(part) for part in parts)
+    rows, templates = [], []
+    for place, part in enumerate(parts):
+        for number, record in enumerate(part.records):
+            name = f"e{place}-{number}"
+            rows.append(_row(name, part.data.name, record))
+            templates.append(f'<template id="{name}">{episode_html(record)}</template>')
+    heads = "".join(f"<th>{name}</th>" for name in ("run", *COLUMNS, "turns"))
+    filtered = f"<p>Filter: {_text(chosen)}</p>" if chosen else ""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{_text(titles)}</title>
+<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">
+<style>{STYLE}{_PAGE_STYLE}</style></head>
+<body class="va"><a href="#" id="back" hidden>all episodes</a><div id="shown"></div>
+<div id="list">{runs}<h2>Episodes</h2>{filtered}
+<p><input id="search" placeholder="words of a row, such as a task or a group" aria-label="search">
+<span id="count"></span>. Keys: Enter opens a row, n and p go to the next and previous episode, Escape goes back.</p>
+<table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>
+{"".join(templates)}
+<script>{_SCRIPT}</script></body></html>
+"""
+
+
+def _run(part: RunPart) -> str:
+    charts = []
+    for panel in panels(part.data):
+        curves = {
+            curve.name: (curve.color, [(float(step), value) for step, value in sorted(curve.values.items())])
+            for curve in panel.curves
+            if curve.values
+        }
+        charts.append(line_chart(panel.title, curves))
+    missing = f" The first {len(part.records)} of {part.total} are shown." if part.total > len(part.records) else ""
+    return (
+        f"<h2>{_text(part.data.name)}</h2><p>{part.total} episodes.{missing}</p>"
+        f'<div class="curves">{"".join(charts)}</div>{_groups(part)}'
+    )
+
+
+def _groups(part: RunPart) -> str:
+    """Return the groups of the chosen episodes with two samples or more."""
+    groups: dict[tuple[int, str, str], list[EpisodeRecord]] = {}
+    for record in part.records:
+        groups.setdefault((record["step"], record["purpose"], record["group"]), []).append(record)
+    rows = []
+    for (step, purpose, group), records in groups.items():
+        returns = [record.get("shaped_return", record["reward"]) for record in records]
+        if len(returns) < 2:
+            continue
+        spread = max(returns) - min(returns)
+        facts = (step, purpose, group, records[0]["task"], len(returns), f"{sum(returns) / len(returns):.3g}")
+        teaches = "all returns are equal: teaches nothing" if spread <= 1e-6 else f"spread {spread:.3g}"
+        rows.append("<tr>" + "".join(f"<td>{_text(fact)}</td>" for fact in (*facts, teaches)) + "</tr>")
+    if not rows:
+        return ""
+    heads = "".join(f"<th>{name}</th>" for name in ("step", "purpose", "group", "task", "samples", "mean return", ""))
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"<details><summary>{len(rows)} groups</summary>{table}</details>"
+
+
+def _row(name: str, run: str, record: EpisodeRecord) -> str:
+    fields = dict(record)
+    values = [run, *(fields[column] for column in COLUMNS), len(record["turns"])]
+    text = json.dumps(values, ensure_ascii=False).lower()
+    cells = "".join(f"<td>{_text(value)}</td>" for value in values)
+    return f'<tr tabindex="0" data-episode="{name}" data-text="{_text(text)}">{cells}</tr>'
+
+
+def _text(value: object) -> str:
+    return escape(make_visible(f"{value:g}" if isinstance(value, float) else str(value)))

@@ -1,0 +1,100 @@
+"""Export of the episodes that a filter selects to one file: HTML, Inspect's log, Parquet or records."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.frame import write_parquet
+from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.viewer.charts import RunData
+from verl_agent.viewer.export.inspect_log import write_inspect_log
+from verl_agent.viewer.export.static_page import RunPart, static_page
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.queries import count_episodes, find_ids, summarize_steps, uniform_groups
+from verl_agent.viewer.state import OpenedSource, ViewerState
+
+FORMATS = (".html", ".eval", ".parquet", ".jsonl")
+"""Allowed ends of the file: a page, Inspect's log, whole records in Parquet, records as they are."""
+MAX_ON_PAGE = 500
+"""Episodes of each run on a page unless another number is given."""
+
+
+def parse_where(where: str) -> Filter:
+    """Return the filter in a text such as `step=3..7&success=no`, the parameters of the page of episodes.
+
+    Raises:
+        ConfigError: a parameter is unknown, or a value is not allowed.
+    """
+    try:
+        pairs = parse_qsl(where, strict_parsing=bool(where), keep_blank_values=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"--where {where!r} is not allowed. Allowed: parameters such as step=3..7&success=no."
+        ) from error
+    return Filter.parse(dict(pairs))
+
+
+def export(paths: Sequence[Path], to: Path, where: str = "", limit: int | None = None) -> int:
+    """Write the episodes that a filter selects to a file and return their number.
+
+    Args:
+        paths: runs, evaluations and files of records.
+        to: file to write; its end chooses one of `FORMATS`. A file that exists is replaced.
+        where: see `parse_where`.
+        limit: most episodes of each run; None for all, on a page for `MAX_ON_PAGE`.
+
+    Raises:
+        ConfigError: the format is unknown, no episode is selected, or the file cannot be written.
+    """
+    if to.suffix not in FORMATS:
+        raise ConfigError(f"--export {to} ends with {to.suffix!r}. Allowed: {', '.join(FORMATS)}.")
+    chosen = parse_where(where)
+    draft = to.with_name(f".{to.stem}.part{to.suffix}")
+    state = ViewerState(paths)
+    try:
+        for opened in state.opened.values():
+            opened.index.update()
+        if not any(count_episodes(opened.index, chosen) for opened in state.opened.values()):
+            raise ConfigError(f"no episode of {', '.join(map(str, paths))} is selected by {where!r}.")
+        count = _write(list(state.opened.values()), draft, chosen, limit)
+        os.replace(draft, to)
+    except OSError as error:
+        raise ConfigError(f"--export {to} cannot be written: {error}.") from error
+    finally:
+        draft.unlink(missing_ok=True)
+        state.close()
+    return count
+
+
+def _write(sources: Sequence[OpenedSource], draft: Path, chosen: Filter, limit: int | None) -> int:
+    if draft.suffix == ".html":
+        parts = [_part(opened, chosen, limit or MAX_ON_PAGE) for opened in sources]
+        described = "&".join(f"{name}={value}" for name, value in chosen.values.items())
+        draft.write_text(static_page(parts, described), encoding="utf-8")
+        return sum(len(part.records) for part in parts)
+    records = (record for opened in sources for record in _records(opened, chosen, limit))
+    if draft.suffix == ".eval":
+        return write_inspect_log(records, draft, ", ".join(opened.key for opened in sources))
+    if draft.suffix == ".parquet":
+        return write_parquet(records, draft)
+    count = 0
+    with draft.open("w", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(record) + "\n")
+            count += 1
+    return count
+
+
+def _records(opened: OpenedSource, chosen: Filter, limit: int | None) -> Iterator[EpisodeRecord]:
+    for number in find_ids(opened.index, chosen, limit):
+        yield opened.index.read(number)
+
+
+def _part(opened: OpenedSource, chosen: Filter, limit: int) -> RunPart:
+    steps = summarize_steps(opened.index, Filter())
+    data = RunData(opened.key, steps, read_metrics(opened.source.metrics_files()), uniform_groups(opened.index))
+    return RunPart(data, list(_records(opened, chosen, limit)), count_episodes(opened.index, chosen))

@@ -1,0 +1,145 @@
+"""Findings on a run: patterns in its latest training episodes that keep it from learning, with the episodes to read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from verl_agent.types import StopReason
+from verl_agent.viewer.queries import StepSummary
+
+LATEST = 10
+"""Number of latest training steps that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence on the run.
+
+    Attributes:
+        text: symptom with its share, and its usual cause.
+        parameters: filter of the episodes that show it.
+    """
+
+    text: str
+    parameters: Mapping[str, str]
+
+
+_BEHAVIORS = (
+    (
+        "no_action",
+        0.2,
+        "of the replies have no action that the parser accepts. Compare one with the format that the prompt asks for.",
+    ),
+    (
+        "invalid_action",
+        0.3,
+        "of the actions are invalid in the environment. Compare one with the actions that the prompt lists.",
+    ),
+    (
+        "truncated",
+        0.1,
+        "of the replies are cut by a token budget. Raise episode.max_turn_tokens or data.max_response_length, or ask "
+        "for shorter thoughts.",
+    ),
+    (
+        "no_effect",
+        0.4,
+        "of the actions leave the observation as it was. The agent may not see what its action did.",
+    ),
+    ("repeated_action", 0.4, "of the actions repeat the one before."),
+    ("loop", 0.2, "of the turns are part of a loop of actions."),
+    (
+        "wrote_observation",
+        0.1,
+        "of the replies contain text of the environment: the model plays both sides.",
+    ),
+)
+"""Behavior, share of turns from which it is reported, and sentence."""
+
+
+def find_problems(
+    steps: Sequence[StepSummary], uniform: Mapping[int, float], solved_turns: Mapping[int, int]
+) -> list[Finding]:
+    """Return what is conspicuous in the latest training steps, the likeliest causes first.
+
+    Args:
+        steps: means of each purpose and step.
+        uniform: share of groups with equal returns by training step.
+        solved_turns: number of solved episodes outside training by their turns.
+    """
+    train = [at for at in steps if at.purpose == "train" and at.episodes][-LATEST:]
+    if not train:
+        return []
+    span = {"purpose": "train", "step": f"{train[0].step}..{train[-1].step}"}
+    return [
+        *_environment(train, span),
+        *_replies(train, span),
+        *_turn_limit(train, span, solved_turns),
+        *_returns(train, span, uniform),
+    ]
+
+
+def _environment(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:
+    failed = sum(at.env_errors for at in train)
+    share = failed / (failed + sum(at.episodes for at in train))
+    text = f"{share:.0%} of the episodes end with an error of the environment and are not trained on."
+    return [Finding(text, {**span, "stop": StopReason.ENV_ERROR})] if share >= 0.05 else []
+
+
+def _replies(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:
+    found = []
+    for name, least, sentence in _BEHAVIORS:
+        share = _mean(train, [at.behaviors[name] for at in train], [at.turns * at.episodes for at in train])
+        if share >= least:
+            found.append(Finding(f"{share:.0%} {sentence}", {**span, name: "1.."}))
+    return found
+
+
+def _turn_limit(
+    train: Sequence[StepSummary], span: Mapping[str, str], solved_turns: Mapping[int, int]
+) -> list[Finding]:
+    limit = max(at.max_turns for at in train)
+    where = {**span, "stop": StopReason.TURN_LIMIT}
+    solved = sum(solved_turns.values())
+    longer = sum(count for turns, count in solved_turns.items() if turns > limit) / solved if solved else 0.0
+    if longer >= 0.3:
+        text = (
+            f"The turn limit {limit} is too short: {longer:.0%} of the solved episodes of validation have more turns. "
+            "Raise horizon.max_turns."
+        )
+        return [Finding(text, where)]
+    cut = _mean(train, [at.stops.get(StopReason.TURN_LIMIT, 0.0) for at in train])
+    if cut >= 0.5:
+        text = (
+            f"The turn limit {limit} ends {cut:.0%} of the episodes. If their actions make sense until then, raise "
+            "horizon.max_turns."
+        )
+        return [Finding(text, where)]
+    return []
+
+
+def _returns(train: Sequence[StepSummary], span: Mapping[str, str], uniform: Mapping[int, float]) -> list[Finding]:
+    found = []
+    episodes = sum(at.episodes for at in train)
+    if all(at.reward == 0 for at in train) and all(at.success == 0 for at in train):
+        ended = _mean(train, [at.stops.get(StopReason.TERMINATED, 0.0) for at in train])
+        text = f"The mean return is 0 at every one of the latest {len(train)} steps ({episodes} episodes)."
+        if ended >= 0.2:
+            text += (
+                f" The environment itself ended {ended:.0%} of them. If tasks are solved there, its reward does not "
+                "say so."
+            )
+        found.append(Finding(text, {**span, "stop": StopReason.TERMINATED} if ended >= 0.2 else span))
+    shares = [uniform[at.step] for at in train if at.step in uniform]
+    if shares and (share := sum(shares) / len(shares)) >= 0.5:
+        text = (
+            f"All returns are equal in {share:.0%} of the groups: a group estimator learns nothing from them. Easier "
+            "or harder tasks, more samples or a finer reward give it something to compare."
+        )
+        found.append(Finding(text, span))
+    return found
+
+
+def _mean(train: Sequence[StepSummary], values: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    weights = weights or [at.episodes for at in train]
+    total = sum(weights)
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / total if total else 0.0

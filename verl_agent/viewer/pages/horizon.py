@@ -1,0 +1,92 @@
+"""Stages of a growing horizon: share of episodes cut, and success by the turns that tasks need."""
+
+from nicegui import ui
+
+from verl_agent.errors import ConfigError
+from verl_agent.types import StopReason
+from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error
+from verl_agent.viewer.pages.grid import Row, add_grid
+from verl_agent.viewer.stages import Stage, find_stages, needs_of
+from verl_agent.viewer.state import OpenedSource, ViewerState
+
+
+def add(state: ViewerState) -> None:
+    """Register the page `/run/<key>/horizon`."""
+
+    @ui.page("/run/{key}/horizon")
+    def horizon(key: str) -> None:
+        try:
+            opened = state.get(key)
+        except ConfigError as error:
+            with frame(state):
+                show_error(error)
+            return
+        with frame(state, opened, f"{key}: horizon"):
+            box = ui.column().classes("w-full gap-4")
+
+            def draw() -> None:
+                stages = opened.cached("stages", lambda: find_stages(opened.index))
+                box.clear()
+                with box:
+                    _show(opened, stages)
+
+            draw()
+            refresh_with(opened, draw)
+
+
+def _show(opened: OpenedSource, stages: list[Stage]) -> None:
+    if not stages:
+        ui.label("No training episode is recorded yet.")
+        return
+    ui.label(
+        "A stage is a range of training steps with one turn limit. An episode is cut if the limit ended it unsolved. A "
+        "task needs as many turns as its oracle or, where those are not recorded, as its shortest solved episode."
+    ).classes("text-sm text-gray-600")
+    for env in dict.fromkeys(stage.env for stage in stages):
+        of_env = [stage for stage in stages if stage.env == env]
+        ui.label(env).classes("text-lg")
+        _table(opened, of_env)
+        needs = needs_of(of_env)
+        ui.echart(_chart(of_env, needs)).classes("h-72 w-full")
+
+
+def _table(opened: OpenedSource, stages: list[Stage]) -> None:
+    rows = [
+        {
+            "stage": number,
+            "turn limit": stage.max_turns,
+            "steps": f"{stage.first}..{stage.last}",
+            "episodes": stage.episodes,
+            "solved": f"{stage.solved / stage.episodes:.1%}",
+            "cut": f"{stage.cut / stage.episodes:.1%}",
+            "mean turns": f"{stage.turns / stage.episodes:.2f}",
+        }
+        for number, stage in enumerate(stages, start=1)
+    ]
+
+    def open_stage(row: Row, column: str) -> None:
+        extra = {"cut": {"stop": StopReason.TURN_LIMIT, "success": "no"}, "solved": {"success": "yes"}}.get(column, {})
+        parameters = {"purpose": "train", "env": stages[0].env, "step": row["steps"], **extra}
+        ui.navigate.to(link_to(run_path(opened, "/episodes"), parameters))
+
+    add_grid(list(rows[0]), rows, open_stage, fits=True)
+
+
+def _chart(stages: list[Stage], needs: list[str]) -> dict[str, object]:
+    """Return the options of ECharts: a group of bars for each number of needed turns, one bar a stage."""
+    series = []
+    for number, stage in enumerate(stages, start=1):
+        values = []
+        for need in needs:
+            episodes, solved = stage.by_need.get(need, (0, 0))
+            values.append(round(solved / episodes, 4) if episodes else None)
+        series.append({"name": f"stage {number}: limit {stage.max_turns}", "type": "bar", "data": values})
+    return {
+        "title": {"text": "Success by the turns that a task needs", "textStyle": {"fontSize": 13}},
+        "tooltip": {"trigger": "axis"},
+        "legend": {"type": "scroll", "bottom": 0},
+        "xAxis": {"type": "category", "data": needs, "name": "turns"},
+        "yAxis": {"type": "value", "min": 0, "max": 1},
+        "animation": False,
+        "series": series,
+    }

@@ -1,0 +1,104 @@
+"""Labels of episodes: the editor on the page of an episode, and the list of all labelled ones."""
+
+from nicegui import ui
+from starlette.requests import Request
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.labels import Label, LabelFile, key_of, parse_tags
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error, show_text
+from verl_agent.viewer.queries import Row, find_episodes, find_labels
+from verl_agent.viewer.state import OpenedSource, ViewerState
+
+SHOWN = 200
+"""Labelled episodes that the page lists at most."""
+
+
+def add(state: ViewerState) -> None:
+    """Register the page `/run/<key>/labels`; the parameter `label` chooses tags, as on the page of episodes."""
+
+    @ui.page("/run/{key}/labels")
+    def labels(key: str, request: Request) -> None:
+        try:
+            opened = state.get(key)
+            chosen = Filter.parse({"label": request.query_params.get("label", "*")})
+        except ConfigError as error:
+            with frame(state):
+                show_error(error)
+            return
+        with frame(state, opened, f"{key}: labels"):
+            _list(opened, chosen)
+
+
+def add_label_editor(opened: OpenedSource, row: Row) -> None:
+    """Add fields for the tags and the note of an episode; Enter, or leaving a field, saves both.
+
+    Args:
+        opened: source of the episode.
+        row: columns of the episode.
+    """
+    file = LabelFile.of(opened.source.path)
+    try:
+        label = file.read().get(key_of(row), Label())
+    except ConfigError as error:
+        show_error(error)
+        return
+    saved = label
+
+    def save() -> None:
+        nonlocal saved
+        try:
+            new = Label(parse_tags(tags.value or ""), (note.value or "").strip())
+            if new == saved:
+                return
+            file.change(key_of(row), new)
+        except ConfigError as error:
+            ui.notify(str(error), type="negative")
+            return
+        saved = new
+        ui.notify("label saved", type="positive")
+
+    with ui.row().classes("items-center gap-2"):
+        tags = ui.input("tags", value=" ".join(label.tags), placeholder="good lucky")
+        note = ui.input("note", value=label.note)
+        for field, width in ((tags, "w-40"), (note, "w-96")):
+            field.props("dense outlined").classes(width).on("keydown.enter", save).on("blur", save)
+
+
+def _list(opened: OpenedSource, chosen: Filter) -> None:
+    box = ui.column().classes("w-full gap-2")
+    file = LabelFile.of(opened.source.path)
+
+    def draw() -> None:
+        box.clear()
+        counts = find_labels(opened.index)
+        rows = find_episodes(opened.index, chosen, SHOWN)
+        try:
+            notes = file.read()
+        except ConfigError as error:
+            with box:
+                show_error(error)
+            return
+        with box:
+            if not notes:
+                ui.label("No episode is labelled. Tags and notes are set on the page of an episode.")
+                return
+            ui.label(f"Labels are kept in {file.path}.").classes("text-sm text-gray-600")
+            with ui.row().classes("gap-3"):
+                ui.link("all", run_path(opened, "/labels"))
+                for tag, count in counts.items():
+                    ui.link(f"{tag} ({count})", link_to(run_path(opened, "/labels"), {"label": tag}))
+            for row in rows:
+                label = notes.get(key_of(row), Label())
+                with ui.row().classes("items-baseline gap-3"):
+                    ui.link(
+                        f"step {row['step']} {row['env']} {row['task']}, sample {row['sample']}",
+                        run_path(opened, f"/episode/{row['id']}"),
+                    )
+                    ui.label(f"return {row['reward']:g}").classes("text-sm")
+                    for tag in label.tags:
+                        ui.label(tag).classes("bg-blue-200 px-1 rounded text-sm")
+                    show_text(label.note)
+
+    draw()
+    refresh_with(opened, draw)

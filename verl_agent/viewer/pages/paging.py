@@ -1,0 +1,56 @@
+"""Pages of long tables: number in the URL, links to the previous and the next page, keys `p` and `n`."""
+
+from collections.abc import Callable
+
+from nicegui import ui
+from starlette.requests import Request
+
+from verl_agent.errors import ConfigError
+from verl_agent.viewer.layout import add_keys
+
+
+def page_number(request: Request) -> int:
+    """Return the parameter `page`, which counts from 1.
+
+    Raises:
+        ConfigError: it is not a positive number.
+    """
+    value = request.query_params.get("page", "1")
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigError(f"page={value!r} is not a page. Allowed: 1 and more.")
+    return int(value)
+
+
+def add_pager(page: int, size: int, noun: str, url: Callable[[int], str]) -> Callable[[int], None]:
+    """Add the line with the range of rows and the buttons.
+
+    Args:
+        page: number of the page, from 1.
+        size: rows of a page.
+        noun: plural of what the rows are.
+        url: function that returns the URL of a page.
+
+    Returns:
+        Function to call with the number of all rows, whenever it changes.
+    """
+    total = 0
+
+    def go(number: int) -> None:
+        if 1 <= number <= max(1, -(-total // size)):
+            ui.navigate.to(url(number))
+
+    with ui.row().classes("items-center gap-2 text-sm"):
+        label = ui.label()
+        previous = ui.button(icon="chevron_left", on_click=lambda: go(page - 1)).props("dense flat")
+        following = ui.button(icon="chevron_right", on_click=lambda: go(page + 1)).props("dense flat")
+    add_keys({"p": ("previous page", lambda: go(page - 1)), "n": ("next page", lambda: go(page + 1))})
+
+    def set_total(count: int) -> None:
+        nonlocal total
+        total = count
+        first, last = (page - 1) * size + 1, min(page * size, total)
+        label.text = f"{total} {noun}" if total <= size and page == 1 else f"{first} to {last} of {total} {noun}"
+        previous.set_visibility(page > 1)
+        following.set_visibility(last < total)
+
+    return set_total

@@ -1,0 +1,89 @@
+"""Stages of a growing horizon: episodes cut by the turn limit, and success by the turns that tasks need."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from verl_agent.types import StopReason
+from verl_agent.viewer.index import RecordIndex
+from verl_agent.viewer.queries import LAST_ATTEMPT, VALID
+
+EXACT = 8
+"""Turns up to which tasks are counted by the exact number; longer ones are counted in ranges that double."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """Consecutive training steps with one turn limit.
+
+    Attributes:
+        env: name of the environment.
+        max_turns: turn limit.
+        first: first step.
+        last: last step that is recorded.
+        episodes: number of valid episodes.
+        solved: number of them that solved their task.
+        cut: number of them that the turn limit ended unsolved.
+        turns: number of turns of all episodes.
+        by_need: episodes and solved episodes by the turns that their task needs; see `need_range`.
+    """
+
+    env: str
+    max_turns: int
+    first: int
+    last: int
+    episodes: int = 0
+    solved: int = 0
+    cut: int = 0
+    turns: int = 0
+    by_need: dict[str, tuple[int, int]] = field(default_factory=lambda: defaultdict(lambda: (0, 0)))
+
+
+def need_range(turns: int | None) -> str:
+    """Return the name of the range of turns that a task needs: `3`, `9-16`, or `never solved` for None."""
+    if turns is None:
+        return "never solved"
+    if turns <= EXACT:
+        return str(turns)
+    low = EXACT
+    while turns > 2 * low:
+        low *= 2
+    return f"{low + 1}-{2 * low}"
+
+
+def find_stages(index: RecordIndex) -> list[Stage]:
+    """Return the stages of the training episodes, by environment and step.
+
+    The turns that a task needs are those of the oracle. Where they are not recorded, they are those of the task's
+    shortest solved episode in all of the source, of any purpose.
+    """
+    rows = index.db.execute(
+        f"""SELECT episodes.env, step, max_turns, need, count(*) AS episodes, sum(success) AS solved,
+            sum(stop = ? AND NOT success) AS cut, sum(turns) AS turns
+        FROM episodes LEFT JOIN (SELECT env, task, coalesce(min(oracle_turns), min(CASE WHEN success THEN turns END))
+            AS need FROM episodes GROUP BY env, task) AS needs
+            ON needs.env = episodes.env AND needs.task = episodes.task
+        WHERE purpose = 'train' AND {VALID} AND {LAST_ATTEMPT}
+        GROUP BY episodes.env, step, max_turns, need ORDER BY episodes.env, step, max_turns""",
+        (StopReason.TURN_LIMIT,),
+    )
+    stages: list[Stage] = []
+    for row in rows:
+        last = stages[-1] if stages else None
+        if last is None or (last.env, last.max_turns) != (row["env"], row["max_turns"]):
+            last = Stage(row["env"], row["max_turns"], row["step"], row["step"])
+            stages.append(last)
+        last.last = row["step"]
+        last.episodes += row["episodes"]
+        last.solved += row["solved"]
+        last.cut += row["cut"]
+        last.turns += row["turns"]
+        need = need_range(row["need"])
+        episodes, solved = last.by_need[need]
+        last.by_need[need] = (episodes + row["episodes"], solved + row["solved"])
+    return stages
+
+
+def needs_of(stages: list[Stage]) -> list[str]:
+    """Return the ranges of needed turns that occur, in ascending order, tasks that were never solved last."""
+    names = {name for stage in stages for name in stage.by_need}
+    return sorted(names, key=lambda name: int(name.split("-")[0]) if name[0].isdecimal() else 1 << 30)

@@ -1,0 +1,116 @@
+"""SQLite file of an index: its place, its version, transactions, and errors that the machine causes."""
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+from verl_agent.errors import ConfigError
+from verl_agent.viewer.sources import Source
+from verl_agent.viewer.tables import INDEX_VERSION, TABLES
+
+logger = logging.getLogger(__name__)
+
+FOLDER = ".viewer"
+"""Folder beside the records with the index. It may be deleted at any time."""
+CACHE_KB = 32_000
+"""Memory of a connection for pages of the file."""
+
+_STORAGE_ERRORS = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_BUSY,
+)
+"""Primary result codes that the machine causes, not the program."""
+
+
+def open_index(path: Path) -> sqlite3.Connection:
+    """Open the file for writing, with its tables; a file of another version or a broken one is built anew."""
+    try:
+        db = connect(path)
+        if _version(db) not in (0, INDEX_VERSION):
+            db.close()
+            raise sqlite3.DatabaseError("another version")
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as error:
+        logger.info("%s: build anew (%s)", path, error)
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        db = connect(path)
+    with transaction(db):
+        if _version(db) != INDEX_VERSION:
+            for statement in TABLES:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {INDEX_VERSION}")
+    return db
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a connection whose rows are `sqlite3.Row`."""
+    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    db.row_factory = sqlite3.Row
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = OFF")  # a lost index is built again
+    db.execute(f"PRAGMA cache_size = -{CACHE_KB}")
+    return db
+
+
+def index_folder(source: Source) -> Path:
+    """Return the folder of the index: `.viewer/` beside the records, or a temporary one where that is not writable.
+
+    Raises:
+        ConfigError: neither can be created.
+    """
+    folder = source.folder / FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+        reason = "no permission to write"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    logger.warning("%s cannot be written (%s): the index lies in a temporary folder", folder, reason)
+    try:
+        return Path(mkdtemp(prefix="verl-agent-view-"))
+    except OSError as error:
+        raise ConfigError(
+            f"the index of {source.path} can be written neither to {folder} ({reason}) nor to a temporary folder "
+            f"({error}). Free disk space, or set TMPDIR to a folder on another disk."
+        ) from error
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Run statements in one transaction, which is undone if one fails."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if db.in_transaction:  # a full disk has ended it already
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Raise a ConfigError that names the file for errors that the machine causes, such as a full disk."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in _STORAGE_ERRORS:
+            raise
+        raise ConfigError(
+            f"The index {path} cannot be written ({error}). Free disk space or delete {path.parent}; the records are "
+            "not changed."
+        ) from error
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
