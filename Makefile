@@ -7,6 +7,7 @@ SHELL := /bin/bash
 DEVICE ?= cpu
 ENGINE ?= vllm
 STUDY ?= order
+RUN ?= runs/textcraft_quickstart
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -112,6 +113,14 @@ quickstart: setup ## Train a small model on this machine and compare it before a
 .PHONY: bench
 bench: setup ## Measure the throughput of the rollout
 	python -m tests.bench.rollout
+
+.PHONY: bench-viewer
+bench-viewer: setup ## Measure the viewer on a run of 100,000 episodes (2 GB in the temporary folder)
+	python -m tests.bench.viewer
+
+.PHONY: screenshots
+screenshots: setup ## Take pictures of the viewer's pages: RUN=runs/textcraft_quickstart
+	python -m tests.support.screenshots $(RUN) recipes/textcraft/viewer
 
 .PHONY: bench-evolve
 bench-evolve: setup ## Measure three rounds of AgentEvol and DPO with a tiny model; resumes if interrupted

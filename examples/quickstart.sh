@@ -14,13 +14,17 @@ echo "1/2  Supervised training: SmolLM2-135M-Instruct sees 32 solved crafting go
 echo
 echo "2/2  Reinforcement learning with verl, Ray, FSDP2 and vLLM: the turn limit grows from 4 to 6 (about twelve minutes, two of them for the start)"
 "$python" -m verl_agent.commands.train --config-dir "$PWD/recipes/textcraft" --config-name quickstart
-cat <<'TEXT'
+viewer=$(dirname "$python")/verl-agent
+[[ -x $viewer ]] || viewer=verl-agent
+cat <<TEXT
 
 Next:
-  verl-agent view runs/textcraft_quickstart  curves, episodes and groups in a browser (source .venv/bin/activate first)
   runs/textcraft_quickstart/curves.png       learning curves; every conversation is in episodes/ beside it
   recipes/RESULTS.md                         measured results
   bash recipes/textcraft/train.sh --config-name scaling_inter_cpu      the longer run of this kind (40 minutes)
   bash recipes/textcraft/eval.sh --config-name eval_cpu model.path=runs/textcraft_quickstart
   CONTRIBUTING.md                            how to add an environment
+
+See in a browser what the agent did, turn by turn:
+  $viewer view runs/textcraft_quickstart
 TEXT

@@ -1,9 +1,7 @@
 """Measures the viewer on a large run: time to build the index, server time of each page, and memory.
 
-    python -m tests.bench.viewer --episodes 100000
-
-writes a run of 2 GB into a temporary folder, and deletes it at the end. Seconds are wall-clock time; CPU seconds, which
-other programs on the machine disturb less, stand beside them.
+It writes a run of 2 GB into a temporary folder, and deletes it at the end. Seconds are wall-clock time. CPU seconds,
+which other programs on the machine disturb less, stand beside them.
 """
 
 import json
@@ -154,7 +152,15 @@ def main(episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 10
         size = write_run(folder, episodes)
         steps = episodes // (GROUPS * SAMPLES)
         places = {"step": steps, "half": steps // 2, "middle": episodes // 2, "pages": episodes // 100}
-        command = [sys.executable, "-m", "verl_agent.commands.cli", "view", str(folder), "--port", "0"]
+        command = [
+            sys.executable,
+            "-c",
+            "from verl_agent.commands.cli import app; app()",
+            "view",
+            str(folder),
+            "--port",
+            "0",
+        ]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None

@@ -58,6 +58,14 @@ def test_the_index_reads_only_what_was_appended(run: Path) -> None:
         assert tasks(index) == ["1", "2", "3", "4"]
 
 
+def test_a_poll_of_unchanged_files_writes_nothing(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        before = index._db.total_changes
+        assert index.update() == 0
+        assert index._db.total_changes == before
+
+
 def test_a_torn_last_line_is_read_when_it_is_complete(run: Path) -> None:
     file = run / "episodes" / "a.jsonl"
     line = json.dumps(episode("3"))

@@ -14,9 +14,7 @@ OVER_INTERACTION = "over_interaction"
 MAX_CYCLE = 4
 """Length of the longest cycle of actions that counts as a loop."""
 _FINAL = re.compile(r"(?:stop|finish|done|submit|answer|give up|terminate|exit|quit)\b", re.IGNORECASE)
-_ENV_LINE = re.compile(
-    r"^\s*(?:observation|environment|user|instruction|feedback|obs)\s*:", re.IGNORECASE | re.MULTILINE
-)
+_ENV_LABELS = frozenset({"observation", "environment", "user", "instruction", "feedback", "obs"})
 
 
 @dataclass(frozen=True)
@@ -133,6 +131,11 @@ def _truncated(played: Played, turn: int) -> bool:
     return record["truncated_by"] is not None or record.get("force_closed", False)
 
 
+def _wrote_observation(played: Played, turn: int) -> bool:
+    lines = played.turns[turn]["reply"].splitlines()
+    return any(line.partition(":")[0].strip().lower() in _ENV_LABELS for line in lines if ":" in line)
+
+
 BEHAVIORS = (
     Behavior("invalid_action", "the environment reports the action as invalid", Played.is_invalid),
     Behavior("no_action", "the reply has no action", lambda played, turn: played.actions[turn] is None),
@@ -145,7 +148,7 @@ BEHAVIORS = (
     Behavior(
         "wrote_observation",
         "a line of the reply starts with a label of the environment, such as `Observation:`",
-        lambda played, turn: _ENV_LINE.search(played.turns[turn]["reply"]) is not None,
+        _wrote_observation,
     ),
     Behavior(
         OVER_INTERACTION,

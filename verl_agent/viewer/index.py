@@ -60,6 +60,7 @@ class RecordIndex:
         self.source = source
         self.path = (folder or index_folder(source)) / f"{source.name}.sqlite"
         self._labels_version: object = None
+        self._read_states: dict[Path, tuple[int, int, int]] = {}  # of files that had no further complete line
         with explained(self.path):
             self._db = open_index(self.path)
             self.db = connect(self.path)
@@ -174,6 +175,7 @@ class RecordIndex:
         """Drop the rows of files that were deleted."""
         gone = [row["id"] for row in self._db.execute("SELECT id, path FROM files") if row["path"] not in present]
         if gone:
+            self._read_states.clear()
             with transaction(self._db):
                 for file in gone:
                     _drop_rows(self._db, file)
@@ -186,6 +188,10 @@ class RecordIndex:
         except FileNotFoundError:
             return
         with file:
+            status = os.fstat(file.fileno())
+            state = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if self._read_states.get(path) == state:
+                return
             while True:
                 with transaction(self._db):
                     row = self._file_row(path, file.fileno())
@@ -198,6 +204,7 @@ class RecordIndex:
                         offset, count = offset + len(line), count + 1
                     self._db.execute("UPDATE files SET indexed = ? WHERE id = ?", (offset, row["id"]))
                 if count == 0:
+                    self._read_states[path] = state
                     return
                 yield offset
 

@@ -50,8 +50,9 @@ def row_of(record: EpisodeRecord) -> list[Any]:
 
 
 def words_of(record: EpisodeRecord) -> str:
-    """Return each text of an episode once: prompt, replies, observations, error."""
-    texts = [message["content"] for message in record["messages"][: record["prompt_length"]]]
+    """Return each text of an episode once: prompt but its system messages, replies, observations, error."""
+    prompt = record["messages"][: record["prompt_length"]]
+    texts = [message["content"] for message in prompt if message["role"] != "system"]
     for turn in record["turns"]:
         texts += [turn["reply"], turn["observation"] or ""]
     return "\n".join([*texts, record["error"]])
