@@ -17,13 +17,15 @@ PROMPT: list[Message] = [{"role": "system", "content": "Talk."}, {"role": "user"
 
 
 @pytest.mark.parametrize("context", [None, LastObservations(turns=1)])
-def test_a_model_continues_from_given_turns_with_their_tokens(model: Model, context: Context | None):
+def test_a_model_continues_from_given_turns_with_their_tokens(smollm2: Model, context: Context | None):
     """Replies of whole tokens, since a record holds no ids."""
     texts = ["Action: look", "Thought: wood.\nAction: get 4 oak log", "Action: north"]
-    ids = [[*model.tokenizer.encode(text, add_special_tokens=False), model.tokenizer.eos_token_id] for text in texts]
-    play = play_tokens(model, ids, 3, context=context)
-    engine = ScriptedEngine(model.tokenizer, [ids[2]])
-    policy, agent, episode = model.policy(engine), plain(context), play.episode
+    ids = [
+        [*smollm2.tokenizer.encode(text, add_special_tokens=False), smollm2.tokenizer.eos_token_id] for text in texts
+    ]
+    play = play_tokens(smollm2, ids, 3, context=context)
+    engine = ScriptedEngine(smollm2.tokenizer, [ids[2]])
+    policy, agent, episode = smollm2.policy(engine), plain(context), play.episode
     policy.seed = EpisodeSeed(1, "what_if", "talk", "1", step=0, sample=0)
 
     async def continue_episode() -> Reply:
@@ -57,12 +59,12 @@ def test_a_given_turn_whose_prompt_is_too_long_is_an_error(smollm2: Model):
         asyncio.run(policy.add_given(PROMPT, Reply("a")))
 
 
-def test_the_model_writes_the_rest_of_a_reply_whose_beginning_is_given(model: Model):
-    engine = ScriptedEngine(model.tokenizer, [" get 4 oak log"])
-    policy = model.policy(engine)
+def test_the_model_writes_the_rest_of_a_reply_whose_beginning_is_given(smollm2: Model):
+    engine = ScriptedEngine(smollm2.tokenizer, [" get 4 oak log"])
+    policy = smollm2.policy(engine)
     reply = asyncio.run(policy.continue_reply(PROMPT, "Action:"))
     assert reply == Reply("Action: get 4 oak log", None, len(engine.written[0]))
-    assert model.tokenizer.decode(engine.prompts[0]) == model.rendered(PROMPT) + "Action:"
+    assert smollm2.tokenizer.decode(engine.prompts[0]) == smollm2.rendered(PROMPT) + "Action:"
 
 
 @pytest.mark.parametrize(
@@ -80,13 +82,13 @@ def test_a_continued_reply_keeps_the_budgets(smollm2: Model, budget: TokenBudget
     assert asyncio.run(policy.continue_reply(PROMPT, "Action:")) == reply
 
 
-def test_the_given_turns_of_unusual_texts_are_those_of_the_template(model: Model):
+def test_the_given_turns_of_unusual_texts_are_those_of_the_template(smollm2: Model):
     """Every reply is one that a record may hold; the prompt of the next one is what the template renders."""
     for count in (1, 4):
         replies = list(REPLIES[:count])
         messages = [*PROMPT]
-        engine = ScriptedEngine(model.tokenizer, cycle(["end"]))
-        policy = model.policy(engine, AMPLE)
+        engine = ScriptedEngine(smollm2.tokenizer, cycle(["end"]))
+        policy = smollm2.policy(engine, AMPLE)
 
         async def continue_episode(replies=replies, messages=messages, policy=policy) -> None:
             for text in replies:
@@ -95,5 +97,5 @@ def test_the_given_turns_of_unusual_texts_are_those_of_the_template(model: Model
             await policy.reply(messages)
 
         asyncio.run(continue_episode())
-        shown = model.tokenizer.decode(engine.prompts[-1])
+        shown = smollm2.tokenizer.decode(engine.prompts[-1])
         assert all(text in shown for text in replies)
