@@ -167,6 +167,13 @@ def test_an_override_that_is_not_allowed_is_an_error(tmp_path: Path, override: s
         settings_of(of_evaluation(tmp_path), [override])
 
 
+def test_an_episode_of_a_model_behind_an_api_needs_another_model(tmp_path: Path):
+    recorded = of_evaluation(tmp_path, "openai:gpt", **{"model.api": {"kind": "openai"}})
+    with pytest.raises(ConfigError, match="'openai:gpt', a model behind an API"):
+        settings_of(recorded, [])
+    assert settings_of(recorded, ["model.path=random"]).model == "random"
+
+
 def test_an_episode_of_a_training_run_is_asked_with_the_settings_of_the_run(tmp_path: Path):
     settings = settings_of(of_run(tmp_path), [])
     config = settings.config

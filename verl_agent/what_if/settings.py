@@ -134,12 +134,17 @@ def _parse_overrides(overrides: Sequence[str]) -> DictConfig:
 
 def _recorded_values(folder: Path, recorded: RecordedEpisode, has_model: bool) -> dict[str, Any]:
     if (folder / EVALUATION_SETTINGS).is_file():
-        return _evaluation_values(folder)
+        return _evaluation_values(folder, has_model)
     return _training_values(folder, recorded, has_model)
 
 
-def _evaluation_values(folder: Path) -> dict[str, Any]:
+def _evaluation_values(folder: Path, has_model: bool) -> dict[str, Any]:
     recorded = read_settings(folder, EVALUATION_SETTINGS)
+    if recorded.get("model.api") and not has_model:
+        raise ConfigError(
+            f"{folder} was played by {recorded['model']!r}, a model behind an API. A server does not continue given "
+            "replies, as this command needs. Name another model with model.path=MODEL."
+        )
     values = {name: dict(recorded[name]) for name in SECTIONS if isinstance(recorded.get(name), Mapping)}
     values.get("horizon", {}).pop("max_turns", None)
     values.get("evaluation", {}).pop("samples", None)
