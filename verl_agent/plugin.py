@@ -8,11 +8,13 @@ from importlib.metadata import entry_points
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.patches import value_model_attention
 from verl_agent.platform.register import register_cpu_device, register_weight_transfer
 
 if use_cpu_device():
     register_cpu_device()
 register_weight_transfer()
+value_model_attention()
 
 
 def require_plugin() -> None:

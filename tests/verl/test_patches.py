@@ -44,7 +44,7 @@ def test_verl_names_the_backend_of_the_cpu_twice():
 
 
 def test_verl_has_flash_attention_as_a_literal_in_the_value_model():
-    """Line for `value_model_without_flash_attention`."""
+    """Line for `value_model_attention`."""
     assert line("verl", "utils/model.py", 649) == 'attn_implementation="flash_attention_2",'
     head = "def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):"
     lines = upstream("verl", "utils/model.py")

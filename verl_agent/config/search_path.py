@@ -4,6 +4,8 @@ A plugin, since `hydra.searchpath` in a recipe would break recipes that build on
 """
 
 import importlib.util
+import sys
+from math import prod
 from pathlib import Path
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -12,6 +14,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from verl_agent.errors import ConfigError
+from verl_agent.platform.versions import installed_version
 
 CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets that make bfloat16 faster than float32."""
@@ -47,8 +50,36 @@ def cpu_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return "bfloat16" if flags & CPU_BF16_FLAGS else "float32"
 
 
+def attention(flash_attn: str | None = None) -> str:
+    """Return FlashAttention 2 if the package flash-attn is installed, else PyTorch's own attention.
+
+    The module `flash_attn` does not tell: the package flash-attn-4, which SGLang installs, has another part of it.
+
+    Args:
+        flash_attn: installed version of flash-attn; None to look it up.
+    """
+    return "flash_attention_2" if flash_attn or installed_version("flash-attn") else "sdpa"
+
+
+def vanilla_mbridge(python: tuple[int, int] = sys.version_info[:2]) -> bool:
+    """Return True if Megatron needs mbridge: Megatron-Bridge, verl's default, does not exist for this Python."""
+    return python < (3, 12)
+
+
+def storage_units(*machine: int) -> int:
+    """Return the number of TransferQueue's storage units: one for a single GPU, else two. Each takes one Ray CPU.
+
+    Args:
+        machine: number of GPUs of a machine, and number of machines.
+    """
+    return 1 if prod(map(int, machine)) == 1 else 2
+
+
 def register_config() -> None:
     """Register plugin and resolvers, so that this process can compose recipes. Repeated calls have no effect."""
     Plugins.instance().register(AgentSearchPath)
     OmegaConf.register_new_resolver("cpu_dtype", cpu_dtype, replace=True)
+    OmegaConf.register_new_resolver("attention", attention, replace=True)
+    OmegaConf.register_new_resolver("vanilla_mbridge", vanilla_mbridge, replace=True)
+    OmegaConf.register_new_resolver("storage_units", storage_units, replace=True)
     OmegaConf.register_new_resolver("add", lambda *values: sum(map(int, values)), replace=True)

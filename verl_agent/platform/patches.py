@@ -1,7 +1,7 @@
 """Patches of upstream code for which upstream has no hook, each with the line that it works around.
 
-All three are active on the CPU device only. `verl_agent.platform.versions` rejects untested versions, and
-tests/verl/test_patches.py fails when an upstream line changes.
+`value_model_attention` is active on every device, the others on the CPU device only. `verl_agent.platform.versions`
+rejects untested versions there, and tests/verl/test_patches.py fails when an upstream line changes.
 """
 
 from functools import partial
@@ -30,10 +30,11 @@ def one_backend_per_device() -> None:
     )
 
 
-def value_model_without_flash_attention() -> None:
-    """Load the critic's model with SDPA.
+def value_model_attention() -> None:
+    """Load the critic's model with the attention of its config (`critic.model.override_config.attn_implementation`).
 
-    verl 0.9.1, utils/model.py:649 has `attn_implementation="flash_attention_2"` as a literal.
+    verl 0.9.1, utils/model.py:649 has `attn_implementation="flash_attention_2"` as a literal, which fails where
+    flash-attn is not installed and ignores the setting elsewhere.
     """
     import verl.utils.model
     from transformers import AutoModelForTokenClassification
@@ -43,7 +44,7 @@ def value_model_without_flash_attention() -> None:
             local_path,
             dtype=torch_dtype,
             config=model_config,
-            attn_implementation="sdpa",
+            attn_implementation=model_config._attn_implementation,
             trust_remote_code=trust_remote_code,
         )
 

@@ -15,13 +15,12 @@ def register_cpu_device() -> None:
     from verl.plugin.platform import set_platform
 
     from verl_agent.platform.device import PlatformCPU
-    from verl_agent.platform.patches import one_backend_per_device, value_model_without_flash_attention
+    from verl_agent.platform.patches import one_backend_per_device
     from verl_agent.platform.vllm_version import answer_vllm_version
 
     set_platform(PlatformCPU())
     answer_vllm_version()
     one_backend_per_device()
-    value_model_without_flash_attention()
 
     from verl.workers.engine.base import EngineRegistry
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
