@@ -12,10 +12,13 @@ from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError
 from verl_agent.system import checks
 from verl_agent.system.checks import GIB, CheckResult, Status
+from verl_agent.system.gpus import parse_gpus, read_gpus
 from verl_agent.system.resources import Memory
 
 CPUINFO = "processor : 0\nmodel name : Some CPU\nflags : fpu sse2 {flags}\n"
-H100 = "NVIDIA H100 80GB HBM3, 81559\nNVIDIA H100 80GB HBM3, 81559\n"
+NO_GPU = parse_gpus("")
+H100 = "NVIDIA H100 80GB HBM3, 81559, 580.65.06\nNVIDIA H100 80GB HBM3, 81559, 580.65.06\n"
+H100_CUDA = parse_gpus(H100, torch_cuda="13.0")
 
 
 @pytest.mark.parametrize(
@@ -65,16 +68,63 @@ def test_little_disk_and_little_shared_memory_are_warnings():
     ("nvidia_smi", "cuda", "status", "says"),
     [
         ("", "", Status.WARN, "not found"),
-        (H100, "13.0", Status.OK, "2 x NVIDIA H100 80GB HBM3, 80 GiB each, torch for CUDA 13.0"),
+        (H100, "13.0", Status.OK, "2 x NVIDIA H100 80GB HBM3, 80 GiB each, torch for CUDA 13.0, driver 580.65.06"),
         (H100, "", Status.WARN, "torch is not a CUDA build"),
-        ("NVIDIA GB10, [N/A]\n", "13.0", Status.OK, "1 x NVIDIA GB10, torch for CUDA"),
+        ("NVIDIA GB10, [N/A], 580.95.05\n", "13.0", Status.OK, "1 x NVIDIA GB10, torch for CUDA"),
         ("NVIDIA-SMI has failed, because it could not reach the driver.\n", "", Status.WARN, "not found"),
+        ("NVIDIA A100, 81920, 570.133.20\n", "13.0", Status.MISSING, "this torch needs driver 580 or later"),
+        ("NVIDIA A100, 81920, 570.133.20\n", "12.8", Status.OK, "driver 570.133.20"),
     ],
 )
-def test_a_gpu_needs_a_torch_for_cuda(nvidia_smi, cuda, status, says):
-    result = checks.check_accelerator(nvidia_smi, cuda)
+def test_a_gpu_needs_a_torch_for_cuda_and_its_driver(nvidia_smi, cuda, status, says):
+    result = checks.check_accelerator(parse_gpus(nvidia_smi, torch_cuda=cuda))
     assert result.status == status
     assert says in result.details
+
+
+@pytest.mark.parametrize(("visible", "count"), [(None, 2), ("0", 1), ("0,1", 2), ("", 0), ("-1", 0), ("GPU-8,", 1)])
+def test_cuda_visible_devices_limits_the_gpus(visible, count):
+    assert len(parse_gpus(H100, visible).names) == count
+
+
+def test_the_probe_waits_for_eight_gpus_without_persistence_mode(tmp_path, monkeypatch):
+    slow = tmp_path / "nvidia-smi"
+    slow.write_text(f"#!/bin/sh\nsleep 2.1\nprintf '{H100}'\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert len(read_gpus().names) == 2
+
+
+@pytest.mark.parametrize(
+    ("packages", "says"),
+    [
+        ({"flash-attn": "2.8.3", "kernels": None}, "flash-attn 2.8.3"),
+        ({"flash-attn": None, "kernels": "0.12.3"}, "+overlay/attention=kernels downloads"),
+        ({"flash-attn": None, "kernels": None}, "PyTorch's (sdpa), because flash-attn is not installed"),
+    ],
+)
+def test_attention_is_that_of_the_installed_packages(packages, says):
+    result = checks.check_attention(packages)
+    assert result.status == Status.OK and says in result.details
+
+
+@pytest.mark.parametrize(
+    ("nvcc", "engine", "status", "says"),
+    [
+        ("", None, Status.OK, "not installed; only the installation of Megatron"),
+        ("Cuda compilation tools, release 13.0, V13.0.48", None, Status.OK, "13.0; only"),
+        ("Cuda compilation tools, release 12.4, V12.4.131", None, Status.WARN, "12.4, but torch is for CUDA 13.0"),
+        (
+            "Cuda compilation tools, release 12.4, V12.4.131",
+            "2.16.1",
+            Status.OK,
+            "Transformer Engine is installed",
+        ),
+    ],
+)
+def test_the_cuda_toolkit_matters_only_to_compile_megatron(nvcc, engine, status, says):
+    result = checks.check_toolkit(parse_gpus("", nvcc=nvcc).toolkit, "13.0", engine)
+    assert result.status == status and says in result.details
 
 
 def test_an_unsupported_version_has_the_command_that_replaces_it():
@@ -157,12 +207,20 @@ def test_an_environment_that_does_not_import_is_shown_with_the_reason():
 @pytest.mark.parametrize(
     ("gpu", "others", "says"),
     [
-        (checks.check_accelerator("", ""), [], "trains small models on CPU (SmolLM2-135M): try `make quickstart`"),
-        (checks.check_accelerator(H100, "13.0"), [], "trains on GPU: 2 x NVIDIA H100 80GB HBM3, 80 GiB each."),
-        (checks.check_accelerator(H100, ""), [], "To use its GPU: `make setup DEVICE=gpu VENV=.venv-gpu`"),
-        (checks.check_accelerator("", ""), ["ray"], "cannot train yet: ray is missing"),
         (
-            checks.check_accelerator(H100, "13.0"),
+            checks.check_accelerator(NO_GPU),
+            [],
+            "trains small models on CPU (SmolLM2-135M): try `make quickstart`",
+        ),
+        (
+            checks.check_accelerator(H100_CUDA),
+            [],
+            "trains on GPU: 2 x NVIDIA H100 80GB HBM3, 80 GiB each.",
+        ),
+        (checks.check_accelerator(parse_gpus(H100)), [], "To use its GPU: `make setup DEVICE=gpu VENV=.venv-gpu`"),
+        (checks.check_accelerator(NO_GPU), ["ray"], "cannot train yet: ray is missing"),
+        (
+            checks.check_accelerator(H100_CUDA),
             ["ray", "torch"],
             "ray, torch are missing or unsupported",
         ),

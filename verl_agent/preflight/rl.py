@@ -23,6 +23,8 @@ from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import RUN_NAME
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
+from verl_agent.preflight.estimates import estimate, shape_of
+from verl_agent.preflight.installation import check_installation
 from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.preflight.update import check_update
@@ -63,6 +65,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_trainer(config)
     check_algorithm(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
+    check_installation(OmegaConf.to_container(config))
     for run_env in envs:
         check_environment(run_env, envs)
         check_lengths_fit_model(config, run_env)
@@ -189,9 +192,18 @@ def check_machine(config: DictConfig) -> None:
     memory_gb, disk_gb = needed_gb(config)
     if use_cpu_device():
         require_memory(read_memory(), memory_gb)
+    else:
+        require_memory(read_memory(), offloaded_gb(config), "keeping weights and optimizer in it (offload=true)")
     run_dir = Path(config.trainer.default_local_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     require_disk(shutil.disk_usage(run_dir).free, disk_gb, run_dir)
+
+
+def offloaded_gb(config: DictConfig) -> float:
+    """Return the GB of host memory of each machine that offloaded weights and optimizers take; 0 if unknown."""
+    shape = shape_of(config.actor_rollout_ref.model.path)
+    critic = shape_of(config.critic.model.path) if has_critic(config) else None
+    return estimate(OmegaConf.to_container(config), shape, critic).host_gb if shape else 0.0
 
 
 def needed_gb(config: DictConfig) -> tuple[float, float]:

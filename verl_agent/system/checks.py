@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from verl_agent.platform.versions import TESTED
+from verl_agent.system.gpus import Gpus
 from verl_agent.system.resources import RL_MEMORY_GB, Memory
 
 GIB = 1024**3
@@ -106,22 +107,53 @@ def check_shared_memory(size_bytes: int | None) -> CheckResult:
     return CheckResult(name, Status.OK, details)
 
 
-def check_accelerator(nvidia_smi: str, torch_cuda: str) -> CheckResult:
-    """Check that the installed torch can use the GPUs.
-
-    Args:
-        nvidia_smi: lines `name, memory in MiB` of `nvidia-smi`; "" without a GPU.
-        torch_cuda: CUDA version that torch was built for; "" for a CPU build or without torch.
-    """
-    gpus = re.findall(r"^(.+), *(\d+|\[N/A\])$", nvidia_smi, re.MULTILINE)
-    if not gpus:
+def check_accelerator(gpus: Gpus) -> CheckResult:
+    """Check that the installed torch can use the GPUs with the installed driver."""
+    if not gpus.names:
         return CheckResult("GPU", Status.WARN, "not found; training runs on the CPU")
-    gpu, memory = gpus[0]
-    details = f"{len(gpus)} x {gpu}" + (f", {int(memory) / 1024:.0f} GiB each" if memory.isdigit() else "")
-    if not torch_cuda:
+    details = f"{len(gpus.names)} x {gpus.names[0]}"
+    details += f", {gpus.memory_mib / 1024:.0f} GiB each" if gpus.memory_mib else ""
+    if not gpus.torch_cuda:
         details += ", but torch is not a CUDA build"
         return CheckResult("GPU", Status.WARN, details, f"{SETUP} DEVICE=gpu VENV=.venv-gpu")
-    return CheckResult("GPU", Status.OK, f"{details}, torch for CUDA {torch_cuda}")
+    details += f", torch for CUDA {gpus.torch_cuda}, driver {gpus.driver}"
+    if gpus.oldest_driver:
+        details += f"; this torch needs driver {gpus.oldest_driver} or later"
+        return CheckResult("GPU", Status.MISSING, details, f"apt-get install nvidia-driver-{gpus.oldest_driver}-open")
+    return CheckResult("GPU", Status.OK, details)
+
+
+def check_attention(packages: Mapping[str, str | None]) -> CheckResult:
+    """Check the attention of training on a GPU.
+
+    Args:
+        packages: installed version of flash-attn and kernels; None if it is not installed.
+    """
+    if packages["flash-attn"]:
+        return CheckResult("attention", Status.OK, f"flash-attn {packages['flash-attn']}")
+    details = "PyTorch's (sdpa), because flash-attn is not installed"
+    if packages["kernels"]:
+        details += "; +overlay/attention=kernels downloads FlashAttention 2"
+    return CheckResult("attention", Status.OK, details)
+
+
+def check_toolkit(toolkit: str, torch_cuda: str, transformer_engine: str | None) -> CheckResult:
+    """Check the CUDA toolkit, which only compiles packages without a wheel.
+
+    Args:
+        toolkit: version of `nvcc`; "" if it is not installed.
+        torch_cuda: CUDA version that torch was built for.
+        transformer_engine: installed version of transformer-engine-torch; None if it is not installed.
+    """
+    name = "CUDA toolkit"
+    if transformer_engine:
+        return CheckResult(name, Status.OK, f"{toolkit or 'not installed'}; Transformer Engine is installed without it")
+    purpose = "only the installation of Megatron (make setup DEVICE=gpu ENGINE=megatron) may need it"
+    if not toolkit:
+        return CheckResult(name, Status.OK, f"not installed; {purpose}")
+    if toolkit.split(".")[0] != torch_cuda.split(".")[0]:
+        return CheckResult(name, Status.WARN, f"{toolkit}, but torch is for CUDA {torch_cuda}; {purpose}")
+    return CheckResult(name, Status.OK, f"{toolkit}; {purpose}")
 
 
 def check_package(name: str, version: str | None, supported: str = "", purpose: str = "") -> CheckResult:

@@ -102,18 +102,18 @@ def disk_needed(count: int | None, saved: list[str], kept: int | None) -> float:
     return (count or MEASURED_PARAMETERS) * each * ((kept or 1) + 1) / 1e9
 
 
-def require_memory(memory: Memory | None, needed_gb: float) -> None:
+def require_memory(memory: Memory | None, needed_gb: float, purpose: str = "training this model on the CPU") -> None:
     """Raise if the memory does not suffice.
 
     Raises:
-        ConfigError: less memory is free than needed.
+        ConfigError: less memory is free than `purpose` needs.
     """
     if memory is None or memory.free >= needed_gb * 1e9:
         return
     owner = "this container" if memory.limited else "this machine"
     raise ConfigError(
-        f"{owner} has {memory.free / 1e9:.1f} of {memory.total / 1e9:.1f} GB of memory free, but training this model "
-        f"on the CPU takes {needed_gb:.0f} GB. Close other programs, choose a smaller model, or use a larger machine."
+        f"{owner} has {memory.free / 1e9:.1f} of {memory.total / 1e9:.1f} GB of memory free, but {purpose} takes "
+        f"{needed_gb:.0f} GB. Close other programs, choose a smaller model, or use a larger machine."
     )
 
 
