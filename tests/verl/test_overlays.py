@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
 from verl_agent.config.keys import check_keys, reference
 from verl_agent.config.mixture import run_envs
+from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.preflight.estimates import (
     ADAM_BYTES,
@@ -26,7 +27,7 @@ from verl_agent.preflight.estimates import (
     offline_estimate,
     shape_of,
 )
-from verl_agent.preflight.lengths import check_budgets
+from verl_agent.preflight.lengths import check_budgets, check_micro_batches, data_parallel
 from verl_agent.preflight.update import check_update
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
@@ -78,7 +79,7 @@ PAIRS = [
     for path in GPU
     for overlay in OVERLAYS
     if path.stem in ("grpo", "scaling_inter") or overlay.parent.name not in OF_THE_UPDATE
-    if path == ONE or overlay.parent.name not in ("correction", "ratio")  # no recipe has a value of theirs
+    if path == ONE or overlay.parent.name not in ("attention", "correction", "ratio")  # no recipe has their values
 ]
 
 
@@ -171,6 +172,53 @@ def test_a_recipe_fits_into_the_gpus_that_it_needs(path):
     gpus, needs = config.trainer.n_gpus_per_node, path.read_text(encoding="utf-8").splitlines()[1]
     sizes = {1: "one 80 GB GPU", 4: "4 GPUs of 80 GB", 8: "8 GPUs of 80 GB"}
     assert needs.startswith(f"# Needs: {sizes[gpus]}")
+
+
+@pytest.mark.parametrize("path", GPU, ids=name)
+def test_the_engines_of_a_recipe_have_room_for_all_episodes_of_a_step(path):
+    """At full length. A larger share of the GPU would be memory that nothing uses."""
+    config = recipe(path)
+    OmegaConf.resolve(config)
+    shape = shape_of(config.actor_rollout_ref.model.path)
+    assert shape is not None
+    room = estimate(OmegaConf.to_container(config), shape, None).episodes
+    assert config.data.train_batch_size * config.actor_rollout_ref.rollout.n <= room
+
+
+def test_a_14b_model_is_saved_without_a_copy_that_one_process_writes():
+    config = recipe(ONE, "+overlay/model=qwen3_14b")
+    assert "hf_model" not in config.actor_rollout_ref.actor.checkpoint.save_contents
+
+
+def test_one_gpu_has_one_storage_unit_and_eight_have_two():
+    for size, units in (("1gpu_80gb", 1), ("8gpu", 2), ("multinode", 2)):
+        config = recipe(ONE, f"+overlay/size={size}")
+        OmegaConf.resolve(config)
+        assert config.transfer_queue.backend.SimpleStorage.num_data_storage_units == units
+
+
+def test_ranks_are_the_gpus_without_those_that_share_rows():
+    config = recipe(ONE, "+overlay/algorithm=ppo")
+    config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size = 4
+    assert [data_parallel(config, key) for key in ("actor_rollout_ref.actor", "critic")] == [2, 8]
+    megatron = recipe(ONE, "+overlay/algorithm=ppo", "model_engine=megatron")
+    megatron.actor_rollout_ref.actor.megatron.pipeline_model_parallel_size = 2
+    assert [data_parallel(megatron, key) for key in ("actor_rollout_ref.actor", "critic")] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=3", "needs groups of 3 GPUs"),
+        ("critic.fsdp.ulysses_sequence_parallel_size=16", "critic.fsdp.ulysses_sequence_parallel_size=16 needs groups"),
+        ("actor_rollout_ref.rollout.tensor_model_parallel_size=3", "does not divide the 8 GPUs"),
+    ],
+)
+def test_parallel_sizes_that_do_not_divide_the_gpus_raise_config_error(change, message):
+    config = recipe(ONE, "+overlay/algorithm=ppo", change)
+    OmegaConf.resolve(config)
+    with pytest.raises(ConfigError, match=message):
+        check_micro_batches(config)
 
 
 def test_scaling_inter_and_grpo_differ_only_in_the_horizon():

@@ -155,6 +155,7 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
     model, data, offload = config["actor_rollout_ref"]["model"], config["data"], bool(config["offload"])
     gpus = int(trainer["n_gpus_per_node"]) * int(trainer["nnodes"])
     ways = int(actor["megatron"]["tensor_model_parallel_size"]) if actor["strategy"] == "megatron" else 1
+    split = 1 if actor["strategy"] == "megatron" else int(actor["fsdp_config"]["ulysses_sequence_parallel_size"])
     rank = int(model["lora_rank"] or 0)
 
     trained = [each for each in (shape, critic) if each]
@@ -168,7 +169,7 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
     tokens = (
         int(actor["ppo_max_token_len_per_gpu"])
         if actor["use_dynamic_bsz"]
-        else int(actor["ppo_micro_batch_size_per_gpu"]) * length
+        else int(actor["ppo_micro_batch_size_per_gpu"]) * length // split
     )
     working = max(_activations(each, tokens, bool(model["enable_gradient_checkpointing"])) for each in trained) / ways
     on_card = max(updating) if offload else sum(updating) + reference

@@ -78,18 +78,22 @@ def check_micro_batches(config: DictConfig) -> None:
     Raises:
         ConfigError: the rows do not divide, so that the run would stop at the first step.
     """
-    policy, episodes, ranks = config.actor_rollout_ref, int(config.actor_rollout_ref.rollout.n), data_parallel(config)
-    mini_batches = {"actor_rollout_ref.actor.ppo_mini_batch_size": int(policy.actor.ppo_mini_batch_size)}
+    policy, episodes = config.actor_rollout_ref, int(config.actor_rollout_ref.rollout.n)
+    ranks = {"actor_rollout_ref.actor": data_parallel(config, "actor_rollout_ref.actor")}
+    check_engine_size(config)
     if has_critic(config):
-        mini_batches["critic.ppo_mini_batch_size"] = int(config.critic.ppo_mini_batch_size)
-    part = math.gcd(*mini_batches.values()) * episodes
-    if part % ranks:
+        ranks["critic"] = data_parallel(config, "critic")
+    mini_batches = {
+        f"{key}.ppo_mini_batch_size": int(OmegaConf.select(config, f"{key}.ppo_mini_batch_size")) for key in ranks
+    }
+    part, widest = math.gcd(*mini_batches.values()) * episodes, max(ranks.values())
+    if part % math.lcm(*ranks.values()):
         given = ", ".join(f"{name}={size}" for name, size in mini_batches.items())
         raise ConfigError(
-            f"{given} with actor_rollout_ref.rollout.n={episodes} makes parts of {part} episodes, which {ranks} ranks "
+            f"{given} with actor_rollout_ref.rollout.n={episodes} makes parts of {part} episodes, which {widest} ranks "
             "cannot split evenly. Choose sizes whose greatest common divisor times rollout.n is a multiple of ranks."
         )
-    rows = int(policy.actor.ppo_mini_batch_size) * episodes // ranks  # verl fills a step up to whole mini batches
+    rows = int(policy.actor.ppo_mini_batch_size) * episodes // ranks["actor_rollout_ref.actor"]  # verl fills up steps
     passes = [] if config.algorithm.rollout_correction.bypass_mode else ["rollout"]
     passes += ["ref"] if policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward else []
     sizes = {
@@ -104,7 +108,7 @@ def check_micro_batches(config: DictConfig) -> None:
     checks = [(name, size, rows) for name, (size, packed) in sizes.items() if not packed]
     critic = config.critic
     if has_critic(config) and not critic.use_dynamic_bsz:
-        rows = int(critic.ppo_mini_batch_size) * episodes // ranks
+        rows = int(critic.ppo_mini_batch_size) * episodes // ranks["critic"]
         checks.append((f"critic.{key}", critic[key], rows))
     for name, size, rows in checks:
         if size and rows % int(size):
@@ -114,14 +118,49 @@ def check_micro_batches(config: DictConfig) -> None:
             )
 
 
-def data_parallel(config: DictConfig) -> int:
-    """Return the number of ranks that split the rows of a batch; the others share the work on the same rows."""
-    actor, gpus = config.actor_rollout_ref.actor, config.trainer.n_gpus_per_node * config.trainer.nnodes
-    if actor.strategy == "megatron":
-        sizes = actor.megatron
-        shared = sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size
-        return int(gpus // (shared * sizes.context_parallel_size))
-    return int(gpus // actor.fsdp_config.ulysses_sequence_parallel_size)
+def data_parallel(config: DictConfig, key: str) -> int:
+    """Return the number of ranks that split the rows of a batch; the others share the work on the same rows.
+
+    Args:
+        config: resolved config.
+        key: section of the trained model, `actor_rollout_ref.actor` or `critic`.
+
+    Raises:
+        ConfigError: the GPUs do not divide into groups of the parallel sizes.
+    """
+    model, gpus = OmegaConf.select(config, key), int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    if model.strategy == "megatron":
+        section_key = f"{key}.megatron"
+        names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    else:
+        section_key = f"{key}.fsdp_config" if key == "actor_rollout_ref.actor" else f"{key}.fsdp"
+        names = ("ulysses_sequence_parallel_size",)
+    sizes = {name: int(OmegaConf.select(config, f"{section_key}.{name}")) for name in names}
+    shared = math.prod(sizes.values())
+    if gpus % shared:
+        given = ", ".join(f"{section_key}.{name}={size}" for name, size in sizes.items() if size > 1)
+        raise ConfigError(
+            f"{given} needs groups of {shared} GPUs, and trainer.n_gpus_per_node * trainer.nnodes is {gpus}. Choose "
+            "sizes whose product divides it."
+        )
+    return gpus // shared
+
+
+def check_engine_size(config: DictConfig) -> None:
+    """Check that the GPUs divide into rollout engines.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    size, gpus = (
+        int(config.actor_rollout_ref.rollout.tensor_model_parallel_size),
+        int(config.trainer.n_gpus_per_node * config.trainer.nnodes),
+    )
+    if gpus % size:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.tensor_model_parallel_size={size} does not divide the {gpus} GPUs of the run. "
+            "Choose a divisor."
+        )
 
 
 def check_shares(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
