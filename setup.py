@@ -59,7 +59,7 @@ setup(
             "tensordict==0.10.0",
             "gguf>=0.17,<1",
         ],
-        # Neither SGLang nor Megatron: what they require conflicts with verl's own requirements, which pip cannot override.
+        # Neither SGLang nor Megatron: their requirements conflict with verl's own, and pip cannot override them.
         # The locks in requirements/ do: `make setup DEVICE=gpu ENGINE=sglang`, or ENGINE=megatron.
         "vllm": [f"verl[vllm]=={VERL}", "kernels>=0.12,<0.13", "torchcodec==0.11.1"],
         # Only the recipe data of the package is read; its metadata asks for gymnasium all the same.

@@ -20,6 +20,7 @@ from verl_agent.models.hf import load_config
 from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.preflight.estimates import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
+from verl_agent.preflight.installation import check_attention
 from verl_agent.preflight.loggers import check_loggers
 from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.runs.console import poll_in_background, redirect_output, report_failure
@@ -126,12 +127,14 @@ def complete(config: DictConfig, folder: RunFolder) -> None:
     """Fill in values that depend on this machine, and check its memory and disk.
 
     Raises:
-        ConfigError: the model does not exist, or the memory or the disk is too small.
+        ConfigError: the model or its attention does not exist, or the memory or the disk is too small.
     """
     with open_dict(config):
         config.trainer.default_local_dir = str(folder.root)
         config.model.path = resolve_model(config.model.path, key="model.path")
         config.data.model_type = load_config(config.model.path, "model.path").model_type
+    plain = OmegaConf.to_container(config)
+    check_attention("model", plain["model"], plain["engine"], not use_cpu_device())
     count = parameters(config.model.path)
     if use_cpu_device():
         require_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))

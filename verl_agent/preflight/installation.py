@@ -16,7 +16,6 @@ FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
 """Distribution of each FlashAttention."""
 PLAIN = ("sdpa", "eager", "flex_attention")
 """Attention of PyTorch, by its name in transformers."""
-MODEL = "actor_rollout_ref.model"
 Installed = Callable[[str], str | None]
 """Function that returns the installed version of a distribution, or None."""
 
@@ -40,15 +39,17 @@ def check_installation(
     if config["actor_rollout_ref"]["actor"]["strategy"] == "megatron":
         _check_megatron(config, installed)
         return
-    _check_attention(config, MODEL, config["actor_rollout_ref"]["actor"]["fsdp_config"], installed)
-    if config["critic"]["enable"] or config["algorithm"]["adv_estimator"] in CRITICS:
-        _check_attention(config, "critic.model", config["critic"]["fsdp"], installed)
+    on_gpu, policy, critic = config["trainer"]["device"] != "cpu", config["actor_rollout_ref"], config["critic"]
+    check_attention("actor_rollout_ref.model", policy["model"], policy["actor"]["fsdp_config"], on_gpu, installed)
+    if critic["enable"] or config["algorithm"]["adv_estimator"] in CRITICS:
+        check_attention("critic.model", critic["model"], critic["fsdp"], on_gpu, installed)
 
 
-def check_kernel(name: str, load: Callable[[str], object]) -> None:
+def check_kernel(setting: str, name: str, load: Callable[[str], object]) -> None:
     """Check that an attention from the hub can be downloaded and loaded; each worker loads it in the same way.
 
     Args:
+        setting: key and value, for the message.
         name: attention, as in `attn_implementation`.
         load: function that loads it.
 
@@ -59,8 +60,8 @@ def check_kernel(name: str, load: Callable[[str], object]) -> None:
         load(name)
     except Exception as error:  # boundary to the hub, the compiled kernel and the driver, which raise anything
         raise ConfigError(
-            f"{MODEL}.override_config.attn_implementation={name!r} could not be loaded from the Hugging Face hub: "
-            f"{error} Add +overlay/attention=sdpa for PyTorch's attention, which needs no download."
+            f"{setting} could not be loaded from the Hugging Face hub: {error} Set it to sdpa, PyTorch's attention, "
+            "which needs no download."
         ) from error
 
 
@@ -112,37 +113,47 @@ def _check_megatron(config: Mapping[str, Any], installed: Installed) -> None:
         )
 
 
-def _check_attention(config: Mapping[str, Any], key: str, engine: Mapping[str, Any], installed: Installed) -> None:
+def check_attention(
+    key: str,
+    model: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    on_gpu: bool,
+    installed: Installed = installed_version,
+) -> None:
     """Check that the attention of a model is installed and suits the parallelism.
 
     Args:
-        config: whole config in plain values.
-        key: section of the model.
-        engine: section of the model's training engine.
+        key: name of the model's section, for messages.
+        model: section of the model.
+        engine: section of its training engine.
+        on_gpu: True if the model is trained on a GPU.
         installed: see `Installed`.
+
+    Raises:
+        ConfigError: the attention is unknown or not installed, cannot be loaded, or does not suit the parallelism.
     """
-    model = config["critic"]["model"] if key == "critic.model" else config["actor_rollout_ref"]["model"]
     name = str(model["override_config"]["attn_implementation"])
     setting = f"{key}.override_config.attn_implementation={name!r}"
     allowed = (*FLASH, *PLAIN)
     if "/" not in name and name not in allowed:
         raise ConfigError(f"{setting} is not allowed. {did_you_mean(name, allowed)}")
     if name in PLAIN:
-        if int(engine["ulysses_sequence_parallel_size"]) > 1:
+        if int(engine.get("ulysses_sequence_parallel_size", 1)) > 1:
             raise ConfigError(
                 f"{setting} computes each GPU's part of a sequence alone, because verl splits sequences for "
-                "FlashAttention only. Set ulysses_sequence_parallel_size to 1, or add +overlay/attention=kernels."
+                "FlashAttention only. Set ulysses_sequence_parallel_size to 1, or use another attention: flash or "
+                "kernels of +overlay/attention."
             )
         return
     if "/" in name and not installed("kernels"):
         raise ConfigError(
             f"{setting} needs the package kernels, which is not installed. Install it (`pip install 'kernels>=0.12,"
-            "<0.13'`), or add +overlay/attention=sdpa."
+            "<0.13'`), or set it to sdpa, PyTorch's attention."
         )
     if name in FLASH and not installed(FLASH[name]):
         raise ConfigError(
             f"{setting} needs the package {FLASH[name]}, which is not installed and has no wheel for many versions of "
-            "torch. Add +overlay/attention=sdpa for PyTorch's attention, or +overlay/attention=kernels to download it."
+            "torch. Set it to sdpa, PyTorch's attention, or to kernels-community/flash-attn2 to download it."
         )
-    if "/" in name and config["trainer"]["device"] != "cpu":
-        check_kernel(name, load_kernel)
+    if "/" in name and on_gpu:
+        check_kernel(setting, name, load_kernel)

@@ -129,6 +129,7 @@ def data_parallel(config: DictConfig, key: str) -> int:
         ConfigError: the GPUs do not divide into groups of the parallel sizes.
     """
     model, gpus = OmegaConf.select(config, key), int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    names: tuple[str, ...]
     if model.strategy == "megatron":
         section_key = f"{key}.megatron"
         names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
