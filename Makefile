@@ -78,8 +78,8 @@ test-long: setup ## Run the slow tests: whole training runs on the CPU
 	pytest -s -m "slow and not gpu" tests/long --ignore tests/long/test_environments.py
 
 .PHONY: test-gpu
-test-gpu: setup ## Run the tests that need a GPU (DEVICE=gpu VENV=.venv-gpu)
-	pytest -m gpu tests
+test-gpu: setup ## Test a machine with a GPU and write gpu_report.json (DEVICE=gpu VENV=.venv-gpu)
+	pytest -m gpu tests/gpu
 
 .PHONY: check
 check: setup ## Check style, types, import directions and shell scripts

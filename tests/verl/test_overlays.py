@@ -12,6 +12,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
+from tests.support.gpu_report import ROLLOUTS, SMALL, TRAINERS
 from verl_agent.config.keys import check_keys, reference
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
@@ -201,7 +202,7 @@ def test_ranks_are_the_gpus_without_those_that_share_rows():
     config = recipe(ONE, "+overlay/algorithm=ppo")
     config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size = 4
     assert [data_parallel(config, key) for key in ("actor_rollout_ref.actor", "critic")] == [2, 8]
-    megatron = recipe(ONE, "+overlay/algorithm=ppo", "model_engine=megatron")
+    megatron = recipe(ONE, "model_engine=megatron")
     megatron.actor_rollout_ref.actor.megatron.pipeline_model_parallel_size = 2
     assert [data_parallel(megatron, key) for key in ("actor_rollout_ref.actor", "critic")] == [2, 4]
 
@@ -215,10 +216,19 @@ def test_ranks_are_the_gpus_without_those_that_share_rows():
     ],
 )
 def test_parallel_sizes_that_do_not_divide_the_gpus_raise_config_error(change, message):
-    config = recipe(ONE, "+overlay/algorithm=ppo", change)
+    config = recipe(ONE, "+overlay/algorithm=ppo")
+    key, value = change.split("=")
+    OmegaConf.update(config, key, int(value))
     OmegaConf.resolve(config)
     with pytest.raises(ConfigError, match=message):
         check_micro_batches(config)
+
+
+@pytest.mark.parametrize("trainer", ["fsdp2", "megatron"])
+def test_the_runs_of_make_test_gpu_are_valid(trainer):
+    config = recipe(ONE, *SMALL, *TRAINERS[trainer].overrides, *ROLLOUTS["sglang"].overrides)
+    with chdir(ROOT):
+        check(config)
 
 
 def test_scaling_inter_and_grpo_differ_only_in_the_horizon():
