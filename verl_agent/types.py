@@ -1,9 +1,9 @@
 """Records, in the order in which they flow: task item, message, action, step, usage, reply, turn, episode."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from typing_extensions import TypedDict  # pydantic accepts that of `typing` only from Python 3.12 on
 
@@ -45,6 +45,25 @@ class DemoAction:
     thought: str = ""
 
 
+Box: TypeAlias = Sequence[float]
+"""Left, top, width and height of a place on an image, as shares of the image, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Image file that shows a state of an environment, for people; the model does not see it.
+
+    Attributes:
+        path: path of the file, relative to the folder `media` of the run or evaluation, with forward slashes.
+        title: text above the image.
+        box: place on the image to mark, for example the element that was clicked; None for no mark.
+    """
+
+    path: str
+    title: str = ""
+    box: Box | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """Answer of an environment to one action.
@@ -54,12 +73,14 @@ class StepResult:
         reward: reward of this step; the return of an episode is the sum over its steps.
         terminated: True if the task has ended, solved or not.
         info: measurements that metrics sum over the episode, such as `{"invalid_action": 1.0}`.
+        media: image files of the step. An environment behind HTTP sends none.
     """
 
     observation: str
     reward: float = 0.0
     terminated: bool = False
     info: Mapping[str, float] = field(default_factory=dict)
+    media: Sequence[Media] = ()
 
 
 class StopReason(StrEnum):

@@ -1,8 +1,10 @@
 """BabyAI: follow an instruction in a grid of rooms by text commands."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
+from env_adapters.babyai.drawing import draw_game
 from env_adapters.babyai.game import Game
 from env_adapters.babyai.levels import LEVEL_BY_NAME
 from env_adapters.babyai.oracle import plan
@@ -12,8 +14,9 @@ from env_adapters.babyai.texts import Brief, Style
 from env_adapters.babyai.world import Grid
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
+from verl_agent.envs.drawing import Drawing
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
-from verl_agent.types import DemoAction, Message, StepResult, TaskItem
+from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
 STYLES = {"full": Style, "short": Brief}
 
@@ -62,6 +65,14 @@ class BabyAI(EnvAdapter):
         if self.game.ended:
             return StepResult("The task has ended.", terminated=True)
         return self.game.play(action)
+
+    @classmethod
+    def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
+        for kind, style in product((Game, StrictGame), STYLES.values()):  # the record does not tell the options
+            game = kind(build(episode.item), style())
+            if game.opening() in episode.messages[episode.prompt_length - 1]["content"]:
+                return draw_game(game, episode)
+        return ()
 
     def oracle_turns(self, item: TaskItem) -> int | None:
         steps = None if self.strict else plan(build(item))

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from env_adapters.textcraft.drawing import draw
 from env_adapters.textcraft.game import Game
 from env_adapters.textcraft.oracle import Action, plan
 from env_adapters.textcraft.recipes import recipe_book, words
 from env_adapters.textcraft.tasks import split_goals, stable_hash, task_item
 from verl_agent.envs.action_format import LineFormat, Parameter, Tool
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
+from verl_agent.envs.drawing import Drawing
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import DemoAction, Message, StepResult, TaskItem
+from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
 TOOLS = (
@@ -85,6 +87,10 @@ class TextCraft(EnvAdapter):
         result = self.game.play(action)
         self.ended = result.terminated
         return result
+
+    @classmethod
+    def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
+        return draw(episode)
 
     def oracle_turns(self, item: TaskItem) -> int:
         return len(self.demonstration(item))

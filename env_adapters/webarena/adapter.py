@@ -3,6 +3,8 @@
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,7 +33,7 @@ from verl_agent.envs.base import EnvAdapter, Hosting, Oracle, Requirement
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.sections import section
-from verl_agent.types import DemoAction, Message, StepResult, TaskItem
+from verl_agent.types import Box, DemoAction, Message, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
 SAME_PAGE_ACTIONS = ("click", "type", "hover", "press")
@@ -154,8 +156,14 @@ class WebArena(EnvAdapter):
         if self.session is None or self.item is None:
             return StepResult(ENDED, terminated=True)
         self.steps += 1
-        if self.screenshots is not None:
-            self.screenshots.record_action(self.steps, action)
+        if self.screenshots is None:
+            return await self._carry_out(action)
+        self.screenshots.record_action(self.steps, action)
+        box, result = self._box(action), await self._carry_out(action)
+        return replace(result, media=self.screenshots.media(self.steps, action, box))
+
+    async def _carry_out(self, action: str) -> StepResult:
+        assert self.session is not None
         try:
             parsed = parse_action(action)
         except ActionError as error:  # the page is unchanged, so it is not read again
@@ -268,13 +276,20 @@ class WebArena(EnvAdapter):
     def _describe(self, action: Action) -> str:
         """Return an action with the description of its element, in WebArena's format."""
         assert self.session is not None
-        element = self.session.describe_element(action.element_id) if action.element_id else ""
-        explanation = f" where [{action.element_id}] is {element}" if element else ""
+        element = self.session.element(action.element_id)
+        explanation = f" where [{action.element_id}] is {element.description}" if element else ""
         return shorten(f"{action}{explanation}", MAX_LINE)
 
     async def _take_screenshot(self) -> None:
         if self.screenshots is not None and self.session is not None:
             await self._browser_pool().run(self.session.screenshot(self.screenshots.path(self.steps)))
+
+    def _box(self, action: str) -> Box | None:
+        """Return the place of the element that an action names."""
+        with suppress(ActionError):
+            element = self.session.element(parse_action(action).element_id) if self.session else None
+            return element.box(self.session.view.size) if self.session and element else None
+        return None
 
     @staticmethod
     def _browser_pool() -> BrowserPool:

@@ -1,5 +1,6 @@
 """Test the pages of the viewer in a real browser: deep links, a growing run, hostile text, no error in the console."""
 
+import base64
 import json
 import os
 import re
@@ -22,6 +23,9 @@ from verl_agent.what_if.results import SampledReply, append_results, results_fil
 
 pytestmark = needs_chromium
 
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 HOSTILE = "<script>document.title='broken'</script> {{ 7*7 }} \u202eright to left\0 " + "x" * 1_000_000
 
 
@@ -43,6 +47,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir(parents=True)
     append(folder / "episodes" / "a.jsonl", record(1, 0, 0.0), record(1, 1, 1.0), record(2, 0, 1.0, HOSTILE))
     (folder / "metrics" / "a.jsonl").write_text(json.dumps({"step": 1, "data": {"actor/entropy": 0.5}}) + "\n")
+    seen = played(("get 2 bamboo", "Got 2 bamboo"), meta=EpisodeMeta("train", "train", 9, "9-0", 0, STARTED, 1.0))
+    seen |= {"env": "textcraft", "data": {"goal": "minecraft:stick"}}
+    seen["turns"][0]["media"] = [{"path": "a/1.png", "title": "before", "box": [0.25, 0.5, 0.125, 0.1]}]
+    append(folder / "episodes" / "a.jsonl", seen)
+    (folder / "media" / "a").mkdir(parents=True)
+    (folder / "media" / "a" / "1.png").write_bytes(PIXEL)
     columns = {"advantages": [0.5, -0.5, 9.0], "entropy": [0.25, 0.125, 1.0]}
     loss_mask, turns = [False, True, True, False], [-1, 0, 1, -1]
     tokens = TokenRow("1-0", 1, 0, 1, 1, [4, 5, 6, 7], loss_mask, turns, columns)
@@ -88,7 +98,7 @@ def pages(url: str) -> Iterator[object]:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("/", "3 episodes"),
+        ("/", "4 episodes"),
         ("/run/run?x=turns&smooth=5", "running mean"),
         ("/run/run/episodes?step=1", "2 episodes"),
         ("/run/run/episodes?step=one", "Allowed: 3, 3..7, 3.. and ..7."),
@@ -215,4 +225,16 @@ def test_a_run_with_a_critic_compares_its_values_with_the_returns(pages, run: Pa
     page.close()
     page = pages("/run/run?critic=7")
     page.get_by_text("critic='7' is not a step with values. Allowed: 1.").wait_for(timeout=20_000)
+    page.close()
+
+
+def test_an_episode_shows_the_drawings_and_images_of_its_environment(pages) -> None:
+    page = pages("/run/run/episode/4")
+    page.get_by_text("✓ 2 bamboo").wait_for(timeout=20_000)
+    image = page.locator("img[src='/run/run/media/a/1.png']")
+    image.wait_for()
+    assert image.evaluate("image => image.naturalWidth") == 1, "the file was served"
+    mark = page.locator("#turn-1 .border-red-600")
+    assert mark.evaluate("mark => [mark.style.left, mark.style.height]") == ["25%", "10%"]
+    assert page.errors == []
     page.close()

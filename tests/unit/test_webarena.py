@@ -265,7 +265,13 @@ def test_pages_are_painted_at_full_size_only_for_screenshots(tmp_path):
 @needs_chromium
 def test_screenshots_are_written_to_the_folder(shop, tmp_path):
     for actions in (["click [<Cup>]", "fly"], ["click [<Basket>]"]):
-        play(shop, ANSWER_CHECK, actions, view={"screenshots": str(tmp_path)})
+        _, steps = play(shop, ANSWER_CHECK, actions, view={"screenshots": str(tmp_path)})
+        before, after = steps[0].media
+        assert before.title.startswith("before: click [") and (tmp_path / before.path).name == "000.png"
+        assert after.title == "after" and (tmp_path / after.path).name == "001.png"
+        left, top, width, height = before.box
+        assert 0 <= left < left + width <= 1 and 0 <= top < top + height <= 1 and height < 0.2
+        assert not any(step.media[1:] for step in steps[1:]), "a refused action changes no page"
     first, second = sorted(tmp_path.iterdir(), key=lambda folder: folder.stat().st_ctime_ns)
     assert [sorted(path.name for path in one.glob("*.png")) for one in (first, second)] == [["000.png", "001.png"]] * 2
     assert re.fullmatch(r"1-\d{8}T\d{6}-[0-9a-f]{8}", first.name)

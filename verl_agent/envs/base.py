@@ -8,8 +8,9 @@ from importlib.util import find_spec
 from typing import Any, Self, TypeAlias
 
 from verl_agent.envs.action_format import ActionFormat, LineFormat
+from verl_agent.envs.drawing import Drawing
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.types import DemoAction, Message, StepResult, TaskItem
+from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
 Oracle: TypeAlias = Callable[[str], DemoAction]
 """Returns the next action for an observation; called once a turn, in order."""
@@ -168,6 +169,18 @@ class EnvAdapter(ABC):
             NotImplementedError: the environment has no oracle; the default.
         """
         raise NotImplementedError(f"{type(self).__name__} has no oracle.")
+
+    @classmethod
+    def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
+        """Return drawings of an episode's states for `verl-agent view`; none by default.
+
+        It is called in the process of the viewer, with a recorded episode. Most environments compute the states again
+        from the task and the actions, so that training pays nothing.
+
+        Returns:
+            One list for the start and one for the state after each turn; a shorter result draws the first ones.
+        """
+        return ()
 
     def oracle_turns(self, item: TaskItem) -> int | None:
         """Return the number of actions with which an oracle solves `item`, or None, the default, if none is known.

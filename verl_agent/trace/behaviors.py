@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
 
-from verl_agent.trace.record import EpisodeRecord, TurnRecord, to_turn_record
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.turn_record import TurnRecord, to_turn_record
 from verl_agent.types import Episode, StopReason
 
 OVER_INTERACTION = "over_interaction"

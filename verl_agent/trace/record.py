@@ -1,16 +1,17 @@
 """Format of episode records: fields, conversion from and to `Episode`, validation, and reading of version 1."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Any, Literal, NotRequired, cast
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from verl_agent.errors import ConfigError
 from verl_agent.sections import explain
-from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn, Usage
+from verl_agent.trace.turn_record import StopName, TurnRecord, to_turn, to_turn_record
+from verl_agent.types import Episode, Message, StopReason, TaskItem
 
 EPISODE_RECORD_VERSION = 2
 """Version that is written. It increases when a field changes its meaning or disappears, not for a new optional one."""
@@ -50,57 +51,6 @@ class EpisodeMeta:
     attempt: int = 1
     model: str = ""
     shaped_return: float | None = None
-
-
-_STOP_REASONS = frozenset(map(str, StopReason))
-
-
-def _check_stop_reason(value: str) -> str:
-    if value not in _STOP_REASONS:
-        raise ValueError(f"Allowed: {', '.join(StopReason)}.")
-    return value
-
-
-StopName = Annotated[str, AfterValidator(_check_stop_reason)]
-"""Value of a `StopReason`."""
-
-
-@with_config(ConfigDict(strict=True))
-class UsageRecord(TypedDict):
-    """`Usage` as JSON."""
-
-    model: str
-    input_tokens: int | None
-    cached_tokens: int | None
-    cache_write_tokens: int | None
-    output_tokens: int | None
-    reasoning_tokens: int | None
-    cost_usd: float | None
-    dropped: list[str]
-
-
-@with_config(ConfigDict(strict=True))
-class TurnRecord(TypedDict):
-    """`Turn` as JSON.
-
-    `action` is null if the reply has no action, `observation` if the turn has no step, `truncated_by` if the reply is
-    not truncated. `force_closed` and `rewritten` are present only where they are true; `rewritten` marks an action
-    that the reply does not contain verbatim. `usage` is present for models behind an API.
-    """
-
-    reply: str
-    action: str | None
-    tokens: int
-    truncated_by: StopName | None
-    observation: str | None
-    reward: float
-    terminated: bool
-    info: dict[str, float]
-    generate_s: float
-    env_s: float
-    force_closed: NotRequired[bool]
-    rewritten: NotRequired[bool]
-    usage: NotRequired[UsageRecord]
 
 
 @with_config(ConfigDict(strict=True))
@@ -183,7 +133,7 @@ def to_episode(record: EpisodeRecord) -> Episode:
         item=TaskItem(record["env"], record["task"], record["data"], record["category"]),
         max_turns=record["max_turns"],
         messages=list(record["messages"]),
-        turns=[_turn(turn) for turn in record["turns"]],
+        turns=[to_turn(turn) for turn in record["turns"]],
         stop=StopReason(record["stop"]),
         error=record["error"],
         success_reward=record["success_reward"],
@@ -191,43 +141,6 @@ def to_episode(record: EpisodeRecord) -> Episode:
         replays=list(record.get("replays", ())),
         oracle_turns=record.get("oracle_turns"),
     )
-
-
-def to_turn_record(turn: Turn) -> TurnRecord:
-    """Convert a turn to its part of a record."""
-    step = turn.step or StepResult("")
-    record: TurnRecord = {
-        "reply": turn.reply.text,
-        "action": turn.action,
-        "tokens": turn.reply.tokens,
-        "truncated_by": str(turn.reply.truncated_by) if turn.reply.truncated_by else None,
-        "observation": turn.step.observation if turn.step else None,
-        "reward": float(step.reward),
-        "terminated": bool(step.terminated),
-        "info": {key: float(value) for key, value in step.info.items()},
-        "generate_s": round(turn.generate_s, 4),
-        "env_s": round(turn.env_s, 4),
-    }
-    if turn.reply.force_closed:
-        record["force_closed"] = True
-    if turn.rewritten:
-        record["rewritten"] = True
-    if turn.reply.usage is not None:
-        record["usage"] = cast(UsageRecord, asdict(turn.reply.usage) | {"dropped": list(turn.reply.usage.dropped)})
-    return record
-
-
-def _turn(record: TurnRecord) -> Turn:
-    truncated_by = StopReason(record["truncated_by"]) if record["truncated_by"] else None
-    usage = None
-    if "usage" in record:
-        fields: dict[str, Any] = {**record["usage"]}
-        usage = Usage(**fields | {"dropped": tuple(fields["dropped"])})
-    reply = Reply(record["reply"], truncated_by, record["tokens"], record.get("force_closed", False), usage)
-    observation, step = record["observation"], None
-    if observation is not None:
-        step = StepResult(observation, record["reward"], record["terminated"], record["info"])
-    return Turn(reply, record["action"], step, record["generate_s"], record["env_s"])
 
 
 def parse_line(line: bytes) -> EpisodeRecord:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from verl_agent.types import Box
+
 Rect: TypeAlias = tuple[float, float, float, float]
 """Left, top, width, height in CSS pixels, relative to the viewport."""
 
@@ -37,11 +39,20 @@ class Element:
         backend_id: backend node id of the DOM node.
         role: accessibility role, for example `link`.
         description: the line without its id, for example `link 'Home'`.
+        rect: rectangle relative to the viewport in CSS pixels, or None.
     """
 
     backend_id: int
     role: str
     description: str
+    rect: Rect | None = None
+
+    def box(self, size: tuple[int, int]) -> Box | None:
+        """Return its place in a viewport of `size`, if it has one."""
+        if self.rect is None:
+            return None
+        x, y, width, height = self.rect
+        return x / size[0], y / size[1], width / size[0], height / size[1]
 
 
 class NodeNumbers:
@@ -153,7 +164,7 @@ def build_page_text(
         if description:
             lines.append(f"{depth * chr(9)}[{number}] {description}")
         if description and backend_id:
-            elements[number] = Element(backend_id, role, description)
+            elements[number] = Element(backend_id, role, description, rect)
             depth += 1
         stack += [(child, depth, rect) for child in reversed(node.get("childIds", ()))]
     return PageText([line for line in _without_repeated_text(lines) if INLINE_TEXT_BOX not in line], elements)

@@ -5,6 +5,8 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
+from verl_agent.types import Box, Media
+
 
 class ScreenshotFolder:
     """Folder with the screenshots of one episode.
@@ -31,3 +33,18 @@ class ScreenshotFolder:
     def path(self, step: int) -> Path:
         """Return the path of the screenshot taken after a step; step 0 is the start."""
         return self.folder / f"{step:03}.png"
+
+    def media(self, step: int, action: str, box: Box | None) -> list[Media]:
+        """Return the screenshots before and after a step that were written.
+
+        Args:
+            step: number of the step, from 1.
+            action: action of the step.
+            box: place of the element that the action used, on the screenshot before it.
+        """
+        earlier = [one for one in range(step) if self.path(one).is_file()]
+        pair = [Media(self._name(earlier[-1]), f"before: {action[:100]}", box)] if earlier else []
+        return [*pair, Media(self._name(step), "after")] if self.path(step).is_file() else pair
+
+    def _name(self, step: int) -> str:
+        return f"{self.folder.name}/{self.path(step).name}"

@@ -127,9 +127,9 @@ class BrowserSession:
         with suppress(Error):
             await self.page.screenshot(path=path)
 
-    def describe_element(self, element_id: str) -> str:
-        """Return the description of an element of the last snapshot, or "" if the id is unknown."""
-        return self._elements[element_id].description if element_id in self._elements else ""
+    def element(self, element_id: str) -> Element | None:
+        """Return an element of the last snapshot, or None if the id is unknown."""
+        return self._elements.get(element_id)
 
     def check(self) -> None:
         """Raise EnvError if a site or a page has failed."""

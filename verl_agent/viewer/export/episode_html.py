@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from html import escape
 
 from verl_agent.trace.behaviors import behavior_turns
-from verl_agent.trace.record import EpisodeRecord, TurnRecord
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.viewer.text import MAX_SHOWN, make_visible, split_reply
 
 STYLE = """

@@ -1,5 +1,6 @@
 """Pages of the viewer. Each module has one page and keeps its whole state in the URL."""
 
+from verl_agent.viewer import media
 from verl_agent.viewer.pages import (
     compare,
     episode,
@@ -19,6 +20,7 @@ PAGES = (home, run, episodes, episode, group, task, horizon, labels, tokens, com
 
 
 def add_pages(state: ViewerState) -> None:
-    """Register all pages with NiceGUI."""
+    """Register all pages with NiceGUI, and the images that they show."""
+    media.add(state)
     for page in PAGES:
         page.add(state)

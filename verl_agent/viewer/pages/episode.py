@@ -7,7 +7,8 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import behavior_turns
-from verl_agent.trace.record import EpisodeRecord, TurnRecord
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import StopReason
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_error, show_text
@@ -15,6 +16,7 @@ from verl_agent.viewer.pages.labels import add_label_editor
 from verl_agent.viewer.queries import Row, find_episode, find_episodes, find_neighbors
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.state_panels import StatePanels
 from verl_agent.viewer.text import split_reply
 from verl_agent.viewer.why import WhyPanels
 
@@ -48,7 +50,8 @@ def add(state: ViewerState) -> None:
             _facts(opened, row, record)
             _neighbors(opened, number, around)
             add_label_editor(opened, row)
-            _turns(record, int(turn) if turn.isdecimal() else 0, WhyPanels(opened.index, number))
+            why, states = WhyPanels(opened.index, number), StatePanels(opened, record)
+            _turns(record, int(turn) if turn.isdecimal() else 0, why, states)
 
 
 def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
@@ -97,7 +100,7 @@ def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
     add_keys({"p": ("previous episode", lambda: go(urls[0])), "n": ("next episode", lambda: go(urls[1]))})
 
 
-def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels) -> None:
+def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels, states: StatePanels) -> None:
     shown = behavior_turns(record)
     behaviors = [[name for name, turns in shown.items() if turn in turns] for turn in range(len(record["turns"]))]
     position = {"turn": chosen}
@@ -130,8 +133,9 @@ def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels) -> None:
         for message in record["messages"][: record["prompt_length"]]:
             ui.label(message["role"]).classes("text-xs text-gray-500")
             show_text(message["content"])
+        states.add(0)
     for number, turn in enumerate(record["turns"], start=1):
-        _turn(number, turn, behaviors[number - 1], why)
+        _turn(number, turn, behaviors[number - 1], why, states)
     with ui.expansion("Messages as the model saw them").classes("w-full"):
         for message in record["messages"]:
             ui.label(message["role"]).classes("text-xs text-gray-500")
@@ -156,7 +160,7 @@ def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -
     ui.button(icon="pause", on_click=timer.deactivate).props("dense flat").tooltip("pause")
 
 
-def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels) -> None:
+def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels, states: StatePanels) -> None:
     thought, action, rest = split_reply(turn["reply"], turn["action"])
     with ui.card().props(f"id=turn-{number}").classes("w-full gap-1 scroll-mt-24"):
         with ui.row().classes("items-baseline gap-4 text-xs text-gray-500"):
@@ -182,4 +186,5 @@ def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels) -
             show_text(rest.strip())
         if turn["observation"] is not None:
             show_text(turn["observation"], "bg-gray-100 px-2 py-1 rounded w-full")
+        states.add(number)
         why.add(number, turn["action"])

@@ -1,0 +1,117 @@
+"""Format of the turns of an episode record, and their conversion from and to `Turn`."""
+
+from dataclasses import asdict
+from typing import Annotated, Any, NotRequired, cast
+
+from annotated_types import Len
+from pydantic import AfterValidator, ConfigDict, with_config
+from typing_extensions import TypedDict
+
+from verl_agent.types import Media, Reply, StepResult, StopReason, Turn, Usage
+
+_STOP_REASONS = frozenset(map(str, StopReason))
+
+
+def _check_stop_reason(value: str) -> str:
+    if value not in _STOP_REASONS:
+        raise ValueError(f"Allowed: {', '.join(StopReason)}.")
+    return value
+
+
+StopName = Annotated[str, AfterValidator(_check_stop_reason)]
+"""Value of a `StopReason`."""
+
+
+@with_config(ConfigDict(strict=True))
+class UsageRecord(TypedDict):
+    """`Usage` as JSON."""
+
+    model: str
+    input_tokens: int | None
+    cached_tokens: int | None
+    cache_write_tokens: int | None
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    cost_usd: float | None
+    dropped: list[str]
+
+
+@with_config(ConfigDict(strict=True))
+class MediaRecord(TypedDict):
+    """`Media` as JSON."""
+
+    path: str
+    title: str
+    box: Annotated[list[float], Len(4, 4)] | None
+
+
+@with_config(ConfigDict(strict=True))
+class TurnRecord(TypedDict):
+    """`Turn` as JSON.
+
+    `action` is null if the reply has no action, `observation` if the turn has no step, `truncated_by` if the reply is
+    not truncated. `force_closed` and `rewritten` are present only where they are true; `rewritten` marks an action
+    that the reply does not contain verbatim. `media` is present only where it is not empty, `usage` for models behind
+    an API.
+    """
+
+    reply: str
+    action: str | None
+    tokens: int
+    truncated_by: StopName | None
+    observation: str | None
+    reward: float
+    terminated: bool
+    info: dict[str, float]
+    generate_s: float
+    env_s: float
+    force_closed: NotRequired[bool]
+    rewritten: NotRequired[bool]
+    usage: NotRequired[UsageRecord]
+    media: NotRequired[list[MediaRecord]]
+
+
+def to_turn_record(turn: Turn) -> TurnRecord:
+    """Convert a turn to its part of a record."""
+    step = turn.step or StepResult("")
+    record: TurnRecord = {
+        "reply": turn.reply.text,
+        "action": turn.action,
+        "tokens": turn.reply.tokens,
+        "truncated_by": str(turn.reply.truncated_by) if turn.reply.truncated_by else None,
+        "observation": turn.step.observation if turn.step else None,
+        "reward": float(step.reward),
+        "terminated": bool(step.terminated),
+        "info": {key: float(value) for key, value in step.info.items()},
+        "generate_s": round(turn.generate_s, 4),
+        "env_s": round(turn.env_s, 4),
+    }
+    if turn.reply.force_closed:
+        record["force_closed"] = True
+    if turn.rewritten:
+        record["rewritten"] = True
+    if turn.reply.usage is not None:
+        record["usage"] = cast(UsageRecord, asdict(turn.reply.usage) | {"dropped": list(turn.reply.usage.dropped)})
+    if step.media:
+        record["media"] = [_media_record(media) for media in step.media]
+    return record
+
+
+def _media_record(media: Media) -> MediaRecord:
+    box = None if media.box is None else [round(float(share), 4) for share in media.box]
+    return {"path": media.path, "title": media.title, "box": box}
+
+
+def to_turn(record: TurnRecord) -> Turn:
+    """Convert a part of a record back to its turn."""
+    truncated_by = StopReason(record["truncated_by"]) if record["truncated_by"] else None
+    usage = None
+    if "usage" in record:
+        fields: dict[str, Any] = {**record["usage"]}
+        usage = Usage(**fields | {"dropped": tuple(fields["dropped"])})
+    reply = Reply(record["reply"], truncated_by, record["tokens"], record.get("force_closed", False), usage)
+    observation, step = record["observation"], None
+    if observation is not None:
+        media = tuple(Media(one["path"], one["title"], one["box"]) for one in record.get("media", ()))
+        step = StepResult(observation, record["reward"], record["terminated"], record["info"], media)
+    return Turn(reply, record["action"], step, record["generate_s"], record["env_s"])

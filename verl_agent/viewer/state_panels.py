@@ -1,0 +1,86 @@
+"""Panels below each turn of an episode: drawings of the environment's state, and images that the adapter wrote."""
+
+import asyncio
+from collections.abc import Sequence
+
+from nicegui import ui
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.record import EpisodeRecord, MediaRecord
+from verl_agent.viewer.drawings import draw_states, texts_and_pictures
+from verl_agent.viewer.layout import link_to, run_path, show_error, show_text
+from verl_agent.viewer.media import FOLDER, find_image
+from verl_agent.viewer.state import OpenedSource
+
+Panels = list[tuple[list[str], list[tuple[str, str]]]]
+"""Texts, and titles and URLs of pictures, for the start and after each turn."""
+
+
+class StatePanels:
+    """Places of the drawings of an episode, filled in when the adapter has computed them.
+
+    Args:
+        opened: source of the episode.
+        record: the episode.
+    """
+
+    def __init__(self, opened: OpenedSource, record: EpisodeRecord) -> None:
+        self._opened, self._record = opened, record
+        self._places: dict[int, ui.row] = {}
+        self._message = ui.column()
+        ui.timer(0.1, self._fill, once=True)
+
+    def add(self, turn: int) -> None:
+        """Add the place of a turn, from 1, or of the start, 0, and show the images of the turn."""
+        media = self._record["turns"][turn - 1].get("media", []) if turn else []
+        if media:
+            with ui.row().classes("gap-4 items-start"):
+                for one in media:
+                    _show_image(self._opened, one)
+        self._places[turn] = ui.row().classes("gap-8 items-start")
+
+    async def _fill(self) -> None:
+        try:
+            states = await asyncio.to_thread(_compute, self._record)
+        except ConfigError as error:
+            with self._message:
+                show_error(error)
+            return
+        for turn, (texts, pictures) in enumerate(states):
+            if turn in self._places:
+                with self._places[turn]:
+                    _show_state(texts, pictures)
+
+
+def _compute(record: EpisodeRecord) -> Panels:
+    return [texts_and_pictures(state) for state in draw_states(record)]
+
+
+def _show_state(texts: Sequence[str], pictures: Sequence[tuple[str, str]]) -> None:
+    for text in texts:
+        show_text(text)
+    for title, url in pictures:
+        with ui.column().classes("gap-1"):
+            show_text(title)
+            _image(url)
+
+
+def _show_image(opened: OpenedSource, media: MediaRecord) -> None:
+    with ui.column().classes("gap-1"):
+        show_text(media["title"])
+        if find_image(opened, media["path"]) is None:
+            show_text(f"(no image {media['path']} in the folder {FOLDER} of the run)")
+            return
+        url = link_to(run_path(opened, f"/{FOLDER}/{media['path']}"))
+        with ui.link(target=url, new_tab=True), ui.element("div").classes("relative"):
+            _image(url).classes("border w-[32rem]")
+            if box := media.get("box"):
+                places = zip(("left", "top", "width", "height"), box, strict=True)
+                style = ";".join(f"{name}:{100 * max(0.0, min(1.0, share)):.2f}%" for name, share in places)
+                ui.element("div").classes("absolute border-4 border-red-600").style(style)
+
+
+def _image(url: str) -> ui.element:
+    image = ui.element("img")
+    image.props["src"] = url
+    return image
