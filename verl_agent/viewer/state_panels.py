@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from nicegui import ui
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import EpisodeRecord, MediaRecord
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.turn_record import MediaRecord
 from verl_agent.viewer.drawings import draw_states, texts_and_pictures
 from verl_agent.viewer.layout import link_to, run_path, show_error, show_text
 from verl_agent.viewer.media import FOLDER, find_image
