@@ -12,6 +12,7 @@ from rich.console import Console
 
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.environments import check_env, envs
+from verl_agent.commands.leaderboard import leaderboard
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.terminal import fail, print_line, read_json
 from verl_agent.commands.view import view
@@ -79,6 +80,7 @@ for _command in RECIPE_COMMANDS:
 app.command()(envs)
 app.command("check-env")(check_env)
 app.command()(view)
+app.command()(leaderboard)
 app.command("what-if")(what_if)
 
 

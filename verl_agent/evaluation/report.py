@@ -30,15 +30,12 @@ def results_table(results: Sequence[CategoryResult], title: str) -> Table:
         "invalid": lambda result: _number(result.invalid_rate, "{:.1%}"),
         "errors": lambda result: str(result.env_errors),
         "overlong": lambda result: str(result.overlong_prompts),
-        "USD": lambda result: _number(result.cost_usd, "{:.4f}"),
     }
     columns.pop("pass@1", None)
     if not any(result.env_errors for result in results):
         del columns["errors"]
     if not any(result.overlong_prompts for result in results):
         del columns["overlong"]
-    if all(result.cost_usd is None for result in results):
-        del columns["USD"]
     table = _table(title, *columns)
     table.caption = "\n".join(
         [*_stop_counts(results), *_overlong(results), *_too_few(result.tasks for result in results)]

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -13,6 +13,7 @@ from verl_agent.evaluation.statistics import (
     mean_over_tasks,
     paired_difference,
     pass_at_k,
+    pass_hat_k,
 )
 from verl_agent.trace.metrics import EpisodeSummary, summarize_episode
 from verl_agent.trace.record import EpisodeRecord, Purpose, to_episode
@@ -38,6 +39,7 @@ class CategoryResult:
         overlong_prompts: number of episodes whose prompt was longer than its limit; excluded from all rates.
         success: success rate; each task has the same weight.
         pass_at: by k, probability that at least one of k samples solves a task, over tasks with k valid episodes.
+        pass_hat: by k, probability that all of k samples solve a task (pass^k), over the same tasks.
         reward_mean: mean return, in the environment's own units.
         turns_mean: mean number of replies per episode.
         tokens_mean: mean number of generated tokens per episode.
@@ -54,6 +56,7 @@ class CategoryResult:
     overlong_prompts: int
     success: Estimate | None
     pass_at: Mapping[int, float]
+    pass_hat: Mapping[int, float]
     reward_mean: float | None
     turns_mean: float | None
     tokens_mean: float | None
@@ -229,7 +232,8 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
         env_errors=len(played) - len(valid) - overlong,
         overlong_prompts=overlong,
         success=clustered_wilson_interval(solved) if solved else None,
-        pass_at=_pass_at(solved),
+        pass_at=_over_tasks(pass_at_k, solved),
+        pass_hat=_over_tasks(pass_hat_k, solved),
         reward_mean=fmean(summary.reward for summary in valid) if valid else None,
         turns_mean=turns / len(valid) if valid else None,
         tokens_mean=fmean(summary.tokens for summary in valid) if valid else None,
@@ -239,13 +243,15 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
     )
 
 
-def _pass_at(solved_by_task: Mapping[str, Sequence[float]]) -> dict[int, float]:
-    """Return pass@k for k = 1, 2, 4, ... and the largest number of samples."""
+def _over_tasks(
+    estimator: Callable[[int, int, int], float], solved_by_task: Mapping[str, Sequence[float]]
+) -> dict[int, float]:
+    """Return the mean of pass@k or pass^k over tasks, for k = 1, 2, 4, ... and the largest number of samples."""
     most = max(map(len, solved_by_task.values()), default=0)
     ks = sorted({2**power for power in range(most.bit_length())} | {most}) if most else []
     return {
         k: fmean(
-            pass_at_k(len(solved), round(sum(solved)), k) for solved in solved_by_task.values() if len(solved) >= k
+            estimator(len(solved), round(sum(solved)), k) for solved in solved_by_task.values() if len(solved) >= k
         )
         for k in ks
     }

@@ -19,6 +19,7 @@ from verl_agent.evaluation.progress import EvaluationProgress
 from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
 from verl_agent.evaluation.results import compare, summarize
 from verl_agent.evaluation.training_differences import differences_table
+from verl_agent.evaluation.turns_curve import knows_turn_limit, success_within_turns
 from verl_agent.preflight.rl import worker_environment
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.prompts import FittedSession
@@ -90,6 +91,9 @@ def report(evaluation: Evaluation, console: Console) -> None:
     comparisons = compare(evaluation.baseline, records) if shared else []
     if comparisons:
         console.print(comparison_table(comparisons, str(config.evaluation.compare_with)))
+    curve = None
+    if not knows_turn_limit(config.run.agent.options):
+        curve = {turns: asdict(success) for turns, success in success_within_turns(records).items()}
     facts = {
         "provenance": asdict(Provenance.collect()),
         "model": evaluation.model,
@@ -98,6 +102,7 @@ def report(evaluation: Evaluation, console: Console) -> None:
         "played": played,
         "training_run": str(evaluation.training_run) if evaluation.training_run else None,
         "training_differences": [asdict(one) for one in evaluation.training_differences],
+        "success_within_turns": curve,
         "config": evaluation.plain,
         "api": None if spent is None else asdict(spent),
     }

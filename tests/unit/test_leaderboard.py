@@ -1,0 +1,177 @@
+"""Test the leaderboard: rows that are comparable, differences, costs, and the intervals and p values behind them."""
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from io import StringIO
+from math import comb
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from rich.console import Console
+from typer.testing import CliRunner
+
+from verl_agent.commands.cli import app
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.job import prepare_evaluation
+from verl_agent.evaluation.leaderboard import make_boards
+from verl_agent.evaluation.leaderboard_report import to_markdown
+from verl_agent.evaluation.run import play_pending, report
+from verl_agent.evaluation.significance import EXACT, holm, sign_flip_p_value
+from verl_agent.evaluation.statistics import clustered_wilson_interval, macro_mean, pass_hat_k
+from verl_agent.types import Message, Reply, Usage
+
+
+def cheap(messages: Sequence[Message]) -> Reply:
+    """Always guess 3, for a tenth of a cent."""
+    return Reply("Action: 3", tokens=4, usage=Usage(cost_usd=0.001))
+
+
+def expensive(messages: Sequence[Message]) -> Reply:
+    """Guess upward from 1, for a cent."""
+    return Reply(f"Action: {len(messages) // 2}", tokens=4, usage=Usage(cost_usd=0.01))
+
+
+def dominated(messages: Sequence[Message]) -> Reply:
+    """Always guess 0, for two cents."""
+    return Reply("Action: 0", tokens=4, usage=Usage(cost_usd=0.02))
+
+
+def evaluated(folder: Path, model: str, turns: int = 4, **evaluation) -> Path:
+    """Evaluate a policy on the 20 small test tasks of GuessNumber, in two categories."""
+    config = {
+        "env": {"name": "guess_number", "hosts": {"where": "inline"}, "options": {}},
+        "horizon": {"max_turns": [turns]},
+        "episode": {"max_tokens_per_turn": 8},
+        "agent": {"name": "act"},
+        "data": {"max_prompt_length": 64, "max_response_length": 64},
+        "model": {"path": f"python:{__name__}:{model}" if model in ("cheap", "expensive", "dominated") else model},
+        "engine": {},
+        "evaluation": {"output_dir": str(folder), "tasks": "small_test", **evaluation},
+    }
+    prepared = prepare_evaluation(OmegaConf.create(config))
+    asyncio.run(play_pending(prepared, Console(quiet=True)))
+    report(prepared, Console(file=StringIO()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("runs")
+    for model in ("oracle", "cheap", "expensive", "dominated"):
+        evaluated(folder / model, model)
+    return folder
+
+
+def test_rows_of_equal_conditions_share_a_board_best_first(runs):
+    (board,) = make_boards([runs])
+    assert [row.model.rpartition(":")[2] for row in board.rows] == ["oracle", "expensive", "cheap", "dominated"]
+    assert board.categories == ["1 to 7", "1 to 10"] and board.conditions["turns"] == [4]
+    row = board.rows[1]
+    assert [(result.category, result.tasks, result.success.mean) for result in row.results if result.success] == [
+        ("1 to 7", 7, pytest.approx(4 / 7)),
+        ("1 to 10", 10, 0.4),
+        ("all", 17, pytest.approx(8 / 17)),
+    ]
+    assert row.macro is not None and row.macro.mean == pytest.approx((4 / 7 + 0.4) / 2)
+
+
+@pytest.mark.parametrize("change", [{"turns": 3}, {"max_tasks": 5}])
+def test_other_conditions_make_a_board_of_their_own(runs, tmp_path, change):
+    evaluated(tmp_path / "other", "oracle", **change)
+    boards = make_boards([runs, tmp_path / "other"])
+    assert sorted(len(board.rows) for board in boards) == [1, 4]
+    assert len({board.key for board in boards}) == 2
+
+
+def test_differences_are_paired_by_task_and_corrected_for_all_pairs(runs):
+    (board,) = make_boards([runs])
+    assert len(board.differences) == 6
+    one = board.differences[0]
+    assert (one.first, one.difference.mean) == ("oracle", pytest.approx(9 / 17))
+    assert one.p_value == pytest.approx(2 / 2**9)
+    assert one.adjusted > one.p_value and one.adjusted < 0.05
+
+
+def test_costs_and_the_pareto_front_are_those_of_rows_with_a_cost(runs):
+    (board,) = make_boards([runs])
+    found = {row.model.rpartition(":")[2]: (row.cost_usd is not None, row.pareto) for row in board.rows}
+    assert found == {
+        "oracle": (False, False),
+        "expensive": (True, True),
+        "cheap": (True, True),
+        "dominated": (True, False),
+    }
+
+
+def test_two_rows_of_one_model_are_named_by_their_folders(runs, tmp_path):
+    evaluated(tmp_path / "again", "oracle")
+    (board,) = make_boards([runs, tmp_path])
+    assert {"oracle (oracle)", "oracle (again)"} <= {row.label for row in board.rows}
+
+
+def test_the_command_writes_json_markdown_and_a_plot(runs, tmp_path):
+    result = CliRunner().invoke(app, ["leaderboard", str(runs), "--into", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    value = json.loads((tmp_path / "leaderboard.json").read_text())
+    assert (value["version"], len(value["boards"]), len(value["boards"][0]["rows"])) == (1, 1, 4)
+    assert (tmp_path / "leaderboard.png").stat().st_size > 5000
+    text = (tmp_path / "leaderboard.md").read_text()
+    assert "| model | 1 to 7 | 1 to 10 | macro mean | all | turns | tokens | USD | env errors |" in text
+    assert "| oracle | 1.000 [0.646, 1.000] (7) | 1.000 [0.722, 1.000] (10) |" in text
+
+
+def test_published_numbers_are_marked_and_beside_their_environment(runs):
+    (board,) = make_boards([runs])
+    assert board.published == {}
+    shown = to_markdown([type(board)("textcraft", "k", {}, board.rows, [], {"GPT-4o": 0.83})])
+    assert "| GPT-4o (published) |  |  |  | 0.830 (100) |" in shown and "may differ" in shown
+
+
+def test_a_folder_without_an_evaluation_raises_config_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"contains no evaluation\.json\. Give output folders of `verl-agent eval`"):
+        make_boards([tmp_path])
+    (tmp_path / "evaluation.json").write_text('{"version": 1}')
+    (tmp_path / "episodes.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"evaluation\.json cannot be read: KeyError 'config'\. Evaluate again"):
+        make_boards([tmp_path])
+
+
+def test_the_p_value_of_signs_is_exact_for_few_tasks_and_drawn_for_many():
+    assert sign_flip_p_value([0.0, 0.0]) == 1.0
+    assert sign_flip_p_value([1.0] * 5 + [0.0] * 9) == 2 / 2**5
+    assert sign_flip_p_value([1.0, 1.0, -1.0]) == 1.0
+    wins, losses = 14, 4
+    exact = 2 * sum(comb(wins + losses, k) for k in range(wins, wins + losses + 1)) / 2 ** (wins + losses)
+    assert wins + losses > EXACT
+    assert sign_flip_p_value([1.0] * wins + [-1.0] * losses) == pytest.approx(exact, abs=0.005)
+
+
+def test_holm_corrects_by_rank_and_keeps_the_order():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_the_interval_of_the_macro_mean_covers_as_often_as_it_says():
+    """Five categories of 5 to 50 tasks with different rates, as on BabyAI; 400 simulated evaluations."""
+    draws, covered = random.Random(1), 0
+    categories = [(50, 0.9), (15, 0.7), (5, 0.4), (5, 0.2), (8, 0.6)]
+    truth = sum(rate for _, rate in categories) / len(categories)
+    for _ in range(400):
+        found = macro_mean(
+            [
+                clustered_wilson_interval({str(task): [float(draws.random() < rate)] for task in range(tasks)})
+                for tasks, rate in categories
+            ]
+        )
+        covered += found.low <= truth <= found.high
+    assert 0.93 <= covered / 400 <= 0.99
+
+
+def test_pass_hat_k_is_the_chance_that_all_samples_succeed():
+    assert (pass_hat_k(4, 2, 1), pass_hat_k(4, 2, 2), pass_hat_k(4, 2, 3), pass_hat_k(3, 3, 3)) == (0.5, 1 / 6, 0, 1)
+    with pytest.raises(ValueError, match=r"pass\^5 of 2 successes in 4 samples"):
+        pass_hat_k(4, 2, 5)

@@ -1,0 +1,232 @@
+"""Leaderboard of evaluations: models as rows, categories as columns, one board for equal conditions."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.job import RECORDS, REPORT
+from verl_agent.evaluation.published import published_rates
+from verl_agent.evaluation.results import ALL, CategoryResult, solved_by_task, summarize
+from verl_agent.evaluation.significance import holm, sign_flip_p_value
+from verl_agent.evaluation.statistics import Estimate, macro_mean, paired_difference
+from verl_agent.runs.identity import task_ids
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
+from verl_agent.types import TaskItem
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Results of one model under the conditions of a board.
+
+    Attributes:
+        label: name of the model; with the folder if two rows have the same model.
+        model: policy of the evaluation.
+        folder: folder of the evaluation.
+        commit: commit of this package that played the evaluation.
+        planned: planned episodes.
+        played: recorded episodes.
+        results: results by category; the last one is over all tasks.
+        macro: mean of the success rates of the categories; None without a valid episode.
+        cost_usd: mean cost of a valid episode in US dollars; None if it is unknown.
+        pareto: True if no other row has a higher success rate at a cost that is not higher; False without a cost.
+    """
+
+    label: str
+    model: str
+    folder: str
+    commit: str
+    planned: int
+    played: int
+    results: Sequence[CategoryResult]
+    macro: Estimate | None
+    cost_usd: float | None
+    pareto: bool
+
+    @property
+    def overall(self) -> CategoryResult:
+        """Result over all tasks."""
+        return self.results[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Comparison of two rows of a board, paired by task.
+
+    Attributes:
+        first: label of the first row.
+        second: label of the second row.
+        difference: success rate of the first minus that of the second.
+        p_value: p value of the difference, by permutation of signs.
+        adjusted: the p value after Holm's correction for all pairs of the board.
+    """
+
+    first: str
+    second: str
+    difference: Estimate
+    p_value: float
+    adjusted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Rows that are comparable: equal tasks, options, agent, horizon, budgets, sampling and version.
+
+    Attributes:
+        env: name of the environment.
+        key: hash of the conditions.
+        conditions: settings that all rows share.
+        rows: one row for each evaluation, the highest success rate first.
+        differences: all pairs of rows.
+        published: published success rates of other models, 0 to 1. Their conditions differ.
+    """
+
+    env: str
+    key: str
+    conditions: Mapping[str, Any]
+    rows: Sequence[Row]
+    differences: Sequence[Difference]
+    published: Mapping[str, float]
+
+    @property
+    def categories(self) -> list[str]:
+        """Names of the categories of all rows, without `ALL`."""
+        return list(dict.fromkeys(one.category for row in self.rows for one in row.results if one.category != ALL))
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    folder: Path
+    report: Mapping[str, Any]
+    conditions: Mapping[str, Any]
+    results: Sequence[CategoryResult]
+    solved: Mapping[str, Sequence[float]]
+
+    @property
+    def key(self) -> str:
+        return sha256(json.dumps(self.conditions, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def make_boards(folders: Sequence[Path]) -> list[Board]:
+    """Read evaluations and return their boards, by environment.
+
+    Args:
+        folders: output folders of evaluations, or folders that contain such folders.
+
+    Raises:
+        ConfigError: a folder holds no evaluation, or one that cannot be read.
+    """
+    by_key: dict[tuple[str, str], list[_Evaluation]] = defaultdict(list)
+    for folder in dict.fromkeys(found for given in folders for found in _evaluations_in(given)):
+        one = _read(folder)
+        by_key[one.conditions["env"], one.key].append(one)
+    return [_board(env, key, by_key[env, key]) for env, key in sorted(by_key)]
+
+
+def _evaluations_in(folder: Path) -> list[Path]:
+    found = sorted(path.parent.resolve() for path in folder.rglob(REPORT))
+    if not found:
+        raise ConfigError(f"{folder} contains no {REPORT}. Give output folders of `verl-agent eval`.")
+    return found
+
+
+def _read(folder: Path) -> _Evaluation:
+    try:
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        records = list(read_records(folder / RECORDS))
+        tasks = task_ids([TaskItem(report["config"]["env"]["name"], task) for task in sorted(_tasks_of(records))])
+        conditions = _conditions(report, tasks)
+        return _Evaluation(folder, report, conditions, summarize(records), solved_by_task(records))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{folder / REPORT} cannot be read: {type(error).__name__} {error}. Evaluate again with this version."
+        ) from error
+
+
+def _tasks_of(records: Sequence[EpisodeRecord]) -> set[str]:
+    return {record["task"] for record in records}
+
+
+def _conditions(report: Mapping[str, Any], tasks: str) -> dict[str, Any]:
+    """Return what has to be equal for two rows to be comparable."""
+    config = report["config"]
+    api = (config["model"].get("api") or {}) if isinstance(config["model"], Mapping) else {}
+    turn_tokens = api.get("max_output_tokens") or config["episode"]["max_tokens_per_turn"]
+    return {
+        "env": config["env"]["name"],
+        "tasks": tasks,
+        "options": config["env"].get("options") or {},
+        "agent": config["agent"],
+        "turns": config["horizon"].get("eval_max_turns") or config["horizon"]["max_turns"],
+        "turn_tokens": turn_tokens,
+        "truncated_turn": config["episode"].get("on_truncated_turn", "stop"),
+        "prompt_tokens": config["data"]["max_prompt_length"],
+        "response_tokens": config["data"]["max_response_length"],
+        "temperature": config["evaluation"].get("temperature", 1.0),
+        "top_p": config["evaluation"].get("top_p", 1.0),
+        "version": report["provenance"]["versions"]["verl_agent"],
+    }
+
+
+def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:
+    models = [str(one.report["model"]) for one in evaluations]
+    costs = {one.folder: _mean_cost(one.results[-1]) for one in evaluations}
+    rates = {one.folder: one.results[-1].success for one in evaluations}
+    rows = []
+    for one, model in zip(evaluations, models, strict=True):
+        named = [result.success for result in one.results[:-1] if result.success is not None]
+        cost, rate = costs[one.folder], rates[one.folder]
+        rows.append(
+            Row(
+                label=model if models.count(model) == 1 else f"{model} ({one.folder.name})",
+                model=model,
+                folder=str(one.folder),
+                commit=str(one.report["provenance"]["commit"]),
+                planned=one.report["planned"],
+                played=one.report["played"],
+                results=one.results,
+                macro=macro_mean(named) if named else rate,
+                cost_usd=cost,
+                pareto=cost is not None and rate is not None and not _dominated(cost, rate.mean, costs, rates),
+            )
+        )
+    rows.sort(key=lambda row: row.overall.success.mean if row.overall.success else -1.0, reverse=True)
+    solved = {str(one.folder): one.solved for one in evaluations}
+    return Board(env, key, evaluations[0].conditions, rows, _differences(rows, solved), published_rates(env))
+
+
+def _mean_cost(result: CategoryResult) -> float | None:
+    return None if result.cost_usd is None else result.cost_usd / result.episodes
+
+
+def _dominated(
+    cost: float, rate: float, costs: Mapping[Path, float | None], rates: Mapping[Path, Estimate | None]
+) -> bool:
+    """Return True if another row is cheaper and not worse, or better and not more expensive."""
+    for folder, other_cost in costs.items():
+        other = rates[folder]
+        if other_cost is None or other is None:
+            continue
+        if other_cost <= cost and other.mean >= rate and (other_cost < cost or other.mean > rate):
+            return True
+    return False
+
+
+def _differences(rows: Sequence[Row], solved: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Difference]:
+    """Compare all pairs of rows on the tasks that both have a valid episode of."""
+    found: list[tuple[str, str, Estimate, float]] = []
+    for first, second in combinations(rows, 2):
+        one, other = solved[first.folder], solved[second.folder]
+        if shared := sorted(one.keys() & other.keys()):
+            mine, theirs = ({task: side[task] for task in shared} for side in (one, other))
+            p_value = sign_flip_p_value([fmean(mine[task]) - fmean(theirs[task]) for task in shared])
+            found.append((first.label, second.label, paired_difference(mine, theirs), p_value))
+    adjusted = holm([p_value for *_, p_value in found])
+    return [Difference(*one, corrected) for one, corrected in zip(found, adjusted, strict=True)]

@@ -1,0 +1,129 @@
+"""Files of a leaderboard: JSON, Markdown, and a plot of cost against success."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from verl_agent.evaluation.leaderboard import Board, Row
+from verl_agent.evaluation.published import SOURCE, TASKS
+from verl_agent.evaluation.results import ALL, CategoryResult
+from verl_agent.evaluation.statistics import MIN_TASKS, Estimate
+from verl_agent.runs.identity import write_json_atomically
+from verl_agent.trace.provenance import Provenance
+
+LEADERBOARD_VERSION = 1
+"""Version of the JSON. It increases when a field changes its meaning or disappears."""
+JSON, MARKDOWN, PLOT = "leaderboard.json", "leaderboard.md", "leaderboard.png"
+FEW = "\\*"
+"""Mark of an estimate from too few tasks; a bare asterisk would be markup."""
+
+
+def write_leaderboard(boards: Sequence[Board], folder: Path) -> list[Path]:
+    """Write the files of a leaderboard into a folder and return them; the plot only if a cost is known."""
+    folder.mkdir(parents=True, exist_ok=True)
+    value = {
+        "version": LEADERBOARD_VERSION,
+        "provenance": asdict(Provenance.collect()),
+        "published_source": SOURCE,
+        "boards": [asdict(board) for board in boards],
+    }
+    write_json_atomically(folder / JSON, value)
+    (folder / MARKDOWN).write_text(to_markdown(boards), encoding="utf-8")
+    written = [folder / JSON, folder / MARKDOWN]
+    if any(row.cost_usd is not None for board in boards for row in board.rows):
+        _plot(boards, folder / PLOT)
+        written.append(folder / PLOT)
+    return written
+
+
+def to_markdown(boards: Sequence[Board]) -> str:
+    """Return all boards as Markdown."""
+    return "# Leaderboard\n\n" + "\n".join(_board(board) for board in boards)
+
+
+def _board(board: Board) -> str:
+    heads = ["model", *board.categories, "macro mean", "all", "turns", "tokens", "USD", "env errors"]
+    lines = [
+        f"## {board.env}, conditions {board.key}\n",
+        "Success with 95 % intervals over tasks; behind each the number of tasks. Equal for all rows: "
+        + ", ".join(f"{name} `{value}`" for name, value in board.conditions.items() if name != "env")
+        + ".\n",
+        _line(heads),
+        _line("---" for _ in heads),
+        *(_line(_cells(board, row)) for row in board.rows),
+    ]
+    blanks = [""] * len(board.categories)
+    for model, rate in board.published.items():
+        lines.append(_line([f"{model} (published)", *blanks, "", f"{rate:.3f} ({TASKS[board.env]})", *[""] * 4]))
+    notes = []
+    if board.published:
+        notes.append(f"Published: {SOURCE}. Its tasks, prompts and budgets may differ from those of this board.")
+    if any(result.success and result.success.too_few for row in board.rows for result in row.results):
+        notes.append(f"{FEW} fewer than {MIN_TASKS} tasks: too few for a reliable interval.")
+    if any(row.played < row.planned for row in board.rows):
+        notes.append("† not all planned episodes are played.")
+    if any(row.pareto for row in board.rows):
+        notes.append("USD in bold: no other row is better at a cost that is not higher.")
+    lines += ["", *(f"{note}\n" for note in notes)]
+    if board.differences:
+        lines += [_line(["pair", "difference [95 %]", "p", "p (Holm)"]), _line(["---"] * 4)]
+        for one in board.differences:
+            pair = f"{one.first} − {one.second}"
+            lines.append(_line([pair, str(one.difference), f"{one.p_value:.4f}", f"{one.adjusted:.4f}"]))
+        lines += [
+            "",
+            "Differences are paired by task. p: permutation of signs; Holm's correction is over this table.\n",
+        ]
+    return "\n".join(lines)
+
+
+def _cells(board: Board, row: Row) -> list[str]:
+    by_category = {result.category: result for result in row.results}
+    overall = by_category[ALL]
+    cost = "" if row.cost_usd is None else f"{row.cost_usd:.4f}"
+    return [
+        row.label + (" †" if row.played < row.planned else ""),
+        *(_rate(by_category.get(name)) for name in board.categories),
+        _estimate(row.macro),
+        _rate(overall),
+        "" if overall.turns_mean is None else f"{overall.turns_mean:.1f}",
+        "" if overall.tokens_mean is None else f"{overall.tokens_mean:.0f}",
+        f"**{cost}**" if row.pareto else cost,
+        str(overall.env_errors),
+    ]
+
+
+def _rate(result: CategoryResult | None) -> str:
+    return "" if result is None else _estimate(result.success)
+
+
+def _estimate(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return ""
+    return f"{estimate} ({estimate.tasks}{FEW if estimate.too_few else ''})"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _plot(boards: Sequence[Board], path: Path) -> None:
+    """Plot the mean cost of an episode against success, one panel for each board with a known cost."""
+    from matplotlib.figure import Figure
+
+    priced = [board for board in boards if any(row.cost_usd is not None for row in board.rows)]
+    figure = Figure(figsize=(6, 4 * len(priced)), layout="constrained")
+    for axes, board in zip(figure.subplots(len(priced), squeeze=False)[:, 0], priced, strict=True):
+        rows = [row for row in board.rows if row.cost_usd is not None and row.overall.success is not None]
+        for row in rows:
+            success = row.overall.success
+            assert success is not None
+            errors = [[success.mean - success.low], [success.high - success.mean]]
+            axes.errorbar(row.cost_usd, success.mean, yerr=errors, fmt="o" if row.pareto else "x", capsize=3)
+            axes.annotate(row.label, (row.cost_usd, success.mean), xytext=(5, 5), textcoords="offset points")
+        front = sorted(
+            (row.cost_usd, row.overall.success.mean) for row in rows if row.pareto and row.overall.success is not None
+        )
+        axes.plot(*zip(*front, strict=True), color="grey", linewidth=1, zorder=0)
+        axes.set(title=board.env, xlabel="USD per episode", ylabel="success rate", ylim=(0, 1))
+    figure.savefig(path, dpi=120)
