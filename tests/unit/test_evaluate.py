@@ -15,8 +15,9 @@ from tests.support.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, EnvErrorLimitError, OverlongPromptError
 from verl_agent.evaluation.job import check_device, model_name, prepare_evaluation
 from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, attempt_seed, pending_episodes, play_all
+from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.evaluation.training_differences import TrainingDifference, differences_table
-from verl_agent.evaluation.vllm_engine import request_options
+from verl_agent.evaluation.vllm_engine import Route, request_options
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.seeds import EpisodeSeed
@@ -324,3 +325,39 @@ def test_options_of_another_environment_are_not_compared(tmp_path):
 def test_a_model_outside_a_run_has_no_training_settings(tmp_path):
     evaluation = prepare_evaluation(composed(tmp_path))
     assert (evaluation.training_run, evaluation.training_differences) == (None, [])
+
+
+# Copies of the model
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "copies"),
+    [
+        (EngineSettings(), 8, 8),
+        (EngineSettings(tensor_parallel_size=2), 8, 4),
+        (EngineSettings(tensor_parallel_size=2), 3, 1),
+        (EngineSettings(data_parallel_size=2), 8, 2),
+        (EngineSettings(), 1, 1),
+        (EngineSettings(device="cpu"), 8, 1),
+    ],
+)
+def test_an_evaluation_uses_all_gpus_unless_it_is_told_fewer(settings, gpus, copies):
+    assert settings.copies(gpus) == copies
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (EngineSettings(data_parallel_size=4, tensor_parallel_size=4), "needs 16 GPUs, and this machine has 8"),
+        (EngineSettings(device="cpu", data_parallel_size=2), "a CPU holds one copy"),
+    ],
+)
+def test_more_copies_than_the_gpus_hold_raise_config_error(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        settings.copies(8)
+
+
+def test_all_turns_of_an_episode_go_to_one_copy_and_episodes_take_turns():
+    route = Route(2)
+    assert [route.copy_for(episode) for episode in ("a", "b", "a", "c", "b")] == [0, 1, 0, 0, 1]
+    assert Route(1).copy_for("a") is None

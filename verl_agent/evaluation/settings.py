@@ -45,6 +45,8 @@ class EngineSettings:
         enforce_eager: disables compilation and CUDA graphs; vLLM then starts sooner and decodes slower.
         max_num_seqs: most sequences that are decoded at once.
         tensor_parallel_size: number of GPUs that share the model.
+        data_parallel_size: number of copies of the model, between which episodes are divided; null for as many as the
+            GPUs hold. A CPU holds one.
         gpu_memory_utilization: share of a GPU's memory, above 0, up to 1; on a CPU VLLM_CPU_KVCACHE_SPACE is used.
         block_size: tokens in a block of the KV cache, the unit of prefix caching; null is vLLM's choice.
     """
@@ -54,8 +56,27 @@ class EngineSettings:
     enforce_eager: bool = False
     max_num_seqs: Count = 128
     tensor_parallel_size: Count = 1
+    data_parallel_size: Count | None = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     block_size: Count | None = None
+
+    def copies(self, gpus: int) -> int:
+        """Return the number of copies of the model on a machine with `gpus` GPUs.
+
+        Raises:
+            ConfigError: the GPUs do not hold them.
+        """
+        if self.device == "cpu":
+            gpus = 1
+        wanted = self.data_parallel_size or max(1, gpus // self.tensor_parallel_size)
+        if wanted * self.tensor_parallel_size > max(1, gpus):
+            held = "a CPU holds one copy" if self.device == "cpu" else f"this machine has {gpus}"
+            raise ConfigError(
+                f"engine.data_parallel_size={self.data_parallel_size} with engine.tensor_parallel_size="
+                f"{self.tensor_parallel_size} needs {wanted * self.tensor_parallel_size} GPUs, and {held}. Lower them; "
+                "null uses all GPUs."
+            )
+        return wanted
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

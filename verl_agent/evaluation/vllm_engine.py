@@ -36,6 +36,26 @@ def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
     return {**sampling_params, "logprobs": 0 if sampling_params.get("logprobs") else None}
 
 
+class Route:
+    """Assignment of episodes to copies of the model, in turn.
+
+    All turns of an episode go to one copy, which has the earlier ones in its prefix cache.
+
+    Args:
+        copies: number of copies, >= 1.
+    """
+
+    def __init__(self, copies: int) -> None:
+        self._copies = copies
+        self._of_episode: dict[str, int] = {}
+
+    def copy_for(self, episode: str) -> int | None:
+        """Return the index of the episode's copy; None if there is only one."""
+        if self._copies == 1:
+            return None
+        return self._of_episode.setdefault(episode, len(self._of_episode) % self._copies)
+
+
 class VllmEngine:
     """`TokenEngine` on vLLM's asynchronous engine. Create it inside a running event loop, and close it.
 
@@ -46,7 +66,7 @@ class VllmEngine:
         seed: seed of requests without one.
 
     Raises:
-        ConfigError: vLLM is not installed.
+        ConfigError: vLLM is not installed, or the machine has too few GPUs.
     """
 
     def __init__(self, model: str, settings: EngineSettings, context: int, seed: int = 0) -> None:
@@ -54,10 +74,13 @@ class VllmEngine:
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         try:
+            import torch
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
             raise ConfigError(f"evaluation needs vLLM, which does not import: {error}. Run `make setup`.") from error
+        copies = settings.copies(torch.cuda.device_count())
+        self._route = Route(copies)
         arguments = AsyncEngineArgs(
             model=model,
             dtype=settings.dtype,
@@ -65,6 +88,7 @@ class VllmEngine:
             max_num_seqs=settings.max_num_seqs,
             max_model_len=context,
             tensor_parallel_size=settings.tensor_parallel_size,
+            data_parallel_size=copies,
             gpu_memory_utilization=settings.gpu_memory_utilization,
             seed=seed,
             block_size=settings.block_size,
@@ -92,7 +116,12 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        outputs = self._engine.generate({"prompt_token_ids": prompt_ids}, parameters, f"{request_id}-{len(prompt_ids)}")
+        outputs = self._engine.generate(
+            {"prompt_token_ids": prompt_ids},
+            parameters,
+            f"{request_id}-{len(prompt_ids)}",
+            data_parallel_rank=self._route.copy_for(request_id),
+        )
         try:
             completion = [output async for output in outputs][-1].outputs[0]
         except EngineDeadError as error:
