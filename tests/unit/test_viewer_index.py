@@ -85,6 +85,19 @@ def test_an_invalid_line_is_listed_and_the_rest_is_read(run: Path) -> None:
         assert [("version 99" in bad.message) for bad in index.bad_lines()] == [True, False]
 
 
+def test_a_record_of_version_1_is_indexed_like_one_of_version_2(run: Path) -> None:
+    old = json.loads(json.dumps(episode("3"))) | {"version": 1, "learnt_reward": 0.25}
+    del old["prompt_length"]
+    for turn in old["turns"]:
+        turn["cut"] = turn.pop("truncated_by")
+    write(run / "episodes" / "a.jsonl", old)
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        (row,) = queries.find_episodes(index, Filter.parse({"task": "3"}))
+        assert (row["shaped_return"], index.bad_lines()) == (0.25, [])
+        assert index.read(row["id"])["prompt_length"] == 1
+
+
 def test_a_truncated_file_is_read_anew(run: Path) -> None:
     with RecordIndex(open_source(run)) as index:
         index.update()
@@ -275,6 +288,7 @@ def test_stages_count_cut_episodes_and_success_by_needed_turns(tmp_path: Path) -
     with RecordIndex(open_source(file)) as index:
         index.update()
         first, second = stages = find_stages(index)
+        assert queries.needed_turns(index) == {1: 1, 3: 1}
     assert (first.first, first.last, first.max_turns, first.episodes, first.solved, first.cut) == (1, 1, 1, 2, 1, 1)
     assert (second.first, second.last, second.turns, second.cut) == (2, 3, 6, 0)
     assert first.by_need == {"1": (1, 1), "3": (1, 0)}

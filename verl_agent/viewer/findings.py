@@ -57,14 +57,14 @@ _BEHAVIORS = (
 
 
 def find_problems(
-    steps: Sequence[StepSummary], uniform: Mapping[int, float], solved_turns: Mapping[int, int]
+    steps: Sequence[StepSummary], uniform: Mapping[int, float], needed_turns: Mapping[int, int]
 ) -> list[Finding]:
     """Return what is conspicuous in the latest training steps, the likeliest causes first.
 
     Args:
         steps: means of each purpose and step.
         uniform: share of groups with equal returns by training step.
-        solved_turns: number of solved episodes outside training by their turns.
+        needed_turns: number of tasks by the turns that they need.
     """
     train = [at for at in steps if at.purpose == "train" and at.episodes][-LATEST:]
     if not train:
@@ -73,7 +73,7 @@ def find_problems(
     return [
         *_environment(train, span),
         *_replies(train, span),
-        *_turn_limit(train, span, solved_turns),
+        *_turn_limit(train, span, needed_turns),
         *_returns(train, span, uniform),
     ]
 
@@ -87,24 +87,28 @@ def _environment(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[
 
 def _replies(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:
     found = []
+    turns = [at.turns * at.episodes for at in train]
+    without_action = _mean(train, [at.behaviors["no_action"] for at in train], turns)
     for name, least, sentence in _BEHAVIORS:
-        share = _mean(train, [at.behaviors[name] for at in train], [at.turns * at.episodes for at in train])
+        share = _mean(train, [at.behaviors[name] for at in train], turns)
+        if name == "invalid_action":
+            share = max(0.0, share - without_action)  # an environment may report a missing action as invalid
         if share >= least:
             found.append(Finding(f"{share:.0%} {sentence}", {**span, name: "1.."}))
     return found
 
 
 def _turn_limit(
-    train: Sequence[StepSummary], span: Mapping[str, str], solved_turns: Mapping[int, int]
+    train: Sequence[StepSummary], span: Mapping[str, str], needed_turns: Mapping[int, int]
 ) -> list[Finding]:
     limit = max(at.max_turns for at in train)
     where = {**span, "stop": StopReason.TURN_LIMIT}
-    solved = sum(solved_turns.values())
-    longer = sum(count for turns, count in solved_turns.items() if turns > limit) / solved if solved else 0.0
+    tasks = sum(needed_turns.values())
+    longer = sum(count for turns, count in needed_turns.items() if turns > limit) / tasks if tasks else 0.0
     if longer >= 0.3:
         text = (
-            f"The turn limit {limit} is too short: {longer:.0%} of the solved episodes of validation have more turns. "
-            "Raise horizon.max_turns."
+            f"The turn limit {limit} is too short: {longer:.0%} of the tasks need more turns (those of the oracle, or "
+            "of the shortest solved episode). Raise horizon.max_turns."
         )
         return [Finding(text, where)]
     cut = _mean(train, [at.stops.get(StopReason.TURN_LIMIT, 0.0) for at in train])

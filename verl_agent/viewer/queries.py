@@ -21,6 +21,10 @@ _INVALID = tuple(reason for reason in StopReason if not reason.valid)
 VALID = f"stop NOT IN ({', '.join(map(repr, map(str, _INVALID)))})"
 """Condition in SQL that an episode measures the policy."""
 
+NEEDS = """SELECT env, task, coalesce(min(oracle_turns), min(CASE WHEN success THEN turns END)) AS need
+    FROM episodes GROUP BY env, task"""
+"""Query in SQL for the turns that each task needs: of the oracle, or of the shortest solved episode."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
@@ -209,12 +213,13 @@ def find_group(index: RecordIndex, group: str, step: int, purpose: str) -> Group
     )
 
 
-def solved_turns(index: RecordIndex) -> dict[int, int]:
-    """Return the number of solved episodes outside training, by their turns."""
-    rows = index.db.execute(
-        "SELECT turns, count(*) AS episodes FROM episodes WHERE success AND purpose != 'train' GROUP BY turns"
-    )
-    return {row["turns"]: row["episodes"] for row in rows}
+def needed_turns(index: RecordIndex) -> dict[int, int]:
+    """Return the number of tasks by the turns that they need; tasks for which these are not known are left out.
+
+    They are the turns of the oracle. Where they are not recorded, they are those of the shortest solved episode.
+    """
+    rows = index.db.execute(f"SELECT need, count(*) AS tasks FROM ({NEEDS}) WHERE need IS NOT NULL GROUP BY need")
+    return {row["need"]: row["tasks"] for row in rows}
 
 
 def uniform_groups(index: RecordIndex) -> dict[int, float]:

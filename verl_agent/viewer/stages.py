@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from verl_agent.types import StopReason
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.queries import LAST_ATTEMPT, VALID
+from verl_agent.viewer.queries import LAST_ATTEMPT, NEEDS, VALID
 
 EXACT = 8
 """Turns up to which tasks are counted by the exact number; longer ones are counted in ranges that double."""
@@ -59,9 +59,7 @@ def find_stages(index: RecordIndex) -> list[Stage]:
     rows = index.db.execute(
         f"""SELECT episodes.env, step, max_turns, need, count(*) AS episodes, sum(success) AS solved,
             sum(stop = ? AND NOT success) AS cut, sum(turns) AS turns
-        FROM episodes LEFT JOIN (SELECT env, task, coalesce(min(oracle_turns), min(CASE WHEN success THEN turns END))
-            AS need FROM episodes GROUP BY env, task) AS needs
-            ON needs.env = episodes.env AND needs.task = episodes.task
+        FROM episodes LEFT JOIN ({NEEDS}) AS needs ON needs.env = episodes.env AND needs.task = episodes.task
         WHERE purpose = 'train' AND {VALID} AND {LAST_ATTEMPT}
         GROUP BY episodes.env, step, max_turns, need ORDER BY episodes.env, step, max_turns""",
         (StopReason.TURN_LIMIT,),

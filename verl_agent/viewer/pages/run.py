@@ -13,7 +13,7 @@ from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error
-from verl_agent.viewer.queries import solved_turns, summarize_steps, uniform_groups
+from verl_agent.viewer.queries import needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 SMOOTH = (1, 5, 10, 25)
@@ -96,8 +96,8 @@ def _findings(opened: OpenedSource) -> None:
         run = read_run(opened)
         box.clear()
         with box:
-            solved = opened.cached("solved turns", lambda: solved_turns(opened.index))
-            for finding in find_problems(run.steps, run.uniform, solved):
+            needed = opened.cached("needed turns", lambda: needed_turns(opened.index))
+            for finding in find_problems(run.steps, run.uniform, needed):
                 with ui.row().classes("bg-orange-100 px-2 py-1 rounded w-full items-baseline"):
                     ui.label(finding.text)
                     ui.link("episodes", link_to(run_path(opened, "/episodes"), finding.parameters))
