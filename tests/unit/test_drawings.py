@@ -15,7 +15,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, parse_record, to_episode, to_record
 from verl_agent.types import Episode, Media, Message, Reply, StepResult, StopReason, Turn
 from verl_agent.viewer.drawings import as_text, draw_states, grid_url
-from verl_agent.viewer.media import find_image
+from verl_agent.viewer.images import find_image
 
 
 def solved(env: str, split: str, **options: object) -> EpisodeRecord:

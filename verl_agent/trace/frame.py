@@ -1,7 +1,7 @@
 """Episode records as tables: one row an episode or a turn for pandas, whole records for Parquet."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,8 @@ COMPUTED: dict[str, type] = {
 """Columns that are computed from the record, with their type; `shaped_return` and `oracle_turns` may be missing."""
 COLUMNS: dict[str, type] = {**HEADER, **COMPUTED, **{behavior.name: int for behavior in BEHAVIORS}}
 """Columns of an episode. That of a behavior is the number of its turns."""
+_JSON = ("info", "media", "usage")
+"""Fields of a turn that are JSON in Parquet."""
 _PARQUET_ROWS = 500
 """Records that are held in memory while Parquet is written."""
 
@@ -91,7 +93,7 @@ def make_frame(records: Iterable[EpisodeRecord], turns: bool = False) -> "pandas
 def write_parquet(records: Iterable[EpisodeRecord], path: Path | str) -> int:
     """Write whole records to a Parquet file: the columns of `episode_row`, and the lists `steps` and `messages`.
 
-    Fields that differ between environments are JSON: `data`, and `info` of a step.
+    Fields that differ between environments are JSON: `data`, and `info`, `media` and `usage` of a step.
 
     Returns:
         Number of records.
@@ -114,14 +116,17 @@ def write_parquet(records: Iterable[EpisodeRecord], path: Path | str) -> int:
 
 
 def _nested(record: EpisodeRecord) -> dict[str, Any]:
-    steps: Sequence[dict[str, Any]] = [{**turn, "info": json.dumps(turn["info"])} for turn in record["turns"]]
+    steps = [
+        {**turn, **{name: json.dumps(value) for name, value in turn.items() if name in _JSON}}
+        for turn in record["turns"]
+    ]
     extra = {"steps": steps, "messages": record["messages"], "data": json.dumps(record["data"])}
     return {**episode_row(record), "success_reward": record["success_reward"], **extra}
 
 
 def _schema(pyarrow: Any) -> Any:
     types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
-    texts = ("reply", "action", "truncated_by", "observation", "info")
+    texts = ("reply", "action", "truncated_by", "observation", *_JSON)
     numbers = ("reward", "generate_s", "env_s")
     step = pyarrow.struct([
         *((name, types[str]) for name in texts),

@@ -9,8 +9,8 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import MediaRecord
 from verl_agent.viewer.drawings import draw_states, texts_and_pictures
+from verl_agent.viewer.images import FOLDER, find_image
 from verl_agent.viewer.layout import link_to, run_path, show_error, show_text
-from verl_agent.viewer.media import FOLDER, find_image
 from verl_agent.viewer.state import OpenedSource
 
 Panels = list[tuple[list[str], list[tuple[str, str]]]]

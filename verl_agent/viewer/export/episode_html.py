@@ -1,6 +1,6 @@
 """One episode as HTML without scripts, for exported pages and notebooks. Everything from outside is escaped."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -20,6 +20,7 @@ STYLE = """
 .va .observation {background: #f1f1f1; padding: 4px 6px; border-radius: 4px}
 .va .behavior {background: #fed7aa; padding: 0 4px; border-radius: 4px}
 .va .solved {color: #15803d}
+.va img {max-width: 100%; border: 1px solid #ddd}
 .va summary {cursor: pointer; color: #444}
 """
 """Rules for `episode_html`, all below the class `va`."""
@@ -48,8 +49,13 @@ def show_episode(record: EpisodeRecord) -> EpisodeView:
     return EpisodeView(record)
 
 
-def episode_html(record: EpisodeRecord) -> str:
-    """Return an episode turn by turn: thought, action, observation, rewards, and why it ended."""
+def episode_html(record: EpisodeRecord, image: Callable[[str], str | None] = lambda path: None) -> str:
+    """Return an episode turn by turn: thought, action, observation, rewards, and why it ended.
+
+    Args:
+        record: record of the episode.
+        image: function from the path of an image of the record to its `data:` URL; None where it does not exist.
+    """
     outcome = '<b class="solved">solved</b>' if record["success"] else "<b>not solved</b>"
     facts = [
         outcome,
@@ -66,7 +72,7 @@ def episode_html(record: EpisodeRecord) -> str:
     prompt = "".join(_message(message["role"], message["content"]) for message in shown)
     behaviors = behavior_turns(record)
     turns = [
-        _turn(number, turn, [name for name, shown in behaviors.items() if number - 1 in shown])
+        _turn(number, turn, [name for name, shown in behaviors.items() if number - 1 in shown]) + _images(turn, image)
         for number, turn in enumerate(record["turns"], start=1)
     ]
     error = f"<p>{_text(record['error'])}</p>" if record["error"] else ""
@@ -97,6 +103,11 @@ def _turn(number: int, turn: TurnRecord, behaviors: Sequence[str]) -> str:
     if turn["observation"] is not None:
         parts.append(_block(turn["observation"], "observation"))
     return f"<section class='turn'><p class='facts'>{' · '.join(facts)}</p>{''.join(parts)}</section>"
+
+
+def _images(turn: TurnRecord, image: Callable[[str], str | None]) -> str:
+    found = [(one["title"], image(one["path"])) for one in turn.get("media", ())]
+    return "".join(f'<img alt="{_text(title)}" src="{escape(url)}">' for title, url in found if url)
 
 
 def _block(text: str, kind: str = "") -> str:

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -80,11 +80,13 @@ class RunPart:
         data: numbers of the run by step; all of it, not of the selection alone.
         records: chosen episodes.
         total: number of episodes that the filter selects.
+        image: see `episode_html`.
     """
 
     data: RunData
     records: Sequence[EpisodeRecord]
     total: int
+    image: Callable[[str], str | None] = lambda path: None
 
 
 def static_page(parts: Sequence[RunPart], chosen: str) -> str:
@@ -96,7 +98,7 @@ def static_page(parts: Sequence[RunPart], chosen: str) -> str:
     """
     titles = ", ".join(part.data.name for part in parts)
     policy = (
-        "default-src 'none'; style-src 'unsafe-inline'; "
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
         f"script-src 'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
     )
     runs = "".join(_run(part) for part in parts)
@@ -105,7 +107,7 @@ def static_page(parts: Sequence[RunPart], chosen: str) -> str:
         for number, record in enumerate(part.records):
             name = f"e{place}-{number}"
             rows.append(_row(name, part.data.name, record))
-            templates.append(f'<template id="{name}">{episode_html(record)}</template>')
+            templates.append(f'<template id="{name}">{episode_html(record, part.image)}</template>')
     heads = "".join(f"<th>{name}</th>" for name in ("run", *COLUMNS, "turns"))
     filtered = f"<p>Filter: {_text(chosen)}</p>" if chosen else ""
     return f"""<!doctype html>

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -14,6 +15,7 @@ from verl_agent.viewer.charts import RunData
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import RunPart, static_page
 from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.images import embedded_image
 from verl_agent.viewer.queries import count_episodes, find_ids, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
@@ -97,4 +99,5 @@ def _records(opened: OpenedSource, chosen: Filter, limit: int | None) -> Iterato
 def _part(opened: OpenedSource, chosen: Filter, limit: int) -> RunPart:
     steps = summarize_steps(opened.index, Filter())
     data = RunData(opened.key, steps, read_metrics(opened.source.metrics_files()), uniform_groups(opened.index))
-    return RunPart(data, list(_records(opened, chosen, limit)), count_episodes(opened.index, chosen))
+    total = count_episodes(opened.index, chosen)
+    return RunPart(data, list(_records(opened, chosen, limit)), total, partial(embedded_image, opened))

@@ -1,0 +1,29 @@
+"""Image files of a run, none outside of the run's folder `media`."""
+
+import base64
+from pathlib import Path
+
+from verl_agent.viewer.state import OpenedSource
+
+FOLDER = "media"
+"""Folder of the images in that of a run or an evaluation."""
+TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
+"""Types of files that are served, by suffix. SVG is left out: opened as a page, it could run a script."""
+
+
+def find_image(opened: OpenedSource, path: str) -> Path | None:
+    """Return an image of a source; None if it does not exist, lies outside of `FOLDER` or is of another type."""
+    try:
+        root = (opened.source.folder / FOLDER).resolve()
+        file = (root / path).resolve()
+        return file if file.is_relative_to(root) and file.is_file() and file.suffix.lower() in TYPES else None
+    except (OSError, ValueError):  # for example a NUL byte, or a name that is too long
+        return None
+
+
+def embedded_image(opened: OpenedSource, path: str) -> str | None:
+    """Return an image of a source as a `data:` URL; None if `find_image` does not find it."""
+    file = find_image(opened, path)
+    if file is None:
+        return None
+    return f"data:{TYPES[file.suffix.lower()]};base64,{base64.b64encode(file.read_bytes()).decode()}"
