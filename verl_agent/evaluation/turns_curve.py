@@ -7,7 +7,8 @@ from typing import Any
 from verl_agent.agents.registry import OPTION
 from verl_agent.evaluation.results import final_records
 from verl_agent.evaluation.statistics import Estimate, clustered_wilson_interval
-from verl_agent.trace.record import EpisodeRecord, TurnRecord
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import StopReason
 
 

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from typing_extensions import TypedDict
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import StopName
+from verl_agent.trace.turn_record import StopName
 
 logger = logging.getLogger(__name__)
 
