@@ -166,7 +166,11 @@ class ScriptedEngine:
         self.written.append(ids)
         self.log_probs.append(log_probs)
         step = self.steps[min(len(self.prompts), len(self.steps)) - 1]
-        return EngineOutput(ids, log_probs if self._log_probs else None, extra_fields={"global_steps": step})
+        extra: dict[str, Any] = {"global_steps": step}
+        if sampling_params.get("logprobs"):
+            pairs = zip(ids, log_probs, strict=True)
+            extra["top_log_probs"] = [[(token, value), (0, value - 1)] for token, value in pairs]
+        return EngineOutput(ids, log_probs if self._log_probs else None, extra_fields=extra)
 
 
 def split_ids(tokenizer: Any, text: str) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
@@ -17,7 +18,7 @@ from verl_agent.evaluation.job import check_device, model_name, prepare_evaluati
 from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, attempt_seed, pending_episodes, play_all
 from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.evaluation.training_differences import TrainingDifference, differences_table
-from verl_agent.evaluation.vllm_engine import Route, request_options
+from verl_agent.evaluation.vllm_engine import Route, most_likely, request_options
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.seeds import EpisodeSeed
@@ -164,11 +165,21 @@ def test_an_error_of_the_policy_ends_the_evaluation(tmp_path):
 
 
 def test_the_engine_returns_log_probs_only_on_request():
-    assert [request_options(sampling)["logprobs"] for sampling in ({}, {"logprobs": False}, {"logprobs": True})] == [
-        None,
-        None,
-        0,
-    ]
+    samplings = ({}, {"logprobs": False}, {"logprobs": True}, {"logprobs": 5})
+    assert [request_options(sampling)["logprobs"] for sampling in samplings] == [None, None, 0, 5]
+
+
+def test_alternatives_are_the_most_likely_tokens_without_the_sampled_one():
+    by_id = {7: SimpleNamespace(logprob=-3.0), 1: SimpleNamespace(logprob=-0.5), 2: SimpleNamespace(logprob=-1.0)}
+    assert most_likely(by_id, 2) == [(1, -0.5), (2, -1.0)]
+
+
+def test_alternatives_need_a_model_of_this_machine(tmp_path):
+    config = composed(tmp_path, logprobs=5)
+    config.model.path = "oracle"
+    with pytest.raises(ConfigError, match=r"evaluation\.logprobs=5 needs a model that this machine plays"):
+        prepare_evaluation(config)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

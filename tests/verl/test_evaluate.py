@@ -10,16 +10,18 @@ from transformers import AutoTokenizer
 from tests.support.fakes import ITEM, ScriptedEngine
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
 from verl_agent.evaluation.policies import engine_policies
+from verl_agent.evaluation.token_writer import TokenWriter, token_rows
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.types import Message, StopReason
 
 MESSAGES: list[Message] = [{"role": "system", "content": "Play."}, {"role": "user", "content": "Begin."}]
 
 
-def prepared(folder: Path, **episode) -> Evaluation:
+def prepared(folder: Path, logprobs: int | None = None, **episode) -> Evaluation:
     return prepare_evaluation(
         OmegaConf.create(
             {
@@ -30,7 +32,7 @@ def prepared(folder: Path, **episode) -> Evaluation:
                 "data": {"max_prompt_length": 64, "max_response_length": 64},
                 "model": {"path": "smollm2-135m"},
                 "engine": {"device": "cpu" if use_cpu_device() else "cuda"},
-                "evaluation": {"output_dir": str(folder), "temperature": 0.7, "top_p": 0.9},
+                "evaluation": {"output_dir": str(folder), "temperature": 0.7, "top_p": 0.9, "logprobs": logprobs},
             }
         )
     )
@@ -71,3 +73,33 @@ def test_unseeded_requests_leave_the_random_numbers_to_the_engine(tmp_path):
     engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"], steps=(None,))
     asyncio.run(policy(prepared(tmp_path, seeded_sampling=False), engine).reply(MESSAGES))
     assert "seed" not in engine.sampling[0]
+
+
+def test_the_alternatives_of_each_written_token_are_recorded(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
+    engine = ScriptedEngine(tokenizer, ["ok", "no"], steps=(None,))
+    one = policy(prepared(tmp_path, logprobs=2), engine)
+    asyncio.run(one.reply(MESSAGES))
+    asyncio.run(one.reply([*MESSAGES, {"role": "assistant", "content": "ok"}, {"role": "user", "content": "Again."}]))
+    assert engine.sampling[0]["logprobs"] == 2
+    with TokenWriter(tmp_path) as writer:
+        writer.add(one, ITEM, sample=3)
+    (file,) = token_files(tmp_path)
+    (row,) = read_tokens(file, ITEM.id, 3)
+    written = [at for at, turn in enumerate(row.turns) if turn >= 0]
+    assert [row.token_ids[at] for at in written] == engine.written[0] + engine.written[1]
+    assert [row.turns[at] for at in written] == [0] * len(engine.written[0]) + [1] * len(engine.written[1])
+    assert [row.loss_mask[at] for at in written] == [True] * len(written) and sum(row.loss_mask) == len(written)
+    top, log_probs = row.columns["top_token_ids"], row.columns["inference_logprobs"]
+    for at in written:
+        assert top[at - row.prompt_length] == [row.token_ids[at], 0]
+        assert row.columns["top_logprobs"][at - row.prompt_length][0] == log_probs[at - row.prompt_length] < 0
+        assert row.top_texts[at][0] == row.texts[at]
+
+
+def test_tokens_without_alternatives_are_a_bug(tmp_path):
+    engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"], steps=(None,))
+    one = policy(prepared(tmp_path), engine)
+    asyncio.run(one.reply(MESSAGES))
+    with pytest.raises(ValueError, match="more written tokens than alternatives"):
+        token_rows(one.tokens.segments(), one.top_log_probs, "g", 0)

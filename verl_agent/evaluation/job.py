@@ -110,6 +110,11 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
             "Name the folder of an evaluation of the same tasks."
         )
     model = str(config.model.path) if sections.api is None else sections.api.label
+    if evaluation.logprobs is not None and (sections.api is not None or not is_model(model)):
+        raise ConfigError(
+            f"evaluation.logprobs={evaluation.logprobs} needs a model that this machine plays, but {model!r} has no "
+            "engine of its own. Set evaluation.logprobs=null, or model.path to a model."
+        )
     if sections.api is not None:
         check_api(sections.api, evaluation.temperature, evaluation.max_usd)
     elif is_model(model):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
+from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
@@ -51,6 +51,7 @@ class EvaluationSetup:
         max_env_error_rate: largest allowed share of episodes that are not valid, 0 to 1.
         purpose: purpose of the episodes, for the record.
         oracle_turns: see `EnvAdapter.oracle_turns`.
+        on_valid: called with the policy, the task and the sample of each episode that is valid; None for nothing.
     """
 
     new_env: Callable[[], Session]
@@ -64,6 +65,7 @@ class EvaluationSetup:
     max_env_error_rate: float = 0.5
     purpose: Purpose = "evaluation"
     oracle_turns: Callable[[TaskItem], int | None] = lambda item: None
+    on_valid: Callable[[Any, TaskItem, int], None] | None = None
 
 
 def pending_episodes(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
@@ -132,10 +134,12 @@ async def play_all(
 
 
 async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
-    item, numbers = planned.item, count(1)
+    item, policies = planned.item, list[Policy]()
 
     def new_policy() -> Policy:
-        return setup.new_policy(item, attempt_seed(setup, item, planned.sample, next(numbers)))
+        seed = attempt_seed(setup, item, planned.sample, len(policies) + 1)
+        policies.append(setup.new_policy(item, seed))
+        return policies[-1]
 
     attempts = await play_until_valid(item, setup.new_env, setup.new_agent, new_policy, setup.limits)
     oracle_turns = await asyncio.to_thread(setup.oracle_turns, item)
@@ -153,6 +157,8 @@ async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: Episode
             model=setup.model,
         )
         writer.write(to_record(episode, meta))
+    if setup.on_valid is not None and attempts[-1].valid:
+        setup.on_valid(policies[-1], item, planned.sample)
     return attempts[-1]
 
 

@@ -203,7 +203,9 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
     end_of_turn = tokenizer.eos_token_id
 
     def new_policy(item: TaskItem, seed: EpisodeSeed) -> Policy:
-        sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p}
+        sampling: dict[str, Any] = {"temperature": evaluation.temperature, "top_p": evaluation.top_p}
+        if evaluation.logprobs is not None:
+            sampling["logprobs"] = evaluation.logprobs
         tokens, end_ids = EpisodeTokens(builder, end_of_turn, tools), frozenset({end_of_turn})
         own_seed = seed if settings.episode.seeded_sampling else None
         return EnginePolicy(engine, tokenizer, tokens, budget, sampling, end_ids, own_seed)

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from rich.console import Console
 
@@ -51,7 +53,7 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
         return session if cutting is None else FittedSession(session, cutting, config.data.max_prompt_length)
 
     policies = start_policies(evaluation.model, config, evaluation.items, evaluation.folder)
-    with EpisodeWriter(evaluation.folder / RECORDS) as writer:
+    with EpisodeWriter(evaluation.folder / RECORDS) as writer, _token_writer(evaluation) as tokens:
         async with policies as new_policy:
             setup = EvaluationSetup(
                 new_env=new_env,
@@ -65,12 +67,22 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
                 max_env_error_rate=settings.max_env_error_rate,
                 purpose=config.evaluation.purpose,
                 oracle_turns=env.oracle_turns,
+                on_valid=None if tokens is None else tokens.add,
             )
             with EvaluationProgress(console, evaluation.planned, evaluation.planned - len(pending)) as progress:
                 try:
                     await play_all(pending, setup, writer, progress.add)
                 finally:
                     await pool.shutdown()
+
+
+def _token_writer(evaluation: Evaluation) -> AbstractContextManager[Any]:
+    """Return the writer of tokens, or a context of None if none are recorded."""
+    if evaluation.config.evaluation.logprobs is None:
+        return nullcontext()
+    from verl_agent.evaluation.token_writer import TokenWriter
+
+    return TokenWriter(evaluation.folder)
 
 
 def report(evaluation: Evaluation, console: Console) -> None:

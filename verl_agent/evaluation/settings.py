@@ -96,6 +96,8 @@ class EvaluationSettings:
         purpose: purpose in the records: `evaluation`, or `collection` of episodes to learn from.
         max_usd: most US dollars that a model behind an API may cost, with what requests in flight may cost at most;
             null for no limit.
+        logprobs: number of most likely tokens to record at each token of a reply, with their log-probs before
+            temperature and top_p, in `tokens/` of the output folder; null for none. It needs a model behind vLLM.
     """
 
     tasks: str = "test"
@@ -109,6 +111,7 @@ class EvaluationSettings:
     compare_with: str | None = None
     purpose: Literal["evaluation", "collection"] = "evaluation"
     max_usd: Annotated[float, Field(gt=0)] | None = None
+    logprobs: Annotated[int, Field(ge=1, le=20)] | None = None
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.samples > 1:

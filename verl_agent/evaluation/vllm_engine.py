@@ -17,7 +17,7 @@ class Generation:
     Attributes:
         token_ids: generated ids, end-of-turn token included.
         log_probs: log-probability of each id; None if they were not requested.
-        extra_fields: always empty; `EnginePolicy` reads it.
+        extra_fields: `top_log_probs` if alternatives were requested: ids and log-probs of the most likely tokens.
         stop_reason: vLLM's reason for the end of the reply.
     """
 
@@ -31,9 +31,23 @@ def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments of vLLM's SamplingParams for one reply.
 
     Args:
-        sampling_params: the same keyword arguments, with `logprobs` as true or false.
+        sampling_params: the same keyword arguments, with `logprobs` as true or false, or as the number of most likely
+            tokens to return besides.
     """
-    return {**sampling_params, "logprobs": 0 if sampling_params.get("logprobs") else None}
+    wanted = sampling_params.get("logprobs")
+    number = wanted if wanted and wanted is not True else 0
+    return {**sampling_params, "logprobs": number if wanted else None}
+
+
+def most_likely(by_id: Mapping[int, Any], number: int) -> list[tuple[int, float]]:
+    """Return the ids and log-probs of the most likely tokens, the first one first.
+
+    Args:
+        by_id: vLLM's `Logprob` by id: the most likely tokens, and the sampled one.
+        number: number of tokens to return.
+    """
+    ordered = sorted(by_id.items(), key=lambda entry: -entry[1].logprob)
+    return [(int(token), float(entry.logprob)) for token, entry in ordered[:number]]
 
 
 class Route:
@@ -134,7 +148,10 @@ class VllmEngine:
         log_probs = None
         if completion.logprobs:
             log_probs = [by_id[token].logprob for token, by_id in zip(ids, completion.logprobs, strict=True)]
-        return Generation(ids, log_probs, {}, completion.finish_reason)
+        extra = {}
+        if completion.logprobs and parameters.logprobs:
+            extra["top_log_probs"] = [most_likely(by_id, parameters.logprobs) for by_id in completion.logprobs]
+        return Generation(ids, log_probs, extra, completion.finish_reason)
 
     def close(self) -> None:
         """Stop the engine's process. May be called more than once."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
 from verl_agent.errors import OverlongPromptError
@@ -11,6 +11,9 @@ from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, add_given_reply
 from verl_agent.types import Message, Reply, StopReason
+
+TopLogProbs: TypeAlias = Sequence[tuple[int, float]]
+"""Ids and log-probs of the most likely tokens at one position, the most likely first."""
 
 
 class TokenEngine(Protocol):
@@ -35,6 +38,7 @@ class EnginePolicy:
         seed: source of the seed of each request; None to use the engine's own random numbers.
         seed_name: name of the seed among the engine's sampling parameters.
         steps: training step of the weights that wrote each reply.
+        top_log_probs: most likely tokens at each token of all replies, where the engine returns them.
     """
 
     engine: TokenEngine
@@ -46,6 +50,7 @@ class EnginePolicy:
     seed: EpisodeSeed | None = None
     seed_name: str = "seed"
     steps: list[int] = field(default_factory=list)
+    top_log_probs: list[TopLogProbs] = field(default_factory=list)
     _request_id: str = field(default_factory=lambda: uuid4().hex)
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
@@ -132,6 +137,7 @@ class EnginePolicy:
         """Append the engine's tokens to the episode, and return them as a reply."""
         ids: list[int] = output.token_ids
         self.steps.append(output.extra_fields.get("global_steps") or 0)
+        self.top_log_probs += output.extra_fields.get("top_log_probs") or []
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
         self.tokens.add_reply(text, ids, output.log_probs or None)

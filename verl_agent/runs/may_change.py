@@ -187,6 +187,7 @@ PLAYING = (
     "episode.record_dir",
     "evaluation.compare_with",
     "evaluation.concurrency",
+    "evaluation.logprobs",
     "evaluation.output_dir",
 )
 """Settings of hosts, engine and training, which do not affect the results of an evaluation."""

@@ -1,0 +1,96 @@
+"""Writer of the tokens of an evaluation, with the most likely alternatives at each one (`evaluation.logprobs`)."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import count, pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from verl_agent.rollout.policy import EnginePolicy, TopLogProbs
+from verl_agent.rollout.tokens import Segment
+from verl_agent.trace.token_files import FOLDER, TokenRow, write_tokens
+from verl_agent.types import TaskItem
+
+ROWS = 32
+"""Segments that are written in one file. Those of a process that is killed are lost; the episodes are not."""
+
+
+class TokenWriter:
+    """Writes `<folder>/tokens/*.parquet`.
+
+    Args:
+        folder: folder of the evaluation.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / FOLDER
+        self._rows: list[TokenRow] = []
+        self._decode: Callable[[int], str] = str
+        self._started, self._numbers = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}", count()
+
+    def add(self, policy: EnginePolicy, item: TaskItem, sample: int) -> None:
+        """Add the tokens of an episode that has ended; its group in the record is the id of its task."""
+        self._rows += token_rows(policy.tokens.segments(), policy.top_log_probs, item.id, sample)
+        self._decode = lambda token: str(policy.tokenizer.decode([token]))
+        if len(self._rows) >= ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        if self._rows:
+            file = self._folder / f"{self._started}-{next(self._numbers):04d}.parquet"
+            write_tokens(file, self._rows, self._decode)
+            self._rows = []
+
+    def __enter__(self) -> Self:
+        """Return the writer itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Write what is left."""
+        self._write()
+
+
+def token_rows(
+    segments: Sequence[Segment], alternatives: Sequence[TopLogProbs], group: str, sample: int
+) -> list[TokenRow]:
+    """Return the rows of one episode.
+
+    Args:
+        segments: segments of the episode.
+        alternatives: most likely tokens at each token that the model wrote, in order.
+        group: group of the episode, as in its record.
+        sample: index of the episode in the group.
+
+    Raises:
+        ValueError: there is not one entry of `alternatives` for each written token, which is a bug.
+    """
+    left, rows, turn = iter(alternatives), [], -1
+    for number, segment in enumerate(segments):
+        mask = segment.response_mask
+        turns = []
+        for before, written in pairwise([0, *mask]):
+            turn += written > before
+            turns.append(turn if written else -1)
+        top = [next(left, None) if written else None for written in mask]
+        if any(entry is None and written for entry, written in zip(top, mask, strict=True)):
+            raise ValueError(f"segment {number} of {group!r} has more written tokens than alternatives were recorded.")
+        prompt = len(segment.prompt_ids)
+        rows.append(
+            TokenRow(
+                group=group,
+                sample=sample,
+                segment=number,
+                step=0,
+                prompt_length=prompt,
+                token_ids=[*segment.prompt_ids, *segment.response_ids],
+                loss_mask=[*[False] * prompt, *map(bool, mask)],
+                turns=[*[-1] * prompt, *turns],
+                columns={
+                    "inference_logprobs": segment.response_log_probs or [0.0] * len(mask),
+                    "top_token_ids": [entry and [token for token, _ in entry] for entry in top],
+                    "top_logprobs": [entry and [value for _, value in entry] for entry in top],
+                },
+            )
+        )
+    return rows
