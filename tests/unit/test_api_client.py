@@ -264,9 +264,10 @@ def test_a_second_start_counts_what_the_first_one_spent(tmp_path):
     with ModelServer().running() as server:
         api = settings(server, prices=PRICES)
         ask(server, tmp_path, api, max_usd=2.0)
-        spent = totals(tmp_path / "replies.jsonl").cost_usd
-        assert spent is not None
-        found = ask(server, tmp_path, api, max_usd=spent + 0.01, count=2)
+        reserved, spent = map(json.loads, (tmp_path / "replies.jsonl").read_text().splitlines())
+        assert 0 < spent["charged_usd"] < reserved["reserved_usd"]
+        max_usd = reserved["reserved_usd"] + spent["charged_usd"] / 2
+        found = ask(server, tmp_path, api, max_usd, count=2)
     assert [type(one) for one in found] == [Answer, ConfigError]
 
 

@@ -183,7 +183,7 @@ def start(folder: Path, server: ModelServer) -> subprocess.Popen[bytes]:
 def test_a_killed_command_resumes_inside_its_episodes_and_leaks_no_key_and_needs_no_torch(tmp_path):
     with ModelServer(key=KEY, delay_s=0.05).running() as server:
         first = start(tmp_path / "out", server)
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 120
         while len(server.bodies) < 12:
             assert time.monotonic() < limit and first.poll() is None
             time.sleep(0.005)
@@ -192,7 +192,7 @@ def test_a_killed_command_resumes_inside_its_episodes_and_leaks_no_key_and_needs
         asked = (tmp_path / "out" / "replies.jsonl").read_text().count("\n")
         server.delay_s = 0.0
         second = start(tmp_path / "out", server)
-        shown, _ = second.communicate(timeout=100)
+        shown, _ = second.communicate(timeout=150)
     assert second.returncode == 0, shown
     assert "success 1.000" in shown.decode() or "1.000" in shown.decode()
     distinct = {str((body["messages"], body["seed"])) for body in server.bodies}

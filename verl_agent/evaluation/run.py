@@ -89,7 +89,7 @@ def report(evaluation: Evaluation, console: Console) -> None:
     """Show and write the results of the recorded episodes, if there are any, and what the replies of an API cost."""
     records, config = evaluation.records(), evaluation.config
     spent = None if config.api is None else totals(evaluation.folder / FILE)
-    if spent is not None:
+    if spent is not None and (spent.replies or spent.lost):
         console.print(describe_totals(spent), markup=False, highlight=False, soft_wrap=True)
     results = summarize(records)
     if not results:
