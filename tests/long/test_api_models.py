@@ -1,10 +1,11 @@
-"""Test models behind an API against the real thing: vLLM's own server, and the vendors' own clients.
+"""Test models behind an API: vLLM's own server, the vendors' own clients, and a killed command.
 
 vLLM starts twice, which takes about a minute each time on two cores.
 """
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -95,6 +96,56 @@ def test_vllms_own_server_gives_the_same_success_as_the_local_engine(tmp_path):
     assert sum(openings) > 0.9 * len(openings)
     usage = served[0]["turns"][0]["usage"]
     assert usage["input_tokens"] and usage["output_tokens"] and usage["cost_usd"] is None and not usage["dropped"]
+
+
+COMMAND = """
+import sys
+from verl_agent.commands.evaluate import main
+from verl_agent.commands.hydra_main import launch
+launch(main, "agent_eval")
+loaded = {"torch", "verl", "transformers", "vllm", "ray"} & sys.modules.keys()
+assert not loaded, loaded
+"""
+
+
+def start(folder: Path, server: ModelServer) -> subprocess.Popen[bytes]:
+    """Start `verl-agent eval` of the model, as a user does."""
+    arguments = [
+        "--config-dir",
+        str(REPOSITORY / "recipes/guess_number"),
+        "--config-name",
+        "eval",
+        "model.api.kind=openai",
+    ]
+    arguments += ["model.api.name=fake", f"model.api.base_url={server.url}/v1", "model.api.key_env=MY_KEY"]
+    arguments += ["evaluation.tasks=small_test", "evaluation.max_tasks=12", "evaluation.concurrency=2"]
+    arguments += [f"evaluation.output_dir={folder}", "env.hosts.where=inline"]
+    environment = {**os.environ, "MY_KEY": KEY, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], env=environment, stdout=subprocess.PIPE)
+
+
+def test_a_killed_command_resumes_inside_its_episodes_and_leaks_no_key_and_needs_no_torch(tmp_path):
+    with ModelServer(key=KEY, delay_s=0.05).running() as server:
+        first = start(tmp_path / "out", server)
+        limit = time.monotonic() + 120
+        while len(server.bodies) < 12:
+            assert time.monotonic() < limit and first.poll() is None
+            time.sleep(0.005)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        asked = (tmp_path / "out" / "replies.jsonl").read_text().count("\n")
+        server.delay_s = 0.0
+        second = start(tmp_path / "out", server)
+        shown, _ = second.communicate(timeout=150)
+    assert second.returncode == 0, shown
+    assert "success 1.000" in shown.decode() or "1.000" in shown.decode()
+    distinct = {str((body["messages"], body["seed"])) for body in server.bodies}
+    assert len(server.bodies) - len(distinct) <= 2, "only the two requests in flight are asked twice"
+    assert asked >= 10
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"episodes.jsonl", "replies.jsonl", "settings.json", "evaluation.json"} <= {path.name for path in files}
+    assert not [path for path in files if KEY.encode() in path.read_bytes()]
+    assert KEY.encode() not in shown
 
 
 REQUEST = ChatRequest(

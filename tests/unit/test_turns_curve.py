@@ -15,7 +15,7 @@ from verl_agent.evaluation.turns_curve import success_within_turns
 
 
 def evaluated(folder: Path, turns: int, **options) -> Evaluation:
-    """Play random actions, three samples of each of 17 tasks; the seeds do not depend on the turn limit."""
+    """Play random actions, three samples of each of 7 tasks; the seeds do not depend on the turn limit."""
     config = {
         "env": {"name": "guess_number", "hosts": {"where": "inline"}},
         "horizon": {"max_turns": [turns]},
@@ -24,7 +24,7 @@ def evaluated(folder: Path, turns: int, **options) -> Evaluation:
         "data": {"max_prompt_length": 64, "max_response_length": 64},
         "model": {"path": "random"},
         "engine": {},
-        "evaluation": {"output_dir": str(folder), "tasks": "small_test", "samples": 3},
+        "evaluation": {"output_dir": str(folder), "tasks": "small_test", "max_tasks": 7, "samples": 3},
     }
     evaluation = prepare_evaluation(OmegaConf.create(config))
     asyncio.run(play_pending(evaluation, Console(quiet=True)))
@@ -44,5 +44,5 @@ def test_the_report_has_the_curve_unless_the_agent_tells_the_turns_left(tmp_path
     evaluated(tmp_path / "a", 2)
     evaluated(tmp_path / "b", 2, turns_left=True)
     curves = [json.loads((tmp_path / name / "evaluation.json").read_text())["success_within_turns"] for name in "ab"]
-    assert list(curves[0]) == ["1", "2"] and curves[0]["2"]["tasks"] == 17
+    assert list(curves[0]) == ["1", "2"] and curves[0]["2"]["tasks"] == 7
     assert curves[1] is None
