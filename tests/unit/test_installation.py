@@ -109,7 +109,7 @@ def test_a_kernel_that_cannot_be_downloaded_raises_config_error_naming_pytorchs_
     def offline(name):
         raise OSError(f"no connection for {name}")
 
-    with pytest.raises(ConfigError, match=r"^key=1 could not .* no connection for org/kernel Set it to sdpa"):
+    with pytest.raises(ConfigError, match=r"^key=1 could not .* no connection for org/kernel\. Set it to sdpa"):
         check_kernel("key=1", "org/kernel", offline)
 
 

@@ -60,8 +60,8 @@ def check_kernel(setting: str, name: str, load: Callable[[str], object]) -> None
         load(name)
     except Exception as error:  # boundary to the hub, the compiled kernel and the driver, which raise anything
         raise ConfigError(
-            f"{setting} could not be loaded from the Hugging Face hub: {error} Set it to sdpa, PyTorch's attention, "
-            "which needs no download."
+            f"{setting} could not be loaded from the Hugging Face hub: {str(error).rstrip('.')}. Set it to sdpa, "
+            "PyTorch's attention, which needs no download."
         ) from error
 
 
