@@ -23,9 +23,10 @@ def register_cpu_device() -> None:
     one_backend_per_device()
 
     from verl.workers.engine.base import EngineRegistry
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
-    for model_type, engine in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):
+    from verl_agent.platform.cpu_engine import CpuLanguageEngine, CpuValueEngine
+
+    for model_type, engine in (("language_model", CpuLanguageEngine), ("value_model", CpuValueEngine)):
         EngineRegistry.register(model_type=model_type, backend=["fsdp", "fsdp2"], device=["cpu"])(engine)
 
 

@@ -1,0 +1,199 @@
+"""verl's FSDP engines on a CPU, without the work that changes neither loss nor metrics.
+
+On a GPU verl packs the tokens of all rows. Without packed attention it pads each micro-batch to its longest row, gives
+attention a dense mask, and computes the logits of all tokens. These engines sort rows by length, leave out the mask and
+micro-batches without loss, and compute log-probs of the tokens in the loss only (`log_prob_head`).
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from verl.utils import tensordict_utils as tu
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
+
+from verl_agent.platform.float32_attention import use_float32_attention
+from verl_agent.platform.log_prob_head import LogProbHead, Targets
+
+logger = logging.getLogger(__name__)
+
+ALL_LOGITS = ("use_fused_kernels", "distillation_use_topk", "calculate_sum_pi_squared")
+"""Options of verl that need the logits of all tokens, or do without them in another way."""
+
+
+class CpuEngine(FSDPEngine):
+    """Part of an engine on a CPU: micro-batches of rows of similar length, and float32 outside of matrix products."""
+
+    engine_config: Any
+
+    def _build_module(self) -> Any:
+        """See `FSDPEngine`; sets the model's attention."""
+        module = super()._build_module()
+        use_float32_attention(module)
+        return module
+
+    def _build_fsdp_module(self, module: Any) -> Any:
+        """See `FSDPEngine`; weights and sums of layers stay in float32, and products have `param_dtype` by autocast.
+
+        With `param_dtype: bfloat16` in FSDP, the residual stream of SmolLM2-135M, which reaches 25,000 at the first
+        tokens, has 8 bits. Log-probs then differ from those in float32 by twice as much.
+        """
+        settings = self.engine_config.mixed_precision or {}
+        wanted = PrecisionType.to_dtype(settings.get("param_dtype", "bf16"))
+        if wanted == torch.bfloat16:
+            precise = {**settings, "param_dtype": "fp32"}
+            self.engine_config = replace(self.engine_config, mixed_precision=precise)
+        module = super()._build_fsdp_module(module)
+        self._autocast_dtype = wanted
+        return module
+
+    def forward_backward_batch(
+        self, data: TensorDict, loss_function: Callable[..., Any], forward_only: bool = False
+    ) -> Any:
+        """See `FSDPEngine`; longest rows first, so that the largest micro-batch finds memory that is not fragmented."""
+        if tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True):
+            return super().forward_backward_batch(data, loss_function, forward_only)
+        all_rows = forward_only or tu.get_non_tensor_data(data=data, key="return_model_output", default=False)
+        order = order_rows(data, keep_all=all_rows)
+        output = super().forward_backward_batch(tu.index_select_tensor_dict(data, order), loss_function, forward_only)
+        for name, nested in output["model_output"].items():
+            rows = nested.unbind()
+            output["model_output"][name] = tu.nested_tensor_from_tensor_list([rows[row] for row in order.argsort()])
+        return output
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See `FSDPEngineWithLMHead`; tokens of a row never attend to the padding behind them, so no mask is needed."""
+        inputs, output_args = super().prepare_model_inputs(micro_batch)
+        if not _packed(micro_batch) and inputs["position_ids"].dim() == 2:
+            inputs["attention_mask"] = None
+            del inputs[
+                "position_ids"
+            ]  # they count from 0, as without the argument; their padding looks like packed rows
+        return inputs, output_args
+
+
+class CpuValueEngine(CpuEngine, FSDPEngineWithValueHead):
+    """Engine of a critic on a CPU."""
+
+
+class CpuLanguageEngine(CpuEngine, FSDPEngineWithLMHead):
+    """Engine of a policy on a CPU, with log-probs and entropies of the tokens in the loss, in float32."""
+
+    _head: LogProbHead | None = None
+
+    def _build_module(self) -> Any:
+        """See `FSDPEngine`; replaces the output layer."""
+        module = super()._build_module()
+        head = None if self.model_config.use_fused_kernels else LogProbHead.take_place(module)
+        if head is not None and returns_output_of(module, head):
+            self._head = head
+        return module
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See `FSDPEngineWithLMHead`; chooses the tokens of the next pass."""
+        inputs, output_args = super().prepare_model_inputs(micro_batch)
+        if self._head is not None:
+            self._head.targets = None if self._needs_logits(micro_batch) else targets(micro_batch, output_args)
+        return inputs, output_args
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """See `FSDPEngineWithLMHead`.
+
+        Returns:
+            `log_probs` and, if asked for, `entropy`, float32 jagged `(B, T)` in nats. Entry t belongs to token t + 1,
+            and is 0 if that token is not in the loss.
+        """
+        if self._head is None or self._head.targets is None:
+            theirs: dict[str, Tensor] = super().prepare_model_outputs(
+                output, output_args, micro_batch, logits_processor_func
+            )
+            return theirs
+        names = ["log_probs"]
+        if tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False):
+            names.append("entropy")
+        ids, chosen = micro_batch["input_ids"], predicting(micro_batch).nonzero()[:, 0]
+        result = {}
+        for name, values_N in zip(names, output.logits.unbind(-1), strict=False):
+            flat = torch.zeros(len(ids.values())).index_copy(0, chosen, values_N)
+            result[name] = torch.nested.nested_tensor_from_jagged(flat, ids.offsets())
+        return result
+
+    def _needs_logits(self, micro_batch: TensorDict) -> bool:
+        asked = any(tu.get_non_tensor_data(data=micro_batch, key=name, default=False) for name in ALL_LOGITS)
+        mask = micro_batch.get("response_mask", None)
+        return asked or _packed(micro_batch) or (mask is not None and not mask.is_nested)
+
+
+def returns_output_of(module: Any, head: LogProbHead) -> bool:
+    """Return False for a model that changes its logits after the output layer, for example by a soft cap."""
+    ids = torch.arange(4)[None]
+    with torch.no_grad():
+        logits = module(input_ids=ids, use_cache=False).logits.float()
+        head.targets = Targets(torch.ones_like(ids, dtype=torch.bool), ids[0], torch.ones(4))
+        measured = module(input_ids=ids, use_cache=False).logits
+    head.targets = None
+    expected = logits[0].log_softmax(-1).gather(-1, ids[0, :, None])
+    return bool(measured.shape == (4, 2) and torch.allclose(measured[:, :1], expected, atol=1e-3))
+
+
+def order_rows(data: TensorDict, keep_all: bool) -> Tensor:
+    """Return the rows of a batch by decreasing length, int64; those without loss come last.
+
+    Args:
+        data: batch of verl, with `force_group_size` consecutive rows that stay together, such as the pairs of DPO.
+        keep_all: False leaves out micro-batches of rows without loss only. They have no gradient, and no part in the
+            numbers that verl divides the loss by.
+    """
+    together = int(tu.get_non_tensor_data(data=data, key="force_group_size", default=1))
+    lengths = data["input_ids"].offsets().diff().view(-1, together).amax(1)
+    masks = [mask for name in ("response_mask", "loss_mask") if (mask := data.get(name, None)) is not None]
+    if keep_all or not masks:
+        chosen = lengths.argsort(descending=True, stable=True)
+    else:
+        micro = int(data["micro_batch_size_per_gpu"])
+        learns = torch.tensor([[bool(row.any()) for row in mask.unbind()] for mask in masks]).any(0)
+        learns = learns.view(-1, together).any(1)
+        count = -(-int(learns.sum()) // micro) * micro or len(lengths)
+        chosen = (lengths + learns * (int(lengths.max()) + 1)).argsort(descending=True, stable=True)[:count]
+    return (chosen[:, None] * together + torch.arange(together)).flatten()
+
+
+def predicting(micro_batch: TensorDict) -> Tensor:
+    """Return bool `(tokens,)` over all rows one after another: True where the next token of the row is in the loss."""
+    offsets = micro_batch["input_ids"].offsets()
+    wanted = torch.zeros(int(offsets[-1]), dtype=torch.bool)
+    mask = micro_batch.get("response_mask", None)
+    if mask is not None:  # of the response, the last tokens of a row
+        shift = offsets[1:] - mask.offsets()[1:]
+        wanted[torch.arange(len(mask.values())) + shift.repeat_interleave(mask.offsets().diff())] = mask.values() != 0
+    else:
+        wanted[:] = micro_batch["loss_mask"].values() != 0
+    wanted[offsets[:-1]] = False  # nothing predicts the first token of a row
+    return wanted.roll(-1)
+
+
+def targets(micro_batch: TensorDict, output_args: dict[str, Any]) -> Targets:
+    """Return the tokens of a micro-batch that are in the loss.
+
+    Args:
+        micro_batch: rows of verl.
+        output_args: those of `prepare_model_inputs`, with `temperature` `(B,)`.
+    """
+    ids = micro_batch["input_ids"]
+    offsets, lengths = ids.offsets(), ids.offsets().diff()
+    chosen = predicting(micro_batch).nonzero()[:, 0]
+    rows = torch.arange(len(lengths)).repeat_interleave(lengths)[chosen]
+    positions = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.bool)
+    positions[rows, chosen - offsets[rows]] = True
+    return Targets(positions, ids.values()[chosen + 1], output_args["temperature"][rows].clamp(min=1e-8))
+
+
+def _packed(micro_batch: TensorDict) -> bool:
+    return bool(tu.get_non_tensor_data(data=micro_batch, key="use_remove_padding", default=True))

@@ -1,0 +1,128 @@
+"""Output layer that computes log-probs and entropies of chosen tokens in float32, without all logits at once.
+
+verl takes log-probs from the logits of all tokens (workers/engine/fsdp/transformer_impl.py, `prepare_model_outputs`).
+On a CPU these are bfloat16, with steps of 0.06 between 8 and 16, and verl's loop over single tokens takes most of a
+pass. Here the logits exist for some hundred tokens at a time, and in float32.
+
+Shape suffixes: N chosen tokens, H hidden units, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+LOGITS = 1 << 25
+"""Largest number of logits at a time: 128 MiB in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Tokens whose log-probs are wanted.
+
+    Attributes:
+        positions: bool `(B, T)`, True where the next token is wanted.
+        labels_N: int64, the wanted tokens, row by row.
+        temperature_N: float32, divisor of their logits.
+    """
+
+    positions: Tensor
+    labels_N: Tensor
+    temperature_N: Tensor
+
+
+class LogProbHead(nn.Linear):
+    """Linear output layer of a language model that returns float32 logits, or log-probs and entropies of `targets`.
+
+    It takes the place of the model's own layer and shares its parameters.
+
+    Attributes:
+        targets: tokens of the next pass; None for the logits of all tokens.
+    """
+
+    targets: Targets | None = None
+
+    @classmethod
+    def take_place(cls, model: Any) -> "LogProbHead | None":
+        """Replace the output layer of a model of transformers; return None if it has another kind of layer."""
+        old = model.get_output_embeddings()
+        if type(old) is not nn.Linear:
+            return None
+        old.__class__ = cls  # keeps parameters, ties and names of the state dict
+        head: LogProbHead = old
+        return head
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return float32 logits `(B, T, V)`; with `targets`, log-probs and entropies `(N, 2)` in nats."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            if self.targets is None:
+                return _logits(hidden, self.weight, self.bias)
+            chosen, targets = hidden[self.targets.positions], self.targets
+            parts = (chosen, self.weight, self.bias, targets.labels_N, targets.temperature_N)
+            log_probs_N, entropies_N = TokenLogProbs.apply(*parts)
+            return torch.stack([log_probs_N, entropies_N], -1)
+
+
+class TokenLogProbs(torch.autograd.Function):
+    """Log-probs and entropies of tokens, whose logits are computed again in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, labels_N: Tensor, temperature_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies in nats, float32 `(N,)` each."""
+        count = len(labels_N)
+        log_probs_N, totals_N, entropies_N = (torch.empty(count, device=hidden_NH.device) for _ in range(3))
+        for part in _parts(count, len(weight_VH)):
+            logits = _logits(hidden_NH[part], weight_VH, bias_V).div_(temperature_N[part, None])
+            totals_N[part] = logits.logsumexp(-1)
+            log_probs_N[part] = logits.gather(-1, labels_N[part, None])[:, 0] - totals_N[part]
+            logits -= totals_N[part, None]
+            entropies_N[part] = -(logits.exp() * logits).sum(-1)
+        ctx.save_for_backward(hidden_NH, weight_VH, bias_V, labels_N, temperature_N, totals_N, entropies_N)
+        return log_probs_N, entropies_N
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of hidden states, weight and bias; that of entropies costs nothing where it is 0."""
+        hidden_NH, weight_VH, bias_V, labels_N, temperature_N, totals_N, entropies_N = ctx.saved_tensors
+        of_log_probs_N, of_entropies_N = gradients
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        has_entropy = bool(of_entropies_N.any())
+        hidden_gradient = torch.empty_like(hidden_NH) if needs_hidden else None
+        weight_gradient = torch.zeros_like(weight_VH, dtype=torch.float32) if needs_weight else None
+        bias_gradient = torch.zeros_like(bias_V, dtype=torch.float32) if needs_bias else None
+        for part in _parts(len(labels_N), len(weight_VH)):
+            logs = (
+                _logits(hidden_NH[part], weight_VH, bias_V).div_(temperature_N[part, None]).sub_(totals_N[part, None])
+            )
+            inner = of_log_probs_N[part, None]
+            if has_entropy:  # of the entropy: -p (log p + H)
+                inner = inner + of_entropies_N[part, None] * (logs + entropies_N[part, None])
+            by_logit = logs.exp_().mul_(inner).neg_()
+            by_logit.scatter_add_(-1, labels_N[part, None], of_log_probs_N[part, None])
+            by_logit = by_logit.div_(temperature_N[part, None]).to(hidden_NH.dtype)
+            if hidden_gradient is not None:
+                hidden_gradient[part] = by_logit @ weight_VH.to(by_logit.dtype)
+            if weight_gradient is not None:
+                weight_gradient += by_logit.T @ hidden_NH[part]
+            if bias_gradient is not None:
+                bias_gradient += by_logit.sum(0)
+        return (
+            hidden_gradient,
+            weight_gradient if weight_gradient is None else weight_gradient.to(weight_VH.dtype),
+            bias_gradient if bias_gradient is None else bias_gradient.to(bias_V.dtype),
+            None,
+            None,
+        )
+
+
+def _logits(hidden: Tensor, weight_VH: Tensor, bias_V: Tensor | None) -> Tensor:
+    return functional.linear(hidden.float(), weight_VH.float(), None if bias_V is None else bias_V.float())
+
+
+def _parts(count: int, vocabulary: int) -> list[slice]:
+    size = max(1, LOGITS // vocabulary)
+    return [slice(start, start + size) for start in range(0, count, size)]
