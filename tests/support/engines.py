@@ -51,10 +51,10 @@ def new_engine(
         config,
         FSDPEngineConfig(
             strategy="fsdp2",
-            use_torch_compile=False,
             use_dynamic_bsz=False,
             use_remove_padding=False,
             mixed_precision={"param_dtype": dtype},
+            use_torch_compile=False,
             **settings,
         ),
         FSDPOptimizerConfig(lr=1e-5, total_training_steps=10),

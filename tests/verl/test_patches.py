@@ -233,6 +233,15 @@ def test_import_of_verl_loads_the_plugin():
     assert printed.stdout.split()[-1:] == ["cpu"], printed.stderr
 
 
+def test_import_of_verl_does_not_import_its_engines():
+    """Each process of a run imports verl, and only the trainer needs engines: they take seconds and 80 MB."""
+    heavy = "('verl.workers.engine', 'verl.workers.rollout.base', 'peft')"
+    lookup = "EngineRegistry.get_engine_cls('value_model', 'fsdp2').__name__"
+    code = f"import sys, verl; print([name for name in {heavy} if name in sys.modules])"
+    printed = run(f"{code}; from verl.workers.engine import EngineRegistry; print({lookup})", VERL_PLATFORM="cpu")
+    assert printed.stdout.split("\n")[-3:-1] == ["[]", "CpuValueEngine"], printed.stderr
+
+
 def test_variable_that_keeps_workers_from_loading_the_plugin_raises_config_error():
     """Ray's workers inherit the variable; they import verl but not this package."""
     failed = run(

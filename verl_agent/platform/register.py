@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from verl_agent.platform.after_import import after_import
 from verl_agent.platform.versions import check_versions
 
 
@@ -21,7 +22,10 @@ def register_cpu_device() -> None:
     set_platform(PlatformCPU())
     answer_vllm_version()
     one_backend_per_device()
+    after_import("verl.workers.engine", _register_engines)
 
+
+def _register_engines() -> None:
     from verl.workers.engine.base import EngineRegistry
 
     from verl_agent.platform.cpu_engine import CpuLanguageEngine, CpuValueEngine
@@ -32,10 +36,19 @@ def register_cpu_device() -> None:
 
 def register_weight_transfer() -> None:
     """Make verl's vLLM rollout transfer weights through a socket of the run."""
+    after_import("verl.workers.rollout.base", _register_adapter)
+    after_import("verl.workers.rollout.replica", _register_replica)
+
+
+def _register_adapter() -> None:
     from verl.workers.rollout import base
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     base._ROLLOUT_REGISTRY[("vllm", "async")] = "verl_agent.platform.vllm_rollout.RunScopedServerAdapter"
+
+
+def _register_replica() -> None:
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
     RolloutReplicaRegistry.register("vllm", _load_replica)
 
 
