@@ -9,15 +9,17 @@ from pydantic.dataclasses import dataclass
 
 from env_adapters.deepsearch.answers import contains, contains_all, exact_match, normalize
 from env_adapters.deepsearch.corpus import Passage, cache_dir
+from env_adapters.deepsearch.drawing import draw
 from env_adapters.deepsearch.retriever import EMBEDDED, open_retriever, parse_location
 from env_adapters.deepsearch.store import corpus_requirement
 from env_adapters.deepsearch.tasks import GENERATED, split_names, task_items
 from verl_agent.envs.action_format import Parameter, TagFormat, Tool
 from verl_agent.envs.base import EnvAdapter, Requirement
+from verl_agent.envs.drawing import Drawing
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import EnvError
 from verl_agent.sections import STRICT, section
-from verl_agent.types import DemoAction, Message, StepResult, TaskItem
+from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
 TOOLS = (
     Tool("search", "Look for passages.", "<search>{words}</search>", (Parameter("words"),)),
@@ -142,6 +144,10 @@ class DeepSearch(EnvAdapter):
             self.answer_seen = True
             info["answer_seen"] = 1.0
         return StepResult(text, info=info)
+
+    @classmethod
+    def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
+        return draw(episode)
 
     def oracle_turns(self, item: TaskItem) -> int | None:
         return len(item.data.get("chain") or ()) or None

@@ -66,6 +66,17 @@ def test_babyai_draws_only_as_far_as_the_observations_agree() -> None:
     assert len(draw_states(record)) == 1
 
 
+def test_deepsearch_draws_which_steps_of_the_gold_chain_were_made() -> None:
+    record = played(("<search>Where is X?</search>", "X is in Y"), ("<answer>Y</answer>", "Right."), reward=1.0)
+    chain = [["I look for X.", "where is x"], ["Then Y.", "what is y"], ["It is Y.", "Y"]]
+    states = draw_states({**record, "env": "deepsearch", "data": {"chain": chain}})
+    assert [[node.done for node in tree.roots] for (tree,) in states] == [
+        [False, False, False],
+        [True, False, False],
+        [True, False, True],
+    ]
+
+
 def test_a_failing_adapter_is_reported_and_an_unknown_one_draws_nothing() -> None:
     record = solved("textcraft", "easy_train")
     with pytest.raises(ConfigError, match=r"'textcraft' cannot draw this episode: KeyError"):
