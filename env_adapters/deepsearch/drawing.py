@@ -15,7 +15,7 @@ def draw(episode: Episode) -> list[list[Drawing]]:
         return []
     *searches, (_, answer) = chain
     said, seen = "", False
-    states = []
+    states: list[list[Drawing]] = []
     for turn in (None, *episode.turns):
         if turn is not None and turn.step is not None:
             said += f"\n{normalize(turn.action or '')}"
