@@ -72,3 +72,14 @@ def write_llama(folder: Path, tokenizer: Any, **sizes: int) -> Path:
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def write_critic(folder: Path, model: Path) -> Path:
+    """Write a critic with the weights of a policy and a random value head, which verl would draw anew in each run."""
+    import torch
+    from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+    torch.manual_seed(0)
+    AutoModelForTokenClassification.from_pretrained(model, num_labels=1).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder)
+    return folder

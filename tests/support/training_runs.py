@@ -1,6 +1,7 @@
 """Training runs in processes of their own: start, wait for a checkpoint, find and end leftover processes."""
 
 import os
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.models import write_byte_model, write_critic
 from verl_agent.trace.record import EpisodeRecord
 
 REPOSITORY = Path(__file__).parents[2]
@@ -38,6 +40,50 @@ def run_environment(mark: Path, *packages: Path) -> dict[str, str]:
     """
     path = os.pathsep.join(str(folder) for folder in (*packages, REPOSITORY))
     return {**os.environ, MARK: str(mark), "PYTHONPATH": path, "VERL_PLATFORM": "cpu"}
+
+
+RECIPE = """
+defaults: [agent_grpo, cpu, _self_]
+env: {name: guess_number, train_tasks: small_train, eval_tasks: small_test, options: {tolerant: true}}
+agent: {name: raw}
+horizon: {max_turns: [2]}
+episode: {max_tokens_per_turn: 8, on_truncated_turn: play}  # a number by chance now and then: groups differ
+credit: {invalid_action_cost: 0.1}
+data: {train_batch_size: 4, max_prompt_length: 256, max_response_length: 256}
+actor_rollout_ref:
+  actor:
+    use_kl_loss: false
+    ppo_mini_batch_size: 2
+    optim: {lr: 1.0e-3}
+    fsdp_config: {mixed_precision: {param_dtype: fp32}}
+  rollout: {n: 4, max_num_seqs: 16, dtype: float32}
+critic: {ppo_mini_batch_size: 2, fsdp: {mixed_precision: {param_dtype: fp32}}}
+trainer: {total_training_steps: 2, save_freq: -1, test_freq: -1, val_before_train: false}
+"""
+"""Two steps of a tiny model in float32, with mini-batches smaller than the batch."""
+PPO = ["+overlay/algorithm=ppo", "offload=false", "critic.optim.lr=1.0e-3", "critic.ppo_micro_batch_size_per_gpu=4"]
+"""Overrides for a critic."""
+
+
+def train_to_end(root: Path, *overrides: str) -> Path:
+    """Run `RECIPE` to its end and return the run folder; no process is left.
+
+    Args:
+        root: folder for the recipe, the model and the run; must not exist.
+        overrides: Hydra overrides.
+    """
+    root.mkdir()
+    root.joinpath("recipe.yaml").write_text(RECIPE)
+    write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
+    paths = [f"actor_rollout_ref.model.path={root / 'model'}", f"trainer.default_local_dir={root / 'run'}"]
+    if any(override.startswith("critic.") for override in overrides):
+        paths.append(f"critic.model.path={write_critic(root / 'critic', root / 'model')}")
+    command = command_line("train", root, "recipe", *overrides, *paths)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    ended = subprocess.run(command, env=run_environment(root), text=True, **pipes)
+    assert wait_for_end(root) == []
+    assert ended.returncode == 0, ended.stdout
+    return root / "run"
 
 
 def last_step(folder: Path) -> int:

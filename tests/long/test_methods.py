@@ -1,0 +1,40 @@
+"""Overlays and settings of the method, each in a whole training run of two steps with a tiny model."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.support.training_runs import PPO, train_to_end
+from verl_agent.trace.metrics_log import read_metrics
+
+TURN_PPO = ["+overlay/algorithm=turn_ppo", *PPO[1:]]
+METHODS = {
+    "a ratio for each turn, and rejection of rows": (
+        ["+overlay/ratio=turn", "+overlay/correction=sequence_rs"],
+        ["rollout_corr/rollout_rs_seq_mean_k1_masked_fraction", "rollout_corr/rollout_is_mean"],
+    ),
+    "GSPO with weights of rows": (
+        ["+overlay/ratio=gspo", "+overlay/correction=sequence_is"],
+        ["rollout_corr/rollout_is_mean", "rollout_corr/rollout_is_eff_sample_size"],
+    ),
+    "PPO with rejection of tokens": (
+        [*PPO, "+overlay/correction=token_rs"],
+        ["rollout_corr/rollout_rs_token_k1_masked_fraction", "critic/vf_loss"],
+    ),
+    "a critic of turns": ([*TURN_PPO, "+overlay/correction=token_is"], ["critic/vf_loss"]),
+    "truncated episodes left out": (["credit.truncated=drop"], ["credit/dropped_share"]),
+    "truncated episodes bootstrapped": ([*PPO, "credit.truncated=bootstrap"], ["critic/vf_loss"]),
+}
+"""Overrides of each method, and metrics that it must log."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize(("overrides", "logged"), METHODS.values(), ids=METHODS)
+def test_a_method_trains(tmp_path: Path, overrides: list[str], logged: list[str]):
+    metrics = read_metrics(sorted(train_to_end(tmp_path / "method", *overrides).glob("metrics/*.jsonl")))
+    assert sorted(metrics) == [1, 2]
+    missing = [(step, key) for step in metrics for key in logged if not math.isfinite(metrics[step].get(key, math.nan))]
+    assert missing == []
+    assert any(metrics[step]["actor/grad_norm"] > 0 for step in metrics)
