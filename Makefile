@@ -131,6 +131,10 @@ bench-viewer: setup ## Measure the viewer on a run of 100,000 episodes (2 GB in 
 screenshots: setup ## Take pictures of the viewer's pages: RUN=runs/textcraft_quickstart
 	python -m tests.support.screenshots $(RUN) recipes/textcraft/viewer
 
+.PHONY: bench-update
+bench-update: setup ## Measure the update of a step on a CPU, compared with verl's engine
+	python -m tests.bench.update --parts
+
 .PHONY: bench-evolve
 bench-evolve: setup ## Measure three rounds of AgentEvol and DPO with a tiny model; resumes if interrupted
 	python -m tests.bench.evolve
