@@ -85,6 +85,14 @@ def test_an_invalid_line_is_listed_and_the_rest_is_read(run: Path) -> None:
         assert [("version 99" in bad.message) for bad in index.bad_lines()] == [True, False]
 
 
+def test_half_a_surrogate_pair_does_not_stop_the_index(run: Path) -> None:
+    write(run / "episodes" / "a.jsonl", episode("3", turns=[("say \ud83d", "odd \udc80")]), episode("4"))
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        assert tasks(index) == ["1", "2", "3", "4"]
+        assert tasks(index, text="odd") == ["3"]
+
+
 def test_a_record_of_version_1_is_indexed_like_one_of_version_2(run: Path) -> None:
     old = json.loads(json.dumps(episode("3"))) | {"version": 1, "learnt_reward": 0.25}
     del old["prompt_length"]

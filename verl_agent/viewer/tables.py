@@ -46,7 +46,13 @@ INSERT_EPISODE = f"INSERT INTO episodes (file, offset, length, {_NAMES}) VALUES 
 def row_of(record: EpisodeRecord) -> list[Any]:
     """Return the values of `COLUMNS` for a record."""
     row = frame.episode_row(record)
-    return [*(row[name] for name in frame.COLUMNS), json.dumps([turn["action"] for turn in record["turns"]])]
+    actions = json.dumps([turn["action"] for turn in record["turns"]])
+    return [*(storable(row[name]) for name in frame.COLUMNS), actions]
+
+
+def storable(value: Any) -> Any:
+    """Return a value that SQLite takes: half of a surrogate pair, which UTF-8 cannot hold, becomes a question mark."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) and not value.isascii() else value
 
 
 def words_of(record: EpisodeRecord) -> str:
@@ -55,4 +61,4 @@ def words_of(record: EpisodeRecord) -> str:
     texts = [message["content"] for message in prompt if message["role"] != "system"]
     for turn in record["turns"]:
         texts += [turn["reply"], turn["observation"] or ""]
-    return "\n".join([*texts, record["error"]])
+    return str(storable("\n".join([*texts, record["error"]])))

@@ -26,7 +26,10 @@ def add_grid(
         fits: True for a table as high as its rows, False for one that scrolls.
     """
     options = {
-        "columnDefs": [{"field": name, "sortable": sortable, "filter": sortable} for name in columns],
+        "columnDefs": [
+            {"field": name, "sortable": sortable, "filter": sortable, "flex": 2 if name == "task" else 1}
+            for name in columns
+        ],
         "rowData": list(rows),
         ":onCellKeyDown": "(e) => e.event.key === 'Enter' && e.event.target.click()",
         **({"domLayout": "autoHeight"} if fits else {}),

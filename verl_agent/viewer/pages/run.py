@@ -16,6 +16,8 @@ from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, sho
 from verl_agent.viewer.queries import needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
+FIELD = "dense outlined"
+"""Look of a field."""
 SMOOTH = (1, 5, 10, 25)
 """Numbers of steps of the running mean that a reader may choose."""
 
@@ -64,17 +66,21 @@ def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource
         go("with", ",".join(event.value))
 
     with ui.row().classes("items-center gap-4"):
-        ui.select(list(AXES), value=axis, label="x axis", on_change=lambda event: go("x", event.value)).classes("w-32")
+        ui.select(list(AXES), value=axis, label="x axis", on_change=lambda event: go("x", event.value)).classes(
+            "w-32"
+        ).props(FIELD)
         smoothing = {number: "none" if number == 1 else f"{number} steps" for number in sorted({*SMOOTH, smooth})}
         ui.select(
             smoothing, value=smooth, label="running mean", on_change=lambda event: go("smooth", str(event.value))
-        ).classes("w-32")
+        ).classes("w-32").props(FIELD)
         names = [other for other in state.opened if other != opened.key]
         if names:
             keys = [other.key for other in others]
-            ui.select(names, value=keys, label="with runs", multiple=True, on_change=on_others).classes("w-64")
+            ui.select(names, value=keys, label="with runs", multiple=True, on_change=on_others).classes("w-64").props(
+                FIELD
+            )
 
-        step = ui.number("episodes of step", min=0, precision=0).classes("w-36")
+        step = ui.number("episodes of step", min=0, precision=0).classes("w-36").props(FIELD)
         step.on("keydown.enter", lambda: ui.navigate.to(link_to(run_path(opened, "/episodes"), {"step": step.value})))
 
 
