@@ -18,6 +18,7 @@ from tests.support.web import needs_chromium
 from tests.support.what_if import replies_of
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.trace.token_files import TokenRow, training_file, write_tokens
+from verl_agent.viewer.export.write import export
 from verl_agent.what_if.recorded import find_episode
 from verl_agent.what_if.results import SampledReply, append_results, results_file
 
@@ -91,6 +92,7 @@ def pages(url: str) -> Iterator[object]:
             page.goto(url + path)
             return page
 
+        open_page.browser = browser
         yield open_page
         browser.close()
 
@@ -148,6 +150,28 @@ def test_the_keyboard_alone_reads_labels_and_filters_episodes(pages, run: Path) 
     page.get_by_text("2: Episodes").wait_for()
     assert page.errors == []
     page.close()
+
+
+def test_an_exported_page_opens_without_a_network(pages, tmp_path: Path) -> None:
+    append(tmp_path / "episodes.jsonl", record(1, 0, 0.0, HOSTILE), record(1, 1, 1.0))
+    export([tmp_path / "episodes.jsonl"], tmp_path / "page.html")
+    context = pages.browser.new_context(offline=True)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.get_by_label("search").fill("terminated")
+    page.get_by_text("2 of 2 episodes").wait_for()
+    page.locator("tbody tr[data-episode]").first.focus()
+    page.keyboard.press("Enter")
+    page.locator("#shown").get_by_text("<script>document.title='broken'</script> {{ 7*7 }} ⟨RLO⟩").first.wait_for()
+    page.keyboard.press("n")
+    page.locator("#shown").get_by_text("kitchen").first.wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_text("1 groups").wait_for()
+    assert (page.title(), errors) == ("episodes.jsonl", [])
+    context.close()
 
 
 def test_hostile_text_is_shown_and_not_executed(pages) -> None:
