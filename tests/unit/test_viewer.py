@@ -109,8 +109,8 @@ def test_the_token_of_the_url_becomes_a_cookie_and_is_required() -> None:
     first = answer(guard, url + "?token=secret")
     assert first.status_code == 303
     assert "token" not in first.headers["location"]
-    assert first.cookies[COOKIE] == "secret"
-    assert answer(guard, url, cookie=f"{COOKIE}=secret").status_code == 200
+    assert first.cookies[f"{COOKIE}_8080"] == "secret"
+    assert answer(guard, url, cookie=f"{COOKIE}_8080=secret").status_code == 200
 
 
 def test_runs_of_the_same_name_get_keys_of_their_own(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def add_calibration(opened: OpenedSource, chosen: str, parameters: dict[str, str
     steps = sorted(files)
     if opened.source.kind != "training" or not files or not _has_critic(files[steps[-1]]):
         return
-    if chosen and (not chosen.isdecimal() or int(chosen) not in files):
+    if chosen and chosen not in map(str, steps):
         show_error(ConfigError(f"critic={chosen!r} is not a step with values. Allowed: {', '.join(map(str, steps))}."))
         return
     step = int(chosen) if chosen else steps[-1]

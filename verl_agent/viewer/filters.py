@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.viewer.tables import COLUMNS, LABEL_OF_EPISODE
+from verl_agent.viewer.tables import COLUMNS, LABEL_OF_EPISODE, storable
 
 TEXT = ("purpose", "env", "task", "category", "split", "group", "model", "stop")
 """Columns compared as text; several values are separated by commas."""
@@ -86,7 +86,7 @@ class Filter:
                 condition, tags = _labelled(value)
                 parts.append(condition)
                 bound += tags
-        return " AND ".join(parts) or "1", bound
+        return " AND ".join(parts) or "1", [storable(value) for value in bound]
 
     def order(self) -> str:
         """Return the order in SQL; by step, task and sample unless chosen.
@@ -106,9 +106,10 @@ class Filter:
 def match_phrase(text: str) -> str:
     """Return the full-text query for the words of `text` in this order.
 
-    Everything is quoted, so that no character of the text is an operator of the query language.
+    Everything is quoted, so that no character of the text is an operator of the query language. NUL, which would end
+    the query, separates words like a space.
     """
-    return '"' + text.replace('"', '""') + '"'
+    return '"' + text.replace('"', '""').replace("\0", " ") + '"'
 
 
 def _between(name: str, value: str) -> tuple[str, list[float]]:

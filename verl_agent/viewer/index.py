@@ -17,7 +17,7 @@ from verl_agent.trace.labels import KEY_FIELDS, LabelFile
 from verl_agent.trace.record import EpisodeRecord, parse_line, parse_record
 from verl_agent.viewer.sources import Source
 from verl_agent.viewer.storage import connect, explained, index_folder, open_index, transaction
-from verl_agent.viewer.tables import INSERT_EPISODE, row_of, words_of
+from verl_agent.viewer.tables import INSERT_EPISODE, row_of, storable, words_of
 
 BATCH = 1000
 """Records that are written in one transaction."""
@@ -128,10 +128,16 @@ class RecordIndex:
             version = "no file"
         if version == self._labels_version:
             return False
-        rows = [[*key, f" {' '.join(label.tags)} ", label.note] for key, label in file.read().items()]
-        with explained(self.path), transaction(self._db):
-            self._db.execute("DELETE FROM labels")
-            self._db.executemany(f"INSERT INTO labels VALUES ({', '.join('?' * (len(KEY_FIELDS) + 2))})", rows)
+        rows = [
+            [storable(value) for value in (*key, f" {' '.join(label.tags)} ", label.note)]
+            for key, label in file.read().items()
+        ]
+        try:
+            with explained(self.path), transaction(self._db):
+                self._db.execute("DELETE FROM labels")
+                self._db.executemany(f"INSERT INTO labels VALUES ({', '.join('?' * (len(KEY_FIELDS) + 2))})", rows)
+        except OverflowError as error:
+            raise ConfigError(f"{file.path} has a key that no episode has ({error}). Repair or delete it.") from error
         self._labels_version = version
         return True
 
@@ -230,11 +236,10 @@ class RecordIndex:
     def _add_line(self, file: int, offset: int, line: bytes) -> None:
         try:
             record = parse_line(line)
-        except (ValueError, ConfigError) as error:
-            self._db.execute("INSERT INTO bad_lines VALUES (?, ?, ?)", (file, offset, str(error)))
+            cursor = self._db.execute(INSERT_EPISODE, [file, offset, len(line), *row_of(record)])
+        except (ValueError, OverflowError, RecursionError, ConfigError) as error:  # OverflowError: above 64 bits
+            self._db.execute("INSERT INTO bad_lines VALUES (?, ?, ?)", (file, offset, storable(str(error))))
             return
-        values = [file, offset, len(line), *row_of(record)]
-        cursor = self._db.execute(INSERT_EPISODE, values)
         self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, words_of(record)))
 
 

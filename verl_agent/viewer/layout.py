@@ -92,7 +92,7 @@ def _status(opened: OpenedSource) -> None:
 
     def update() -> None:
         done, total = opened.progress
-        parts = [opened.problem, opened.invalid_lines]
+        parts = [opened.problem, opened.labels_problem, opened.invalid_lines]
         parts.append(f"Reading records: {done / total:.0%} of {total / 1e6:.0f} MB" if done < total else "")
         line.text = "\n".join(filter(None, parts))
         line.set_visibility(bool(line.text))

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as settings_class
 from verl_agent.envs.http.auth import is_loopback
 from verl_agent.errors import ConfigError
 from verl_agent.sections import STRICT
-from verl_agent.viewer.access import GuardRequests
+from verl_agent.viewer.access import GuardRequests, is_unspecified
 from verl_agent.viewer.pages import add_pages
 from verl_agent.viewer.state import ViewerState
 
@@ -68,7 +68,8 @@ def bind(settings: ServerSettings) -> Address:
         ) from error
     port = listening.getsockname()[1]
     token = None if is_loopback(settings.host) else secrets.token_urlsafe(16)
-    shown = f"[{settings.host}]" if family == socket.AF_INET6 else settings.host
+    host = socket.gethostname() if is_unspecified(settings.host) else settings.host
+    shown = f"[{host}]" if ":" in host else host
     return Address(listening, f"http://{shown}:{port}/" + (f"?token={token}" if token else ""), token)
 
 

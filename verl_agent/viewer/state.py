@@ -33,6 +33,7 @@ class OpenedSource:
         metrics_size: bytes of the metrics files.
         changes: number of updates that brought new episodes, metrics or labels; pages refresh when it changes.
         problem: message of the last failed update; empty if it worked.
+        labels_problem: message of a file of labels that is not readable; the records are shown without it.
         invalid_lines: sentence on the lines that are not valid records; empty without such a line.
         memo: results of `cached`, by name.
     """
@@ -44,6 +45,7 @@ class OpenedSource:
     metrics_size: int = 0
     changes: int = 0
     problem: str = ""
+    labels_problem: str = ""
     invalid_lines: str = ""
     memo: dict[Hashable, tuple[int, Any]] = field(default_factory=dict)
 
@@ -113,8 +115,7 @@ class ViewerState:
 
     def _update(self, opened: OpenedSource) -> None:
         try:
-            if opened.index.update_labels():
-                opened.changes += 1
+            self._update_labels(opened)
             for progress in opened.index.update_in_steps():
                 opened.progress = progress
                 opened.changes += 1
@@ -132,6 +133,14 @@ class ViewerState:
             if not opened.problem:
                 logger.exception("the index of %s is not updated", opened.source.path)
             opened.problem = f"{type(error).__name__}: {error}"
+
+    def _update_labels(self, opened: OpenedSource) -> None:
+        try:
+            if opened.index.update_labels():
+                opened.changes += 1
+            opened.labels_problem = ""
+        except ConfigError as error:
+            opened.labels_problem = str(error)
 
 
 def _describe_invalid(index: RecordIndex) -> str:

@@ -76,7 +76,7 @@ def _write(sources: Sequence[OpenedSource], draft: Path, chosen: Filter, limit: 
     if draft.suffix == ".html":
         parts = [_part(opened, chosen, limit or MAX_ON_PAGE) for opened in sources]
         described = "&".join(f"{name}={value}" for name, value in chosen.values.items())
-        draft.write_text(static_page(parts, described), encoding="utf-8")
+        draft.write_text(static_page(parts, described), encoding="utf-8", errors="replace")
         return sum(len(part.records) for part in parts)
     records = (record for opened in sources for record in _records(opened, chosen, limit))
     if draft.suffix == ".eval":

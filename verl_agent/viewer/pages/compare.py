@@ -143,7 +143,7 @@ def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], query: 
                 raise ConfigError(f"run {opened.key!r} has no episode of task {task['task']!r}. Choose another task.")
             ids = [row["id"] for row in rows]
             given = query.get(f"{side}_episode", "")
-            number = int(given) if given.isdecimal() and int(given) in ids else ids[0]
+            number = next((one for one in ids if str(one) == given), ids[0])
             records.append(opened.index.read(number))
             with ui.column().classes("w-1/2 gap-1"):
                 ui.link(f"{side.upper()}: {opened.key}", run_path(opened, f"/episode/{number}"))

@@ -12,6 +12,7 @@ from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import StopReason
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.labels import add_label_editor
 from verl_agent.viewer.queries import Row, find_episode, find_episodes, find_neighbors
 from verl_agent.viewer.recorded_tokens import file_with_tokens
@@ -35,23 +36,24 @@ def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/episode/<id>`; the parameter `turn` counts from 1."""
 
     @ui.page("/run/{key}/episode/{number}")
-    def episode(key: str, number: int, request: Request) -> None:
+    def episode(key: str, number: str, request: Request) -> None:
         try:
             opened = state.get(key)
-            record = opened.index.read(number)
+            episode_id = whole_number("episode", number)
+            turn = whole_number("turn", request.query_params.get("turn") or "0")
+            record = opened.index.read(episode_id)
             around = Filter.parse({name: value for name, value in request.query_params.items() if name != "turn"})
         except ConfigError as error:
             with frame(state):
                 show_error(error)
             return
-        row = find_episode(opened.index, number) or {}
-        turn = request.query_params.get("turn", "")
+        row = find_episode(opened.index, episode_id) or {}
         with frame(state, opened, f"{record['task']} · step {record['step']}"):
             _facts(opened, row, record)
-            _neighbors(opened, number, around)
+            _neighbors(opened, episode_id, around)
             add_label_editor(opened, row)
-            why, states = WhyPanels(opened.index, number), StatePanels(opened, record)
-            _turns(record, int(turn) if turn.isdecimal() else 0, why, states)
+            why, states = WhyPanels(opened.index, episode_id), StatePanels(opened, record)
+            _turns(record, turn, why, states)
 
 
 def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:

@@ -13,6 +13,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error, show_text
 from verl_agent.viewer.listings import count_groups, list_groups
+from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import GroupSummary, Row, find_group
@@ -36,10 +37,8 @@ def add(state: ViewerState) -> None:
             return
         try:
             opened = state.get(key)
-            step = query.get("step", "")
-            if not step.isdecimal():
-                raise ConfigError(f"step={step!r} is not a step. Allowed: 0 and more.")
-            summary = find_group(opened.index, query.get("group", ""), int(step), query.get("purpose", "train"))
+            step = whole_number("step", query.get("step", ""))
+            summary = find_group(opened.index, query.get("group", ""), step, query.get("purpose", "train"))
             if not summary.episodes:
                 raise ConfigError(f"no group {query.get('group', '')!r} at step {step}. Open one from an episode.")
         except ConfigError as error:

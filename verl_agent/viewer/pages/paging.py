@@ -5,8 +5,8 @@ from collections.abc import Callable
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError
 from verl_agent.viewer.layout import add_keys
+from verl_agent.viewer.numbers import whole_number
 
 
 def page_number(request: Request) -> int:
@@ -15,10 +15,7 @@ def page_number(request: Request) -> int:
     Raises:
         ConfigError: it is not a positive number.
     """
-    value = request.query_params.get("page", "1")
-    if not value.isdecimal() or int(value) < 1:
-        raise ConfigError(f"page={value!r} is not a page. Allowed: 1 and more.")
-    return int(value)
+    return whole_number("page", request.query_params.get("page", "1"), 1)
 
 
 def add_pager(page: int, size: int, noun: str, url: Callable[[int], str]) -> Callable[[int], None]:

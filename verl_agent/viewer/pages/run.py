@@ -13,6 +13,7 @@ from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error
+from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.queries import needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
@@ -51,9 +52,7 @@ def _axis(value: str) -> Axis:
 
 
 def _smooth(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise ConfigError(f"smooth={value!r} is not a number of steps. Allowed: 1 and more.")
-    return int(value)
+    return whole_number("smooth", value, 1)
 
 
 def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource], axis: Axis, smooth: int) -> None:

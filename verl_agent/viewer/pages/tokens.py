@@ -9,6 +9,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
 from verl_agent.viewer.layout import frame, link_to, run_path, show_error
+from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid
 from verl_agent.viewer.queries import Row, find_episode
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
@@ -40,10 +41,8 @@ class _Request:
     @classmethod
     def of(cls, request: Request) -> "_Request":
         query = request.query_params
-        for name in ("segment", "turn"):
-            if not query.get(name, "0").isdecimal():
-                raise ConfigError(f"{name}={query[name]!r} is not a number. Allowed: 0 and more.")
-        return cls(query.get("color", ""), int(query.get("segment", "0")), int(query.get("turn", "0")))
+        segment, turn = (whole_number(name, query.get(name, "0")) for name in ("segment", "turn"))
+        return cls(query.get("color", ""), segment, turn)
 
 
 def add(state: ViewerState) -> None:
@@ -62,10 +61,10 @@ def add(state: ViewerState) -> None:
             _list(opened, rows)
 
     @ui.page("/run/{key}/episode/{number}/tokens")
-    def tokens(key: str, number: int, request: Request) -> None:
+    def tokens(key: str, number: str, request: Request) -> None:
         try:
             opened, chosen = state.get(key), _Request.of(request)
-            row = find_episode(opened.index, number)
+            row = find_episode(opened.index, whole_number("episode", number))
             if row is None:
                 raise ConfigError(f"no episode {number} in {key!r}.")
             file = file_with_tokens(opened, row)

@@ -1,0 +1,81 @@
+"""Test that odd records, labels and URLs cost the viewer one line or one message, and never the run."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.episodes import played, talk
+from verl_agent.errors import ConfigError
+from verl_agent.trace.labels import Label, LabelFile, key_of
+from verl_agent.viewer.export.write import export
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.index import RecordIndex
+from verl_agent.viewer.numbers import whole_number
+from verl_agent.viewer.pages.paging import page_number
+from verl_agent.viewer.queries import count_episodes, find_episodes
+from verl_agent.viewer.sources import open_source
+from verl_agent.viewer.state import ViewerState
+
+
+def write(folder: Path, *lines: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "episodes.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize("odd", ['{"version": 2, "step": 1e', json.dumps(talk() | {"step": 2**70}), "[" * 100_000])
+def test_a_line_that_cannot_be_stored_is_listed_and_the_next_ones_are_read(tmp_path: Path, odd: str) -> None:
+    with RecordIndex(open_source(write(tmp_path / "run", odd, json.dumps(talk())))) as index:
+        assert index.update() == 1
+        assert index.count_bad_lines() == 1
+
+
+def test_half_of_a_surrogate_pair_in_any_text_is_indexed_found_and_exported(tmp_path: Path) -> None:
+    odd = played(("x\ud800y", "see\udc80")) | {"category": "c\ud800", "error": "\ud800", "model": "\ud800"}
+    run = write(tmp_path / "run", json.dumps(odd), json.dumps({"version": "\ud800"}), json.dumps({"\ud800": 1}))
+    LabelFile.of(run).change(key_of(odd), Label(("good",), "note \ud800"))
+    with RecordIndex(open_source(run)) as index:
+        assert index.update() == 1
+        for parameters in ({"category": "c\ud800"}, {"text": "x\ud800y"}, {"label": "good"}, {"model": "\ud800"}):
+            assert count_episodes(index, Filter.parse(parameters)) == 1, parameters
+    assert export([run], tmp_path / "page.html", "label=good") == 1
+
+
+def test_labels_that_cannot_be_read_are_a_message_beside_the_episodes(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", json.dumps(talk()))
+    (run / "labels.json").write_text("{")
+    state = ViewerState([run])
+    opened = state.get("run")
+    state._update(opened)
+    assert count_episodes(opened.index, Filter()) == 1
+    assert (opened.problem, "Repair or delete it" in opened.labels_problem) == ("", True)
+    (run / "labels.json").unlink()
+    state._update(opened)
+    assert opened.labels_problem == ""
+    state.close()
+
+
+def test_a_label_with_a_number_above_64_bits_is_a_config_error(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", json.dumps(talk()))
+    LabelFile.of(run).change(key_of(talk() | {"step": 2**70}), Label(("good",)))
+    with RecordIndex(open_source(run)) as index, pytest.raises(ConfigError, match="Repair or delete"):
+        index.update_labels()
+
+
+def test_a_text_with_nul_is_searched_without_it(tmp_path: Path) -> None:
+    with RecordIndex(open_source(write(tmp_path / "run", json.dumps(played(("north", "hall")))))) as index:
+        index.update()
+        assert len(find_episodes(index, Filter.parse({"text": "\0"}))) == 0
+        assert len(find_episodes(index, Filter.parse({"text": "north\0hall"}))) == 1
+
+
+@pytest.mark.parametrize("value", ["", "-1", "1.5", "٣", "²", "9" * 20, "9" * 4400])
+def test_a_number_of_a_url_that_the_index_cannot_hold_is_refused_in_a_short_message(value: str) -> None:
+    with pytest.raises(ConfigError, match="whole numbers from 0") as caught:
+        whole_number("episode", value)
+    assert len(str(caught.value)) < 150
+    with pytest.raises(ConfigError, match="page="):
+        page_number(SimpleNamespace(query_params={"page": value}))  # type: ignore[arg-type]
+    assert whole_number("episode", "12") == 12
