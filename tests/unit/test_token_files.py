@@ -6,7 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from verl_agent.trace.token_files import TokenRow, read_tokens, token_files, training_file, write_tokens
+from verl_agent.trace.token_files import (
+    RecordingBoundary,
+    TokenRow,
+    read_tokens,
+    token_files,
+    training_file,
+    write_tokens,
+)
 
 
 def row(group: str = "7-a_b", sample: int = 0, segment: int = 0, **columns: list) -> TokenRow:
@@ -49,6 +56,26 @@ def test_alternatives_of_a_token_are_read_with_their_texts(tmp_path: Path) -> No
 def test_not_a_number_is_kept(tmp_path: Path) -> None:
     (found,) = read_tokens(write(tmp_path, row(advantages=[float("nan"), 1.0, 0.0])), "7-a_b", 0)
     assert str(found.columns["advantages"][0]) == "nan"
+
+
+def test_a_column_that_one_segment_lacks_is_null_there(tmp_path: Path) -> None:
+    path = write(tmp_path, row(entropy=[0.1, 0.2, 0.3]), row(segment=1, inference_logprobs=[-1.0, -2.0, 0.0]))
+    first, second = read_tokens(path, "7-a_b", 0)
+    assert first.columns["inference_logprobs"] == [None] * 3
+    assert second.columns["inference_logprobs"] == [-1.0, -2.0, None]
+
+
+@pytest.mark.parametrize("turn", [1, 40_000])
+def test_a_failed_recording_is_logged_once_and_ends_no_run(tmp_path: Path, caplog, turn: int) -> None:
+    """A turn number that the column cannot hold fails in the same way as a full disk."""
+    boundary, wrong = RecordingBoundary(), row()
+    wrong.turns = [-1, -1, turn, turn, -1]
+    if turn == 1:
+        (tmp_path / "tokens").write_text("a file where the folder should be")
+    with boundary("step 3"):
+        write(tmp_path, wrong)
+    assert boundary.failed
+    assert caplog.text.count("step 3: the token data is not written, and no more is recorded") == 1
 
 
 def test_a_file_is_replaced_and_no_part_of_one_stays(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.episode import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.rollout.tokens import Segment
 from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.types import Message, StopReason
 
@@ -103,3 +104,23 @@ def test_tokens_without_alternatives_are_a_bug(tmp_path):
     asyncio.run(one.reply(MESSAGES))
     with pytest.raises(ValueError, match="more written tokens than alternatives"):
         token_rows(one.tokens.segments(), one.top_log_probs, "g", 0)
+
+
+def test_alternatives_without_a_token_are_a_bug():
+    with pytest.raises(ValueError, match="fewer written tokens than alternatives"):
+        token_rows([Segment([1], [2], [1], None)], [[(2, -0.5)], [(3, -0.5)]], "g", 0)
+
+
+def test_log_probs_that_the_engine_does_not_return_are_not_recorded_as_zeros():
+    (row,) = token_rows([Segment([1], [2], [1], None)], [[(2, -0.5)]], "g", 0)
+    assert "inference_logprobs" not in row.columns
+
+
+def test_a_failed_recording_does_not_end_the_evaluation(tmp_path, caplog):
+    engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"], steps=(None,))
+    one = policy(prepared(tmp_path, logprobs=1), engine)
+    asyncio.run(one.reply(MESSAGES))
+    (tmp_path / "tokens").write_text("a file where the folder should be")
+    with TokenWriter(tmp_path) as writer:
+        writer.add(one, ITEM, sample=0)
+    assert "last episodes: the token data is not written" in caplog.text

@@ -9,7 +9,7 @@ from typing import Self
 
 from verl_agent.rollout.policy import EnginePolicy, TopLogProbs
 from verl_agent.rollout.tokens import Segment
-from verl_agent.trace.token_files import FOLDER, TokenRow, write_tokens
+from verl_agent.trace.token_files import FOLDER, RecordingBoundary, TokenRow, write_tokens
 from verl_agent.types import TaskItem
 
 ROWS = 32
@@ -17,7 +17,7 @@ ROWS = 32
 
 
 class TokenWriter:
-    """Writes `<folder>/tokens/*.parquet`.
+    """Writes `<folder>/tokens/*.parquet`. A failure is logged and ends the recording, not the evaluation.
 
     Args:
         folder: folder of the evaluation.
@@ -26,15 +26,19 @@ class TokenWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
         self._rows: list[TokenRow] = []
+        self._boundary = RecordingBoundary()
         self._decode: Callable[[int], str] = str
         self._started, self._numbers = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}", count()
 
     def add(self, policy: EnginePolicy, item: TaskItem, sample: int) -> None:
         """Add the tokens of an episode that has ended; its group in the record is the id of its task."""
-        self._rows += token_rows(policy.tokens.segments(), policy.top_log_probs, item.id, sample)
-        self._decode = lambda token: str(policy.tokenizer.decode([token]))
-        if len(self._rows) >= ROWS:
-            self._write()
+        if self._boundary.failed:
+            return
+        with self._boundary(f"{item.id}, sample {sample}"):
+            self._rows += token_rows(policy.tokens.segments(), policy.top_log_probs, item.id, sample)
+            self._decode = lambda token: str(policy.tokenizer.decode([token]))
+            if len(self._rows) >= ROWS:
+                self._write()
 
     def _write(self) -> None:
         if self._rows:
@@ -48,7 +52,9 @@ class TokenWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Write what is left."""
-        self._write()
+        if not self._boundary.failed:
+            with self._boundary("last episodes"):
+                self._write()
 
 
 def token_rows(
@@ -75,6 +81,7 @@ def token_rows(
         top = [next(left, None) if written else None for written in mask]
         if any(entry is None and written for entry, written in zip(top, mask, strict=True)):
             raise ValueError(f"segment {number} of {group!r} has more written tokens than alternatives were recorded.")
+        log_probs = segment.response_log_probs
         prompt = len(segment.prompt_ids)
         rows.append(
             TokenRow(
@@ -86,11 +93,13 @@ def token_rows(
                 token_ids=[*segment.prompt_ids, *segment.response_ids],
                 loss_mask=[*[False] * prompt, *map(bool, mask)],
                 turns=[*[-1] * prompt, *turns],
-                columns={
-                    "inference_logprobs": segment.response_log_probs or [0.0] * len(mask),
+                columns=({} if log_probs is None else {"inference_logprobs": log_probs})
+                | {
                     "top_token_ids": [entry and [token for token, _ in entry] for entry in top],
                     "top_logprobs": [entry and [value for _, value in entry] for entry in top],
                 },
             )
         )
+    if next(left, None) is not None:
+        raise ValueError(f"{group!r} has fewer written tokens than alternatives were recorded.")
     return rows

@@ -3,8 +3,10 @@
 Columns have the names of prime-rl's token export (src/prime_rl/trainer/rl/token_export.py) where it has one.
 """
 
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+logger = logging.getLogger(__name__)
 
 TOKEN_FILE_VERSION = 1
 """Version of the format. It increases when a column changes its meaning or disappears, not for a new one."""
@@ -88,7 +92,7 @@ def write_tokens(path: Path, rows: Sequence[TokenRow], decode: Callable[[int], s
 
     Args:
         path: path of the file; its folder is created.
-        rows: segments, all with the same columns.
+        rows: segments. A column that only some of them have is null in the others.
         decode: text of a token id; called once for each distinct id.
 
     Raises:
@@ -115,8 +119,9 @@ def write_tokens(path: Path, rows: Sequence[TokenRow], decode: Callable[[int], s
         "turns": by_token(pa.array(np.concatenate([np.asarray(row.turns, dtype=np.int16) for row in rows]))),
     }
     for column in COLUMNS:
-        if all(column.name in row.columns for row in rows):
-            absent = ~written if column.written_only else prompt
+        if any(column.name in row.columns for row in rows):
+            lacking = np.concatenate([np.full(len(row.token_ids), column.name not in row.columns) for row in rows])
+            absent = (~written if column.written_only else prompt) | lacking
             table[column.name] = by_token(_values(rows, column, absent))
     if "top_token_ids" in table:
         top = table["top_token_ids"].values
@@ -142,15 +147,36 @@ def _texts(ids: Any, decode: Callable[[int], str]) -> pa.Array:
 
 
 def _values(rows: Sequence[TokenRow], column: TokenColumn, absent: Any) -> pa.Array:
+    parts = [row.columns.get(column.name, [0] * (len(row.token_ids) - row.prompt_length)) for row in rows]
     if not pa.types.is_floating(column.kind):
-        parts = [value for row in rows for value in [*[None] * row.prompt_length, *row.columns[column.name]]]
-        kept = [None if out else value for value, out in zip(parts, absent, strict=True)]
-        return pa.array(kept, column.kind)
+        values = [value for row, part in zip(rows, parts, strict=True) for value in [*[0] * row.prompt_length, *part]]
+        return pa.array([None if out else value for value, out in zip(values, absent, strict=True)], column.kind)
     padded = [
-        np.concatenate([np.zeros(row.prompt_length, np.float32), np.asarray(row.columns[column.name], np.float32)])
-        for row in rows
+        np.concatenate([np.zeros(row.prompt_length, np.float32), np.asarray(part, np.float32)])
+        for row, part in zip(rows, parts, strict=True)
     ]
     return pa.array(np.concatenate(padded), column.kind, mask=absent)
+
+
+@dataclass(slots=True)
+class RecordingBoundary:
+    """Error boundary of a recorder of tokens: the first failure is logged and ends the recording, never the run.
+
+    Attributes:
+        failed: True after a failure; the recorder then does nothing.
+    """
+
+    failed: bool = False
+
+    @contextmanager
+    def __call__(self, place: str) -> Iterator[None]:
+        """Run the body; `place` begins the message of a failure."""
+        try:
+            yield
+        except Exception as error:  # boundary: token data is an aid, and a run of days does not need it
+            self.failed = True
+            text = "%s: the token data is not written, and no more is recorded (%s)"
+            logger.warning(text, place, error, exc_info=not isinstance(error, OSError))
 
 
 def training_file(run: Path, step: int) -> Path:

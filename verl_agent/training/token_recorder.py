@@ -1,9 +1,8 @@
 """Recorder of token data: every so many steps, the tokens of some groups as verl's queue holds them."""
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,9 @@ from torch import Tensor
 from transfer_queue import KVBatchMeta
 
 from verl_agent.rollout.settings import TokenRecording
-from verl_agent.trace.token_files import TokenRow, training_file, write_tokens
+from verl_agent.trace.token_files import RecordingBoundary, TokenRow, training_file, write_tokens
 from verl_agent.training.groups import group_of, row_order
 from verl_agent.training.turn_batch import TurnBatch, read_columns
-
-logger = logging.getLogger(__name__)
 
 SECONDS = "timing_s/record_tokens"
 """Metric: seconds of the step that the recording took."""
@@ -39,31 +36,30 @@ class TokenRecorder:
         settings: `episode.record_tokens`.
         run: folder of the run.
         tokenizer: gives the text of each token.
+        boundary: ends the recording at its first failure.
     """
 
     settings: TokenRecording
     run: Path
     tokenizer: Any
+    boundary: RecordingBoundary = field(default_factory=RecordingBoundary)
 
     def record(self, batch: KVBatchMeta, turn_batch: TurnBatch, step: int) -> dict[str, float]:
         """Write the first groups of a batch if its step is due, and return the metric `SECONDS`.
 
-        A file that cannot be written is reported and left out: the run does not need it.
+        A failure is logged and ends the recording: the run does not need it.
 
         Args:
             batch: batch after its advantages were estimated.
             turn_batch: turns of the batch.
             step: training step, from 1.
         """
-        if not self.settings.due(step):
+        if self.boundary.failed or not self.settings.due(step):
             return {}
         start = time.perf_counter()
-        rows = self._rows(batch, turn_batch, step)
-        try:
-            if rows:
+        with self.boundary(f"step {step}"):
+            if rows := self._rows(batch, turn_batch, step):
                 write_tokens(training_file(self.run, step), rows, self._text)
-        except OSError as error:
-            logger.warning("step %d: the token data is not written (%s)", step, error)
         return {SECONDS: time.perf_counter() - start}
 
     def _text(self, token: int) -> str:
