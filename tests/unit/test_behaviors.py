@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support.episodes import STARTED, played
+from verl_agent.agents.base import TURNS_LEFT
 from verl_agent.trace.behaviors import behavior_turns, first_divergence, thought_length
 from verl_agent.trace.record import EpisodeMeta, to_episode, to_record
 
@@ -52,15 +53,46 @@ def test_a_reply_without_action_and_an_invalid_action_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "reward", "expected"), [("stop [N/A]", 0.0, [1]), ("stop [7]", 1.0, []), ("east", 0.0, [])]
+    ("last", "reward", "expected"),
+    [
+        ("stop [N/A]", 0.0, [1]),
+        ("give up", 0.0, [1]),
+        ("stop", 1.0, []),
+        ("east", 0.0, []),
+        ("answer[Paris]", 0.0, []),
+        ("stop [7]", 0.0, []),
+        ("submit", 0.0, []),
+    ],
 )
-def test_an_ending_action_without_success_gives_up(last: str, reward: float, expected: list[int]) -> None:
+def test_an_ending_action_without_an_answer_or_success_gives_up(last: str, reward: float, expected: list[int]) -> None:
     assert found(("north", "hall"), (last, "end"), reward=reward).get("gave_up", []) == expected
 
 
 def test_a_reply_that_continues_with_an_observation_is_found() -> None:
     turns = ("Action: north\nObservation: You are in the hall.", "hall")
     assert found(turns)["wrote_observation"] == [0]
+
+
+@pytest.mark.parametrize(
+    "reply", ["Instruction: find a cup. I go.\nAction: north", "Observation: unclear.", "<think>\nUser: me"]
+)
+def test_a_label_in_the_thought_is_no_written_observation(reply: str) -> None:
+    record = played(("north", "hall"))
+    record["turns"][0]["reply"] = reply
+    assert "wrote_observation" not in behavior_turns(record)
+
+
+@pytest.mark.parametrize("first", ["Action: north", "```north```", "<act>north</act>"])
+def test_an_observation_between_two_actions_is_found(first: str) -> None:
+    """The parser takes the last of them."""
+    record = played(("east", "hall"))
+    record["turns"][0]["reply"] = f"{first}\nObservation: a hall\nAction: east"
+    assert behavior_turns(record)["wrote_observation"] == [0]
+
+
+def test_the_number_of_turns_left_is_no_effect_of_an_action() -> None:
+    shown = found(("jump", "hall"), ("jump up", "hall\nTurns left: 2/3"), ("east", "yard"), first=f"hall{TURNS_LEFT}4")
+    assert shown["no_effect"] == [0, 1]
 
 
 def test_thought_length_counts_characters_outside_the_action() -> None:

@@ -61,6 +61,18 @@ def test_points_of_a_chart_know_their_step() -> None:
     assert options["series"][0]["data"] == [[8, 0.25, 1], [16, 0.5, 2]]
 
 
+def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
+    """Two runs may have logged one of them each."""
+    probability, log_prob = "training/rollout_probs_diff_mean", "actor/ppo_kl"
+
+    def titles(**logged: float) -> list[str]:
+        found = panels(RunData("run", [step(1)], {1: logged}))
+        return [panel.title for panel in found if panel.title.startswith("Engine")]
+
+    assert titles(**{probability: 0.1}) == titles(**{probability: 0.1, log_prob: 0.2})
+    assert titles(**{log_prob: 0.2}) == ["Engine against trainer (mean Δ log-prob)"] != titles(**{probability: 0.1})
+
+
 def test_charts_of_several_runs_name_the_run_of_each_curve() -> None:
     run, panel = RunData("one", [step(1)], {}), Panel("Return", [Curve("train", {1: 0.5})])
     names = [line["name"] for line in chart("Return", [(run, panel), (RunData("two", [step(1)], {}), panel)])["series"]]

@@ -304,6 +304,14 @@ def test_stages_count_cut_episodes_and_success_by_needed_turns(tmp_path: Path) -
     assert [need_range(turns) for turns in (8, 9, 16, 17, None)] == ["8", "9-16", "9-16", "17-32", "never solved"]
 
 
+def test_two_limits_of_a_mixture_at_the_same_steps_are_two_stages(tmp_path: Path) -> None:
+    records = [episode("1", step, limit) | {"max_turns": limit} for step in (1, 2, 3) for limit in (4, 8)]
+    with RecordIndex(open_source(write(tmp_path / "episodes.jsonl", *records))) as index:
+        index.update()
+        stages = find_stages(index)
+    assert [(one.max_turns, one.first, one.last, one.episodes) for one in stages] == [(4, 1, 3, 3), (8, 1, 3, 3)]
+
+
 def test_groups_tell_whether_they_teach_and_tasks_when_they_were_forgotten(tmp_path: Path) -> None:
     records = [episode("1", sample=sample, reward=float(sample)) for sample in range(2)]
     records += [episode("1", step=2, sample=sample) for sample in range(2)]

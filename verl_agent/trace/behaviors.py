@@ -14,7 +14,11 @@ OVER_INTERACTION = "over_interaction"
 """Name of the only behavior that not every environment can show; see `EnvAdapter.oracle_turns`."""
 MAX_CYCLE = 4
 """Length of the longest cycle of actions that counts as a loop."""
-_FINAL = re.compile(r"(?:stop|finish|done|submit|answer|give up|terminate|exit|quit)\b", re.IGNORECASE)
+_GIVES_UP = re.compile(r"(?:give up|quit)\b|stop\b\W*(?:N/?A\W*)?\Z", re.IGNORECASE)
+_TURNS_LEFT = re.compile(r"\s*\bturns left: [\d/ ]+\Z", re.IGNORECASE)
+"""Number of turns left at the end of an observation, which changes with each turn."""
+_ACTION_BEGINS = re.compile(r"^[\s>#*_-]*action[\s*_]*:|`{3}|<(?!/?\s*think)[\w ]+>", re.IGNORECASE | re.MULTILINE)
+"""Marks of an action in the formats of agents: `Action:`, triple backticks, a tag."""
 _ENV_LABELS = frozenset({"observation", "environment", "user", "instruction", "feedback", "obs"})
 
 
@@ -58,8 +62,12 @@ class Played:
 
     @cached_property
     def observations(self) -> list[str | None]:
-        """Observation before the first turn and after each turn, so turn `t` leads from entry t to entry t + 1."""
-        return [self.first_observation, *(turn["observation"] for turn in self.turns)]
+        """Observation before the first turn and after each turn, so turn `t` leads from entry t to entry t + 1.
+
+        The number of turns left at the end is removed.
+        """
+        texts = [self.first_observation, *(turn["observation"] for turn in self.turns)]
+        return [None if text is None else _TURNS_LEFT.sub("", text) for text in texts]
 
     def is_invalid(self, turn: int) -> bool:
         """Return True if the environment reports the turn's action as invalid."""
@@ -124,7 +132,7 @@ def _gave_up(played: Played, turn: int) -> bool:
     if played.turns[turn]["info"].get("gave_up", 0.0) > 0:
         return True
     action = played.actions[turn]
-    return played.stop == StopReason.TERMINATED and action is not None and _FINAL.match(action) is not None
+    return played.stop == StopReason.TERMINATED and action is not None and _GIVES_UP.match(action) is not None
 
 
 def _truncated(played: Played, turn: int) -> bool:
@@ -133,7 +141,11 @@ def _truncated(played: Played, turn: int) -> bool:
 
 
 def _wrote_observation(played: Played, turn: int) -> bool:
-    lines = played.turns[turn]["reply"].splitlines()
+    reply, action = played.turns[turn]["reply"], played.turns[turn]["action"]
+    begin = _ACTION_BEGINS.search(reply)
+    if begin is None and (action is None or action.strip() != reply.strip()):
+        return False
+    lines = (reply if begin is None else reply[begin.end() :]).splitlines()
     return any(line.partition(":")[0].strip().lower() in _ENV_LABELS for line in lines if ":" in line)
 
 
@@ -145,10 +157,14 @@ BEHAVIORS = (
     Behavior("loop", "a cycle of two to four actions, not all equal, ends for the second time in a row", _loop),
     Behavior("back_and_forth", "the observation is that of two turns ago, unlike the one between", _back_and_forth),
     Behavior("truncated", "a token budget cut the reply", _truncated),
-    Behavior("gave_up", "the agent's last action ended the task without success", _gave_up),
+    Behavior(
+        "gave_up",
+        "the agent's last action was `stop` without an answer, `give up` or `quit`, without success",
+        _gave_up,
+    ),
     Behavior(
         "wrote_observation",
-        "a line of the reply starts with a label of the environment, such as `Observation:`",
+        "after the begin of an action, a line of the reply has a label of the environment, such as `Observation:`",
         _wrote_observation,
     ),
     Behavior(

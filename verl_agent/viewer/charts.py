@@ -136,7 +136,11 @@ def panels(run: RunData) -> list[Panel]:
         ]),
         Panel("Groups with equal returns (share)", [Curve("groups", run.uniform, PURPLE, parameters=TRAIN)]),
         Panel("Entropy (nats per token)", [Curve("entropy", _logged(run, *ENTROPY))]),
-        Panel("Engine against trainer", [Curve("difference", _logged(run, *GAP))]),
+        Panel("Engine against trainer (mean |Δ probability|)", [Curve("difference", _logged(run, GAP[0]))]),
+        Panel(
+            "Engine against trainer (mean Δ log-prob)",
+            [Curve("difference", {} if _logged(run, GAP[0]) else _logged(run, GAP[1]))],
+        ),
         Panel("Seconds by phase", [
             Curve(phase, _logged(run, PHASE + phase), COLORS[number % len(COLORS)], stack="seconds")
             for number, phase in enumerate(PHASES)

@@ -13,7 +13,10 @@ EXACT = 8
 
 @dataclass(slots=True)
 class Stage:
-    """Consecutive training steps with one turn limit.
+    """Training steps of one environment with one turn limit.
+
+    A horizon never shrinks, so a limit does not return; in a mixture, two entries of an environment may have different
+    limits at the same steps.
 
     Attributes:
         env: name of the environment.
@@ -64,12 +67,10 @@ def find_stages(index: RecordIndex) -> list[Stage]:
         GROUP BY episodes.env, step, max_turns, need ORDER BY episodes.env, step, max_turns""",
         (StopReason.TURN_LIMIT,),
     )
-    stages: list[Stage] = []
+    stages: dict[tuple[str, int], Stage] = {}
     for row in rows:
-        last = stages[-1] if stages else None
-        if last is None or (last.env, last.max_turns) != (row["env"], row["max_turns"]):
-            last = Stage(row["env"], row["max_turns"], row["step"], row["step"])
-            stages.append(last)
+        new = Stage(row["env"], row["max_turns"], row["step"], row["step"])
+        last = stages.setdefault((new.env, new.max_turns), new)
         last.last = row["step"]
         last.episodes += row["episodes"]
         last.solved += row["solved"]
@@ -78,7 +79,7 @@ def find_stages(index: RecordIndex) -> list[Stage]:
         need = need_range(row["need"])
         episodes, solved = last.by_need[need]
         last.by_need[need] = (episodes + row["episodes"], solved + row["solved"])
-    return stages
+    return list(stages.values())
 
 
 def needs_of(stages: list[Stage]) -> list[str]:

@@ -66,7 +66,8 @@ def _table(opened: OpenedSource, stages: list[Stage]) -> None:
 
     def open_stage(row: Row, column: str) -> None:
         extra = {"cut": {"stop": StopReason.TURN_LIMIT, "success": "no"}, "solved": {"success": "yes"}}.get(column, {})
-        parameters = {"purpose": "train", "env": stages[0].env, "step": row["steps"], **extra}
+        parameters = {"purpose": "train", "env": stages[0].env, "step": row["steps"]}
+        parameters |= {"max_turns": row["turn limit"], **extra}
         ui.navigate.to(link_to(run_path(opened, "/episodes"), parameters))
 
     add_grid(list(rows[0]), rows, open_stage, fits=True)
