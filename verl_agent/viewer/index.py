@@ -60,6 +60,7 @@ class RecordIndex:
         self.source = source
         self.path = (folder or index_folder(source)) / f"{source.name}.sqlite"
         self._labels_version: object = None
+        self._starts: list[str] = []
         self._read_states: dict[Path, tuple[int, int, int]] = {}  # of files that had no further complete line
         with explained(self.path):
             self._db = open_index(self.path)
@@ -109,8 +110,11 @@ class RecordIndex:
             self._forget(set(map(str, files)))
             total = sum(_size(file) for file in files)
             done = 0
+            if self._mark_replaced():
+                yield done, total
             for file in files:
                 for offset in self._read_new(file):
+                    self._mark_replaced(new=True)
                     yield done + offset, total
                 done += _size(file)
 
@@ -186,6 +190,32 @@ class RecordIndex:
                 for file in gone:
                     _drop_rows(self._db, file)
                     self._db.execute("DELETE FROM files WHERE id = ?", (file,))
+
+    def _mark_replaced(self, new: bool = False) -> bool:
+        """Mark the episodes of steps that a later start of the run played again, and return True if any changed.
+
+        Args:
+            new: True if episodes were added since the last call; otherwise only a new start changes anything.
+        """
+        starts = self.source.starts()
+        if len(starts) < 2 or (starts == self._starts and not new):
+            return False
+        steps = self._db.execute(
+            "SELECT purpose, step, min(started_at) AS first, max(started_at) AS last, max(replaced) AS marked "
+            "FROM episodes GROUP BY purpose, step"
+        ).fetchall()
+        before = self._db.total_changes
+        with transaction(self._db):
+            for row in steps:
+                latest = max((start for start in starts if start <= row["last"]), default="")
+                if row["first"] < latest or row["marked"]:
+                    self._db.execute(
+                        "UPDATE episodes SET replaced = started_at < :start "
+                        "WHERE purpose = :purpose AND step = :step AND replaced != (started_at < :start)",
+                        {"start": latest, "purpose": row["purpose"], "step": row["step"]},
+                    )
+        self._starts = starts
+        return self._db.total_changes > before
 
     def _read_new(self, path: Path) -> Iterator[int]:
         """Index the complete new lines of one file; yield the position after each batch."""

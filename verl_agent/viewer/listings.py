@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.queries import LAST_ATTEMPT, VALID, Row
+from verl_agent.viewer.queries import GROUP, LAST_ATTEMPT, VALID, Row
 
 
 @dataclass(slots=True)
@@ -42,11 +42,11 @@ def list_groups(index: RecordIndex, chosen: Filter, limit: int, offset: int = 0)
     """Return groups of two or more valid episodes with the spread of their returns, in order of steps."""
     where, bound = chosen.where()
     rows = index.db.execute(
-        f"""SELECT step, purpose, env, category, task, "group", count(*) AS episodes, avg(success) AS success,
+        f"""SELECT step, purpose, env, model, category, task, "group", count(*) AS episodes, avg(success) AS success,
             avg(reward) AS reward, avg(turns) AS turns,
             max(coalesce(shaped_return, reward)) - min(coalesce(shaped_return, reward)) AS spread
         FROM episodes WHERE {where} AND {VALID} AND {LAST_ATTEMPT}
-        GROUP BY purpose, step, "group" HAVING count(*) > 1 ORDER BY step, purpose, env, task LIMIT ? OFFSET ?""",
+        GROUP BY {GROUP} HAVING count(*) > 1 ORDER BY step, purpose, env, task LIMIT ? OFFSET ?""",
         (*bound, limit, offset),
     )
     return [dict(row) for row in rows]
@@ -75,7 +75,7 @@ def count_groups(index: RecordIndex, chosen: Filter) -> tuple[int, int]:
         f"""SELECT count(*) AS groups, coalesce(sum(spread <= 1e-6), 0) AS uniform FROM (
             SELECT max(coalesce(shaped_return, reward)) - min(coalesce(shaped_return, reward)) AS spread
             FROM episodes WHERE {where} AND {VALID} AND {LAST_ATTEMPT}
-            GROUP BY purpose, step, "group" HAVING count(*) > 1)""",
+            GROUP BY {GROUP} HAVING count(*) > 1)""",
         bound,
     ).fetchone()
     return int(row["groups"]), int(row["uniform"])

@@ -14,9 +14,15 @@ from verl_agent.viewer.index import RecordIndex
 Row = dict[str, Any]
 """Columns of an episode by name, `id` included; see `verl_agent.viewer.tables.COLUMNS`."""
 
-LAST_ATTEMPT = """NOT EXISTS (SELECT 1 FROM episodes AS later WHERE later."group" = episodes."group"
-    AND later.step = episodes.step AND later.sample = episodes.sample AND later.attempt > episodes.attempt)"""
-"""Condition in SQL that an episode is the last attempt of its sample."""
+LAST_ATTEMPT = """NOT episodes.replaced AND NOT EXISTS (SELECT 1 FROM episodes AS later
+    WHERE later."group" = episodes."group" AND later.step = episodes.step AND later.sample = episodes.sample
+    AND later.attempt > episodes.attempt AND later.file = episodes.file AND later.purpose = episodes.purpose
+    AND later.env = episodes.env AND later.model = episodes.model)"""
+"""Condition in SQL that an episode is the last attempt of its sample, and its step was not played again after a resume.
+One process plays all attempts, so they stand in one file."""
+GROUP_FIELDS = ("purpose", "step", "group", "env", "model")
+"""Columns that identify a group."""
+GROUP = ", ".join(f'"{name}"' for name in GROUP_FIELDS)
 _INVALID = tuple(reason for reason in StopReason if not reason.valid)
 VALID = f"stop NOT IN ({', '.join(map(repr, map(str, _INVALID)))})"
 """Condition in SQL that an episode measures the policy."""
@@ -195,12 +201,25 @@ def _step_summary(step: int, purpose: str, by_stop: Sequence[Row]) -> StepSummar
     )
 
 
-def find_group(index: RecordIndex, group: str, step: int, purpose: str) -> GroupSummary:
-    """Return the last attempts of a group's episodes at one step."""
+def find_group(
+    index: RecordIndex, group: str, step: int, purpose: str, env: str | None = None, model: str | None = None
+) -> GroupSummary:
+    """Return the last attempts of a group's episodes at one step.
+
+    Args:
+        index: index of the records.
+        group: name of the group; evaluations name it like its task, so several models may have it.
+        step: training step.
+        purpose: purpose of the episodes.
+        env: name of the environment; None for that of the first episode.
+        model: name of the policy; None for that of the first episode.
+    """
     rows = index.db.execute(
-        f'SELECT * FROM episodes WHERE "group" = ? AND step = ? AND purpose = ? AND {LAST_ATTEMPT} ORDER BY sample',
-        (group, step, purpose),
-    )
+        f"""SELECT * FROM episodes WHERE "group" = ? AND step = ? AND purpose = ? AND env = coalesce(?, env)
+            AND model = coalesce(?, model) AND {LAST_ATTEMPT} ORDER BY sample, id""",
+        (group, step, purpose, env, model),
+    ).fetchall()
+    rows = [row for row in rows if (row["env"], row["model"]) == (rows[0]["env"], rows[0]["model"])]
     episodes = [dict(row) for row in rows]
     valid = [row for row in episodes if row["stop"] not in _INVALID]
     returns = {row["id"]: row["reward"] if row["shaped_return"] is None else row["shaped_return"] for row in valid}
@@ -228,7 +247,7 @@ def uniform_groups(index: RecordIndex) -> dict[int, float]:
         f"""SELECT step, avg(spread <= 1e-6) AS uniform FROM (
             SELECT step, max(coalesce(shaped_return, reward)) - min(coalesce(shaped_return, reward)) AS spread
             FROM episodes WHERE purpose = 'train' AND {VALID} AND {LAST_ATTEMPT}
-            GROUP BY step, "group" HAVING count(*) > 1) GROUP BY step"""
+            GROUP BY {GROUP} HAVING count(*) > 1) GROUP BY step"""
     )
     return {row["step"]: row["uniform"] for row in rows}
 

@@ -1,5 +1,7 @@
 """Folders that the viewer opens: training runs and evaluations, their record files and their index."""
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -7,6 +9,8 @@ from typing import Literal
 from verl_agent.errors import ConfigError
 
 Kind = Literal["training", "evaluation", "records"]
+_START = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)")
+"""Name of a metrics file; see `verl_agent.runs.folder.RunFolder.metrics`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,11 @@ class Source:
         """Return the bytes of the metrics files."""
         return sum(file.stat().st_size for file in self.metrics_files() if file.exists())
 
+    def starts(self) -> list[str]:
+        """Return the times at which a training run was started or resumed, ISO 8601 in UTC, in order."""
+        found = (_START.fullmatch(file.stem) for file in self.metrics_files())
+        return ["{}-{}-{}T{}:{}:{}".format(*start.groups()) for start in found if start is not None]
+
     def metrics_files(self) -> list[Path]:
         """Return the metrics files of all starts, oldest first; empty if the source is no training run."""
         return sorted((self.path / "metrics").glob("*.jsonl")) if self.kind == "training" else []
@@ -66,3 +75,22 @@ def open_source(path: Path | str) -> Source:
             "training run (trainer.default_local_dir), of an evaluation (evaluation.output_dir), or a file of records."
         )
     return source
+
+
+def open_sources(path: Path | str) -> list[Source]:
+    """Return the sources at a path; of a folder of runs and evaluations, each of them.
+
+    Raises:
+        ConfigError: see `open_source`.
+    """
+    source = open_source(path)
+    if source.kind != "records" or source.path.is_file():
+        return [source]
+    parts = [Path(folder) for folder, below, files in os.walk(source.path) if _is_run(below, files)]
+    parts = [part for part in parts if not any(parent in parts for parent in part.parents)]
+    inside = all(any(part in file.parents for part in parts) for file in source.record_files())
+    return [open_source(part) for part in sorted(parts)] if parts and inside else [source]
+
+
+def _is_run(folders: list[str], files: list[str]) -> bool:
+    return "episodes.jsonl" in files or ("metrics" in folders and "episodes" in folders)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from verl_agent.errors import ConfigError
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.sources import Source, open_source
+from verl_agent.viewer.sources import Source, open_sources
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +65,14 @@ class ViewerState:
     """Opened sources, followed by one thread until `close`.
 
     Args:
-        paths: runs, evaluations and files of records.
+        paths: runs, evaluations and files of records, and folders of them.
 
     Raises:
         ConfigError: a path holds no records, or occurs twice.
     """
 
     def __init__(self, paths: Sequence[Path | str]) -> None:
-        sources = [open_source(path) for path in paths]
+        sources = [source for path in paths for source in open_sources(path)]
         if len({source.path for source in sources}) < len(sources):
             raise ConfigError("a run is given twice. Give each path once.")
         self.opened: dict[str, OpenedSource] = {}

@@ -20,8 +20,8 @@ TABLES = (
     "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, indexed INTEGER)",
     "CREATE TABLE bad_lines (file INTEGER, offset INTEGER, message TEXT)",
     "CREATE TABLE episodes (id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, offset INTEGER, length INTEGER, "
-    f"{_TYPED_COLUMNS})",
-    "CREATE INDEX by_step ON episodes (purpose, step)",
+    f"replaced INTEGER DEFAULT 0, {_TYPED_COLUMNS})",
+    "CREATE INDEX by_step ON episodes (purpose, step, started_at, replaced)",
     "CREATE INDEX by_task ON episodes (env, task, step)",
     'CREATE INDEX by_group ON episodes ("group", step, sample, attempt)',
     "CREATE INDEX by_file ON episodes (file)",
@@ -33,7 +33,7 @@ TABLES = (
     f"CREATE TABLE labels ({_KEY}, tags TEXT, note TEXT)",
 )
 """Statements that create the tables. `indexed` is the number of bytes of a file that were read. `tags` separates and
-surrounds tags by spaces."""
+surrounds tags by spaces. `replaced` is 1 for an episode of a step that the run played again after a resume."""
 INDEX_VERSION = zlib.crc32("\n".join(TABLES).encode()) & 0x7FFFFFFF
 """Version of the tables, a checksum of `TABLES`. An index of another version is deleted and built anew."""
 

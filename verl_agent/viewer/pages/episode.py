@@ -14,7 +14,7 @@ from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_error, show_text
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.labels import add_label_editor
-from verl_agent.viewer.queries import Row, find_episode, find_episodes, find_neighbors
+from verl_agent.viewer.queries import GROUP_FIELDS, Row, find_episode, find_episodes, find_neighbors
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.state_panels import StatePanels
@@ -66,13 +66,15 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
             ui.label(f"shaped return {record['shaped_return']:g}")
         ui.label(f"{len(record['turns'])} of {record['max_turns']} turns")
         ui.label(f"{row['tokens']} tokens")
+        if row["replaced"]:
+            ui.label("replaced: the resumed run played this step again").classes("bg-orange-200 px-1 rounded")
         ui.label(f"{record['seconds']:.1f} s")
         ui.label(f"{ENDINGS.get(StopReason(record['stop']), record['stop'])} {record['error']}".strip())
     with ui.row().classes("items-baseline gap-4 text-sm"):
         for name in ("env", "category", "task", "split", "purpose", "step", "sample", "attempt", "model"):
             if row[name] not in ("", None):
                 ui.label(f"{name} {row[name]}").classes("text-gray-600")
-        group = Filter({name: str(row[name]) for name in ("group", "step", "purpose")})
+        group = Filter({name: str(row[name]) for name in GROUP_FIELDS})
         for other in find_episodes(opened.index, group):
             if other["id"] != row["id"]:
                 ui.link(f"sample {other['sample']}", run_path(opened, f"/episode/{other['id']}"))

@@ -16,7 +16,7 @@ from verl_agent.viewer.listings import count_groups, list_groups
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_pager, page_number
-from verl_agent.viewer.queries import GroupSummary, Row, find_group
+from verl_agent.viewer.queries import GROUP_FIELDS, GroupSummary, Row, find_group
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 PAGE_SIZE = 100
@@ -38,7 +38,8 @@ def add(state: ViewerState) -> None:
         try:
             opened = state.get(key)
             step = whole_number("step", query.get("step", ""))
-            summary = find_group(opened.index, query.get("group", ""), step, query.get("purpose", "train"))
+            purpose, env, model = query.get("purpose", "train"), query.get("env"), query.get("model")
+            summary = find_group(opened.index, query["group"], step, purpose, env, model)
             if not summary.episodes:
                 raise ConfigError(f"no group {query.get('group', '')!r} at step {step}. Open one from an episode.")
         except ConfigError as error:
@@ -84,7 +85,7 @@ def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
     set_total = add_pager(page, PAGE_SIZE, "groups", lambda number: link_to(path, {**chosen.values, "page": number}))
 
     def open_group(row: Mapping[str, object], column: str) -> None:
-        ui.navigate.to(link_to(path, {name: row[name] for name in ("group", "step", "purpose")}))
+        ui.navigate.to(link_to(path, {name: row[name] for name in GROUP_FIELDS}))
 
     grid = add_grid(LIST_COLUMNS, [], open_group)
 

@@ -1,0 +1,108 @@
+"""Test that the viewer counts each step of a resumed run once, and keeps evaluations in one folder apart."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from tests.support.episodes import STARTED, played
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose
+from verl_agent.viewer import queries
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.index import RecordIndex
+from verl_agent.viewer.listings import count_groups, list_groups
+from verl_agent.viewer.sources import open_source, open_sources
+from verl_agent.viewer.state import ViewerState
+
+LATER = STARTED + timedelta(hours=1)
+
+
+def episode(
+    group: str,
+    sample: int,
+    reward: float,
+    at: datetime = STARTED,
+    step: int = 5,
+    purpose: Purpose = "train",
+    attempt: int = 1,
+) -> EpisodeRecord:
+    meta = EpisodeMeta(purpose, "train", step, group, sample, at, seconds=1.0, attempt=attempt)
+    return played(("north", "hall"), reward=reward, meta=meta)
+
+
+def write(path: Path, *records: EpisodeRecord) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def start(run: Path, at: datetime) -> None:
+    (run / "metrics").mkdir(parents=True, exist_ok=True)
+    (run / "metrics" / f"{at - timedelta(minutes=1):%Y%m%dT%H%M%S}.jsonl").touch()
+
+
+def test_a_step_that_a_resumed_run_plays_again_counts_once(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    start(run, STARTED)
+    write(run / "episodes" / "a.jsonl", episode("a", 0, 1.0), episode("a", 1, 1.0), episode("b", 0, 1.0, step=4))
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        assert queries.uniform_groups(index) == {5: 1.0}
+        start(run, LATER)
+        workers = [episode("c", number, float(number), LATER + timedelta(minutes=number)) for number in (0, 1)]
+        for number, record in enumerate(workers):
+            write(run / "episodes" / f"b{number}.jsonl", record)
+        index.update()
+        four, five = queries.summarize_steps(index, Filter())
+        assert (four.step, four.episodes, four.reward) == (4, 1, 1.0)
+        assert (five.step, five.episodes, five.reward) == (5, 2, 0.5)
+        assert queries.uniform_groups(index) == {5: 0.0}
+        assert [row["group"] for row in list_groups(index, Filter(), 9)] == ["c"]
+        rows = queries.find_episodes(index, Filter.parse({"step": "5"}))
+        assert {row["group"]: row["replaced"] for row in rows} == {"a": 1, "c": 0}
+        for number in (0, 1):
+            (run / "episodes" / f"b{number}.jsonl").unlink()
+        write(run / "episodes" / "c.jsonl", episode("d", 0, 1.0, LATER, step=6))
+        index.update()
+        assert [at.episodes for at in queries.summarize_steps(index, Filter())] == [1, 2, 1]
+
+
+def test_a_validation_does_not_hide_training_episodes_of_the_same_name(tmp_path: Path) -> None:
+    other = episode("a", 0, 0.0, purpose="validation", attempt=2)
+    write(tmp_path / "episodes.jsonl", episode("a", 0, 1.0), episode("a", 1, 1.0), other)
+    with RecordIndex(open_source(tmp_path)) as index:
+        index.update()
+        assert {at.purpose: at.episodes for at in queries.summarize_steps(index, Filter())} == {
+            "train": 2,
+            "validation": 1,
+        }
+
+
+def test_episodes_of_two_models_are_two_groups(tmp_path: Path) -> None:
+    records = [
+        episode("1", sample, float(sample), step=0, purpose="evaluation", attempt=attempt) | {"model": model}
+        for model, attempt in (("a", 1), ("b", 2))
+        for sample in (0, 1)
+    ]
+    write(tmp_path / "all.jsonl", *records)
+    with RecordIndex(open_source(tmp_path / "all.jsonl")) as index:
+        index.update()
+        assert count_groups(index, Filter()) == (2, 0)
+        for model in "ab":
+            found = queries.find_group(index, "1", 0, "evaluation", "talk", model)
+            assert [row["model"] for row in found.episodes] == [model, model]
+        assert len(queries.find_group(index, "1", 0, "evaluation").episodes) == 2
+
+
+def test_a_folder_of_runs_and_evaluations_opens_each_of_them(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name / "episodes.jsonl", episode("1", 0, 1.0, purpose="evaluation"))
+    start(tmp_path / "run", datetime.now(UTC))
+    write(tmp_path / "run" / "episodes" / "a.jsonl", episode("1", 0, 1.0))
+    state = ViewerState([tmp_path])
+    assert {key: opened.source.kind for key, opened in state.opened.items()} == {
+        "a": "evaluation",
+        "b": "evaluation",
+        "run": "training",
+    }
+    state.close()
+    write(tmp_path / "more.jsonl", episode("1", 0, 1.0))
+    assert [source.path for source in open_sources(tmp_path)] == [tmp_path]
