@@ -16,7 +16,7 @@ from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.types import Message, Reply, TaskItem
 from verl_agent.what_if.branch import Players
 from verl_agent.what_if.recorded import RecordedEpisode, find_episode
-from verl_agent.what_if.results import Replies, SampledReply
+from verl_agent.what_if.results import VERSION, Replies, SampledReply
 from verl_agent.what_if.samples import Sampling
 
 GUESS = TaskItem("guess_number", "9:7", {"high": 9, "target": 7})
@@ -85,7 +85,7 @@ SAMPLING = Sampling("guesser", EvaluationSettings(), MAX_TURNS)
 def replies_of(recorded: RecordedEpisode, turn: int, replies: list[SampledReply]) -> Replies:
     """Return the result of some replies at a turn."""
     return {
-        "version": 1,
+        "version": VERSION,
         "kind": "replies",
         "episode": recorded.fingerprint,
         "task": recorded.record["task"],
@@ -94,7 +94,8 @@ def replies_of(recorded: RecordedEpisode, turn: int, replies: list[SampledReply]
         "temperature": 1.0,
         "top_p": 1.0,
         "seed": 1,
-        "first_sample": 0,
+        "settings": "",
+        "indexes": list(range(len(replies))),
         "measured_at": "2026-01-01T00:00:00+00:00",
         "with_thought": True,
         "replies": replies,

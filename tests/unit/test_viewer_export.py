@@ -13,6 +13,7 @@ import verl_agent as va
 from tests.support.episodes import STARTED, played, talk
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.write import export
 from verl_agent.viewer.svg import line_chart, sparkline
 from verl_agent.viewer.words import word_difference
@@ -89,13 +90,30 @@ def test_a_log_of_inspect_has_a_sample_for_each_episode(run: Path, tmp_path: Pat
     assert export([run], tmp_path / "log.eval") == 4
     with zipfile.ZipFile(tmp_path / "log.eval") as file:
         header = json.loads(file.read("header.json"))
-        sample = json.loads(file.read("samples/train step 2 talk a_b_epoch_2.json"))
+        (name,) = [
+            one for one in file.namelist() if re.fullmatch(r"samples/train step 2 talk a_b \w{8}_epoch_2.json", one)
+        ]
+        sample = json.loads(file.read(name))
         assert len(file.namelist()) == 6
     assert header["results"]["scores"][0]["metrics"]["mean"]["value"] == 0.5
     assert header["eval"]["config"]["epochs"] == 2
     assert sample["scores"]["return"]["value"] == 1.0
     assert [message["role"] for message in sample["messages"]] == ["user", "assistant", "user", "assistant", "user"]
     assert sample["messages"][3]["metadata"]["action"] == "east"
+
+
+def test_a_log_of_inspect_scores_no_failed_episode_and_keeps_tasks_apart(tmp_path: Path) -> None:
+    meta = EpisodeMeta("evaluation", "test", 0, "g", 0, STARTED, seconds=1.0)
+    records = [played(("go", "hall"), reward=1.0, task=task, meta=meta) for task in ("a/b", "a_b", "c" * 200 + "1")]
+    records.append(played(("go", "hall"), task="c" * 200 + "2", meta=meta) | {"stop": "env_error", "error": "down"})
+    records[0]["started_at"] = records[1]["started_at"] = ""
+    assert write_inspect_log(records, tmp_path / "log.eval", "run") == 4
+    with zipfile.ZipFile(tmp_path / "log.eval") as file:
+        header, summaries = (json.loads(file.read(f"{name}.json")) for name in ("header", "summaries"))
+    (success, _) = header["results"]["scores"]
+    assert (success["metrics"]["mean"]["value"], success["scored_samples"]) == (1.0, 3)
+    assert header["results"]["completed_samples"] == 3 < header["results"]["total_samples"]
+    assert len({summary["id"] for summary in summaries}) == 4 and summaries[3]["scores"] == {}
 
 
 def test_parquet_holds_whole_records_and_jsonl_is_read_again(run: Path, tmp_path: Path) -> None:

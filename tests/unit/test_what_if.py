@@ -1,6 +1,7 @@
 """Test questions to recorded turns: other replies, other actions, replies without a thought, and the oracle."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,17 @@ from verl_agent.what_if.branch import Players, play_on, reply_with, sample_repli
 from verl_agent.what_if.oracle import oracle_action
 from verl_agent.what_if.question import Question
 from verl_agent.what_if.recorded import RecordedEpisode
-from verl_agent.what_if.results import Result, read_results, results_file
+from verl_agent.what_if.results import Result, append_results, read_results, results_file
 from verl_agent.what_if.samples import draw_continuations, draw_replies
 from verl_agent.what_if.summary import (
     of_turn,
+    policy_name,
     summarize_continuations,
     summarize_replies,
     thought_effect,
 )
 
-POLICY = ("guesser", 1.0, 1.0)
+POLICY = ("guesser", 1.0, 1.0, "")
 
 
 def ignore(line: str) -> None:
@@ -73,7 +75,7 @@ def test_a_further_command_draws_other_samples_and_adds_them(tmp_path: Path):
     recorded = recorded_game(tmp_path)
     draw(recorded, players(6), samples=3)
     draw(recorded, players(8), samples=2)
-    assert [result["first_sample"] for result in stored(recorded, 2)] == [0, 3]
+    assert [result["indexes"] for result in stored(recorded, 2)] == [[0, 1, 2], [3, 4]]
     (summary,) = summarize_replies(stored(recorded, 2), "6")
     assert {one.action: one.replies for one in summary.actions} == {"6": 3, "8": 2}
 
@@ -169,17 +171,42 @@ def test_a_recorded_reply_without_an_action_is_repeated(tmp_path: Path):
     assert (before.action, after.success.mean) == (None, 1.0)
 
 
-def test_the_recorded_action_gains_episodes_with_each_comparison(tmp_path: Path):
+def test_episodes_after_the_recorded_action_are_reused_by_the_next_comparison(tmp_path: Path):
+    """Index by index, both sides have the same seeds."""
     recorded = recorded_game(tmp_path)
     compare(recorded, players(3), "7", samples=2)
     compare(recorded, players(7), "8", samples=3)
-    assert [
-        (one.action, one.episodes, one.success.mean) for one in summarize_continuations(stored(recorded, 2), "6")
-    ] == [
-        ("6", 5, 0.6),
-        ("7", 2, 1.0),
-        ("8", 3, 1.0),
-    ]
+    results = [(one["action"], one["indexes"]) for one in stored(recorded, 2) if one["kind"] == "continuations"]
+    assert results == [("6", [0, 1]), ("7", [0, 1]), ("6", [2]), ("8", [0, 1, 2])]
+    effects = summarize_continuations(stored(recorded, 2), "6")
+    assert [(one.action, one.episodes) for one in effects] == [("6", 3), ("7", 2), ("8", 3)]
+    assert effects[0].success.mean == pytest.approx(1 / 3)
+
+
+def test_samples_of_other_settings_are_not_pooled(tmp_path: Path):
+    recorded = recorded_game(tmp_path)
+    for sampling in (SAMPLING, replace(SAMPLING, others="5e771465")):
+        asyncio.run(draw_replies(Question(recorded, 2, 3), sampling, players(6), ignore))
+    summaries = summarize_replies(stored(recorded, 2), "6")
+    assert [one.replies for one in summaries] == [3, 3]
+    assert policy_name(summaries[1].policy) == "guesser, temperature 1, settings 5e771465"
+
+
+def test_a_sample_that_two_commands_played_counts_once_beside_one_that_failed(tmp_path: Path):
+    """The failed one does not move the others to another index."""
+    recorded = recorded_game(tmp_path)
+    compare(recorded, players(3), "7", samples=2)
+    first = next(one for one in stored(recorded, 2) if one["kind"] == "continuations" and one["action"] == "7")
+    (solved, _), missed = first["episodes"], {**first["episodes"][0], "success": False}
+    append_results(
+        results_file(recorded.file),
+        [
+            {**first, "action": "9", "indexes": [0, 1], "failed": [2], "episodes": [solved, missed]},
+            {**first, "action": "9", "indexes": [1], "failed": [0, 2], "episodes": [missed]},
+        ],
+    )
+    nine = next(one for one in summarize_continuations(stored(recorded, 2), "6") if one.action == "9")
+    assert (nine.episodes, nine.success.mean, nine.env_errors) == (2, 0.5, 1)
 
 
 def test_an_action_that_the_format_cannot_hold_is_refused(tmp_path: Path):

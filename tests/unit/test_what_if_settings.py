@@ -15,7 +15,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeMeta, Purpose, to_record
 from verl_agent.what_if.question import Question
 from verl_agent.what_if.recorded import RecordedEpisode, find_episode, fingerprint
-from verl_agent.what_if.results import Result, append_results, check_writable, read_results, results_file
+from verl_agent.what_if.results import VERSION, Result, append_results, check_writable, read_results, results_file
 from verl_agent.what_if.run import answer, check
 from verl_agent.what_if.settings import settings_of
 
@@ -61,18 +61,18 @@ def test_a_fingerprint_does_not_depend_on_the_line_break():
 
 
 def result(**values: object) -> dict:
-    place = {"version": 1, "episode": "a", "task": "1", "turn": 1, "model": "m", "temperature": 1.0, "top_p": 1.0}
-    place |= {"seed": 1, "first_sample": 0, "measured_at": "2026-01-01T00:00:00+00:00"}
+    place = {"version": VERSION, "episode": "a", "task": "1", "turn": 1, "model": "m", "temperature": 1.0, "top_p": 1.0}
+    place |= {"seed": 1, "settings": "", "indexes": [], "measured_at": "2026-01-01T00:00:00+00:00"}
     return {**place, "kind": "replies", "with_thought": True, "replies": [], **values}
 
 
 def test_lines_that_are_no_results_of_this_version_are_skipped_and_logged(tmp_path: Path, caplog):
     file = tmp_path / "episodes.jsonl.what_if"
-    lines = [json.dumps(result()), json.dumps(result(version=2)), json.dumps(result(turn="1")), '{"version": 1, "ki']
+    lines = [json.dumps(result()), json.dumps(result(version=1)), json.dumps(result(turn="1")), '{"version": 1, "ki']
     file.write_text("\n".join(lines))
     with caplog.at_level(logging.WARNING):
         assert read_results(file) == [result()]
-    assert "a result of version 2" in caplog.text
+    assert "a result of version 1" in caplog.text
     assert "turn: Input should be a valid integer" in caplog.text
 
 
@@ -138,6 +138,14 @@ def test_an_episode_of_an_evaluation_is_asked_with_its_settings(tmp_path: Path):
     assert settings.config.run.episode.max_tokens_per_turn == 9
     assert settings.config.data.max_prompt_length == 70
     assert settings.config.run.horizon.turns_for_evaluation() == 4, "the turn limit of the episode"
+
+
+def test_the_checksum_of_settings_changes_with_those_on_which_samples_depend(tmp_path: Path):
+    recorded = of_evaluation(tmp_path)
+    texts = ([], ["evaluation.temperature=0.5"], ["episode.max_tokens_per_turn=11"], ["agent.options.turns_left=true"])
+    same, sampled, *others = (settings_of(recorded, text).checksum() for text in texts)
+    assert same == sampled, "temperature has a field of its own"
+    assert len({same, *others}) == 3
 
 
 def test_an_override_wins_over_the_recorded_setting(tmp_path: Path):

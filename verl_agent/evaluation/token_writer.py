@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from itertools import count, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from verl_agent.rollout.policy import EnginePolicy, TopLogProbs
 from verl_agent.rollout.tokens import Segment
@@ -81,7 +81,12 @@ def token_rows(
         top = [next(left, None) if written else None for written in mask]
         if any(entry is None and written for entry, written in zip(top, mask, strict=True)):
             raise ValueError(f"segment {number} of {group!r} has more written tokens than alternatives were recorded.")
-        log_probs = segment.response_log_probs
+        columns: dict[str, Sequence[Any]] = {
+            "top_token_ids": [entry and [token for token, _ in entry] for entry in top],
+            "top_logprobs": [entry and [value for _, value in entry] for entry in top],
+        }
+        if segment.response_log_probs is not None:
+            columns["inference_logprobs"] = segment.response_log_probs
         prompt = len(segment.prompt_ids)
         rows.append(
             TokenRow(
@@ -93,11 +98,7 @@ def token_rows(
                 token_ids=[*segment.prompt_ids, *segment.response_ids],
                 loss_mask=[*[False] * prompt, *map(bool, mask)],
                 turns=[*[-1] * prompt, *turns],
-                columns=({} if log_probs is None else {"inference_logprobs": log_probs})
-                | {
-                    "top_token_ids": [entry and [token for token, _ in entry] for entry in top],
-                    "top_logprobs": [entry and [value for _, value in entry] for entry in top],
-                },
+                columns=columns,
             )
         )
     if next(left, None) is not None:

@@ -16,7 +16,7 @@ from verl_agent.trace.turn_record import StopName
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
 """Version of the lines. It increases when a field changes its meaning or disappears."""
 SUFFIX = ".what_if"
 """Text after the name of a file of records that gives its file of results."""
@@ -26,7 +26,11 @@ Source = Literal["recorded", "given", "oracle"]
 
 
 class Place(TypedDict):
-    """Fields of both kinds of results: the turn, the policy, and the samples' place among those of one seed."""
+    """Fields of both kinds of results: the turn, the policy, and the samples' indexes among those of one seed.
+
+    `settings` is a checksum of the other settings with which the samples were drawn; see `Sampling`. `indexes` has the
+    index of each sample, in their order.
+    """
 
     version: int
     episode: str
@@ -36,7 +40,8 @@ class Place(TypedDict):
     temperature: float
     top_p: float
     seed: int
-    first_sample: int
+    settings: str
+    indexes: list[int]
     measured_at: str
 
 
@@ -73,8 +78,8 @@ class Replies(Place):
 class Continuations(Place):
     """Episodes that a policy played on after an action at a recorded turn.
 
-    `reply` is the text in which the action stood; `env_errors` counts episodes that are left out, because their
-    environment failed.
+    `reply` is the text in which the action stood; `failed` has the indexes of the episodes that are left out, because
+    their environment failed.
     """
 
     kind: Literal["continuations"]
@@ -82,7 +87,7 @@ class Continuations(Place):
     source: Source
     reply: str
     max_turns: int
-    env_errors: int
+    failed: list[int]
     episodes: list[PlayedEpisode]
 
 

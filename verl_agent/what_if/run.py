@@ -91,7 +91,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
         return session if cutting is None else FittedSession(session, cutting, config.data.max_prompt_length)
 
     new_agent = partial(make_agent, config.run.agent, env.action_format)
-    sampling = Sampling(model, config.evaluation, config.run.horizon.turns_for_evaluation())
+    sampling = Sampling(model, config.evaluation, config.run.horizon.turns_for_evaluation(), settings.checksum())
     try:
         action = question.action
         if question.oracle:

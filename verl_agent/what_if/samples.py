@@ -1,6 +1,6 @@
 """Samples that answer a question, drawn from given players and appended to the file of results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -24,7 +24,7 @@ from verl_agent.what_if.results import (
     read_results,
     results_file,
 )
-from verl_agent.what_if.summary import next_sample, of_turn
+from verl_agent.what_if.summary import of_turn, stored_samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,13 @@ class Sampling:
         model: name of the policy.
         settings: section `evaluation`: temperature, top-p and seed.
         max_turns: turn limit of an episode.
+        others: checksum of the other settings on which samples depend. Those of different settings are never pooled.
     """
 
     model: str
     settings: EvaluationSettings
     max_turns: int
+    others: str = ""
 
     def episode_seed(self, item: TaskItem, sample: int) -> EpisodeSeed:
         """Return the seed of one sample. Both actions of a comparison have the same seeds."""
@@ -61,6 +63,7 @@ async def draw_replies(question: Question, sampling: Sampling, players: Players,
             "replies": [],
         }
         samples = _new_samples(question, result)
+        result["indexes"] = samples
         report(f"drawing {len(samples)} replies" + ("" if with_thought else " without a thought"))
         replies = await sample_replies(question.recorded, question.turn, players, samples, with_thought)
         result["replies"] = [_sampled(reply, agent) for reply in replies]
@@ -73,7 +76,8 @@ async def draw_continuations(
     """Play episodes on after the recorded action and after another one, and store each side.
 
     Both actions stand in a reply without a thought, so that the two sides differ in the action alone. A recorded reply
-    without an action is repeated as it is.
+    without an action is repeated as it is. Both sides have samples of the same indexes, and so the same seeds; those of
+    the recorded action that an earlier comparison stored are not played again.
 
     Raises:
         ConfigError: see `verl_agent.what_if.branch.play_on`; all episodes failed; or the results cannot be written.
@@ -82,31 +86,42 @@ async def draw_continuations(
     turn = question.recorded.episode.turns[question.turn - 1]
     before = turn.reply if recorded is None else reply_with(question.recorded, question.turn, agent, recorded)
     after = reply_with(question.recorded, question.turn, agent, action)
-    source: Source = "oracle" if question.oracle else "given"
-    sides: tuple[tuple[str | None, Reply, Source], ...] = ((recorded, before, "recorded"), (action, after, source))
-    for side, reply, origin in sides:
-        result: Continuations = {
-            **_place(question, sampling),
-            "kind": "continuations",
-            "action": side,
-            "source": origin,
-            "reply": reply.text,
-            "max_turns": sampling.max_turns,
-            "env_errors": 0,
-            "episodes": [],
-        }
-        samples = _new_samples(question, result)
-        report(f"playing {len(samples)} episodes on after {side!r:.100}")
-        episodes = await play_on(question.recorded, question.turn, reply, players, samples, sampling.max_turns)
-        valid = [episode for episode in episodes if episode.valid]
+    baseline = _continuations(question, sampling, recorded, before, "recorded")
+    other = _continuations(question, sampling, action, after, "oracle" if question.oracle else "given")
+    samples = _new_samples(question, other)
+    missing = [index for index in samples if index not in _stored(question, baseline)]
+    for result, reply, wanted in ((baseline, before, missing), (other, after, samples)):
+        if not wanted:
+            continue
+        side = result["action"]
+        report(f"playing {len(wanted)} episodes on after {side!r:.100}")
+        episodes = await play_on(question.recorded, question.turn, reply, players, wanted, sampling.max_turns)
+        valid = [(index, episode) for index, episode in zip(wanted, episodes, strict=True) if episode.valid]
         if not valid:
             raise ConfigError(
                 f"no episode could be played on after {side!r:.100}; the last one ended with {episodes[-1].stop}: "
                 f"{episodes[-1].error}"
             )
-        result["env_errors"] = len(episodes) - len(valid)
-        result["episodes"] = [_played(episode, question.turn) for episode in valid]
+        result["indexes"] = [index for index, _ in valid]
+        result["failed"] = [index for index in wanted if index not in result["indexes"]]
+        result["episodes"] = [_played(episode, question.turn) for _, episode in valid]
         append_results(results_file(question.recorded.file), [result])
+
+
+def _continuations(
+    question: Question, sampling: Sampling, action: str | None, reply: Reply, source: Source
+) -> Continuations:
+    """Return a result without samples."""
+    return {
+        **_place(question, sampling),
+        "kind": "continuations",
+        "action": action,
+        "source": source,
+        "reply": reply.text,
+        "max_turns": sampling.max_turns,
+        "failed": [],
+        "episodes": [],
+    }
 
 
 def _place(question: Question, sampling: Sampling) -> Place:
@@ -119,17 +134,22 @@ def _place(question: Question, sampling: Sampling) -> Place:
         "temperature": sampling.settings.temperature,
         "top_p": sampling.settings.top_p,
         "seed": sampling.settings.seed,
-        "first_sample": 0,
+        "settings": sampling.others,
+        "indexes": [],
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def _new_samples(question: Question, result: Result) -> Sequence[int]:
-    """Set the result's first sample to the first that is not stored yet, and return the indexes of the new ones."""
+def _stored(question: Question, like: Result) -> set[int]:
+    """Return the indexes of the stored samples of the same kind, policy, seed and action as a result."""
     stored = read_results(results_file(question.recorded.file))
-    first = next_sample(of_turn(stored, question.recorded.fingerprint, question.turn), result)
-    result["first_sample"] = first
-    return range(first, first + question.samples)
+    return stored_samples(of_turn(stored, question.recorded.fingerprint, question.turn), like)
+
+
+def _new_samples(question: Question, like: Result) -> list[int]:
+    """Return the indexes of new samples, after those that are stored, so that a further command draws other ones."""
+    first = max(_stored(question, like), default=-1) + 1
+    return list(range(first, first + question.samples))
 
 
 def _sampled(reply: Reply, agent: Agent) -> SampledReply:

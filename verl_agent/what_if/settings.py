@@ -1,6 +1,7 @@
 """Settings with which a recorded episode is played again: those that its run recorded, as an evaluation config."""
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +44,13 @@ class Settings:
     config: EvaluationConfig
     model: str
     folder: Path | None
+
+    def checksum(self) -> str:
+        """Return a short checksum of the settings on which samples depend, beside model, sampling and turn limit."""
+        run, data = self.config.run, self.config.data
+        parts = [asdict(one) for one in (run.agent, run.episode, data)]
+        text = json.dumps([run.env.name, run.env.options, *parts], sort_keys=True, default=str)
+        return f"{zlib.crc32(text.encode()):08x}"
 
 
 def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Path | None = None) -> Settings:

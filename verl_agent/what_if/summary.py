@@ -10,8 +10,8 @@ from typing import TypeVar
 from verl_agent.evaluation.statistics import Estimate, difference_of_shares, wilson_interval
 from verl_agent.what_if.results import Continuations, PlayedEpisode, Replies, Result, SampledReply, Source
 
-Key = tuple[str, float, float]
-"""Policy of some results: model, temperature, top-p."""
+Key = tuple[str, float, float, str]
+"""Policy of some results: model, temperature, top-p, and the checksum of the other settings."""
 Sample = TypeVar("Sample", SampledReply, PlayedEpisode)
 
 
@@ -39,7 +39,7 @@ class ReplySummary:
     """Replies of one policy at one turn.
 
     Attributes:
-        policy: model, temperature, top-p.
+        policy: see `Key`.
         with_thought: False if the replies were made to begin with the action.
         replies: number of replies.
         actions: shares, the largest first.
@@ -73,7 +73,7 @@ class ActionEffect:
     """Episodes after one action at a turn, compared with those after the recorded action.
 
     Attributes:
-        policy: model, temperature, top-p.
+        policy: see `Key`.
         max_turns: turn limit of the episodes.
         action: the action; None for a recorded reply without one.
         source: origin of the action.
@@ -103,11 +103,12 @@ def plain(action: str | None) -> str | None:
 
 
 def policy_name(policy: Key) -> str:
-    """Return model and sampling of a policy for people."""
-    model, temperature, top_p = policy
+    """Return model, sampling and the checksum of the settings of a policy for people."""
+    model, temperature, top_p, settings = policy
     checkpoint = re.search(r"([^/]+/global_step_\d+)(?:/|$)", model)
     name = checkpoint[1] if checkpoint else model.rstrip("/").rpartition("/")[2]
-    return f"{name}, temperature {temperature:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
+    name += f", temperature {temperature:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
+    return name + (f", settings {settings}" if settings else "")
 
 
 def of_turn(results: Iterable[Result], episode: str, turn: int) -> list[Result]:
@@ -195,7 +196,7 @@ def summarize_continuations(results: Iterable[Result], recorded: str | None) -> 
                         action,
                         by_action[action][-1]["source"],
                         len(episodes),
-                        sum(part["env_errors"] for part in by_action[action]),
+                        _failed(by_action[action]),
                         wilson_interval(_solved(episodes), len(episodes)),
                         fmean(episode["reward"] for episode in episodes),
                         fmean(len(episode["actions"]) for episode in episodes),
@@ -205,21 +206,23 @@ def summarize_continuations(results: Iterable[Result], recorded: str | None) -> 
     return effects
 
 
-def next_sample(results: Iterable[Result], like: Result) -> int:
-    """Return the index of the first sample that is not stored yet, so that a further command draws new ones.
+def stored_samples(results: Iterable[Result], like: Result) -> set[int]:
+    """Return the indexes of the samples that are stored, also of those that failed.
 
     Args:
         results: results of the same turn.
         like: a result of the same kind, policy, seed and action; its samples do not count.
     """
     same = [result for result in results if _series(result) == _series(like)]
-    return max((result["first_sample"] + _planned(result) for result in same), default=0)
+    failed = {index for result in same if result["kind"] == "continuations" for index in result["failed"]}
+    return failed | {index for result in same for index in result["indexes"]}
 
 
-def _planned(result: Result) -> int:
-    if result["kind"] == "replies":
-        return len(result["replies"])
-    return len(result["episodes"]) + result["env_errors"]
+def _failed(results: Iterable[Continuations]) -> int:
+    """Return the number of samples that failed and that no other result has."""
+    parts = list(results)
+    played = {(part["seed"], index) for part in parts for index in part["indexes"]}
+    return len({(part["seed"], index) for part in parts for index in part["failed"]} - played)
 
 
 def _series(result: Result) -> tuple[object, ...]:
@@ -230,14 +233,14 @@ def _series(result: Result) -> tuple[object, ...]:
 
 
 def _policy(result: Result) -> Key:
-    return result["model"], result["temperature"], result["top_p"]
+    return result["model"], result["temperature"], result["top_p"], result["settings"]
 
 
 def _distinct(parts: Iterable[tuple[Result, Sequence[Sample]]]) -> list[Sample]:
     """Return the samples of several results; those with the same seed and index are equal and count once."""
     samples: dict[tuple[int, int], Sample] = {}
     for result, drawn in parts:
-        for index, sample in enumerate(drawn, start=result["first_sample"]):
+        for index, sample in zip(result["indexes"], drawn, strict=False):
             samples.setdefault((result["seed"], index), sample)
     return list(samples.values())
 

@@ -1,17 +1,21 @@
 """Episodes as a log file of Inspect (https://inspect.aisi.org.uk), format version 2 in a zip file (`.eval`).
 
 `inspect view` lists such files of a folder, and `inspect_ai.log.read_eval_log` reads them. An episode is a sample, and
-the episodes of one task at one step are its epochs. The file is written without the package inspect_ai.
+the episodes of one task at one step are its epochs. An episode that failed has no score, so that it does not count as
+a wrong answer. The file is written without the package inspect_ai.
 """
 
 import json
+import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from verl_agent.trace.record import EpisodeRecord
+from verl_agent.types import StopReason
 
 INSPECT_VERSION = 2
 """Version of Inspect's log format that is written."""
@@ -35,7 +39,7 @@ def write_inspect_log(records: Iterable[EpisodeRecord], path: Path, name: str) -
             sample = _sample(record, identity, epochs[identity])
             file.writestr(f"samples/{identity}_epoch_{epochs[identity]}.json", json.dumps(sample))
             summaries.append(_summary(sample))
-            started = min(filter(None, (started, record["started_at"])))
+            started = min(filter(None, (started, record["started_at"])), default="")
             model = model or record["model"]
         file.writestr("summaries.json", json.dumps(summaries))
         file.writestr("header.json", json.dumps(_header(summaries, name, started, model)))
@@ -43,9 +47,13 @@ def write_inspect_log(records: Iterable[EpisodeRecord], path: Path, name: str) -
 
 
 def _identity(record: EpisodeRecord) -> str:
-    """Return the id of a sample; it is part of a file name in the log."""
-    parts = (record["purpose"], f"step {record['step']}", record["env"], record["task"])
-    return " ".join(filter(None, parts)).replace("/", "_")[:150]
+    """Return the id of a sample; it is part of a file name in the log.
+
+    An id with characters that are replaced, or a long one, ends with a checksum.
+    """
+    whole = " ".join(filter(None, (record["purpose"], f"step {record['step']}", record["env"], record["task"])))
+    name = re.sub(r"[/\\\x00-\x1f\ud800-\udfff]", "_", whole)[:150]
+    return name if name == whole else f"{name} {zlib.crc32(whole.encode('utf-8', 'backslashreplace')):08x}"
 
 
 def _sample(record: EpisodeRecord, identity: str, epoch: int) -> dict[str, Any]:
@@ -68,10 +76,7 @@ def _sample(record: EpisodeRecord, identity: str, epoch: int) -> dict[str, Any]:
             "choices": [{"message": {"role": "assistant", "content": replies[-1] if replies else ""}}],
             "completion": replies[-1] if replies else "",
         },
-        "scores": {
-            "success": {"value": float(record["success"]), "explanation": record["stop"]},
-            "return": {"value": record["reward"]},
-        },
+        "scores": _scores(record),
         "metadata": {key: dict(record)[key] for key in names},
         "store": {},
         "events": [],
@@ -79,6 +84,15 @@ def _sample(record: EpisodeRecord, identity: str, epoch: int) -> dict[str, Any]:
         "started_at": record["started_at"],
         "total_time": record["seconds"],
         **({"error": _error(record["error"])} if record["error"] else {}),
+    }
+
+
+def _scores(record: EpisodeRecord) -> dict[str, dict[str, Any]]:
+    if not StopReason(record["stop"]).valid:
+        return {}
+    return {
+        "success": {"value": float(record["success"]), "explanation": record["stop"]},
+        "return": {"value": record["reward"]},
     }
 
 
@@ -92,17 +106,18 @@ def _summary(sample: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: sample[name] for name in same},
         "input": last[:500],
-        "completed": True,
+        "completed": bool(sample["scores"]),
         "message_count": len(sample["messages"]),
         **({"error": sample["error"]["message"]} if "error" in sample else {}),
     }
 
 
 def _header(summaries: list[dict[str, Any]], name: str, started: str, model: str) -> dict[str, Any]:
-    count = len(summaries)
+    valid = [summary for summary in summaries if summary["scores"]]
+    count = len(valid)
     scores = []
     for scorer in ("success", "return"):
-        values = [summary["scores"][scorer]["value"] for summary in summaries]
+        values = [summary["scores"][scorer]["value"] for summary in valid]
         mean = {"name": "mean", "value": sum(values) / count if count else 0.0}
         scores.append({"name": scorer, "scorer": scorer, "scored_samples": count, "metrics": {"mean": mean}})
     ids = list(dict.fromkeys(summary["id"] for summary in summaries))
@@ -120,6 +135,6 @@ def _header(summaries: list[dict[str, Any]], name: str, started: str, model: str
             "config": {"epochs": max((summary["epoch"] for summary in summaries), default=1)},
         },
         "plan": {"name": "plan", "steps": []},
-        "results": {"total_samples": count, "completed_samples": count, "scores": scores},
+        "results": {"total_samples": len(summaries), "completed_samples": count, "scores": scores},
         "stats": {"started_at": started, "completed_at": started},
     }
