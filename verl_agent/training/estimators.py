@@ -10,7 +10,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est
 from verl.utils.torch_functional import masked_whiten
 
-from verl_agent.training.groups import is_uniform
+from verl_agent.trace.returns import is_uniform
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, values_on_tokens
 
 EPSILON = 1e-6

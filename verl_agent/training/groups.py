@@ -1,12 +1,10 @@
 """Groups of a batch: verl's keys of rows, and groups whose episodes have equal returns."""
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-TOLERANCE = 1e-6
-"""Largest difference between two equal returns: above the rounding of float32, and not above the 1e-6 that verl's GRPO
-adds to standard deviations."""
+from verl_agent.trace.returns import is_uniform
+
 UNIFORM = "uniform"
 """Tag of a row, True if the episodes of its group have equal returns; `EpisodeSampler` sets it."""
 
@@ -25,12 +23,6 @@ def row_order(key: str) -> tuple[str, int, int]:
     """Return the sort key of a row: group, sample, segment. Groups of `EpisodeTrainer` sort in the order of tasks."""
     group, sample, segment = key.rsplit("_", 2)
     return group, int(sample), int(segment)
-
-
-def is_uniform(returns: Iterable[float]) -> bool:
-    """Return True if all returns are equal up to rounding."""
-    values = list(returns)
-    return math.isclose(min(values), max(values), rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def uniform_groups(returns: Mapping[str, float]) -> set[str]:

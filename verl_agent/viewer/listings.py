@@ -1,10 +1,11 @@
 """Lists of groups and of tasks: what they teach, and when tasks were solved and forgotten."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.queries import GROUP, LAST_ATTEMPT, VALID, Row
+from verl_agent.viewer.queries import EQUAL, GROUP, LAST_ATTEMPT, SPREAD, VALID, Row
 
 
 @dataclass(slots=True)
@@ -39,12 +40,16 @@ class TaskSummary:
 
 
 def list_groups(index: RecordIndex, chosen: Filter, limit: int, offset: int = 0) -> list[Row]:
-    """Return groups of two or more valid episodes with the spread of their returns, in order of steps."""
-    where, bound = chosen.where()
+    """Return the groups that have an episode of the filter and two or more valid ones, in order of steps.
+
+    Means and `spread`, the range of the returns, are over all valid episodes of a group. `uniform` is 1 if its returns
+    are equal.
+    """
+    where, bound = _groups_of(chosen)
     rows = index.db.execute(
         f"""SELECT step, purpose, env, model, category, task, "group", count(*) AS episodes, avg(success) AS success,
             avg(reward) AS reward, avg(turns) AS turns,
-            max(coalesce(shaped_return, reward)) - min(coalesce(shaped_return, reward)) AS spread
+            {SPREAD} AS spread, {EQUAL} AS uniform
         FROM episodes WHERE {where} AND {VALID} AND {LAST_ATTEMPT}
         GROUP BY {GROUP} HAVING count(*) > 1 ORDER BY step, purpose, env, task LIMIT ? OFFSET ?""",
         (*bound, limit, offset),
@@ -70,12 +75,18 @@ def list_tasks(index: RecordIndex, chosen: Filter) -> list[TaskSummary]:
 
 def count_groups(index: RecordIndex, chosen: Filter) -> tuple[int, int]:
     """Return the number of groups that `list_groups` finds, and of those whose returns are all equal."""
-    where, bound = chosen.where()
+    where, bound = _groups_of(chosen)
     row = index.db.execute(
-        f"""SELECT count(*) AS groups, coalesce(sum(spread <= 1e-6), 0) AS uniform FROM (
-            SELECT max(coalesce(shaped_return, reward)) - min(coalesce(shaped_return, reward)) AS spread
+        f"""SELECT count(*) AS groups, coalesce(sum(uniform), 0) AS uniform FROM (
+            SELECT {EQUAL} AS uniform
             FROM episodes WHERE {where} AND {VALID} AND {LAST_ATTEMPT}
             GROUP BY {GROUP} HAVING count(*) > 1)""",
         bound,
     ).fetchone()
     return int(row["groups"]), int(row["uniform"])
+
+
+def _groups_of(chosen: Filter) -> tuple[str, list[Any]]:
+    """Return the condition in SQL for all episodes of the groups that have an episode of the filter."""
+    where, bound = chosen.where()
+    return (where if where == "1" else f"({GROUP}) IN (SELECT {GROUP} FROM episodes WHERE {where})"), bound

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_agent.trace.behaviors import BEHAVIORS, first_divergence
+from verl_agent.trace.returns import TOLERANCE, is_uniform
 from verl_agent.types import StopReason
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
@@ -26,6 +27,11 @@ GROUP = ", ".join(f'"{name}"' for name in GROUP_FIELDS)
 _INVALID = tuple(reason for reason in StopReason if not reason.valid)
 VALID = f"stop NOT IN ({', '.join(map(repr, map(str, _INVALID)))})"
 """Condition in SQL that an episode measures the policy."""
+_RETURN = "coalesce(shaped_return, reward)"
+SPREAD = f"max({_RETURN}) - min({_RETURN})"
+"""Highest minus lowest return that the update uses, of a group in SQL."""
+EQUAL = f"{SPREAD} <= {TOLERANCE} * max(1.0, abs(max({_RETURN})), abs(min({_RETURN})))"
+"""`verl_agent.trace.returns.is_uniform` of a group in SQL."""
 
 NEEDS = """SELECT env, task, coalesce(min(oracle_turns), min(CASE WHEN success THEN turns END)) AS need
     FROM episodes GROUP BY env, task"""
@@ -228,7 +234,7 @@ def find_group(
         episodes=episodes,
         advantages=[returns.get(row["id"], mean) - mean for row in episodes],
         divergence=first_divergence([json.loads(row["actions"]) for row in episodes]),
-        uniform=len(returns) > 1 and max(returns.values()) - min(returns.values()) <= 1e-6,
+        uniform=len(returns) > 1 and is_uniform(returns.values()),
     )
 
 
@@ -244,8 +250,8 @@ def needed_turns(index: RecordIndex) -> dict[int, int]:
 def uniform_groups(index: RecordIndex) -> dict[int, float]:
     """Return the share of training groups whose returns are all equal, by step."""
     rows = index.db.execute(
-        f"""SELECT step, avg(spread <= 1e-6) AS uniform FROM (
-            SELECT step, max(coalesce(shaped_return, reward)) - min(coalesce(shaped_return, reward)) AS spread
+        f"""SELECT step, avg(uniform) AS uniform FROM (
+            SELECT step, {EQUAL} AS uniform
             FROM episodes WHERE purpose = 'train' AND {VALID} AND {LAST_ATTEMPT}
             GROUP BY {GROUP} HAVING count(*) > 1) GROUP BY step"""
     )

@@ -10,6 +10,7 @@ from html import escape
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.viewer.charts import RunData, panels
 from verl_agent.viewer.export.episode_html import STYLE, episode_html
+from verl_agent.viewer.queries import Row
 from verl_agent.viewer.svg import line_chart
 from verl_agent.viewer.text import make_visible
 
@@ -80,12 +81,16 @@ class RunPart:
         data: numbers of the run by step; all of it, not of the selection alone.
         records: chosen episodes.
         total: number of episodes that the filter selects.
+        groups: groups of the chosen episodes; see `verl_agent.viewer.listings.list_groups`.
+        total_groups: number of groups that the filter selects.
         image: see `episode_html`.
     """
 
     data: RunData
     records: Sequence[EpisodeRecord]
     total: int
+    groups: Sequence[Row] = ()
+    total_groups: int = 0
     image: Callable[[str], str | None] = lambda path: None
 
 
@@ -141,24 +146,18 @@ def _run(part: RunPart) -> str:
 
 
 def _groups(part: RunPart) -> str:
-    """Return the groups of the chosen episodes with two samples or more."""
-    groups: dict[tuple[int, str, str], list[EpisodeRecord]] = {}
-    for record in part.records:
-        groups.setdefault((record["step"], record["purpose"], record["group"]), []).append(record)
-    rows = []
-    for (step, purpose, group), records in groups.items():
-        returns = [record.get("shaped_return", record["reward"]) for record in records]
-        if len(returns) < 2:
-            continue
-        spread = max(returns) - min(returns)
-        facts = (step, purpose, group, records[0]["task"], len(returns), f"{sum(returns) / len(returns):.3g}")
-        teaches = "all returns are equal: teaches nothing" if spread <= 1e-6 else f"spread {spread:.3g}"
-        rows.append("<tr>" + "".join(f"<td>{_text(fact)}</td>" for fact in (*facts, teaches)) + "</tr>")
-    if not rows:
+    if not part.groups:
         return ""
+    rows = []
+    for group in part.groups:
+        teaches = "all returns are equal: teaches nothing" if group["uniform"] else f"spread {group['spread']:.3g}"
+        facts = [group[name] for name in ("step", "purpose", "group", "task", "episodes")]
+        cells = (*facts, f"{group['reward']:.3g}", teaches)
+        rows.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
     heads = "".join(f"<th>{name}</th>" for name in ("step", "purpose", "group", "task", "samples", "mean return", ""))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<details><summary>{len(rows)} groups</summary>{table}</details>"
+    missing = f" The first {len(rows)} are shown." if len(rows) < part.total_groups else ""
+    return f"<details><summary>{part.total_groups} groups.{missing}</summary>{table}</details>"
 
 
 def _row(name: str, run: str, record: EpisodeRecord) -> str:

@@ -16,6 +16,7 @@ from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import RunPart, static_page
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.images import embedded_image
+from verl_agent.viewer.listings import count_groups, list_groups
 from verl_agent.viewer.queries import count_episodes, find_ids, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
@@ -100,4 +101,5 @@ def _part(opened: OpenedSource, chosen: Filter, limit: int) -> RunPart:
     steps = summarize_steps(opened.index, Filter())
     data = RunData(opened.key, steps, read_metrics(opened.source.metrics_files()), uniform_groups(opened.index))
     total = count_episodes(opened.index, chosen)
-    return RunPart(data, list(_records(opened, chosen, limit)), total, partial(embedded_image, opened))
+    records, groups = list(_records(opened, chosen, limit)), list_groups(opened.index, chosen, limit)
+    return RunPart(data, records, total, groups, count_groups(opened.index, chosen)[0], partial(embedded_image, opened))

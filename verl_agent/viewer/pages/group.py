@@ -97,7 +97,7 @@ def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
         rows = list_groups(opened.index, chosen, PAGE_SIZE, (page - 1) * PAGE_SIZE)
         for row in rows:
             row |= {name: round(row[name], 4) for name in _ROUNDED}
-            row["teaches"] = "nothing" if row["spread"] <= 1e-6 else "yes"
+            row["teaches"] = "nothing" if row["uniform"] else "yes"
         grid.options["rowData"] = rows
         grid.update()
 
