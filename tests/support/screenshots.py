@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 from PIL import Image
@@ -66,7 +67,7 @@ def main(
 
 def choose_pages(run: Path) -> Mapping[str, str]:
     """Return the path of each page; label two episodes of the run."""
-    root = f"/run/{run.name}"
+    root = quote(f"/run/{run.name}")
     with RecordIndex(open_source(run)) as index:
         index.update()
         train = Filter.parse({"purpose": "train", "sort": "-step"})

@@ -1,5 +1,6 @@
 """Chart of the run page: values that the critic predicted, against the returns that followed."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from verl_agent.viewer.state import OpenedSource
 Values = dict[tuple[str, int], dict[int, TurnValue]]
 
 
-def add_calibration(opened: OpenedSource, chosen: str, parameters: dict[str, str]) -> None:
+def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping[str, object]) -> None:
     """Add the chart, if the run has a critic and recorded token data.
 
     Args:
@@ -49,9 +50,7 @@ def add_calibration(opened: OpenedSource, chosen: str, parameters: dict[str, str
             steps,
             value=step,
             label="critic at step",
-            on_change=lambda event: ui.navigate.to(
-                link_to(run_path(opened), parameters | {"critic": str(event.value)})
-            ),
+            on_change=lambda event: ui.navigate.to(link_to(run_path(opened), {**parameters, "critic": event.value})),
         ).classes("w-32")
 
 

@@ -27,14 +27,20 @@ REFRESH_S = 1.0
 
 
 def link_to(path: str, parameters: Mapping[str, object] | None = None) -> str:
-    """Return a URL of the viewer; empty parameters are left out."""
-    query = urlencode({name: value for name, value in (parameters or {}).items() if value not in (None, "")})
-    return quote(path) + (f"?{query}" if query else "")
+    """Return a URL of the viewer; empty parameters are left out.
+
+    Args:
+        path: path of a page, quoted; see `run_path`.
+        parameters: values by name; of a list, each value becomes a parameter.
+    """
+    given = {name: value for name, value in (parameters or {}).items() if value not in (None, "", [])}
+    query = urlencode(given, doseq=True, errors="replace")
+    return path + (f"?{query}" if query else "")
 
 
 def run_path(opened: OpenedSource, rest: str = "") -> str:
-    """Return the path of a page of a source."""
-    return f"/run/{opened.key}{rest}"
+    """Return the path of a page of a source, quoted: names of runs and of files may have characters such as `#`."""
+    return quote(f"/run/{opened.key}{rest}", errors="replace")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from typing import Any
 
 from nicegui import ui
 from nicegui.events import EChartPointClickEventArguments, ValueChangeEventArguments
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
@@ -31,7 +32,7 @@ def add(state: ViewerState) -> None:
         query = request.query_params
         try:
             opened = state.get(key)
-            others = [state.get(other) for other in query.get("with", "").split(",") if other]
+            others = other_runs(state, query)
             axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
         except ConfigError as error:
             with frame(state):
@@ -41,7 +42,16 @@ def add(state: ViewerState) -> None:
             _choices(state, opened, others, axis, smooth)
             _findings(opened)
             _charts([opened, *others], axis, smooth)
-            add_calibration(opened, query.get("critic", ""), dict(query))
+            add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
+
+
+def other_runs(state: ViewerState, query: QueryParams) -> list[OpenedSource]:
+    """Return the runs that are drawn too, one for each parameter `with`.
+
+    Raises:
+        ConfigError: a run is not open.
+    """
+    return [state.get(key) for key in query.getlist("with") if key]
 
 
 def _axis(value: str) -> Axis:
@@ -56,13 +66,13 @@ def _smooth(value: str) -> int:
 
 
 def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource], axis: Axis, smooth: int) -> None:
-    chosen = {"x": axis, "smooth": str(smooth), "with": ",".join(other.key for other in others)}
+    chosen = {"x": axis, "smooth": str(smooth), "with": [other.key for other in others]}
 
-    def go(name: str, value: str) -> None:
+    def go(name: str, value: str | list[str]) -> None:
         ui.navigate.to(link_to(run_path(opened), chosen | {name: value}))
 
     def on_others(event: ValueChangeEventArguments[list[str]]) -> None:
-        go("with", ",".join(event.value))
+        go("with", event.value)
 
     with ui.row().classes("items-center gap-4"):
         ui.select(list(AXES), value=axis, label="x axis", on_change=lambda event: go("x", event.value)).classes(
