@@ -54,6 +54,20 @@ def test_labels_are_found_from_the_folder_the_file_and_a_folder_above(folder: Pa
         assert len(read_labels([path])) == 2
 
 
+def test_a_label_file_of_another_program_is_left_out(folder: Path) -> None:
+    label(folder, "1", "good")
+    (folder.parent / "labels.json").write_text('["cat", "dog"]')
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint" / "labels.json").write_text("not JSON; no records lie here")
+    assert len(read_labels([folder.parent])) == len(read_labels([folder / "episodes.jsonl"])) == 1
+
+
+def test_a_broken_label_file_is_refused(folder: Path) -> None:
+    (folder / "labels.json").write_text('{"version": 1, "epis')
+    with pytest.raises(ConfigError, match="not readable"):
+        read_labels([folder])
+
+
 def test_episodes_are_kept_by_wanted_and_excluded_tags(folder: Path) -> None:
     label(folder, "1", "good")
     label(folder, "2", "good", "lucky")

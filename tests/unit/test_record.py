@@ -2,13 +2,15 @@
 
 import json
 import logging
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import EpisodeMeta, to_episode, to_record
+from verl_agent.trace.record import EpisodeMeta, parse_line, to_episode, to_record
 from verl_agent.trace.record_files import EpisodeWriter, read_records
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
@@ -218,3 +220,14 @@ def test_a_missing_field_is_reported(tmp_path):
 def test_a_path_that_does_not_exist_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         tasks_in(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [("reward", math.nan, "finite"), ("shaped_return", math.inf, "finite"), ("started_at", "soon", "isoformat")],
+)
+def test_a_return_that_is_no_number_and_a_start_that_is_no_time_are_refused(field: str, value: object, message: str):
+    """Means, orders and charts of all episodes would be lost with one of them."""
+    line = json.dumps({**talk(), field: value}).encode()
+    with pytest.raises(ConfigError, match=rf"{field}.*{message}"):
+        parse_line(line)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ from tests.support.episodes import STARTED, played, talk
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.viewer.export.inspect_log import write_inspect_log
+from verl_agent.viewer.export.static_page import static_page
 from verl_agent.viewer.export.write import export
+from verl_agent.viewer.images import ImageBudget
+from verl_agent.viewer.state import ViewerState
 from verl_agent.viewer.svg import line_chart, sparkline
 from verl_agent.viewer.words import word_difference
 
@@ -59,6 +63,19 @@ def test_a_page_holds_the_images_of_its_turns_and_none_of_other_folders(run: Pat
     found = re.findall(r'<img alt="&lt;b&gt;" src="data:image/png;base64,(.*?)">', (tmp_path / "page.html").read_text())
     assert [base64.b64decode(one) for one in found] == [image]
     assert export([run], tmp_path / "all.parquet") == 5
+
+
+def test_images_beyond_the_limit_of_a_page_are_counted(run: Path) -> None:
+    (run / "media").mkdir()
+    for name, size in (("a.png", 60), ("b.png", 60), ("c.png", 40)):
+        (run / "media" / name).write_bytes(b"x" * size)
+    with closing(ViewerState([run])) as state:
+        (opened,) = state.opened.values()
+        images = ImageBudget(left=100)
+        found = [images.embed(opened, name) is not None for name in ("a.png", "b.png", "c.png", "missing.png")]
+    assert found == [True, False, True, False]
+    assert "<p>1 images are left out: a page holds at most 50 MB" in static_page([], "", images)
+    assert "left out" not in static_page([], "", ImageBudget())
 
 
 def test_a_filter_and_a_limit_choose_the_episodes(run: Path, tmp_path: Path) -> None:

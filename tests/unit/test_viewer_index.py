@@ -16,7 +16,7 @@ from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.listings import count_groups, list_groups, list_tasks
-from verl_agent.viewer.pairs import compare, pair_tasks
+from verl_agent.viewer.pairs import compare, last_evaluation, pair_tasks
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.stages import find_stages, need_range, needs_of
 
@@ -339,6 +339,18 @@ def test_a_comparison_counts_gained_and_lost_tasks_with_intervals(tmp_path: Path
     assert result.gained is not None and (result.gained.mean, result.gained.tasks) == (0.5, 2)
     assert result.lost is not None and (result.lost.mean, result.lost.low < 0.3) == (1.0, True)
     assert result.behaviors["repeated_action"].mean == pytest.approx(0.5 / 3)
+
+
+def test_the_last_evaluation_is_the_last_validated_step(tmp_path: Path) -> None:
+    """A training goes on after it, and a failed validation measures nothing."""
+    validated = [episode("1", at) | {"purpose": "validation"} for at in (2, 4)]
+    failed = episode("1", 6) | {"purpose": "validation", "stop": "env_error"}
+    with RecordIndex(open_source(write(tmp_path / "run.jsonl", episode("1", 5)))) as index:
+        index.update()
+        assert last_evaluation(index) == {}
+        write(tmp_path / "run.jsonl", *validated, failed)
+        index.update()
+        assert last_evaluation(index) == {"step": "4", "purpose": "validation"}
 
 
 def test_a_deleted_run_is_reported_and_not_created_again(run: Path) -> None:

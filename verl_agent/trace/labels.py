@@ -13,6 +13,7 @@ from typing import Any
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import record_files
 
 LABELS_FILE = "labels.json"
 """File with the labels in the folder of a run or an evaluation. Labels of a single file are in `<file>.labels.json`."""
@@ -125,8 +126,8 @@ class LabelFile:
 def read_labels(paths: Iterable[Path | str]) -> dict[EpisodeKey, Label]:
     """Return the labels of the episodes in files and folders of records.
 
-    Of a folder these are all label files in it and below. Of a file they are its own, and those of the run or
-    evaluation that it belongs to.
+    Of a folder these are the files beside its files of records and in the folders above them, up to itself. Of a file
+    they are its own, and those of the run or evaluation that it belongs to. A file of another program is left out.
 
     Raises:
         ConfigError: see `LabelFile.read`.
@@ -134,13 +135,25 @@ def read_labels(paths: Iterable[Path | str]) -> dict[EpisodeKey, Label]:
     found: dict[EpisodeKey, Label] = {}
     for path in map(Path, paths):
         if path.is_dir():
-            files = sorted([*path.rglob(LABELS_FILE), *path.rglob(f"*.{LABELS_FILE}")])
+            files = {path / LABELS_FILE}
+            for record_file in record_files(path):
+                files.add(LabelFile.of(record_file).path)
+                files |= {folder / LABELS_FILE for folder in record_file.parents if folder.is_relative_to(path)}
         else:
-            files = [parent / LABELS_FILE for parent in path.resolve().parents[:2]]
-            files.append(LabelFile.of(path).path)
-        for file in files:
-            found |= LabelFile(file).read()
+            files = {parent / LABELS_FILE for parent in path.resolve().parents[:2]} | {LabelFile.of(path).path}
+        for file in sorted(files):
+            if not _of_another_program(file):
+                found |= LabelFile(file).read()
     return found
+
+
+def _of_another_program(file: Path) -> bool:
+    """Return True for a JSON file that lacks the keys of a label file, such as the class names of a data set."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False  # `LabelFile.read` explains it
+    return not isinstance(content, dict) or not {"version", "episodes"} & content.keys()
 
 
 def keep_labelled(

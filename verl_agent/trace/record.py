@@ -3,14 +3,14 @@
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from verl_agent.errors import ConfigError
 from verl_agent.sections import explain
-from verl_agent.trace.turn_record import StopName, TurnRecord, to_turn, to_turn_record
+from verl_agent.trace.turn_record import Finite, StopName, TurnRecord, to_turn, to_turn_record
 from verl_agent.types import Episode, Message, StopReason, TaskItem
 
 EPISODE_RECORD_VERSION = 2
@@ -22,6 +22,15 @@ of `test`; `collection` gathers episodes to learn from."""
 
 _RENAMED_IN_2 = {"learnt_reward": "shaped_return"}
 _TURN_RENAMED_IN_2 = {"cut": "truncated_by", "closed": "force_closed"}
+
+
+def _check_time(value: str) -> str:
+    datetime.fromisoformat(value)
+    return value
+
+
+Time = Annotated[str, AfterValidator(_check_time)]
+"""Time in ISO 8601."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +80,19 @@ class EpisodeRecord(TypedDict):
     sample: int
     attempt: int
     model: str
-    started_at: str
-    seconds: float
+    started_at: Time
+    seconds: Finite
     max_turns: int
     prompt_length: int
-    reward: float
+    reward: Finite
     success: bool
-    success_reward: float
+    success_reward: Finite
     stop: StopName
     error: str
     turns: list[TurnRecord]
     messages: list[Message]
     data: dict[str, Any]
-    shaped_return: NotRequired[float]
+    shaped_return: NotRequired[Finite]
     oracle_turns: NotRequired[int]
     replays: NotRequired[list[str]]
 

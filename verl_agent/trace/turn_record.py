@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, NotRequired, cast
 
 from annotated_types import Len
-from pydantic import AfterValidator, ConfigDict, with_config
+from pydantic import AfterValidator, AllowInfNan, ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from verl_agent.types import Media, Reply, StepResult, StopReason, Turn, Usage
@@ -20,6 +20,8 @@ def _check_stop_reason(value: str) -> str:
 
 StopName = Annotated[str, AfterValidator(_check_stop_reason)]
 """Value of a `StopReason`."""
+Finite = Annotated[float, AllowInfNan(False)]
+"""Number that is neither infinite nor NaN."""
 
 
 @with_config(ConfigDict(strict=True))
@@ -60,7 +62,7 @@ class TurnRecord(TypedDict):
     tokens: int
     truncated_by: StopName | None
     observation: str | None
-    reward: float
+    reward: Finite
     terminated: bool
     info: dict[str, float]
     generate_s: float

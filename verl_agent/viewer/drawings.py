@@ -17,6 +17,25 @@ _SHADES = {"yellow": "#f0c000", "grey": "#999999", "green": "#00a000"}
 """Colors that differ from those of CSS, which are too bright on white."""
 
 
+Panels = list[tuple[list[str], list[tuple[str, str]]]]
+"""Texts, and titles and URLs of pictures, for the start and after each turn."""
+
+
+def as_panels(states: Sequence[Sequence[Drawing]], env: str) -> Panels:
+    """Return drawings as texts and pictures.
+
+    Raises:
+        ConfigError: a drawing of the environment cannot be shown.
+    """
+    try:
+        return [texts_and_pictures(state) for state in states]
+    except ConfigError:
+        raise
+    except Exception as error:  # boundary: the drawings are made by the author's code
+        message = f"{env!r} has drawings that cannot be shown: {describe_exception(error)}"
+        raise ConfigError(message) from error
+
+
 def draw_states(record: EpisodeRecord) -> list[list[Drawing]]:
     """Return the drawings of an episode: for the start and after each turn; those that did not change are left out.
 

@@ -59,6 +59,15 @@ class Comparison:
     behaviors: dict[str, Estimate]
 
 
+def last_evaluation(index: RecordIndex) -> dict[str, str]:
+    """Return the filter of the last step that was validated or evaluated; empty if no step was."""
+    row = index.db.execute(
+        f"SELECT purpose, step FROM episodes WHERE purpose IN ('validation', 'evaluation') AND {VALID} "
+        "ORDER BY step DESC, started_at DESC LIMIT 1"
+    ).fetchone()
+    return {} if row is None else {"step": str(row["step"]), "purpose": row["purpose"]}
+
+
 def pair_tasks(first: RecordIndex, second: RecordIndex, chosen: tuple[Filter, Filter]) -> list[TaskPair]:
     """Return the tasks that both sources hold, with their means in each; episodes that are not valid are left out.
 

@@ -8,13 +8,13 @@ from nicegui import ui
 from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import MediaRecord
-from verl_agent.viewer.drawings import draw_states, texts_and_pictures
+from verl_agent.viewer.drawings import Panels, as_panels, draw_states
 from verl_agent.viewer.images import FOLDER, find_image
 from verl_agent.viewer.layout import link_to, run_path, show_error, show_text
 from verl_agent.viewer.state import OpenedSource
 
-Panels = list[tuple[list[str], list[tuple[str, str]]]]
-"""Texts, and titles and URLs of pictures, for the start and after each turn."""
+TIMEOUT_S = 30.0
+"""Most seconds that an adapter may take to draw an episode."""
 
 
 class StatePanels:
@@ -42,7 +42,7 @@ class StatePanels:
 
     async def _fill(self) -> None:
         try:
-            states = await asyncio.to_thread(_compute, self._record)
+            states = await compute_panels(self._record)
         except ConfigError as error:
             with self._message:
                 show_error(error)
@@ -53,8 +53,17 @@ class StatePanels:
                     _show_state(texts, pictures)
 
 
-def _compute(record: EpisodeRecord) -> Panels:
-    return [texts_and_pictures(state) for state in draw_states(record)]
+async def compute_panels(record: EpisodeRecord, timeout_s: float = TIMEOUT_S) -> Panels:
+    """Return the drawings of an episode, computed in a thread, which goes on after a timeout.
+
+    Raises:
+        ConfigError: see `draw_states` and `as_panels`; or they take longer than `timeout_s`.
+    """
+    compute = asyncio.to_thread(lambda: as_panels(draw_states(record), record["env"]))
+    try:
+        return await asyncio.wait_for(compute, timeout_s)
+    except TimeoutError as error:
+        raise ConfigError(f"{record['env']!r} has not drawn this episode within {timeout_s:g} s.") from error
 
 
 def _show_state(texts: Sequence[str], pictures: Sequence[tuple[str, str]]) -> None:

@@ -10,6 +10,7 @@ from html import escape
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.viewer.charts import RunData, panels
 from verl_agent.viewer.export.episode_html import STYLE, episode_html
+from verl_agent.viewer.images import MAX_EMBEDDED, ImageBudget
 from verl_agent.viewer.queries import Row
 from verl_agent.viewer.svg import line_chart
 from verl_agent.viewer.text import make_visible
@@ -94,12 +95,13 @@ class RunPart:
     image: Callable[[str], str | None] = lambda path: None
 
 
-def static_page(parts: Sequence[RunPart], chosen: str) -> str:
+def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> str:
     """Return the page.
 
     Args:
         parts: runs.
         chosen: description of the filter; empty for all episodes.
+        images: limit of the images of all runs.
     """
     titles = ", ".join(part.data.name for part in parts)
     policy = (
@@ -115,12 +117,18 @@ def static_page(parts: Sequence[RunPart], chosen: str) -> str:
             templates.append(f'<template id="{name}">{episode_html(record, part.image)}</template>')
     heads = "".join(f"<th>{name}</th>" for name in ("run", *COLUMNS, "turns"))
     filtered = f"<p>Filter: {_text(chosen)}</p>" if chosen else ""
+    left_out = (
+        f"<p>{images.left_out} images are left out: a page holds at most {MAX_EMBEDDED // 1_000_000} MB of them. "
+        "Choose fewer episodes with --where or --limit.</p>"
+        if images.left_out
+        else ""
+    )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{_text(titles)}</title>
 <meta http-equiv="Content-Security-Policy" content="{escape(policy)}">
 <style>{STYLE}{_PAGE_STYLE}</style></head>
 <body class="va"><a href="#" id="back" hidden>all episodes</a><div id="shown"></div>
-<div id="list">{runs}<h2>Episodes</h2>{filtered}
+<div id="list">{runs}<h2>Episodes</h2>{filtered}{left_out}
 <p><input id="search" placeholder="words of a row, such as a task or a group" aria-label="search">
 <span id="count"></span>. Keys: Enter opens a row, n and p go to the next and previous episode, Escape goes back.</p>
 <table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>

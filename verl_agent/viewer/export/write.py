@@ -15,7 +15,7 @@ from verl_agent.viewer.charts import RunData
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import RunPart, static_page
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.images import embedded_image
+from verl_agent.viewer.images import ImageBudget
 from verl_agent.viewer.listings import count_groups, list_groups
 from verl_agent.viewer.queries import count_episodes, find_ids, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -75,9 +75,10 @@ def export(paths: Sequence[Path], to: Path, where: str = "", limit: int | None =
 
 def _write(sources: Sequence[OpenedSource], draft: Path, chosen: Filter, limit: int | None) -> int:
     if draft.suffix == ".html":
-        parts = [_part(opened, chosen, limit or MAX_ON_PAGE) for opened in sources]
+        images = ImageBudget()
+        parts = [_part(opened, chosen, limit or MAX_ON_PAGE, images) for opened in sources]
         described = "&".join(f"{name}={value}" for name, value in chosen.values.items())
-        draft.write_text(static_page(parts, described), encoding="utf-8", errors="replace")
+        draft.write_text(static_page(parts, described, images), encoding="utf-8", errors="replace")
         return sum(len(part.records) for part in parts)
     records = (record for opened in sources for record in _records(opened, chosen, limit))
     if draft.suffix == ".eval":
@@ -97,9 +98,9 @@ def _records(opened: OpenedSource, chosen: Filter, limit: int | None) -> Iterato
         yield opened.index.read(number)
 
 
-def _part(opened: OpenedSource, chosen: Filter, limit: int) -> RunPart:
+def _part(opened: OpenedSource, chosen: Filter, limit: int, images: ImageBudget) -> RunPart:
     steps = summarize_steps(opened.index, Filter())
     data = RunData(opened.key, steps, read_metrics(opened.source.metrics_files()), uniform_groups(opened.index))
     total = count_episodes(opened.index, chosen)
     records, groups = list(_records(opened, chosen, limit)), list_groups(opened.index, chosen, limit)
-    return RunPart(data, records, total, groups, count_groups(opened.index, chosen)[0], partial(embedded_image, opened))
+    return RunPart(data, records, total, groups, count_groups(opened.index, chosen)[0], partial(images.embed, opened))

@@ -10,7 +10,7 @@ from verl_agent.trace.record import EpisodeRecord
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
-from verl_agent.viewer.pairs import TaskPair, compare, pair_tasks
+from verl_agent.viewer.pairs import TaskPair, compare, last_evaluation, pair_tasks
 from verl_agent.viewer.queries import find_episodes
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.words import word_difference
@@ -28,6 +28,7 @@ MAX_EPISODES = 20
 def add(state: ViewerState) -> None:
     """Register the page `/compare?a=<key>&b=<key>`, with conditions such as `a_step=0&b_step=80`.
 
+    A side without a condition is the last step of its run that was validated or evaluated.
     With `env` and `task` it compares two episodes of the task, chosen by `a_episode` and `b_episode`.
     """
 
@@ -44,6 +45,10 @@ def _show(state: ViewerState, query: dict[str, str]) -> None:
     keys = list(state.opened)
     sides = [state.get(query.get("a", keys[0])), state.get(query.get("b", keys[-1]))]
     given = [{name: query[f"{side}_{name}"] for name in CONDITIONS if f"{side}_{name}" in query} for side in "ab"]
+    for side, opened, conditions in zip("ab", sides, given, strict=True):
+        if not any(conditions.values()):
+            conditions |= last_evaluation(opened.index)
+            query |= {f"{side}_{name}": value for name, value in conditions.items()}
     chosen = Filter.parse(given[0]), Filter.parse(given[1])
     if query.get("change", "") not in ("", *CHANGES):
         raise ConfigError(f"change={query['change']!r} is not allowed. Allowed: {', '.join(CHANGES)}.")
@@ -51,6 +56,9 @@ def _show(state: ViewerState, query: dict[str, str]) -> None:
         _show_task(sides, chosen, query)
         return
     _choices(state, sides, given)
+    for side, opened, conditions in zip("AB", sides, given, strict=True):
+        shown = ", ".join(f"{name} {value}" for name, value in conditions.items() if value)
+        show_text(f"{side}: {opened.key}, {shown or 'all episodes'}")
     pairs = _pairs(sides, chosen)
     _summary(pairs, query)
     _table([pair for pair in pairs if query.get("change", pair.change) == pair.change], query)
