@@ -40,7 +40,8 @@ def test_half_of_a_surrogate_pair_in_any_text_is_indexed_found_and_exported(tmp_
         assert index.update() == 1
         for parameters in ({"category": "c\ud800"}, {"text": "x\ud800y"}, {"label": "good"}, {"model": "\ud800"}):
             assert count_episodes(index, Filter.parse(parameters)) == 1, parameters
-    assert export([run], tmp_path / "page.html", "label=good") == 1
+    for name in ("page.html", "log.eval", "all.parquet", "all.jsonl"):
+        assert export([run], tmp_path / name, "label=good") == 1, name
 
 
 def test_labels_that_cannot_be_read_are_a_message_beside_the_episodes(tmp_path: Path) -> None:

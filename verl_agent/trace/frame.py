@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import BEHAVIORS, behavior_turns, thought_length
@@ -109,10 +109,20 @@ def write_parquet(records: Iterable[EpisodeRecord], path: Path | str) -> int:
     schema = _schema(pyarrow)
     count, left = 0, iter(records)
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        while part := [_nested(record) for record in islice(left, _PARQUET_ROWS)]:
+        while part := [_nested(_encodable(record)) for record in islice(left, _PARQUET_ROWS)]:
             writer.write_table(pyarrow.Table.from_pylist(part, schema=schema))
             count += len(part)
     return count
+
+
+def _encodable(record: EpisodeRecord) -> EpisodeRecord:
+    """Return the record with a question mark for each half of a surrogate pair, which UTF-8 cannot hold."""
+    text = json.dumps(record, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return cast(EpisodeRecord, json.loads(text.encode(errors="replace")))
+    return record
 
 
 def _nested(record: EpisodeRecord) -> dict[str, Any]:
