@@ -1,10 +1,14 @@
 """Test the colors and numbers of tokens."""
 
 import math
+from urllib.parse import urlencode
 
 import pytest
+from starlette.requests import Request
 
 from verl_agent.trace.token_files import TokenRow
+from verl_agent.viewer.layout import link_to
+from verl_agent.viewer.pages.tokens import TokenRequest
 from verl_agent.viewer.token_views import VIEWS, alternatives, available, by_turn, color, hover_values, values_of
 
 VIEW = {view.name: view for view in VIEWS}
@@ -15,6 +19,12 @@ def row(**columns: list) -> TokenRow:
     return TokenRow(
         "g", 0, 0, 1, 1, [1, 2, 3, 4, 5, 6], [False, True, True, False, True, False], [-1, 0, 0, -1, 1, 1], columns
     )
+
+
+def test_another_color_keeps_the_place_in_the_url() -> None:
+    query = {"color": "entropy", "segment": "1", "turn": "3"}
+    chosen = TokenRequest.of(Request({"type": "http", "query_string": urlencode(query).encode(), "headers": []}))
+    assert link_to("", chosen.with_color("mask")) == "?color=mask&segment=1&turn=3"
 
 
 def test_the_mask_tells_trained_written_and_other_tokens_apart() -> None:

@@ -20,12 +20,20 @@ from verl_agent.viewer.queries import StepSummary, TaskStep
 from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.server import ServerSettings, bind
 from verl_agent.viewer.state import ViewerState
-from verl_agent.viewer.text import make_visible, shorten, split_reply
+from verl_agent.viewer.text import MAX_NAME, make_visible, short_name, shorten, split_reply
 
 
 def test_control_and_direction_characters_are_visible() -> None:
     assert make_visible("a\0b\u202ec\nd\te") == "a\u2400b⟨RLO⟩c\nd\te"
     assert make_visible("\udc80") == "\ufffd"
+
+
+def test_a_name_in_a_line_is_cut_visible_and_keeps_its_direction() -> None:
+    """A name in Hebrew would otherwise change the order of the numbers beside it."""
+    assert short_name("task 1") == "task 1"
+    assert short_name("x" * 300) == "x" * MAX_NAME + "…"
+    assert short_name("a\u202eb") == "a⟨RLO⟩b"
+    assert short_name("\u05d0 1") == "\u2068\u05d0 1\u2069"
 
 
 def test_long_text_is_cut_and_the_rest_is_counted() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from verl_agent.viewer.listings import count_groups, list_groups, list_tasks
 from verl_agent.viewer.pairs import compare, last_evaluation, pair_tasks
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.stages import find_stages, need_range, needs_of
+from verl_agent.viewer.storage import explained
 
 
 def episode(task: str = "1", step: int = 1, sample: int = 0, **options: Any) -> EpisodeRecord:
@@ -351,6 +353,27 @@ def test_the_last_evaluation_is_the_last_validated_step(tmp_path: Path) -> None:
         write(tmp_path / "run.jsonl", *validated, failed)
         index.update()
         assert last_evaluation(index) == {"step": "4", "purpose": "validation"}
+
+
+def test_the_temporary_index_of_a_folder_that_is_not_writable_is_removed(run: Path) -> None:
+    (run / ".viewer").write_text("a file where the folder should be")
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        assert tasks(index) == ["1", "2"] and index.path.parent.is_dir()
+    assert not index.path.parent.exists()
+
+
+def test_a_folder_beside_the_records_keeps_its_index(run: Path) -> None:
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+    assert index.path.is_file()
+
+
+def test_an_index_that_is_damaged_while_it_is_open_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "index.sqlite").write_bytes(b"not a database" * 100)
+    damaged = pytest.raises(ConfigError, match=r"is damaged .*delete .*records are not changed")
+    with damaged, explained(tmp_path / "index.sqlite"):
+        sqlite3.connect(tmp_path / "index.sqlite").execute("SELECT * FROM episodes")
 
 
 def test_a_deleted_run_is_reported_and_not_created_again(run: Path) -> None:

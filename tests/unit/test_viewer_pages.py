@@ -113,7 +113,7 @@ def pages(url: str) -> Iterator[object]:
         ("/run/run/episode/2/tokens?color=entropy&turn=2", "strongest at 0.25"),
         ("/run/run/episode/2/tokens?color=values", "color='values' is not allowed."),
         ("/run/run/episode/1/tokens", "the tokens of this episode are not recorded."),
-        ("/run/run/group?group=1-0&step=1&purpose=train", "The samples part in turn 2."),
+        ("/run/run/group?group=1-0&step=1&purpose=train", "First different turn: 2."),
         ("/run/run/task?env=talk&task=1", "First solved at step 1, solved at 2 of 2 steps."),
         ("/run/run/episodes?wrote_observation=1..&page=2", "wrote_observation=1.."),
         ("/run/run/group", "All returns are equal in 0 of 1 groups."),

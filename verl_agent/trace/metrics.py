@@ -46,7 +46,9 @@ METRICS = (
         Metric(f"behavior/{one.name}", "share", f"valid episodes with a turn in which {one.meaning}")
         for one in BEHAVIORS
     ),
-    Metric("episode/thought_length_mean", "characters", "mean length of a reply outside its action, in valid episodes"),
+    Metric(
+        "episode/thought_length_mean", "characters", "mean characters of a reply outside its action, in valid episodes"
+    ),
     Metric("episode/turns_over_oracle", "ratio", "mean of turns over the oracle's turns in solved episodes"),
     Metric("action/<key>", "per turn", "measurement reported by the environment, divided by the number of turns"),
     Metric("success/<category>", "share", "valid episodes of one task category that solved their task"),

@@ -6,6 +6,7 @@ full-text table, its words. `RecordIndex.update` reads only what was appended si
 
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import KEY_FIELDS, LabelFile
 from verl_agent.trace.record import EpisodeRecord, parse_line, parse_record
 from verl_agent.viewer.sources import Source
-from verl_agent.viewer.storage import connect, explained, index_folder, open_index, transaction
+from verl_agent.viewer.storage import FOLDER, connect, explained, index_folder, open_index, transaction
 from verl_agent.viewer.tables import INSERT_EPISODE, row_of, storable, words_of
 
 BATCH = 1000
@@ -59,6 +60,7 @@ class RecordIndex:
     def __init__(self, source: Source, folder: Path | None = None) -> None:
         self.source = source
         self.path = (folder or index_folder(source)) / f"{source.name}.sqlite"
+        self._temporary = folder is None and self.path.parent != source.folder / FOLDER
         self._labels_version: object = None
         self._starts: list[str] = []
         self._read_states: dict[Path, tuple[int, int, int]] = {}  # of files that had no further complete line
@@ -67,9 +69,11 @@ class RecordIndex:
             self.db = connect(self.path)
 
     def close(self) -> None:
-        """Close the connections. The file stays for the next time."""
+        """Close the connections. The file stays for the next time, unless its folder is a temporary one."""
         self.db.close()
         self._db.close()
+        if self._temporary:
+            shutil.rmtree(self.path.parent, ignore_errors=True)
 
     def __enter__(self) -> Self:
         """Return the index itself."""

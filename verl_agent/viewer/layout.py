@@ -10,7 +10,7 @@ from nicegui.events import KeyEventArguments
 
 from verl_agent.errors import ConfigError
 from verl_agent.viewer.state import OpenedSource, ViewerState
-from verl_agent.viewer.text import shorten
+from verl_agent.viewer.text import short_name, shorten
 
 TABS = (
     ("Run", ""),
@@ -46,7 +46,7 @@ def run_path(opened: OpenedSource, rest: str = "") -> str:
 @contextmanager
 def frame(state: ViewerState, opened: OpenedSource | None = None, title: str = "") -> Iterator[None]:
     """Lay out a page: the header, the tabs of the source, and what the caller adds."""
-    ui.page_title(f"{title} · verl-agent" if title else "verl-agent")
+    ui.page_title(f"{short_name(title)} · verl-agent" if title else "verl-agent")
     ui.add_css("body {background: #fafafa} .mono {font-family: ui-monospace, monospace; white-space: pre-wrap}")
     with ui.header().classes("items-center gap-6 py-2"):
         ui.link("verl-agent", "/").classes("text-white text-lg no-underline font-bold")

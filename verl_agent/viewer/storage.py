@@ -100,11 +100,20 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Raise a ConfigError that names the file for errors that the machine causes, such as a full disk."""
+    """Raise a ConfigError that names the file for errors that the machine causes, such as a full disk.
+
+    A damaged file, which SQLite may notice late, is one of them.
+    """
     try:
         yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in _STORAGE_ERRORS:
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise ConfigError(
+                f"The index {path} is damaged ({error}). Stop the viewer, delete {path.parent} and start it again; the "
+                "records are not changed."
+            ) from error
+        if code not in _STORAGE_ERRORS:
             raise
         raise ConfigError(
             f"The index {path} cannot be written ({error}). Free disk space or delete {path.parent}; the records are "

@@ -1,9 +1,12 @@
 """Text of models and environments, prepared for a page: hostile characters are made visible, long text is cut."""
 
 import re
+import unicodedata
 
 MAX_SHOWN = 20_000
 """Characters of one text that a page shows at first."""
+MAX_NAME = 200
+"""Characters of a name, such as that of a task, in a line of other text."""
 _NAMES = {
     **{chr(code): chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"},
     "\x7f": "\u2421",
@@ -32,6 +35,14 @@ def make_visible(text: str) -> str:
 def shorten(text: str, limit: int = MAX_SHOWN) -> tuple[str, int]:
     """Return the visible text, cut to about `limit` characters, and the number of characters that are left out."""
     return make_visible(text[:limit]), max(0, len(text) - limit)
+
+
+def short_name(name: str) -> str:
+    """Return a name for a line of other text: visible, cut to `MAX_NAME`, isolated if it is written from the right."""
+    shown, left_out = shorten(name, MAX_NAME)
+    shown += "…" if left_out else ""
+    from_right = any(unicodedata.bidirectional(character) in ("R", "AL", "AN") for character in shown)
+    return f"\u2068{shown}\u2069" if from_right else shown
 
 
 def split_reply(reply: str, action: str | None) -> tuple[str, str, str]:

@@ -158,11 +158,13 @@ def _groups(part: RunPart) -> str:
         return ""
     rows = []
     for group in part.groups:
-        teaches = "all returns are equal: teaches nothing" if group["uniform"] else f"spread {group['spread']:.3g}"
+        signal = "no: all returns are equal" if group["uniform"] else f"yes: spread {group['spread']:.3g}"
         facts = [group[name] for name in ("step", "purpose", "group", "task", "episodes")]
-        cells = (*facts, f"{group['reward']:.3g}", teaches)
+        cells = (*facts, f"{group['reward']:.3g}", signal)
         rows.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
-    heads = "".join(f"<th>{name}</th>" for name in ("step", "purpose", "group", "task", "samples", "mean return", ""))
+    heads = "".join(
+        f"<th>{name}</th>" for name in ("step", "purpose", "group", "task", "samples", "mean return", "learning signal")
+    )
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     missing = f" The first {len(rows)} are shown." if len(rows) < part.total_groups else ""
     return f"<details><summary>{part.total_groups} groups.{missing}</summary>{table}</details>"

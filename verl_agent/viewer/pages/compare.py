@@ -13,6 +13,7 @@ from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pairs import TaskPair, compare, last_evaluation, pair_tasks
 from verl_agent.viewer.queries import find_episodes
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import short_name
 from verl_agent.viewer.words import word_difference
 
 CONDITIONS = ("step", "purpose", "env", "category", "split")
@@ -142,7 +143,7 @@ def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], query: 
     task = {name: query.get(name, "") for name in ("env", "task")}
     back = {name: value for name, value in query.items() if name not in ("env", "task", "a_episode", "b_episode")}
     ui.link("all tasks", link_to("/compare", back))
-    ui.label(f"{task['env']} {task['task']}").classes("text-lg")
+    ui.label(f"{task['env']} {short_name(task['task'])}").classes("text-lg")
     records: list[EpisodeRecord] = []
     with ui.row(wrap=False).classes("w-full gap-4"):
         for side, opened, conditions in zip("ab", sides, chosen, strict=True):

@@ -18,7 +18,7 @@ from verl_agent.viewer.queries import GROUP_FIELDS, Row, find_episode, find_epis
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.state_panels import StatePanels
-from verl_agent.viewer.text import split_reply
+from verl_agent.viewer.text import short_name, split_reply
 from verl_agent.viewer.why import WhyPanels
 
 ENDINGS = {
@@ -48,7 +48,7 @@ def add(state: ViewerState) -> None:
                 show_error(error)
             return
         row = find_episode(opened.index, episode_id) or {}
-        with frame(state, opened, f"{record['task']} · step {record['step']}"):
+        with frame(state, opened, f"{short_name(record['task'])} · step {record['step']}"):
             _facts(opened, row, record)
             _neighbors(opened, episode_id, around)
             add_label_editor(opened, row)
@@ -69,11 +69,13 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
         if row["replaced"]:
             ui.label("replaced: the resumed run played this step again").classes("bg-orange-200 px-1 rounded")
         ui.label(f"{record['seconds']:.1f} s")
-        ui.label(f"{ENDINGS.get(StopReason(record['stop']), record['stop'])} {record['error']}".strip())
+        ui.label(ENDINGS.get(StopReason(record["stop"]), record["stop"]))
+    if record["error"]:
+        show_text(record["error"])
     with ui.row().classes("items-baseline gap-4 text-sm"):
         for name in ("env", "category", "task", "split", "purpose", "step", "sample", "attempt", "model"):
             if row[name] not in ("", None):
-                ui.label(f"{name} {row[name]}").classes("text-gray-600")
+                ui.label(f"{name} {short_name(str(row[name]))}").classes("text-gray-600")
         group = Filter({name: str(row[name]) for name in GROUP_FIELDS})
         for other in find_episodes(opened.index, group):
             if other["id"] != row["id"]:
@@ -185,7 +187,7 @@ def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels, s
         if action:
             show_text(action, "bg-blue-100 px-2 rounded")
         elif turn["action"] is not None:
-            ui.label(f"action that was read from the reply: {turn['action']}").classes("mono bg-blue-100 px-2 rounded")
+            show_text(f"action that was read from the reply: {turn['action']}", "bg-blue-100 px-2 rounded")
         if rest.strip():
             show_text(rest.strip())
         if turn["observation"] is not None:

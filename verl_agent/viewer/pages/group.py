@@ -18,11 +18,12 @@ from verl_agent.viewer.pages.grid import add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import GROUP_FIELDS, GroupSummary, Row, find_group
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import short_name
 
 PAGE_SIZE = 100
 """Groups of one page of the list."""
 _ROUNDED = ("success", "reward", "spread", "turns")
-LIST_COLUMNS = ("step", "purpose", "env", "category", "task", "episodes", "teaches", *_ROUNDED)
+LIST_COLUMNS = ("step", "purpose", "env", "category", "task", "episodes", "learning signal", *_ROUNDED)
 """Columns of the list; `spread` is the highest minus the lowest return that the update uses."""
 
 
@@ -97,7 +98,7 @@ def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
         rows = list_groups(opened.index, chosen, PAGE_SIZE, (page - 1) * PAGE_SIZE)
         for row in rows:
             row |= {name: round(row[name], 4) for name in _ROUNDED}
-            row["teaches"] = "nothing" if row["uniform"] else "yes"
+            row["learning signal"] = "no" if row["uniform"] else "yes"
         grid.options["rowData"] = rows
         grid.update()
 
@@ -109,7 +110,8 @@ def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
 def _facts(opened: OpenedSource, summary: GroupSummary) -> None:
     first = summary.episodes[0]
     with ui.row().classes("items-baseline gap-4"):
-        ui.label(f"{first['env']} {first['category']} {first['task']}, step {first['step']} ({first['purpose']})")
+        names = " ".join(short_name(first[name]) for name in ("env", "category", "task"))
+        ui.label(f"{names}, step {first['step']} ({first['purpose']})")
         task = {"env": first["env"], "task": first["task"]}
         ui.link("this task over training", link_to(run_path(opened, "/task"), task))
     if summary.uniform:
@@ -117,7 +119,7 @@ def _facts(opened: OpenedSource, summary: GroupSummary) -> None:
     if summary.divergence is None:
         ui.label("All samples took the same actions.")
     else:
-        ui.label(f"The samples part in turn {summary.divergence + 1}.")
+        ui.label(f"First different turn: {summary.divergence + 1}.")
 
 
 def _samples(opened: OpenedSource, summary: GroupSummary) -> None:

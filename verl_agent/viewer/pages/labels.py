@@ -9,6 +9,7 @@ from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error, show_text
 from verl_agent.viewer.queries import Row, find_episodes, find_labels
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import short_name
 
 SHOWN = 200
 """Labelled episodes that the page lists at most."""
@@ -92,12 +93,12 @@ def _list(opened: OpenedSource, chosen: Filter) -> None:
                 label = notes.get(key_of(row), Label())
                 with ui.row().classes("items-baseline gap-3"):
                     ui.link(
-                        f"step {row['step']} {row['env']} {row['task']}, sample {row['sample']}",
+                        f"step {row['step']} {row['env']} {short_name(row['task'])}, sample {row['sample']}",
                         run_path(opened, f"/episode/{row['id']}"),
                     )
                     ui.label(f"return {row['reward']:g}").classes("text-sm")
                     for tag in label.tags:
-                        ui.label(tag).classes("bg-blue-200 px-1 rounded text-sm")
+                        ui.label(short_name(tag)).classes("bg-blue-200 px-1 rounded text-sm")
                     show_text(label.note)
 
     draw()

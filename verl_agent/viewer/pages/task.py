@@ -17,6 +17,7 @@ from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import TaskStep, task_history
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.svg import sparkline
+from verl_agent.viewer.text import short_name
 
 PAGE_SIZE = 50
 """Tasks of one page of the list."""
@@ -48,7 +49,7 @@ def add(state: ViewerState) -> None:
                 show_error(error)
             return
         with frame(state, opened, f"task {name}"):
-            ui.label(f"{env} {name}").classes("text-lg")
+            ui.label(f"{env} {short_name(name)}").classes("text-lg")
             ui.label(describe(history))
             purposes = sorted({at.purpose for at in history})
             curves = [
@@ -94,7 +95,7 @@ def _list_page(state: ViewerState, key: str, request: Request) -> None:
 def _task_row(opened: OpenedSource, task: TaskSummary) -> None:
     first, forgotten = task.first_solved, task.forgotten
     facts = (
-        task.category,
+        short_name(task.category),
         f"{task.episodes} episodes",
         "never solved" if first is None else f"first solved at step {first}",
         "" if forgotten is None else f"not solved again at step {forgotten}",
@@ -102,7 +103,7 @@ def _task_row(opened: OpenedSource, task: TaskSummary) -> None:
     with ui.element("tr"):
         with ui.element("td").classes("pr-4"):
             parameters = {"env": task.env, "task": task.task}
-            ui.link(f"{task.env} {task.task}"[:100], link_to(run_path(opened, "/task"), parameters))
+            ui.link(f"{task.env} {short_name(task.task)}", link_to(run_path(opened, "/task"), parameters))
         with ui.element("td").classes("pr-4"):
             # Numbers alone: nothing that a model or an environment wrote is in the markup.
             ui.html(sparkline(list(task.success.values())), sanitize=False)

@@ -14,6 +14,7 @@ from verl_agent.viewer.pages.grid import add_grid
 from verl_agent.viewer.queries import Row, find_episode
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import short_name
 from verl_agent.viewer.token_text import TokenText
 from verl_agent.viewer.token_views import MASK, TokenView, available, by_turn, color
 
@@ -31,7 +32,7 @@ CSS = """
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class TokenRequest:
     """Parameters of the URL: view, segment from 0, turn from 1 (0 for none)."""
 
     view: str
@@ -39,10 +40,15 @@ class _Request:
     turn: int
 
     @classmethod
-    def of(cls, request: Request) -> "_Request":
+    def of(cls, request: Request) -> "TokenRequest":
+        """Read the parameters; raises ConfigError if one is no whole number."""
         query = request.query_params
         segment, turn = (whole_number(name, query.get(name, "0")) for name in ("segment", "turn"))
         return cls(query.get("color", ""), segment, turn)
+
+    def with_color(self, name: str) -> dict[str, object]:
+        """Return the parameters of the URL of the same place in another color."""
+        return {"color": name, "segment": self.segment or "", "turn": self.turn or ""}
 
 
 def add(state: ViewerState) -> None:
@@ -63,7 +69,7 @@ def add(state: ViewerState) -> None:
     @ui.page("/run/{key}/episode/{number}/tokens")
     def tokens(key: str, number: str, request: Request) -> None:
         try:
-            opened, chosen = state.get(key), _Request.of(request)
+            opened, chosen = state.get(key), TokenRequest.of(request)
             row = find_episode(opened.index, whole_number("episode", number))
             if row is None:
                 raise ConfigError(f"no episode {number} in {key!r}.")
@@ -78,7 +84,7 @@ def add(state: ViewerState) -> None:
             with frame(state):
                 show_error(error)
             return
-        with frame(state, opened, f"tokens of {row['task']} · step {row['step']}"):
+        with frame(state, opened, f"tokens of {short_name(row['task'])} · step {row['step']}"):
             _facts(opened, row, segments, chosen)
             _text(opened, row, segments[chosen.segment], view, chosen)
 
@@ -113,13 +119,13 @@ def _path(opened: OpenedSource, episode: int) -> str:
     return run_path(opened, f"/episode/{episode}/tokens")
 
 
-def _facts(opened: OpenedSource, row: Row, segments: list[TokenRow], chosen: _Request) -> None:
+def _facts(opened: OpenedSource, row: Row, segments: list[TokenRow], chosen: TokenRequest) -> None:
     segment = segments[chosen.segment]
     written = sum(turn >= 0 for turn in segment.turns)
     with ui.row().classes("items-baseline gap-4"):
         ui.link("episode", run_path(opened, f"/episode/{row['id']}"))
         ui.link("all recorded tokens", run_path(opened, "/tokens"))
-        ui.label(f"{row['env']} {row['task']}, sample {row['sample']}, return {row['reward']:g}")
+        ui.label(f"{row['env']} {short_name(row['task'])}, sample {row['sample']}, return {row['reward']:g}")
         ui.label(f"{len(segment.token_ids)} tokens: {written} written, {sum(segment.loss_mask)} of them in the loss")
     if len(segments) > 1:
         with ui.row().classes("items-baseline gap-2 text-sm"):
@@ -129,14 +135,14 @@ def _facts(opened: OpenedSource, row: Row, segments: list[TokenRow], chosen: _Re
                 ui.link(str(number), link_to(_path(opened, row["id"]), parameters))
 
 
-def _text(opened: OpenedSource, row: Row, segment: TokenRow, view: TokenView, chosen: _Request) -> None:
+def _text(opened: OpenedSource, row: Row, segment: TokenRow, view: TokenView, chosen: TokenRequest) -> None:
     ui.add_css(CSS)
     views = {one.name: one for one in available(segment)}
 
     def choose(name: str) -> None:
         shown.paint(color(segment, views[name]))
         scale.text = _scale(segment, views[name])
-        url = link_to(_path(opened, row["id"]), {"color": name, "segment": chosen.segment or ""})
+        url = link_to(_path(opened, row["id"]), chosen.with_color(name))
         ui.run_javascript(f"history.replaceState(null, '', {url!r})")
 
     with ui.row().classes("items-center gap-4 sticky top-12 bg-white z-10 p-1 w-full"):
