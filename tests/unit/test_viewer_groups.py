@@ -46,7 +46,7 @@ def test_an_exported_page_has_the_same_verdict_with_a_filter_or_a_limit(file: Pa
     for where, limit in (("success=yes", None), ("", 1)):
         export([file], tmp_path / "page.html", where, limit)
         text = (tmp_path / "page.html").read_text()
-        assert "<td>4</td><td>0.5</td><td>spread 1</td>" in text
+        assert "<td>4</td><td>0.5</td><td>yes: spread 1</td>" in text
         assert "1 groups" in text
 
 

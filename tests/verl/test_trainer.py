@@ -81,33 +81,22 @@ def balancing_trainer(mini_batch: int = 4) -> EpisodeTrainer:
     return made
 
 
-def mini_batches(made: EpisodeTrainer, rows: list[tuple[str, int, bool]], size: int) -> list[list[tuple[str, bool]]]:
-    """Return key and padding of the rows of each optimizer step over both ranks, as verl splits the balanced batch."""
-    tags = [{"seq_len": length, "is_padding": padding} for _, length, padding in rows]
-    batch = made._balance_batch(KVBatchMeta([key for key, *_ in rows], tags, partition_id="train"), {})
-    ordered = [(key, tag["is_padding"]) for key, tag in zip(batch.keys, batch.tags, strict=True)]
-    assert sorted(key for key, _ in ordered) == sorted(key for key, *_ in rows)
+def mini_batches(made: EpisodeTrainer, rows: list[tuple[str, int]], size: int) -> list[list[str]]:
+    """Return the keys of each optimizer step over both ranks, as verl splits the balanced batch."""
+    tags = [{"seq_len": length} for _, length in rows]
+    keys = made._balance_batch(KVBatchMeta([key for key, _ in rows], tags, partition_id="train"), {}).keys
+    assert sorted(keys) == sorted(key for key, _ in rows)
     half, part = len(rows) // 2, size // 2
-    return [
-        [*ordered[begin : begin + part], *ordered[half + begin : half + begin + part]] for begin in range(0, half, part)
-    ]
-
-
-def test_padding_is_spread_over_the_mini_batches():
-    """Plain verl sorts padding to the end of each rank. Of 32 rows 12 are padding; a mini batch has 16."""
-    rows = [(f"g{row // 4}_{row % 4}_0", 400 + 10 * row, False) for row in range(20)]
-    rows += [(f"pad_{row}_0", 128, True) for row in range(12)]
-    shares = [sum(padding for _, padding in part) for part in mini_batches(balancing_trainer(), rows, 16)]
-    assert sorted(shares) == [4, 8]
+    return [[*keys[begin : begin + part], *keys[half + begin : half + begin + part]] for begin in range(0, half, part)]
 
 
 def test_mini_batches_have_whole_groups_in_any_order_of_completion():
     """Plain verl keeps the order of completion, so the first mini batch of a step has the shortest episodes."""
-    rows = [(f"g{group}_{sample}_0", 200 + 100 * sample + group, False) for group in range(8) for sample in range(4)]
+    rows = [(f"g{group}_{sample}_0", 200 + 100 * sample + group) for group in range(8) for sample in range(4)]
     finished = sorted(rows, key=lambda row: row[1])
     expected = mini_batches(balancing_trainer(2), finished, 8)
     for part in expected:
-        assert len({key.split("_")[0] for key, _ in part}) == 2
+        assert len({key.split("_")[0] for key in part}) == 2
     for seed in range(5):
         assert mini_batches(balancing_trainer(2), random.Random(seed).sample(rows, 32), 8) == expected
 
