@@ -75,7 +75,7 @@ test-web: setup ## Solve a web task of each template in a browser; all tasks wit
 
 .PHONY: test-long
 test-long: setup ## Run the slow tests: whole training runs on the CPU
-	pytest -s -m "slow and not gpu" tests/long --ignore tests/long/test_environments.py
+	pytest -s -m "slow and not gpu" tests/long tests/verl --ignore tests/long/test_environments.py
 
 .PHONY: test-gpu
 test-gpu: setup ## Test a machine with a GPU and write gpu_report.json (DEVICE=gpu VENV=.venv-gpu)

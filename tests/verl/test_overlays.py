@@ -1,6 +1,7 @@
 """Tests of every overlay with every GPU recipe: it composes, every key is read, verl accepts it, and memory suffices.
 
-Each overlay is composed by Hydra once. For all recipes it is merged, which gives the same result faster. The table in
+Each overlay is composed by Hydra once. For all recipes it is merged, which gives the same result faster. The quick
+tests take one overlay of each group with each recipe, `make test-long` takes all. The table in
 verl_agent/config/README.md says what has run on a GPU.
 """
 
@@ -75,8 +76,21 @@ def peak_gb(config: DictConfig) -> float:
 
 
 OF_THE_UPDATE = ("algorithm", "correction", "ratio")
+
+
+def is_quick(path: Path, overlay: Path) -> bool:
+    """Return True for all overlays of `ONE`, and for one overlay of each group with every other recipe."""
+    group = [other for other in OVERLAYS if other.parent == overlay.parent]
+    return path == ONE or overlay == group[GPU.index(path) % len(group)]
+
+
 PAIRS = [
-    pytest.param(path, overlay, id=f"{name(path)}-{overlay.with_suffix('')}")
+    pytest.param(
+        path,
+        overlay,
+        id=f"{name(path)}-{overlay.with_suffix('')}",
+        marks=() if is_quick(path, overlay) else pytest.mark.slow,
+    )
     for path in GPU
     for overlay in OVERLAYS
     if path.stem in ("grpo", "scaling_inter") or overlay.parent.name not in OF_THE_UPDATE
