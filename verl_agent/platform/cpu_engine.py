@@ -59,7 +59,8 @@ class CpuEngine(FSDPEngine):
         if tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True):
             return super().forward_backward_batch(data, loss_function, forward_only)
         all_rows = forward_only or tu.get_non_tensor_data(data=data, key="return_model_output", default=False)
-        order = order_rows(data, keep_all=all_rows)
+        # Several ranks gather their shards in each pass, so all of them need equally many passes.
+        order = order_rows(data, keep_all=all_rows or self.get_data_parallel_size() > 1)
         output = super().forward_backward_batch(tu.index_select_tensor_dict(data, order), loss_function, forward_only)
         for name, nested in output["model_output"].items():
             rows = nested.unbind()
@@ -71,9 +72,7 @@ class CpuEngine(FSDPEngine):
         inputs, output_args = super().prepare_model_inputs(micro_batch)
         if not _packed(micro_batch) and inputs["position_ids"].dim() == 2:
             inputs["attention_mask"] = None
-            del inputs[
-                "position_ids"
-            ]  # they count from 0, as without the argument; their padding looks like packed rows
+            del inputs["position_ids"]  # they count from 0, as without them, and their padding looks like packed rows
         return inputs, output_args
 
 
