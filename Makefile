@@ -53,15 +53,15 @@ chromium: ## Install Chromium for web environments (needs root and apt)
 	requirements/chromium.sh
 
 .PHONY: test
-test: setup ## Run the quick tests: the unit tests and those with verl side by side
+test: setup ## Run the unit tests and those with verl side by side (half an hour)
 	$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync test-unit test-verl
 
 .PHONY: test-unit
-test-unit: setup ## Run the unit tests (seconds)
+test-unit: setup ## Run the unit tests (a quarter of an hour)
 	pytest tests/unit
 
 .PHONY: test-verl
-test-verl: setup ## Run the tests with verl, Ray and tiny models (minutes)
+test-verl: setup ## Run the tests with verl, Ray and tiny models (half an hour)
 	pytest tests/verl
 
 .PHONY: test-sites
