@@ -11,6 +11,10 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.patches import value_model_attention
 from verl_agent.platform.register import register_cpu_device, register_weight_transfer
 
+# vLLM's server imports `model_hosting_container_standards`, which raises the level of the root logger and of its
+# handlers to ERROR unless this variable names another one. Our warnings would be lost.
+os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "WARNING")
+
 if use_cpu_device():
     register_cpu_device()
 register_weight_transfer()

@@ -9,29 +9,61 @@ import pytest
 
 from tests.support.training_runs import PPO, train_to_end
 from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 
 TOLERANCE = 1e-5
+TWO_RANKS = "+overlay/size=2ranks_cpu"
+SKIP_UNIFORM = "trainer.v1.sampler.sampler_kwargs.skip_uniform"
+MINI_BATCH_TASKS = 2
+"""Tasks in a mini-batch of `train_to_end`."""
 AVERAGED = {"critic/vpred_mean"}
 """Metrics that verl averages over micro batches of different numbers of tokens; others sum or weigh them."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-def first_step(root: Path, *overrides: str) -> tuple[dict[str, float], list[tuple[object, ...]]]:
-    """Return the metrics and the replies of the first step of a run."""
+def first_step(root: Path, *overrides: str) -> tuple[dict[str, float], list[EpisodeRecord]]:
+    """Return the metrics and the episodes of the first step of a run."""
     run = train_to_end(root, *overrides)
     records = [record for record in read_records(run) if record["step"] == 1]
-    replies = [(each["task"], each["sample"], [turn["reply"] for turn in each["turns"]]) for each in records]
-    return read_metrics(sorted(run.glob("metrics/*.jsonl")))[1], sorted(replies)
+    return read_metrics(sorted(run.glob("metrics/*.jsonl")))[1], records
+
+
+def replies(records: list[EpisodeRecord]) -> list[tuple[str, int, list[str]]]:
+    """Return task, sample and replies of each episode."""
+    return sorted((each["task"], each["sample"], [turn["reply"] for turn in each["turns"]]) for each in records)
+
+
+def groups_with_a_signal(records: list[EpisodeRecord]) -> int:
+    """Return the number of tasks whose samples differ in return."""
+    returns: dict[str, set[float]] = {}
+    for record in records:
+        returns.setdefault(record["task"], set()).add(record["shaped_return"])
+    return sum(len(values) > 1 for values in returns.values())
+
+
+def differences(one: dict[str, float], two: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """Return the metrics of an update that differ by more than `TOLERANCE`."""
+    compared = [key for key in one if key.startswith(("actor/", "critic/")) and key not in AVERAGED]
+    assert {"actor/grad_norm", "actor/pg_loss"} <= {*compared} and one["actor/grad_norm"] > 0
+    return {key: (one[key], two[key]) for key in compared if abs(one[key] - two[key]) > TOLERANCE}
 
 
 @pytest.mark.parametrize("overrides", [[], PPO], ids=["grpo", "ppo"])
 def test_two_ranks_make_the_update_of_one(tmp_path: Path, overrides: list[str]):
-    one, replies = first_step(tmp_path / "one", *overrides)
-    two, same = first_step(tmp_path / "two", "+overlay/size=2ranks_cpu", *overrides)
-    assert replies == same
-    compared = [key for key in one if key.startswith(("actor/", "critic/")) and key not in AVERAGED]
-    assert {"actor/grad_norm", "actor/pg_loss"} <= {*compared} and one["actor/grad_norm"] > 0
-    different = {key: (one[key], two[key]) for key in compared if abs(one[key] - two[key]) > TOLERANCE}
-    assert different == {}
+    one, episodes = first_step(tmp_path / "one", *overrides)
+    two, same = first_step(tmp_path / "two", TWO_RANKS, *overrides)
+    assert replies(episodes) == replies(same)
+    assert differences(one, two) == {}
+
+
+def test_two_ranks_make_the_update_of_one_when_rows_have_no_loss(tmp_path: Path):
+    """Groups are left out, so rows without loss fill up the mini-batches, and dropped episodes have no loss either."""
+    overrides = [f"{SKIP_UNIFORM}=true", "credit.truncated=drop"]
+    one, episodes = first_step(tmp_path / "one", *overrides)
+    two, same = first_step(tmp_path / "two", TWO_RANKS, *overrides)
+    assert replies(episodes) == replies(same)
+    assert groups_with_a_signal(episodes) % MINI_BATCH_TASKS != 0
+    assert 0 < one["credit/dropped_share"] < 1
+    assert differences(one, two) == {}

@@ -3,7 +3,9 @@
 If a test fails after an upgrade, read the upstream code again. Then change the patch or delete it.
 """
 
+import importlib
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -97,6 +99,14 @@ def test_rollout_and_replica_are_run_scoped_and_every_run_has_a_unique_name(tmp_
     assert get_rollout_class("vllm") is RunScopedServerAdapter
     assert RolloutReplicaRegistry.get("vllm") is RunScopedReplica
     assert len({worker_environment(tmp_path)[RUN_NAME] for _ in range(2)}) == 2
+
+
+def test_vllms_server_leaves_warnings_on():
+    """Without the plugin's variable its import raises the level of the root logger to ERROR."""
+    importlib.import_module("verl_agent.platform.vllm_rollout")
+    root = logging.getLogger()
+    assert logging.getLogger("verl_agent.training").isEnabledFor(logging.WARNING)
+    assert all(handler.level <= logging.WARNING for handler in root.handlers)
 
 
 def test_two_runs_transfer_weights_through_different_sockets(monkeypatch: pytest.MonkeyPatch):
