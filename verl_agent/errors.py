@@ -4,6 +4,7 @@
     ├── ConfigError          the run must not start or cannot continue; a person has to change something
     │   └── EnvErrorLimitError  too many episodes failed in their environment
     ├── OverlongPromptError  ends one episode before its first turn and is recorded in it
+    ├── OperatorEndError     ends one episode by the decision of a person and is recorded in it
     ├── ReplyUnavailableError  an API gave no reply; the episode is not recorded and stays pending
     └── EnvError             ends one episode and is recorded in it
         ├── EnvTimeoutError
@@ -36,6 +37,10 @@ class EnvErrorLimitError(ConfigError):
 
 class OverlongPromptError(AgentError):
     """A prompt exceeds `data.max_prompt_length`; the episode ends with `StopReason.OVERLONG_PROMPT`."""
+
+
+class OperatorEndError(AgentError):
+    """A person ended an episode; it has the stop reason `StopReason.OPERATOR`."""
 
 
 class ReplyUnavailableError(AgentError):

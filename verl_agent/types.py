@@ -100,6 +100,8 @@ class StopReason(StrEnum):
     """The prompt exceeds `data.max_prompt_length`: no turn was played. It is recorded and not trained on."""
     CANCELLED = "cancelled"
     """The run was stopped during the episode."""
+    OPERATOR = "operator"
+    """A person ended the episode. It is recorded, and neither counted nor trained on."""
 
     @property
     def is_limit(self) -> bool:
@@ -109,7 +111,10 @@ class StopReason(StrEnum):
     @property
     def valid(self) -> bool:
         """True if an episode that ended for this reason measures the policy and may be trained on."""
-        return self not in (StopReason.ENV_ERROR, StopReason.OVERLONG_PROMPT, StopReason.CANCELLED)
+        return self not in _MEASURE_NOTHING
+
+
+_MEASURE_NOTHING = (StopReason.ENV_ERROR, StopReason.OVERLONG_PROMPT, StopReason.CANCELLED, StopReason.OPERATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,30 @@ class Reply:
         return self.truncated_by is None and not self.force_closed
 
 
+Author: TypeAlias = Literal["policy", "person", "oracle"]
+"""Author of a reply: the policy, a person, or an oracle in a person's place."""
+Reviewer: TypeAlias = Literal["rule", "person", "oracle"]
+"""Author of a decision on a reply: a rule of an approval policy, a person, or an oracle in a person's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """Decision on a turn before its action reached the environment.
+
+    Attributes:
+        decision: `edited`: another reply was played in place of the policy's; `taken_over`: the same, and the policy is
+            not asked for the next turns either; `rejected`: the action was not carried out; `ended`: nor was any other.
+        by: author of the decision.
+        reason: explanation, which the policy reads after a rejection; may be empty.
+        seconds: time that the decision took. No time limit includes it.
+    """
+
+    decision: Literal["approved", "edited", "taken_over", "rejected", "ended"]
+    by: Reviewer
+    reason: str = ""
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One reply and its result.
@@ -173,6 +202,9 @@ class Turn:
             episode ended before an answer.
         generate_s: seconds that the policy took.
         env_s: seconds that the environment took.
+        author: author of the reply.
+        proposed: text of the policy's reply where another one was played; None if the policy's was, or was not asked.
+        review: decision on the turn; None if nobody reviewed it.
     """
 
     reply: Reply
@@ -180,6 +212,15 @@ class Turn:
     step: StepResult | None
     generate_s: float
     env_s: float
+    author: Author = "policy"
+    proposed: str | None = None
+    review: Review | None = None
+
+    @property
+    def operated(self) -> bool:
+        """True if a person, or an oracle in a person's place, wrote, rejected or ended the turn."""
+        by_rule = self.review is None or self.review.by == "rule" or self.review.decision == "approved"
+        return self.author != "policy" or not by_rule
 
     @property
     def rewritten(self) -> bool:
@@ -233,6 +274,11 @@ class Episode:
     def valid(self) -> bool:
         """True if the episode measures the policy and may be trained on; see `StopReason.valid`."""
         return self.stop.valid
+
+    @property
+    def operated(self) -> bool:
+        """True if a person intervened, so that the episode does not measure the policy alone."""
+        return self.stop is StopReason.OPERATOR or any(turn.operated for turn in self.turns)
 
     @property
     def truncated(self) -> bool:

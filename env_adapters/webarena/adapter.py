@@ -1,7 +1,6 @@
 """WebArena: tasks on web sites in a real browser, played by actions on numbered elements. Needs Chromium."""
 
 import asyncio
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -9,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from env_adapters.webarena.browser.chromium import chromium_requirement
 from env_adapters.webarena.browser.grammar import Action, ActionError, parse_action
 from env_adapters.webarena.browser.pager import Pager
 from env_adapters.webarena.browser.pool import BrowserPool, RefusedStateError, browser_pool
@@ -17,18 +15,19 @@ from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.browser.screenshots import ScreenshotFolder
 from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.snapshot import Snapshot
+from env_adapters.webarena.browser.targets import describe_action
 from env_adapters.webarena.browser.tools import TOOLS
 from env_adapters.webarena.grading import verified
 from env_adapters.webarena.grading.evaluators import FinalState, evaluate
 from env_adapters.webarena.grading.judge import EndpointJudge
 from env_adapters.webarena.grading.redundancy import RedundancyTracker
 from env_adapters.webarena.options import MAX_COST, AccessOptions, EconomyOptions, ViewOptions
-from env_adapters.webarena.sites.install import GET_FOSSIL
-from env_adapters.webarena.tasks import items, miniwob
+from env_adapters.webarena.tasks import items
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment
-from env_adapters.webarena.tasks.sources import SourceOptions, TaskSource, make_source
+from env_adapters.webarena.tasks.sources import SourceOptions, TaskSource, make_source, source_requirements
 from env_adapters.webarena.tasks.splits import SPLITS
 from verl_agent.envs.action_format import FenceFormat
+from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Oracle, Requirement
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError
@@ -98,19 +97,7 @@ class WebArena(EnvAdapter):
     @classmethod
     def requirements(cls) -> Sequence[Requirement]:
         """Return the browser, the packages of tasks, and the program of the embedded code site."""
-        fossil = shutil.which("fossil")
-        return [
-            Requirement.package("playwright", "pip install 'verl-agent[webarena]'", "drives the browser"),
-            chromium_requirement(),
-            Requirement.package("webarena", items.INSTALL_COMMAND, "WebArena's 812 tasks"),
-            Requirement.package(
-                "webarena_verified", verified.INSTALL_COMMAND, "tasks of env.options.tasks=webarena_verified"
-            ),
-            Requirement.package("miniwob", miniwob.INSTALL_COMMAND, "tasks of env.options.tasks=miniwob"),
-            Requirement(
-                "fossil", fossil is not None, GET_FOSSIL, fossil or "`verl-agent sites up` downloads it where apt is"
-            ),
-        ]
+        return source_requirements()
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """Return the items of `split`.
@@ -197,6 +184,9 @@ class WebArena(EnvAdapter):
                 log_folder.cleanup()
             if site_environment is not None:
                 await asyncio.shield(asyncio.to_thread(site_environment.release))
+
+    def describe_action(self, action: str, observation: str) -> ActionTarget:
+        return describe_action(action, observation)
 
     def oracle(self, item: TaskItem) -> Oracle | None:
         """Return the oracle of a task; all embedded tasks and the easier pages of MiniWoB have one, others None."""

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any, Self, TypeAlias
 
 from verl_agent.envs.action_format import ActionFormat, LineFormat
+from verl_agent.envs.action_target import ActionTarget, named_action
 from verl_agent.envs.drawing import Drawing
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
@@ -159,8 +160,23 @@ class EnvAdapter(ABC):
         `info={"invalid_action": 1.0}`, which is counted.
         """
 
+    async def keep_alive(self) -> None:  # noqa: B027 - most environments close no session by themselves
+        """Keep the session open. Called every few seconds while an episode waits for a person's decision."""
+
     async def close(self) -> None:  # noqa: B027 - most environments have nothing to release
         """Release the resources of the session. May be called more than once."""
+
+    def describe_action(self, action: str, observation: str) -> ActionTarget:
+        """Return name and element of an action, as approval policies match them; computed from the texts alone.
+
+        The default knows the tool or the tag of the action and no element. An environment that reads actions more
+        generously than its tools are written overrides it with its own parser.
+
+        Args:
+            action: action of a reply.
+            observation: message that the reply answers.
+        """
+        return named_action(self.action_format, action)
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Return actions that solve `item`, for supervised warm starts and tests.

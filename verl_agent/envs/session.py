@@ -29,6 +29,10 @@ class Session(Protocol):
         """Take one action; see `EnvAdapter.step`."""
         ...
 
+    async def keep_alive(self) -> None:
+        """Restart the time after which an idle session is closed; see `EnvAdapter.keep_alive`."""
+        ...
+
     async def close(self) -> None:
         """Release the session's resources. May be called more than once."""
         ...
@@ -66,6 +70,10 @@ class SessionPool(Protocol):
 
         A step before the first reset raises `EnvError`.
         """
+        ...
+
+    async def keep_alive(self, session: int) -> None:
+        """Restart the time after which an idle session is closed. Raises the errors of `reset`."""
         ...
 
     async def close(self, session: int) -> None:
@@ -112,6 +120,11 @@ class PooledEnv:
         if self._session is None:
             raise EnvError("step came before the first reset.")
         return await self._pool.step(self._session, action)
+
+    async def keep_alive(self) -> None:
+        """See `Session.keep_alive`."""
+        if self._session is not None:
+            await self._pool.keep_alive(self._session)
 
     async def close(self) -> None:
         """Close the session in the pool."""

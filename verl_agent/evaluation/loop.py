@@ -11,6 +11,7 @@ from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvErrorLimitError, ReplyUnavailableError
 from verl_agent.evaluation.results import final_records
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
+from verl_agent.rollout.oversight import Overseer
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_episode, to_record
 from verl_agent.trace.record_files import EpisodeWriter
@@ -52,6 +53,7 @@ class EvaluationSetup:
         purpose: purpose of the episodes, for the record.
         oracle_turns: see `EnvAdapter.oracle_turns`.
         on_valid: called with the policy, the task and the sample of each episode that is valid; None for nothing.
+        overseer: sees each turn before its action is carried out; None to carry out everything.
     """
 
     new_env: Callable[[], Session]
@@ -66,17 +68,20 @@ class EvaluationSetup:
     purpose: Purpose = "evaluation"
     oracle_turns: Callable[[TaskItem], int | None] = lambda item: None
     on_valid: Callable[[Any, TaskItem, int], None] | None = None
+    overseer: Overseer | None = None
 
 
 def pending_episodes(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
     """Return the episodes without a valid record; episodes with environment errors are pending again.
 
-    An episode with an overlong prompt is not: a resumed evaluation has the same token limit.
+    An episode with an overlong prompt is not: a resumed evaluation has the same token limit. Nor is one that a person
+    ended.
 
     The first samples of all tasks come before the second ones, so that an interrupted evaluation covers most tasks.
     """
     ended = [(record, to_episode(record)) for record in final_records(records)]
-    final = [record for record, episode in ended if episode.valid or episode.stop is StopReason.OVERLONG_PROMPT]
+    decided = (StopReason.OVERLONG_PROMPT, StopReason.OPERATOR)
+    final = [record for record, episode in ended if episode.valid or episode.stop in decided]
     done = {(record["task"], record["sample"]) for record in final}
     planned = [PlannedEpisode(item, sample) for sample in range(samples) for item in items]
     return [one for one in planned if (one.item.id, one.sample) not in done]
@@ -141,7 +146,7 @@ async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: Episode
         policies.append(setup.new_policy(item, seed))
         return policies[-1]
 
-    attempts = await play_until_valid(item, setup.new_env, setup.new_agent, new_policy, setup.limits)
+    attempts = await play_until_valid(item, setup.new_env, setup.new_agent, new_policy, setup.limits, setup.overseer)
     oracle_turns = await asyncio.to_thread(setup.oracle_turns, item)
     for number, episode in enumerate(attempts, start=1):
         episode.oracle_turns = oracle_turns
@@ -188,7 +193,7 @@ class _ErrorCount:
 
     def add(self, episode: Episode) -> None:
         self.ended += 1
-        self.failed += not episode.valid
+        self.failed += not episode.valid and episode.stop is not StopReason.OPERATOR
         hopeless = self.failed == self.ended == MAX_INITIAL_ERRORS and self.allowed_rate < 1
         if hopeless or self.failed > self.allowed_rate * self.planned:
             raise EnvErrorLimitError(

@@ -38,7 +38,12 @@ def results_table(results: Sequence[CategoryResult], title: str) -> Table:
         del columns["overlong"]
     table = _table(title, *columns)
     table.caption = "\n".join(
-        [*_stop_counts(results), *_overlong(results), *_too_few(result.tasks for result in results)]
+        [
+            *_stop_counts(results),
+            *_overlong(results),
+            *_operated(results),
+            *_too_few(result.tasks for result in results),
+        ]
     )
     for number, result in enumerate(results, start=1):
         cells = (escape(read(result)) for read in columns.values())
@@ -113,6 +118,16 @@ def _overlong(results: Sequence[CategoryResult]) -> list[str]:
         "data.max_prompt_length. Raise it, or set data.overlong_prompt=truncate_observation"
         for one in results
         if one.category == ALL and one.overlong_prompts
+    ]
+
+
+def _operated(results: Sequence[CategoryResult]) -> list[str]:
+    """Return the caption that says how many episodes no rate counts, because a person intervened."""
+    return [
+        f"operated: {one.operated} of {one.played} episodes are in no rate, since a person decided in them. "
+        "evaluation.count_operated=true counts those that the person did not end"
+        for one in results
+        if one.category == ALL and one.operated
     ]
 
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from verl_agent.errors import ConfigError
@@ -37,6 +37,7 @@ class CategoryResult:
         episodes: number of valid episodes.
         env_errors: number of episodes whose environment failed at the last attempt; excluded from all rates.
         overlong_prompts: number of episodes whose prompt was longer than its limit; excluded from all rates.
+        operated: number of episodes in which a person intervened; excluded from all rates unless asked for.
         success: success rate; each task has the same weight.
         pass_at: by k, probability that at least one of k samples solves a task, over tasks with k valid episodes.
         pass_hat: by k, probability that all of k samples solve a task (pass^k), over the same tasks.
@@ -54,6 +55,7 @@ class CategoryResult:
     episodes: int
     env_errors: int
     overlong_prompts: int
+    operated: int
     success: Estimate | None
     pass_at: Mapping[int, float]
     pass_hat: Mapping[int, float]
@@ -67,20 +69,21 @@ class CategoryResult:
     def __str__(self) -> str:
         """Return one line: category, tasks, episodes, success with its interval, and mean number of turns."""
         if self.turns_mean is None:
-            return f"{self.category}: no valid episode, {self.env_errors} environment errors{self._excluded_prompts}"
+            return f"{self.category}: no valid episode, {self.env_errors} environment errors{self._excluded}"
         return (
             f"{self.category}: {self.tasks} tasks, {self.episodes} episodes, success {self.success}, "
-            f"{self.turns_mean:.1f} turns{self._excluded_prompts}"
+            f"{self.turns_mean:.1f} turns{self._excluded}"
         )
 
     @property
     def played(self) -> int:
         """Number of episodes, excluded ones included."""
-        return self.episodes + self.env_errors + self.overlong_prompts
+        return self.episodes + self.env_errors + self.overlong_prompts + self.operated
 
     @property
-    def _excluded_prompts(self) -> str:
-        return f", {self.overlong_prompts} overlong prompts not played" if self.overlong_prompts else ""
+    def _excluded(self) -> str:
+        prompts = f", {self.overlong_prompts} overlong prompts not played" if self.overlong_prompts else ""
+        return prompts + (f", {self.operated} with a person's decisions not counted" if self.operated else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +124,21 @@ def _episode_key(record: EpisodeRecord) -> tuple[str | int, ...]:
     return record["env"], record["task"], purpose, record["step"], record["group"], record["sample"]
 
 
-def summarize(records: Iterable[EpisodeRecord]) -> list[CategoryResult]:
+def summarize(records: Iterable[EpisodeRecord], count_operated: bool = False) -> list[CategoryResult]:
     """Return one result per category, in natural order, and one over all tasks at the end.
 
     All episodes count, of every purpose and step. Pass the records of one purpose and step to measure a policy.
 
     Args:
         records: records of episodes; of the attempts of an episode the last one counts.
+        count_operated: count episodes in which a person intervened, unless the person ended them.
 
     Returns:
         An empty list if there are no records.
     """
     played = _played(records)
+    if count_operated:
+        played = [replace(one, summary=replace(one.summary, operated=False)) for one in played]
     if not played:
         return []
     return [*(_result(name, part) for name, part in _by_category(played).items()), _result(ALL, played)]
@@ -222,6 +228,7 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
     solved = _solved_by_task(one for one in played if one.summary.valid)
     turns = sum(summary.turns for summary in valid)
     overlong = sum(one.summary.stop is StopReason.OVERLONG_PROMPT for one in played)
+    operated = sum(one.summary.operated or one.summary.stop is StopReason.OPERATOR for one in played)
     costs = [one.cost_usd for one in played if one.summary.valid]
     known = [cost for cost in costs if cost is not None]
     invalid = sum(summary.info.get(INVALID_ACTION, 0.0) for summary in valid)
@@ -229,8 +236,9 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
         category=category,
         tasks=len(solved),
         episodes=len(valid),
-        env_errors=len(played) - len(valid) - overlong,
+        env_errors=len(played) - len(valid) - overlong - operated,
         overlong_prompts=overlong,
+        operated=operated,
         success=clustered_wilson_interval(solved) if solved else None,
         pass_at=_over_tasks(pass_at_k, solved),
         pass_hat=_over_tasks(pass_hat_k, solved),

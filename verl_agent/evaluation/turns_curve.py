@@ -7,9 +7,8 @@ from typing import Any
 from verl_agent.agents.registry import OPTION
 from verl_agent.evaluation.results import final_records
 from verl_agent.evaluation.statistics import Estimate, clustered_wilson_interval
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.trace.turn_record import TurnRecord
-from verl_agent.types import StopReason
 
 
 def knows_turn_limit(agent_options: Mapping[str, Any]) -> bool:
@@ -27,12 +26,14 @@ def success_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, Estimate
     prompt nor the context tells it (see `knows_turn_limit`).
 
     Args:
-        records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid.
+        records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid and no
+            person intervened.
 
     Returns:
         An empty dict without a valid episode.
     """
-    valid = [record for record in final_records(records) if StopReason(record["stop"]).valid]
+    ended = [(record, to_episode(record)) for record in final_records(records)]
+    valid = [record for record, episode in ended if episode.valid and not episode.operated]
     curve = {}
     for limit in range(1, max((record["max_turns"] for record in valid), default=0) + 1):
         solved: dict[str, list[float]] = defaultdict(list)

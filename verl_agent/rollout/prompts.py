@@ -94,6 +94,10 @@ class FittedSession:
         """See `Session.step`."""
         return await self._session.step(action)
 
+    async def keep_alive(self) -> None:
+        """See `Session.keep_alive`."""
+        await self._session.keep_alive()
+
     async def close(self) -> None:
         """See `Session.close`."""
         await self._session.close()

@@ -46,6 +46,12 @@ class GuardedSession:
         async with _env_call("step", self._timeout_s):
             return await self._session.step(action)
 
+    async def keep_alive(self) -> None:
+        """See `Session.keep_alive`; an error is ignored, since the next step meets it again."""
+        with suppress(AgentError):
+            async with _env_call("keep_alive", self._timeout_s):
+                await self._session.keep_alive()
+
     async def close(self) -> None:
         """Close the session; an error is ignored, since the pool cleans up a session that fails to close."""
         with suppress(AgentError):
@@ -101,6 +107,10 @@ class ReplayingSession:
             result = await self._step_on_fresh_session(action, error)
         self._played.append((action, result))
         return result
+
+    async def keep_alive(self) -> None:
+        """See `Session.keep_alive`."""
+        await self._session.keep_alive()
 
     async def close(self) -> None:
         """See `Session.close`."""

@@ -75,11 +75,15 @@ class EpisodeTokens:
     def add_messages(self, visible: Sequence[Message]) -> None:
         """Append the messages that are new since the last call, with mask 0: first the prompt, later observations.
 
+        A reply among them that another author wrote begins a new segment, whose prompt has it.
+
         Args:
             visible: all messages that the model reads before its next reply.
         """
         messages = list(visible)
-        if self.ids and messages[: len(self._messages)] == self._messages:
+        known = len(self._messages)
+        others = any(message["role"] == "assistant" for message in messages[known:])
+        if self.ids and messages[:known] == self._messages and not others:
             merged = self.builder.merge_context_tokens(self._messages, messages, self.ids, tools=self.tools)
             self._append(merged, None)
         else:

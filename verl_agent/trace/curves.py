@@ -15,7 +15,7 @@ from verl_agent.trace.metrics_log import ENTROPY, GAP, read_metrics, validation_
 from verl_agent.types import StopReason
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#9a9a9a"
-YELLOW = "#f0e442"
+YELLOW, LIGHT_BLUE = "#f0e442", "#56b4e9"
 """Palette for colour-blind readers (Okabe and Ito)."""
 
 STOP_COLOURS = {
@@ -26,6 +26,7 @@ STOP_COLOURS = {
     StopReason.ENV_ERROR: RED,
     StopReason.OVERLONG_PROMPT: YELLOW,
     StopReason.CANCELLED: GREY,
+    StopReason.OPERATOR: LIGHT_BLUE,
 }
 PHASE_COLOURS = {"gen": BLUE, "old_log_prob": ORANGE, "update_actor": GREEN, "update_weights": PURPLE}
 """Phases of a step with a colour of their own, as verl names them in `timing_s/<phase>`."""

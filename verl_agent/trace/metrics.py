@@ -101,6 +101,7 @@ class EpisodeSummary:
         info: measurements of the environment, summed over turns.
         env_label: label of its environment in a mixture; "" for a run with one environment.
         shaped_return: return after reward shaping; None where it is `reward`.
+        operated: True if a person intervened; see `Episode.operated`.
     """
 
     reward: float
@@ -120,6 +121,7 @@ class EpisodeSummary:
     behaviors: str = ""
     thought_length: float = 0.0
     oracle_turns: int | None = None
+    operated: bool = False
 
     @property
     def effective_return(self) -> float:
@@ -128,8 +130,8 @@ class EpisodeSummary:
 
     @property
     def valid(self) -> bool:
-        """True if the episode measures the policy; see `Episode.valid`."""
-        return self.stop.valid
+        """True if the episode measures the policy alone; see `Episode.valid`."""
+        return self.stop.valid and not self.operated
 
     def to_fields(self) -> dict[str, float | int | str | bool]:
         """Return a flat dict of plain values, for transport between processes."""
@@ -163,6 +165,7 @@ class EpisodeSummary:
             behaviors=str(values.get("behaviors", "")),
             thought_length=float(values.get("thought_length", 0.0)),
             oracle_turns=int(values["oracle_turns"]) if "oracle_turns" in values else None,
+            operated=bool(values.get("operated", False)),
         )
 
 
@@ -193,6 +196,7 @@ def summarize_episode(
         behaviors=",".join(turns_with_behaviors(played)),
         thought_length=mean_thought_length(played),
         oracle_turns=episode.oracle_turns,
+        operated=episode.operated,
     )
 
 

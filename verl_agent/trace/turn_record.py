@@ -1,13 +1,13 @@
 """Format of the turns of an episode record, and their conversion from and to `Turn`."""
 
 from dataclasses import asdict
-from typing import Annotated, Any, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from annotated_types import Len
 from pydantic import AfterValidator, AllowInfNan, ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from verl_agent.types import Media, Reply, StepResult, StopReason, Turn, Usage
+from verl_agent.types import Author, Media, Reply, Review, Reviewer, StepResult, StopReason, Turn, Usage
 
 _STOP_REASONS = frozenset(map(str, StopReason))
 
@@ -48,13 +48,24 @@ class MediaRecord(TypedDict):
 
 
 @with_config(ConfigDict(strict=True))
+class ReviewRecord(TypedDict):
+    """`Review` as JSON."""
+
+    decision: Literal["approved", "edited", "taken_over", "rejected", "ended"]
+    by: Reviewer
+    reason: str
+    seconds: Finite
+
+
+@with_config(ConfigDict(strict=True))
 class TurnRecord(TypedDict):
     """`Turn` as JSON.
 
     `action` is null if the reply has no action, `observation` if the turn has no step, `truncated_by` if the reply is
     not truncated. `force_closed` and `rewritten` are present only where they are true; `rewritten` marks an action
     that the reply does not contain verbatim. `media` is present only where it is not empty, `usage` for models behind
-    an API.
+    an API. `author` is present where another one than the policy wrote the reply, `proposed` where the policy had
+    written another one, and `review` where a rule or a person decided on the turn.
     """
 
     reply: str
@@ -71,6 +82,9 @@ class TurnRecord(TypedDict):
     rewritten: NotRequired[bool]
     usage: NotRequired[UsageRecord]
     media: NotRequired[list[MediaRecord]]
+    author: NotRequired[Author]
+    proposed: NotRequired[str]
+    review: NotRequired[ReviewRecord]
 
 
 def to_turn_record(turn: Turn) -> TurnRecord:
@@ -96,6 +110,12 @@ def to_turn_record(turn: Turn) -> TurnRecord:
         record["usage"] = cast(UsageRecord, asdict(turn.reply.usage) | {"dropped": list(turn.reply.usage.dropped)})
     if step.media:
         record["media"] = [_media_record(media) for media in step.media]
+    if turn.author != "policy":
+        record["author"] = turn.author
+    if turn.proposed is not None:
+        record["proposed"] = turn.proposed
+    if turn.review is not None:
+        record["review"] = cast(ReviewRecord, asdict(turn.review) | {"seconds": round(turn.review.seconds, 3)})
     return record
 
 
@@ -116,4 +136,13 @@ def to_turn(record: TurnRecord) -> Turn:
     if observation is not None:
         media = tuple(Media(one["path"], one["title"], one["box"]) for one in record.get("media", ()))
         step = StepResult(observation, record["reward"], record["terminated"], record["info"], media)
-    return Turn(reply, record["action"], step, record["generate_s"], record["env_s"])
+    return Turn(
+        reply,
+        record["action"],
+        step,
+        record["generate_s"],
+        record["env_s"],
+        record.get("author", "policy"),
+        record.get("proposed"),
+        Review(**record["review"]) if "review" in record else None,
+    )

@@ -1,17 +1,23 @@
 """Sources of tasks and of the sites they are played on, selected by `env.options.tasks`."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from env_adapters.webarena.grading.verified import KIND
+from env_adapters.webarena.browser.chromium import chromium_requirement
+from env_adapters.webarena.grading.verified import INSTALL_COMMAND, KIND
 from env_adapters.webarena.options import AccessOptions
+from env_adapters.webarena.sites.install import GET_FOSSIL
+from env_adapters.webarena.tasks import items as webarena_items
+from env_adapters.webarena.tasks import miniwob
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reject_site_urls
 from env_adapters.webarena.tasks.items import ENV, installed_task_file, read_items, select_by_sites
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment, UserSites, login_file_name
 from env_adapters.webarena.tasks.splits import SPLITS
 from env_adapters.webarena.tasks.verified import HARD, hard_items, verified_items
+from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
@@ -167,3 +173,18 @@ def make_source(options: SourceOptions) -> TaskSource:
         hint = did_you_mean(options.tasks, (ENV, KIND, *EMBEDDED_SOURCES))
         raise ConfigError(f"env.options.tasks={options.tasks!r} is neither a source of tasks nor a file. {hint}")
     return UserSiteTasks(options)
+
+
+def source_requirements() -> list[Requirement]:
+    """Return the browser, the packages of tasks, and the program of the embedded code site."""
+    fossil = shutil.which("fossil")
+    return [
+        Requirement.package("playwright", "pip install 'verl-agent[webarena]'", "drives the browser"),
+        chromium_requirement(),
+        Requirement.package("webarena", webarena_items.INSTALL_COMMAND, "WebArena's 812 tasks"),
+        Requirement.package("webarena_verified", INSTALL_COMMAND, "tasks of env.options.tasks=webarena_verified"),
+        Requirement.package("miniwob", miniwob.INSTALL_COMMAND, "tasks of env.options.tasks=miniwob"),
+        Requirement(
+            "fossil", fossil is not None, GET_FOSSIL, fossil or "`verl-agent sites up` downloads it where apt is"
+        ),
+    ]

@@ -112,6 +112,11 @@ class Host:
         session = self._find(number)
         return await self._call(session, "step", lambda: self._act(session, action))
 
+    async def keep_alive(self, number: int) -> None:
+        """See `SessionPool.keep_alive`."""
+        session = self._find(number)
+        await self._call(session, "keep_alive", lambda: self._keep(session))
+
     async def close(self, number: int) -> None:
         """Remove a session and close its adapter; a stuck thread closes it when its call returns."""
         if number in self._sessions:
@@ -178,6 +183,10 @@ class Host:
         if session.env is None:
             raise EnvError("step came before the first reset.")
         return await session.env.step(action)
+
+    async def _keep(self, session: _Session) -> None:
+        if session.env is not None:
+            await session.env.keep_alive()
 
     def _remove(self, number: int, error: EnvError) -> Call[None]:
         """Remove a session, end its calls with `error`, and start closing its adapter in its thread."""

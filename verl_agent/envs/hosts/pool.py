@@ -82,6 +82,10 @@ class HostPool:
         result: StepResult = await self._call("step", session, action)
         return result
 
+    async def keep_alive(self, session: int) -> None:
+        """See `SessionPool.keep_alive`."""
+        await self._call("keep_alive", session)
+
     async def close(self, session: int) -> None:
         """See `SessionPool.close`; the session is closed even if the caller is cancelled."""
         slot = self._slot_of.pop(session, None)
@@ -122,10 +126,10 @@ class HostPool:
             watcher.cancel()
         await asyncio.gather(*self._watchers, *self._background, return_exceptions=True)
 
-    async def _call(self, method: str, session: int, argument: object) -> Any:
+    async def _call(self, method: str, session: int, *arguments: object) -> Any:
         link = self.link(session)
         try:
-            return await link.call(method, session, argument)
+            return await link.call(method, session, *arguments)
         except (EnvTimeoutError, UnknownSessionError):  # the host has removed the session
             self._counts["env_errors"] += 1
             self._release(self._slot_of.pop(session, None), session)

@@ -79,6 +79,10 @@ class RayPool:
         result: StepResult = await self._link(session).call("step", session, action)
         return result
 
+    async def keep_alive(self, session: int) -> None:
+        """See `SessionPool.keep_alive`."""
+        await self._link(session).call("keep_alive", session)
+
     async def close(self, session: int) -> None:
         """See `SessionPool.close`."""
         if self._links.pop(session, None) is not None:

@@ -116,6 +116,11 @@ class HttpEnv(EnvAdapter):
         result, self._score = self.protocol.read_step(answer, self._score)
         return result
 
+    async def keep_alive(self) -> None:
+        """Ask for the last observation again, which restarts the server's time limit of idle sessions."""
+        if self._session is not None:
+            await _in_transport_loop(self._observe())
+
     async def close(self) -> None:
         """Close the session on its server; a session that has ended is ignored."""
         if self._session is not None:
@@ -135,9 +140,12 @@ class HttpEnv(EnvAdapter):
         self._score = 0.0
         answer, observation = await self._post("/reset", protocol.reset_body(item)), None
         if protocol.needs_observation:
-            url = f"{self._url}/observation?{protocol.session_field}={quote(str(self._session))}"
-            observation = await transport().request("GET", url, timeout_s=self.settings.timeout_s)
+            observation = await self._observe()
         return protocol.read_prompt(answer, observation)
+
+    async def _observe(self) -> Any:
+        url = f"{self._url}/observation?{self.protocol.session_field}={quote(str(self._session))}"
+        return await transport().request("GET", url, timeout_s=self.settings.timeout_s)
 
     async def _post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
         body[self.protocol.session_field] = self._session

@@ -143,11 +143,14 @@ class EnvServer:
         return {"closed": True}
 
     async def observation(self, request: Request) -> Any:
-        """Return the last observation again."""
+        """Return the last observation again; the session counts as used."""
         session = wire.read_query_session(request.query_params)
         state = self.sessions.get(session)
         if state.observation is None:
             raise _no_task(session)
+        if not state.busy:
+            with self.sessions.call(session):
+                await self._call_pool(session, self._pool.keep_alive(session))
         return state.observation
 
     async def info(self, request: Request) -> Any:

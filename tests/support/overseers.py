@@ -1,0 +1,28 @@
+"""People as fakes: answers from a script, and rules from a text."""
+
+import asyncio
+from collections.abc import Iterable
+
+from verl_agent.rollout.oversight import Proposal
+from verl_agent.rollout.person import Answer, Person, read_line
+
+
+class ScriptedPerson(Person):
+    """Person who types given lines, see `read_line`; `...` waits forever.
+
+    Args:
+        lines: one for each question.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        super().__init__()
+        self._lines = iter(lines)
+        self.asked: list[tuple[str | None, str]] = []
+        """Proposed action and refusal of each question."""
+
+    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
+        self.asked.append((proposal.action, refusal))
+        line = next(self._lines)
+        if line == "...":
+            await asyncio.Future()
+        return read_line(line)

@@ -1,0 +1,228 @@
+"""Tests of the hook between an action and the environment: decisions, their records, and their effect on results."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
+from tests.support.overseers import ScriptedPerson
+from verl_agent.agents.context import Summary
+from verl_agent.agents.plain import ReAct
+from verl_agent.envs.action_format import LineFormat
+from verl_agent.envs.hosts.host import CallLimits
+from verl_agent.envs.hosts.local import inline_pool
+from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.session import PooledEnv
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.loop import pending_episodes
+from verl_agent.evaluation.results import summarize
+from verl_agent.evaluation.turns_curve import success_within_turns
+from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.oversight import Proposal
+from verl_agent.rollout.person import Answer, read_line
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, parse_record, to_episode, to_record
+from verl_agent.types import Episode, StopReason
+
+META = EpisodeMeta("evaluation", "test", 0, "1", 0, datetime(2026, 1, 1, tzinfo=UTC), 1.0)
+
+
+class Listens(Talk):
+    """Environment that remembers the actions that reach it."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.actions: list[str] = []
+
+    async def step(self, action):
+        self.actions.append(action)
+        return await super().step(action)
+
+
+def oversee(script, lines, max_turns: int = 3, **talk) -> tuple[Episode, Listens, ScriptedPolicy]:
+    session, policy = type("Listens", (Listens,), {"made": []})(**talk), ScriptedPolicy(script)
+    limits = EpisodeLimits(max_turns, timeout_s=5.0)
+    episode = asyncio.run(play(ITEM, session, plain(), policy, limits, ScriptedPerson(lines)))
+    return episode, session, policy
+
+
+def decisions(episode: Episode) -> list[tuple[str, str, str | None]]:
+    return [(turn.author, turn.review.decision if turn.review else "", turn.proposed) for turn in episode.turns]
+
+
+def record_of(episode: Episode) -> EpisodeRecord:
+    return to_record(episode, META)
+
+
+def test_approved_action_reaches_the_environment_unchanged():
+    episode, session, _ = oversee(["a"], ["/approve"], max_turns=1)
+    assert (session.actions, decisions(episode)) == (["a"], [("policy", "approved", None)])
+    assert not episode.operated
+
+
+def test_edited_action_replaces_the_reply_and_keeps_what_was_proposed():
+    episode, session, policy = oversee(["a", "b"], ["other", "/approve"], max_turns=2)
+    assert session.actions == ["other", "b"]
+    assert decisions(episode) == [("person", "edited", "a"), ("policy", "approved", None)]
+    assert policy.heard[1][2]["content"] == "other"
+    assert episode.turns[0].reply.text == "other"
+
+
+def test_rejected_action_does_not_reach_the_environment_and_its_reason_reaches_the_policy():
+    episode, session, policy = oversee(["a", "b"], ["/reject too dear", "/approve"], max_turns=2)
+    assert session.actions == ["b"]
+    assert policy.heard[1][3]["content"] == "The action was not carried out: too dear"
+    assert episode.turns[0].step.info == {"rejected_action": 1.0}
+
+
+def test_taken_over_turns_are_played_without_the_policy_until_they_are_handed_back():
+    episode, session, policy = oversee(["a", "d"], ["/take one", "two", "/back", "/approve"], max_turns=4, turns=3)
+    assert session.actions == ["one", "two", "d"]
+    assert decisions(episode) == [
+        ("person", "taken_over", "a"),
+        ("person", "taken_over", None),
+        ("policy", "approved", None),
+    ]
+    assert len(policy.heard) == 2
+
+
+def test_takeover_of_two_turns_ends_by_itself():
+    episode, session, _ = oversee(["a", "c"], ["/take 2 one", "two", "/approve"])
+    assert session.actions == ["one", "two", "c"]
+    assert [turn.author for turn in episode.turns] == ["person", "person", "policy"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "turns", "heard"),
+    [(["/end it spends money"], 1, []), (["/take one", "/end it spends money"], 1, ["one"])],
+)
+def test_ended_episode_has_its_own_stop_reason_and_carries_out_nothing_more(lines, turns, heard):
+    episode, session, _ = oversee(["a"], lines)
+    assert (episode.stop, episode.error, session.actions) == (StopReason.OPERATOR, "it spends money", heard)
+    assert (len(episode.turns), session.closed, episode.valid) == (turns, 1, False)
+    assert len(episode.messages) == episode.prompt_length + 2 * len(episode.turns) - (lines[0].startswith("/end"))
+
+
+@pytest.mark.parametrize("line", ["/back", "/take", "/t 2"])
+def test_answer_that_does_not_suit_the_turn_is_asked_again_with_the_reason(line):
+    person = ScriptedPerson([line, "/approve"])
+    policy = ScriptedPolicy(["Action: a"])
+    asyncio.run(play(ITEM, talk_class()(), ReAct(LineFormat()), policy, EpisodeLimits(1), person))
+    assert [refusal != "" for _, refusal in person.asked] == [False, True]
+
+
+def test_approval_without_a_proposal_is_asked_again():
+    person = ScriptedPerson(["/take one", "/approve", "two"])
+    asyncio.run(play(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(2), person))
+    assert person.asked[2] == (None, "you have this turn: there is no proposal. Allowed: an action, hand_back, end.")
+
+
+def test_written_reply_has_the_form_of_the_agent_and_its_context():
+    agent = ReAct(LineFormat(), Summary())
+    episode = Episode(ITEM, 3, [{"role": "user", "content": "Begin."}])
+    assert Proposal(episode, agent).write("b", "why") == "Summary: nothing is done yet\nThought: why\nAction: b"
+    with pytest.raises(ConfigError, match=r"cannot be written as a reply.*would read 'get'"):
+        Proposal(episode, agent).write("get\n1 log")
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("/a", Answer("approve")),
+        ("/r", Answer("reject")),
+        ("/reject no more money ", Answer("reject", reason="no more money")),
+        ("/t 3 click [4]", Answer("take_over", "click [4]", turns=3)),
+        ("/take click [4]", Answer("take_over", "click [4]")),
+        ("/b", Answer("hand_back")),
+        ("/e", Answer("end")),
+        (" click [4]", Answer("edit", "click [4]")),
+    ],
+)
+def test_line_of_a_person_is_read(line, answer):
+    assert read_line(line) == answer
+
+
+@pytest.mark.parametrize("line", ["", "  ", "/", "/x", "/approved"])
+def test_line_that_decides_nothing_raises_config_error(line):
+    with pytest.raises(ConfigError):
+        read_line(line)
+
+
+def test_record_keeps_author_proposal_and_review():
+    episode, _, _ = oversee(["a", "b"], ["other", "/reject no"], max_turns=2)
+    record = parse_record(record_of(episode))
+    assert [turn.get("author") for turn in record["turns"]] == ["person", None]
+    assert record["turns"][0]["proposed"] == "a"
+    assert record["turns"][1]["review"]["reason"] == "no"
+    again = to_episode(record)
+    assert [(turn.author, turn.proposed) for turn in again.turns] == [("person", "a"), ("policy", None)]
+    assert again.operated
+
+
+def test_record_without_an_overseer_has_none_of_the_fields():
+    episode = asyncio.run(play(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(1)))
+    assert {"author", "proposed", "review"}.isdisjoint(record_of(episode)["turns"][0])
+
+
+def test_waiting_for_a_person_is_in_no_time_but_that_of_the_review():
+    class Slow(ScriptedPerson):
+        async def ask(self, proposal, refusal):
+            await asyncio.sleep(0.2)
+            return await super().ask(proposal, refusal)
+
+    session = talk_class()()
+    limits = EpisodeLimits(1, timeout_s=0.05)  # of one call into the environment
+    episode = asyncio.run(play(ITEM, session, plain(), ScriptedPolicy(["a"]), limits, Slow(["/a"])))
+    turn = episode.turns[0]
+    assert (episode.stop, session.heard) == (StopReason.TURN_LIMIT, 1)
+    assert turn.review.seconds >= 0.2 > turn.generate_s + turn.env_s
+
+
+def test_session_stays_open_while_a_person_thinks_longer_than_its_idle_time():
+    class Slow(ScriptedPerson):
+        keep_alive_s = 0.05
+
+        async def ask(self, proposal, refusal):
+            await asyncio.sleep(0.6)
+            return await super().ask(proposal, refusal)
+
+    async def run() -> Episode:
+        pool = inline_pool(talk_class()(), CallLimits(5.0, idle_s=0.3), PoolLimits(count=1))
+        try:
+            session = PooledEnv(talk_class()(), pool)
+            return await play(ITEM, session, plain(), ScriptedPolicy(["a"]), EpisodeLimits(1), Slow(["/a"]))
+        finally:
+            await pool.shutdown()
+
+    episode = asyncio.run(run())
+    assert (episode.stop, episode.turns[0].review.decision) == (StopReason.TURN_LIMIT, "approved")
+
+
+def played(episode: Episode, task: str, **changes) -> EpisodeRecord:
+    return {**record_of(episode), "task": task, "group": task, **changes}
+
+
+def test_operated_episodes_are_in_no_rate_unless_asked_for():
+    own, _, _ = oversee(["a"], ["/a"], turns=1)
+    helped, _, _ = oversee(["a"], ["other"], turns=1)
+    ended, _, _ = oversee(["a"], ["/end"])
+    records = [played(own, "own"), played(helped, "helped"), played(ended, "ended")]
+    result = summarize(records)[-1]
+    assert (result.episodes, result.operated, result.env_errors, result.played) == (1, 2, 0, 3)
+    assert "2 with a person's decisions not counted" in str(result)
+    asked = summarize(records, count_operated=True)[-1]
+    assert (asked.episodes, asked.operated) == (2, 1)
+    assert success_within_turns(records)[1].tasks == 1
+
+
+def test_ended_episode_is_not_played_again_when_the_evaluation_resumes():
+    ended, _, _ = oversee(["a"], ["/end"])
+    assert pending_episodes([ITEM], 1, [record_of(ended)]) == []
+
+
+def test_rejection_by_a_rule_still_measures_the_policy():
+    episode, _, _ = oversee(["a"], ["/reject no"], max_turns=1)
+    turn = episode.turns[0]
+    assert turn.operated
+    assert not replace(turn, review=replace(turn.review, by="rule")).operated
