@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from verl_agent.commands import doctor as machine
+from verl_agent.commands.control import control
 from verl_agent.commands.environments import check_env, envs
 from verl_agent.commands.leaderboard import leaderboard
 from verl_agent.commands.new_env import write_package
@@ -82,6 +83,7 @@ app.command("check-env")(check_env)
 app.command()(view)
 app.command()(leaderboard)
 app.command("what-if")(what_if)
+app.command()(control)
 
 
 @app.command()
@@ -159,6 +161,9 @@ def serve(  # noqa: PLR0913 - one for each option
     drain: Annotated[
         float, typer.Option(help="Seconds to wait for running episodes after SIGTERM.", callback=_check_seconds)
     ] = 30.0,
+    approve: Annotated[
+        str | None, typer.Option(help="YAML file of an approval policy, whose rules decide on each action.")
+    ] = None,
     venv: Annotated[
         Path | None,
         typer.Option(help="Serve from a virtual environment in this folder; it is created if it is missing."),
@@ -173,7 +178,8 @@ def serve(  # noqa: PLR0913 - one for each option
         from verl_agent.envs.http.settings import ServerLimits
 
         limits = ServerLimits(sessions=sessions, connections=connections, receive_s=receive, idle_s=idle, drain_s=drain)
-        run(ServeSettings(env, read_json(options), split, host, port, token, hosts, timeout, limits), print_line)
+        chosen = (env, read_json(options), split, host, port, token, hosts, timeout, limits, approve)
+        run(ServeSettings(*chosen), print_line)
     except ConfigError as error:
         fail(str(error))
     except ImportError as error:

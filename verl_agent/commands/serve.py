@@ -19,6 +19,8 @@ from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import SessionPool
 from verl_agent.errors import ConfigError, EnvError
+from verl_agent.rollout.approval import Approval, read_rules
+from verl_agent.rollout.approved_pool import ApprovedPool
 from verl_agent.sections import STRICT
 from verl_agent.types import TaskItem
 
@@ -40,6 +42,7 @@ class ServeSettings:
         hosts: most host processes for sessions.
         timeout_s: timeout of one call into the environment in seconds.
         limits: limits of requests and sessions.
+        approve: YAML file of an approval policy whose rules decide on each action; None to carry out every action.
     """
 
     env: str
@@ -51,6 +54,7 @@ class ServeSettings:
     hosts: Count = 2
     timeout_s: Seconds = 60.0
     limits: ServerLimits = field(default_factory=ServerLimits)
+    approve: str | None = None
 
     def __post_init__(self) -> None:
         check_token(self.host, self.token)
@@ -65,13 +69,15 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
 
     Raises:
         ConfigError: the environment, split or an option is unknown, the address cannot be used, the machine does not
-            allow as many connections, or the environment fails to begin its first task.
+            allow as many connections, or the approval policy is not allowed, or the environment fails to begin its
+            first task.
     """
     tasks = TaskIndex(settings.env, settings.options, settings.split)
+    pool = approved_pool(settings)
     allow_connections(settings.limits.connections)
     listener = bind(settings.host, settings.port)
     asyncio.run(begin_first_task(settings, tasks.numbered[0]))
-    server = EnvServer(tasks, new_pool(settings), settings.limits, settings.token)
+    server = EnvServer(tasks, pool, settings.limits, settings.token)
     for line in announcement(settings, tasks, url_of(listener)):
         report(line)
     DrainingServer(server, listener).run_until_stopped()
@@ -100,6 +106,19 @@ def new_pool(settings: ServeSettings) -> SessionPool:
         CallLimits(settings.timeout_s, settings.limits.idle_s),
         PoolLimits(count=settings.hosts, wait_s=WAIT_S),
     )
+
+
+def approved_pool(settings: ServeSettings) -> SessionPool:
+    """Return the pool of `new_pool` behind the approval policy, if there is one.
+
+    Raises:
+        ConfigError: the policy is not allowed.
+    """
+    if settings.approve is None:
+        return new_pool(settings)
+    env = make_env(settings.env, settings.options)
+    rules = read_rules(settings.approve, "--approve", env)
+    return ApprovedPool(new_pool(settings), Approval(rules, env.describe_action))
 
 
 def announcement(settings: ServeSettings, tasks: TaskIndex, url: str) -> list[str]:

@@ -24,9 +24,11 @@ from verl_agent.evaluation.training_differences import TrainingDifference, run_o
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs import may_change
 from verl_agent.runs.identity import claim
+from verl_agent.runs.terminal_person import check_terminal
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import TaskItem
@@ -47,6 +49,7 @@ class Evaluation:
         folder: output folder of records and results.
         earlier: recorded episodes of earlier starts in `folder`.
         baseline: episodes of the evaluation to compare with; empty for none.
+        rules: rules of `evaluation.approve`; empty to carry out every action.
     """
 
     config: EvaluationConfig
@@ -56,6 +59,7 @@ class Evaluation:
     folder: Path
     earlier: list[EpisodeRecord]
     baseline: list[EpisodeRecord]
+    rules: list[Rule]
 
     @cached_property
     def pending(self) -> list[PlannedEpisode]:
@@ -109,6 +113,9 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
             f"evaluation.compare_with={evaluation.compare_with!r} has no episode of the tasks {evaluation.tasks!r}. "
             "Name the folder of an evaluation of the same tasks."
         )
+    rules = [] if evaluation.approve is None else read_rules(evaluation.approve, "evaluation.approve", env)
+    if asks_person(rules):
+        check_terminal(f"evaluation.approve={evaluation.approve!r}")
     model = str(config.model.path) if sections.api is None else sections.api.label
     if evaluation.logprobs is not None and (sections.api is not None or not is_model(model)):
         raise ConfigError(
@@ -126,14 +133,20 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     folder = Path(evaluation.output_dir or f"runs/eval/{settings.name}_{model_name(model)}_{time}").resolve()
     claim(
         folder,
-        {**plain, **api, "model": model, "horizon": {"eval_max_turns": sections.run.horizon.turns_for_evaluation()}},
+        {
+            **plain,
+            **api,
+            "approval": [asdict(rule) for rule in rules],
+            "model": model,
+            "horizon": {"eval_max_turns": sections.run.horizon.turns_for_evaluation()},
+        },
         may_change.EVALUATION,
         contents="another evaluation",
         advice="Choose another evaluation.output_dir, or the same settings.",
         file=SETTINGS,
     )
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
-    return Evaluation(sections, plain, items, model, folder, earlier, baseline)
+    return Evaluation(sections, plain, items, model, folder, earlier, baseline, rules)
 
 
 def check_device(device: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from verl_agent.agents.registry import make_agent
+from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv, Session
@@ -23,9 +24,13 @@ from verl_agent.evaluation.results import compare, summarize
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.evaluation.turns_curve import knows_turn_limit, success_within_turns
 from verl_agent.preflight.rl import worker_environment
+from verl_agent.rollout.approval import Approval, asks_person
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.prompts import FittedSession
+from verl_agent.runs.control.service import controlled
+from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.terminal_person import TerminalPerson
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record_files import EpisodeWriter
 
@@ -46,7 +51,9 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
     settings = config.run.env
     env = make_env(settings.name, settings.options)
     console.print(f"starting {evaluation.model}; {len(pending)} episodes to play", markup=False, soft_wrap=True)
+    console.print(f"folder: {evaluation.folder}", markup=False, highlight=False, soft_wrap=True)
     pool, cutting = local_pool(env, settings), prompt_counter(evaluation.model, config)
+    control = new_control(evaluation, env, console)
 
     def new_env() -> Session:
         session = PooledEnv(env, pool)
@@ -68,12 +75,24 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
                 purpose=config.evaluation.purpose,
                 oracle_turns=env.oracle_turns,
                 on_valid=None if tokens is None else tokens.add,
+                overseer=control,
             )
-            with EvaluationProgress(console, evaluation.planned, evaluation.planned - len(pending)) as progress:
+            progress = EvaluationProgress(
+                console, evaluation.planned, evaluation.planned - len(pending), bar=not asks_person(evaluation.rules)
+            )
+            with progress, controlled(evaluation.folder, control):
                 try:
                     await play_all(pending, setup, writer, progress.add)
                 finally:
                     await pool.shutdown()
+
+
+def new_control(evaluation: Evaluation, env: EnvAdapter, console: Console) -> RunControl:
+    """Return the overseer of the episodes: a person's control, with the rules of `evaluation.approve` behind it."""
+    if not evaluation.rules:
+        return RunControl()
+    person = TerminalPerson(console) if asks_person(evaluation.rules) else None
+    return RunControl(Approval(evaluation.rules, env.describe_action, person))
 
 
 def _token_writer(evaluation: Evaluation) -> AbstractContextManager[Any]:
@@ -91,7 +110,7 @@ def report(evaluation: Evaluation, console: Console) -> None:
     spent = None if config.api is None else totals(evaluation.folder / FILE)
     if spent is not None and (spent.replies or spent.lost):
         console.print(describe_totals(spent), markup=False, highlight=False, soft_wrap=True)
-    results = summarize(records)
+    results = summarize(records, config.evaluation.count_operated)
     if not results:
         return
     overall = results[-1]

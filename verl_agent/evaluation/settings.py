@@ -98,6 +98,10 @@ class EvaluationSettings:
             null for no limit.
         logprobs: number of most likely tokens to record at each token of a reply, with their log-probs before
             temperature and top_p, in `tokens/` of the output folder; null for none. It needs a model behind vLLM.
+        approve: YAML file of an approval policy, whose rules or whose person decide on each action; null to carry out
+            every action.
+        count_operated: count episodes in which a person edited, rejected or took over turns. Episodes that a person
+            ended are never counted.
     """
 
     tasks: str = "test"
@@ -112,6 +116,8 @@ class EvaluationSettings:
     purpose: Literal["evaluation", "collection"] = "evaluation"
     max_usd: Annotated[float, Field(gt=0)] | None = None
     logprobs: Annotated[int, Field(ge=1, le=20)] | None = None
+    approve: str | None = None
+    count_operated: bool = False
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.samples > 1:

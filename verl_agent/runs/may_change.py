@@ -185,8 +185,10 @@ PLAYING = (
     "env.retries",
     "env.timeout_s",
     "episode.record_dir",
+    "evaluation.approve",
     "evaluation.compare_with",
     "evaluation.concurrency",
+    "evaluation.count_operated",
     "evaluation.logprobs",
     "evaluation.output_dir",
 )

@@ -1,0 +1,231 @@
+"""Tests of the control socket: pause, step, end, attend, and commands that a run refuses."""
+
+import asyncio
+import os
+import socket
+import stat
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
+from tests.support.overseers import ScriptedPerson
+from verl_agent.errors import ConfigError
+from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.oversight import Overseer
+from verl_agent.runs.control.attend import attend
+from verl_agent.runs.control.server import SOCKET, send
+from verl_agent.runs.control.service import controlled
+from verl_agent.runs.control.state import RunControl
+from verl_agent.types import Episode, StopReason
+
+LONG = 30
+"""Turn limit of episodes that wait for commands."""
+
+
+class SlowPolicy(ScriptedPolicy):
+    """Policy that takes a moment, in which commands arrive."""
+
+    async def reply(self, messages):
+        await asyncio.sleep(0.002)
+        return await super().reply(messages)
+
+
+class Run:
+    """Episode of `Talk` under control, whose test talks to it from threads."""
+
+    def __init__(self, folder: Path, then: Overseer | None = None) -> None:
+        self.folder, self.control, self.talk = folder, RunControl(then), talk_class()()
+
+    async def command(self, name: str, **fields) -> dict:
+        return await asyncio.to_thread(send, self.folder, {"command": name, **fields})
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    def play(self, drive: Callable[["Run"], Awaitable[None]], script=("a",) * LONG) -> Episode:
+        """Play the episode, which begins paused, while `drive` sends commands; the rest of it goes on by itself."""
+
+        async def run() -> Episode:
+            with controlled(self.folder, self.control):
+                limits = EpisodeLimits(len(script))
+                policy = SlowPolicy(script)
+                playing = asyncio.create_task(play(ITEM, self.talk, plain(), policy, limits, self.control))
+                while not self.control._live:
+                    await asyncio.sleep(0)
+                self.control.handle({"command": "pause", "episode": 1})
+                try:
+                    await drive(self)
+                    self.control.handle({"command": "resume"})
+                    return await asyncio.wait_for(playing, 5)
+                finally:
+                    playing.cancel()
+
+        return asyncio.run(run())
+
+
+def test_socket_is_the_owners_alone_and_goes_with_the_run(tmp_path):
+    async def drive(run: Run) -> None:
+        assert stat.S_IMODE(os.stat(tmp_path / SOCKET).st_mode) == 0o600
+
+    Run(tmp_path).play(drive)
+    assert not (tmp_path / SOCKET).exists()
+
+
+def test_socket_opens_in_a_folder_with_a_long_path_and_over_a_stale_one(tmp_path):
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    stale = socket.socket(socket.AF_UNIX)
+    os.chdir(folder)
+    stale.bind(SOCKET)
+    stale.close()
+    os.chdir(tmp_path)
+
+    async def drive(run: Run) -> None:
+        assert (await run.command("status"))["paused"] is False
+
+    Run(folder).play(drive)
+
+
+def test_paused_run_carries_out_nothing_until_it_resumes(tmp_path):
+    async def drive(run: Run) -> None:
+        await run.command("pause")
+        await run.until(lambda: run.control.find(1).waits)
+        heard = run.talk.heard
+        await asyncio.sleep(0.05)
+        assert run.talk.heard == heard
+        await run.command("resume")
+
+    episode = Run(tmp_path).play(drive)
+    assert (episode.stop, episode.operated) == (StopReason.TURN_LIMIT, False)
+
+
+def test_step_lets_one_action_of_a_paused_episode_pass(tmp_path):
+    async def drive(run: Run) -> None:
+        await run.until(lambda: run.control.find(1).waits)
+        before = run.talk.heard
+        await run.command("step", episode=1)
+        await run.until(lambda: run.talk.heard == before + 1 and run.control.find(1).waits)
+        await asyncio.sleep(0.05)
+        assert run.talk.heard == before + 1
+
+    assert Run(tmp_path).play(drive).stop is StopReason.TURN_LIMIT
+
+
+def test_new_episode_of_a_paused_run_does_not_begin(tmp_path):
+    async def drive(run: Run) -> None:
+        await run.command("pause")
+        session = talk_class()()
+        second = asyncio.create_task(play(ITEM, session, plain(), ScriptedPolicy(["a"]), EpisodeLimits(1), run.control))
+        await asyncio.sleep(0.05)
+        assert session.resets == 0
+        await run.command("resume")
+        assert (await second).stop is StopReason.TURN_LIMIT
+
+    Run(tmp_path).play(drive)
+
+
+@pytest.mark.parametrize("fault", [{}, {"fault": "hang"}])
+def test_ended_episode_stops_between_turns_and_in_the_middle_of_a_call(tmp_path, fault):
+    async def drive(run: Run) -> None:
+        if fault:
+            await run.command("step", episode=1)
+        await run.until(lambda: run.talk.heard > 0 if fault else run.control.find(1).waits)
+        await run.command("end-episode", episode=1, reason="seen enough")
+
+    run = Run(tmp_path)
+    run.talk = type("Talk", (Talk,), {"made": []})(**fault)
+    episode = run.play(drive)
+    assert (episode.stop, episode.error, run.talk.closed) == (StopReason.OPERATOR, "seen enough", 1)
+
+
+def attending(run: Run, lines: list[str]) -> tuple[threading.Thread, list[str]]:
+    """Attend episode 1 in a thread with the given lines, then leave; return the thread and the texts shown."""
+    shown: list[str] = []
+    answers = iter(lines)
+    thread = threading.Thread(target=attend, args=(run.folder, 1, lambda prompt: next(answers, None), shown.append))
+    thread.start()
+    return thread, shown
+
+
+def test_person_attends_an_episode_and_leaves_it_paused(tmp_path):
+    async def drive(run: Run) -> None:
+        thread, shown = attending(run, ["", "other", "/reject no"])
+        await asyncio.to_thread(thread.join, 5)
+        assert any("action: a" in text for text in shown)
+        await run.until(lambda: run.control.find(1).paused and run.control.find(1).seat is None)
+
+    episode = Run(tmp_path).play(drive)
+    assert [turn.review.decision for turn in episode.turns if turn.review] == ["edited", "rejected"]
+
+
+def test_second_person_on_one_episode_is_refused_with_the_name_of_the_first(tmp_path):
+    async def drive(run: Run) -> None:
+        seat = run.control.attend(1, "ada")
+        with pytest.raises(ConfigError, match=r"episode 1 is attended by ada\. One person decides at a time"):
+            await asyncio.to_thread(attend, run.folder, 1, lambda prompt: None, print)
+        run.control.leave(seat)
+
+    Run(tmp_path).play(drive)
+
+
+def test_episode_that_waits_for_the_person_at_the_terminal_is_not_given_to_another(tmp_path):
+    async def drive(run: Run) -> None:
+        await run.until(lambda: run.control.find(1).asked)
+        with pytest.raises(ConfigError, match="the person at the run's terminal"):
+            await asyncio.to_thread(attend, run.folder, 1, lambda prompt: None, print)
+        await run.command("end-episode", episode=1)
+
+    assert Run(tmp_path, ScriptedPerson(["..."])).play(drive).stop is StopReason.OPERATOR
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ({"command": "pause", "episode": 9}, "episode 9 is not being played. Running: 1."),
+        ({"command": "fly"}, "'fly' is no command. Allowed: status, pause"),
+        ({}, "'' is no command"),
+        ({"command": "end-episode"}, "episode None is not being played"),
+        ({"command": "attend", "episode": "1"}, "episode 1 is not being played"),
+    ],
+)
+def test_command_that_does_not_suit_the_run_is_refused(tmp_path, command, message):
+    async def drive(run: Run) -> None:
+        with pytest.raises(ConfigError, match=message):
+            await asyncio.to_thread(send, run.folder, command)
+
+    Run(tmp_path).play(drive)
+
+
+def test_step_of_a_run_that_is_not_paused_is_refused(tmp_path):
+    async def drive(run: Run) -> None:
+        await run.command("end-episode", episode=1)
+        with pytest.raises(ConfigError, match="nothing is paused"):
+            await run.command("step")
+
+    Run(tmp_path).play(drive)
+
+
+def test_folder_without_an_active_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no run is active"):
+        send(tmp_path, {"command": "status"})
+    with pytest.raises(ConfigError, match="no folder of a run"):
+        send(tmp_path / "none", {"command": "status"})
+
+
+def test_line_that_is_no_json_is_refused(tmp_path):
+    async def drive(run: Run) -> None:
+        def talk() -> bytes:
+            stream = socket.socket(socket.AF_UNIX)
+            stream.connect(str(tmp_path / SOCKET))
+            stream.sendall(b"hello\n")
+            with stream:
+                return stream.recv(1000)
+
+        assert b"no JSON" in await asyncio.to_thread(talk)
+
+    Run(tmp_path).play(drive)

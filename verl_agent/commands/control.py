@@ -1,0 +1,70 @@
+"""Command `verl-agent control`: pause, step, attend and end the episodes of a running command, or end it at once."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from verl_agent.commands.terminal import fail, print_line
+from verl_agent.errors import ConfigError
+
+EXPLAINED = (
+    "status: list the episodes. pause, resume: hold the next action of one episode, or of all. step: let one paused "
+    "action pass. attend: decide on an episode's actions here. end-episode: end one. end: kill the run within seconds."
+)
+
+
+def control(
+    run: Annotated[Path, typer.Argument(help="Folder of a running command, which prints it at its start.")],
+    command: Annotated[str, typer.Argument(help=EXPLAINED)] = "status",
+    episode: Annotated[
+        int | None, typer.Argument(help="Number of an episode in `status`; needed for attend and end-episode.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Reason for end-episode, for the record.")] = "",
+) -> None:
+    """Control a running evaluation or game from another terminal; a training run can be ended."""
+    from verl_agent.runs.control.attend import attend
+    from verl_agent.runs.control.server import send
+    from verl_agent.runs.control.state import COMMANDS
+
+    try:
+        if command not in COMMANDS:
+            raise ConfigError(f"{command!r} is no command. Allowed: {', '.join(COMMANDS)}.")
+        if episode is None and command in ("attend", "end-episode"):
+            raise ConfigError(f"{command} needs the number of an episode; `verl-agent control {run}` lists them.")
+        if episode is not None and command in ("status", "end"):
+            raise ConfigError(f"{command} concerns the whole run. Leave out the episode {episode}.")
+        if reason and command != "end-episode":
+            raise ConfigError(f"--reason has no effect with {command}. It is for end-episode.")
+        if episode is not None and command == "attend":
+            attend(run, episode, _read, print_line)
+            return
+        sent: dict[str, Any] = {"command": command, "reason": reason}
+        show(send(run, sent if episode is None else sent | {"episode": episode}))
+    except ConfigError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(code=130) from None
+
+
+def show(answer: dict[str, Any]) -> None:
+    """Print the answer of a run."""
+    if "killed" in answer:
+        print_line(f"ended: {answer['killed']} processes killed.")
+        return
+    table = Table("episode", "task", "turn", "state", "attended by")
+    for one in answer["episodes"]:
+        state = ("paused" if one["paused"] else "") + (", waits" if one["waits"] else "")
+        table.add_row(str(one["episode"]), one["task"], str(one["turn"]), state.strip(", "), one["attended_by"])
+    console = Console()
+    console.print(table)
+    console.print("The run is paused." if answer["paused"] else "The run goes on.")
+
+
+def _read(prompt: str) -> str | None:
+    try:
+        return input(prompt)
+    except EOFError:
+        return None

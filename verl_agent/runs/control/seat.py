@@ -1,0 +1,52 @@
+"""Seat of a person who attends one episode from another process."""
+
+import asyncio
+import queue
+from typing import Any
+
+from verl_agent.rollout.oversight import Proposal
+from verl_agent.rollout.person import Answer, Person
+from verl_agent.runs.terminal_person import question
+
+
+class SeatLeftError(Exception):
+    """The person left before the question was answered."""
+
+
+class Seat(Person):
+    """Person in another process. The connection's thread takes `messages`; the event loop calls the methods.
+
+    Args:
+        name: name of the person, for others who want the seat.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        """Questions for the person as JSON values; the last message has the key `ended`."""
+        self._answer: asyncio.Future[Answer] | None = None
+
+    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
+        """See `Person`.
+
+        Raises:
+            SeatLeftError: the person left.
+        """
+        self._answer = asyncio.get_running_loop().create_future()
+        self.messages.put({"question": question(proposal), "refusal": refusal})
+        try:
+            return await self._answer
+        finally:
+            self._answer = None
+
+    def answer(self, answer: Answer) -> None:
+        """Pass on the answer to the last question; without one it is ignored."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def dismiss(self, reason: str) -> None:
+        """End the seat."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(SeatLeftError())
+        self.messages.put({"ended": reason})

@@ -1,0 +1,211 @@
+"""State of a controlled run: its episodes, paused or not, and the people who attend them."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from verl_agent.errors import ConfigError, OperatorEndError
+from verl_agent.rollout.oversight import Decision, Overseer, Proposal
+from verl_agent.runs.control.seat import Seat, SeatLeftError
+from verl_agent.types import Episode
+
+COMMANDS = ("status", "pause", "resume", "step", "attend", "end-episode", "end")
+"""Commands of a controlled run."""
+
+
+@dataclass(eq=False, slots=True)
+class LiveEpisode:
+    """Episode that is being played.
+
+    Attributes:
+        number: number of the episode in this run, from 1.
+        episode: the episode.
+        limit: timeout that ends the episode when a person asks for it.
+        paused: True if its next action waits for `resume` or `step`.
+        steps: number of actions that may pass although it is paused.
+        ending: reason for which a person ends it.
+        seat: person who attends it, or None.
+        asked: True while a question of the approval policy waits for another person.
+        waits: True while an action waits for `resume`, for `step` or for a decision.
+    """
+
+    number: int
+    episode: Episode
+    limit: asyncio.Timeout
+    paused: bool = False
+    steps: int = 0
+    ending: str = ""
+    seat: Seat | None = None
+    asked: bool = False
+    waits: bool = False
+
+    def describe(self, run_paused: bool) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {
+            "episode": self.number,
+            "task": self.episode.item.id,
+            "turn": len(self.episode.turns) + 1,
+            "paused": self.paused or run_paused,
+            "waits": self.waits,
+            "attended_by": self.seat.name if self.seat else "",
+        }
+
+
+class RunControl(Overseer):
+    """Overseer that a person controls while the run goes on. Only its event loop calls it, except for `stopped`.
+
+    An episode waits between a proposed action and the environment; a new one waits before it begins.
+
+    Args:
+        then: overseer of episodes that nobody attends, such as an approval policy.
+    """
+
+    def __init__(self, then: Overseer | None = None) -> None:
+        self.stopped = False
+        """True from the moment at which the run is ended: no further action and no further episode passes."""
+        self._then = then or Overseer()
+        self._paused = False
+        self._live: dict[int, LiveEpisode] = {}  # by the identity of the episode
+        self._numbers = itertools.count(1)
+        self._changed: asyncio.Future[None] | None = None
+
+    @asynccontextmanager
+    async def watch(self, episode: Episode) -> AsyncIterator[None]:
+        """See `Overseer`."""
+        limit = asyncio.timeout(None)
+        live = self._live[id(episode)] = LiveEpisode(next(self._numbers), episode, limit)
+        try:
+            async with limit:
+                await self._wait_while(lambda: self._paused or self.stopped)
+                async with self._then.watch(episode):
+                    yield
+        except TimeoutError:
+            if not (limit.expired() and live.ending):
+                raise
+            raise OperatorEndError(live.ending) from None
+        finally:
+            del self._live[id(episode)]
+            if live.seat:
+                live.seat.dismiss("the episode has ended.")
+
+    async def act(self, proposal: Proposal) -> Decision | None:
+        """See `Overseer`."""
+        live = self._live[id(proposal.episode)]
+        decision = await self._decide(live, lambda overseer: overseer.act(proposal))
+        if decision is not None:
+            await self._pass(live)
+        return decision
+
+    async def review(self, proposal: Proposal) -> Decision | None:
+        """See `Overseer`."""
+        live = self._live[id(proposal.episode)]
+        decision = await self._decide(live, lambda overseer: overseer.review(proposal))
+        await self._pass(live)
+        return decision
+
+    def handle(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out a command of a person, and return the state of the run.
+
+        Raises:
+            ConfigError: the command does not suit the state.
+        """
+        name, number = command["command"], command.get("episode")
+        chosen = list(self._live.values()) if number is None else [self.find(number)]
+        if name == "end-episode":
+            self._end(self.find(number), str(command.get("reason") or "a person ended the episode."))
+        elif name == "step":
+            waiting = [live for live in chosen if live.paused or self._paused]
+            if not waiting:
+                raise ConfigError("nothing is paused, so there is no step to take. Pause the run or the episode first.")
+            for live in waiting:
+                live.steps = 1
+        elif name in ("pause", "resume"):
+            self._paused = name == "pause" if number is None else self._paused
+            if number is not None and name == "resume" and self._paused:
+                raise ConfigError("the whole run is paused. Resume it without the number of an episode, or use step.")
+            for live in chosen:
+                live.paused, live.steps = number is not None and name == "pause", 0
+        elif name != "status":
+            raise ConfigError(f"{name!r} is no command. Allowed: {', '.join(COMMANDS)}.")
+        self._announce()
+        return {"paused": self._paused, "episodes": [live.describe(self._paused) for live in self._live.values()]}
+
+    def attend(self, number: int | None, name: str) -> Seat:
+        """Give an episode to a person, who decides on all further actions.
+
+        Raises:
+            ConfigError: the episode is not being played, or another person has it.
+        """
+        live = self.find(number)
+        if live.seat is not None:
+            raise ConfigError(f"episode {live.number} is attended by {live.seat.name}. One person decides at a time.")
+        if live.asked:
+            raise ConfigError(f"episode {live.number} waits for the decision of the person at the run's terminal.")
+        live.seat, live.paused = Seat(name), False
+        self._announce()
+        return live.seat
+
+    def leave(self, seat: Seat) -> None:
+        """Take the episode from a person who left; its next action waits for `resume` or for another person."""
+        for live in self._live.values():
+            if live.seat is seat:
+                live.seat, live.paused = None, True
+                self._announce()
+        seat.dismiss("you left.")
+
+    def find(self, number: object) -> LiveEpisode:
+        """Return an episode by its number.
+
+        Raises:
+            ConfigError: it is not being played.
+        """
+        for live in self._live.values():
+            if live.number == number:
+                return live
+        running = ", ".join(str(live.number) for live in self._live.values()) or "none"
+        raise ConfigError(f"episode {number} is not being played. Running: {running}.")
+
+    def _end(self, live: LiveEpisode, reason: str) -> None:
+        live.ending = reason
+        live.limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _decide(
+        self, live: LiveEpisode, ask: Callable[[Overseer], Awaitable[Decision | None]]
+    ) -> Decision | None:
+        """Ask the person who attends the episode, or else the overseer behind this one."""
+        live.waits = True
+        try:
+            while True:
+                if live.seat is None:
+                    live.asked = True
+                    return await ask(self._then)
+                try:
+                    return await ask(live.seat)
+                except SeatLeftError:
+                    await self._wait_while(lambda: live.seat is None and live.paused)
+        finally:
+            live.asked = live.waits = False
+
+    async def _pass(self, live: LiveEpisode) -> None:
+        """Wait until an action may pass."""
+        live.waits = True
+        try:
+            await self._wait_while(lambda: self.stopped or ((self._paused or live.paused) and not live.steps))
+            live.steps = 0
+        finally:
+            live.waits = False
+
+    async def _wait_while(self, condition: Callable[[], bool]) -> None:
+        while condition():
+            if self._changed is None:
+                self._changed = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._changed)
+
+    def _announce(self) -> None:
+        """Wake everything that waits for a change."""
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.done():
+            changed.set_result(None)

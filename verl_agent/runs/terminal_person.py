@@ -1,0 +1,121 @@
+"""A person at the terminal of a command, who answers questions about an agent's actions."""
+
+import asyncio
+import os
+import sys
+import termios
+from contextlib import suppress
+
+from rich.console import Console
+from rich.markup import escape
+
+from verl_agent.errors import ConfigError
+from verl_agent.rollout.oversight import Proposal
+from verl_agent.rollout.person import HELP, Answer, Person, read_line
+
+SHOWN_LINES = 30
+"""Last lines of an observation that a question shows."""
+CLOSED = "the terminal was closed."
+
+
+class TerminalLines:
+    """Lines of a terminal, read without blocking the event loop. Text typed before a question is discarded.
+
+    Args:
+        descriptor: file descriptor of the terminal.
+    """
+
+    def __init__(self, descriptor: int = 0) -> None:
+        self._descriptor = descriptor
+
+    async def read(self) -> str | None:
+        """Return the next line; None at the end of the input."""
+        with suppress(termios.error):  # the terminal was closed, which the read finds
+            termios.tcflush(self._descriptor, termios.TCIFLUSH)
+        loop, text = asyncio.get_running_loop(), b""
+        while not text.endswith(b"\n"):
+            ready = asyncio.Event()
+            loop.add_reader(self._descriptor, ready.set)
+            try:
+                await ready.wait()
+            finally:
+                loop.remove_reader(self._descriptor)
+            try:
+                part = os.read(self._descriptor, 65536)
+            except OSError:  # the terminal was closed
+                part = b""
+            if not part:
+                return None
+            text += part
+        return text.decode(errors="replace").splitlines()[0]
+
+
+class TerminalPerson(Person):
+    """Person at a terminal. Questions of several episodes are asked one after another.
+
+    Args:
+        console: console of the terminal.
+        lines: lines that the person types.
+        full: show whole observations, not only their last lines.
+    """
+
+    def __init__(self, console: Console, lines: TerminalLines | None = None, full: bool = False) -> None:
+        super().__init__()
+        self._console, self._lines, self._full = console, lines or TerminalLines(), full
+        self._free = asyncio.Lock()
+
+    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
+        """See `Person`; a closed terminal ends the episode."""
+        async with self._free:
+            if not refusal:
+                self._print(question(proposal, None if self._full else SHOWN_LINES))
+            while True:
+                if refusal:
+                    self._console.print(f"[yellow]{escape(refusal)}[/]", highlight=False, soft_wrap=True)
+                self._console.print("[bold]>[/] ", end="")
+                line = await self._lines.read()
+                if line is None:
+                    return Answer("end", reason=CLOSED)
+                try:
+                    return read_line(line)
+                except ConfigError as error:
+                    refusal = str(error)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def question(proposal: Proposal, most_lines: int | None = SHOWN_LINES) -> str:
+    """Return the text of a question: task, turn, observation, reply, action and commands.
+
+    Args:
+        proposal: the turn.
+        most_lines: most lines of the observation, the last ones; None for all.
+    """
+    episode, lines = proposal.episode, proposal.observation.splitlines()
+    left_out = 0 if most_lines is None else max(0, len(lines) - most_lines)
+    parts = [f"\n── {episode.item.id}, turn {len(episode.turns) + 1} of {episode.max_turns} ──"]
+    parts += [f"({left_out} lines above)"] if left_out else []
+    parts += lines[left_out:]
+    if proposal.reply is None:
+        return "\n".join([*parts, f"Your turn: type an action. {HELP['back']}; {HELP['end']}."])
+    parts.append(f"── the agent replies ──\n{proposal.reply.text.strip()}")
+    parts.append(f"── action: {proposal.action if proposal.action is not None else '(none found)'}")
+    commands = [HELP[name] for name in ("approve", "reject", "take", "end")]
+    return "\n".join([*parts, f"{'; '.join(commands)}; or type another action."])
+
+
+def check_terminal(setting: str) -> None:
+    """Check that a person can be asked at the terminal of this process.
+
+    Args:
+        setting: setting that needs the person, for the message.
+
+    Raises:
+        ConfigError: the standard input is no terminal.
+    """
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{setting} asks a person, and the standard input is no terminal. Start the command in a terminal, or "
+            "let rules decide (by: rule)."
+        )
