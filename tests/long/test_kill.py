@@ -38,7 +38,7 @@ class Site:
 
 
 def task(number: int) -> dict[str, object]:
-    check = {"eval_types": ["url_match"], "reference_url": "__SHOPPING__/none", "program_html": [], "url_note": "EXACT"}
+    check = {"eval_types": ["url_match"], "reference_url": "__SHOPPING__/none", "program_html": []}
     return {
         "task_id": number,
         "sites": ["shopping"],
