@@ -14,9 +14,9 @@ from rich.console import Console
 
 from tests.support.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, EnvErrorLimitError, OverlongPromptError
-from verl_agent.evaluation.job import check_device, model_name, prepare_evaluation
+from verl_agent.evaluation.job import check_device, first_tasks, model_name, prepare_evaluation
 from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, attempt_seed, pending_episodes, play_all
-from verl_agent.evaluation.settings import EngineSettings
+from verl_agent.evaluation.settings import EngineSettings, EvaluationSettings
 from verl_agent.evaluation.training_differences import TrainingDifference, differences_table
 from verl_agent.evaluation.vllm_engine import Route, most_likely, request_options
 from verl_agent.platform.detect import use_cpu_device
@@ -78,6 +78,17 @@ def test_a_second_start_plays_only_pending_episodes(tmp_path):
     third = TalkEvaluation(tmp_path)
     assert third.play(TASKS[:3]) == records
     assert third.seeds == []
+
+
+def test_tasks_are_limited_by_category_before_their_total():
+    items = [TaskItem("talk", name, category=name[0]) for name in ("a1", "a2", "b1", "a3", "b2", "c1")]
+
+    def kept(**limits: int) -> list[str]:
+        return [item.id for item in first_tasks(items, EvaluationSettings(**limits))]
+
+    assert kept(max_tasks_per_category=1) == ["a1", "b1", "c1"]
+    assert kept(max_tasks_per_category=2, max_tasks=4) == ["a1", "a2", "b1", "b2"]
+    assert kept(max_tasks=2) == ["a1", "a2"] and len(kept()) == 6
 
 
 def test_the_seed_of_an_episode_is_independent_of_other_episodes(tmp_path):

@@ -15,7 +15,7 @@ from rich.markup import escape
 from yaml import MarkedYAMLError
 
 import verl_agent.config
-from verl_agent.config.keys import FREE, check_kind, renamed
+from verl_agent.config.keys import add_free_keys, check_kind, renamed
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError, did_you_mean
 
@@ -47,16 +47,6 @@ def launch(main: Callable[[], None], base: str) -> None:
             raise
         Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
         sys.exit(2)
-
-
-def add_free_keys(argument: str) -> str:
-    """Let an override set keyword arguments that its recipe does not list; their receiver checks them.
-
-    Example:
-        >>> add_free_keys("env.options.prompt=short")
-        '++env.options.prompt=short'
-    """
-    return f"++{argument}" if argument.startswith(FREE) and "=" in argument else argument
 
 
 def check_overlays(arguments: Sequence[str]) -> None:

@@ -146,6 +146,16 @@ def reference(base: str, *choices: str) -> dict[str, Any]:
     return {str(key): value for key, value in OmegaConf.to_container(config).items()}
 
 
+def add_free_keys(argument: str) -> str:
+    """Let an override set keyword arguments that its recipe does not list; their receiver checks them.
+
+    Example:
+        >>> add_free_keys("env.options.prompt=short")
+        '++env.options.prompt=short'
+    """
+    return f"++{argument}" if argument.startswith(FREE) and "=" in argument else argument
+
+
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted key and the value of every leaf of nested mappings; an empty mapping is a leaf."""
     if isinstance(node, dict) and node:

@@ -1,7 +1,8 @@
 """One evaluation and its folder: settings, planned and recorded episodes."""
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
@@ -19,7 +20,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.policy import check_api
 from verl_agent.evaluation.loop import PlannedEpisode, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
-from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
+from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, evaluation_config
 from verl_agent.evaluation.training_differences import TrainingDifference, run_of_model, training_differences
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
@@ -106,7 +107,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     evaluation, settings = sections.evaluation, sections.run.env
     env = make_env(settings.name, settings.options)
     make_agent(sections.run.agent, env.action_format)
-    items = select_tasks(settings.name, evaluation.tasks, settings.options)[: evaluation.max_tasks]
+    items = first_tasks(select_tasks(settings.name, evaluation.tasks, settings.options), evaluation)
     baseline = _read_baseline(evaluation.compare_with) if evaluation.compare_with else []
     if evaluation.compare_with and {record["task"] for record in baseline}.isdisjoint(item.id for item in items):
         raise ConfigError(
@@ -147,6 +148,17 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     )
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
     return Evaluation(sections, plain, items, model, folder, earlier, baseline, rules)
+
+
+def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list[TaskItem]:
+    """Return the tasks that `max_tasks_per_category`, then `max_tasks` leave."""
+    of_category: Counter[str] = Counter()
+    kept = []
+    for item in items:
+        of_category[item.category] += 1
+        if of_category[item.category] <= (settings.max_tasks_per_category or len(items)):
+            kept.append(item)
+    return kept[: settings.max_tasks]
 
 
 def check_device(device: str) -> None:

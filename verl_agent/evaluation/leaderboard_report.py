@@ -48,13 +48,13 @@ def _board(board: Board) -> str:
         "Success with 95 % intervals over tasks; behind each the number of tasks. Equal for all rows: "
         + ", ".join(f"{name} `{value}`" for name, value in board.conditions.items() if name != "env")
         + ".\n",
-        _line(heads),
-        _line("---" for _ in heads),
-        *(_line(_cells(board, row)) for row in board.rows),
+        line(heads),
+        line("---" for _ in heads),
+        *(line(_cells(board, row)) for row in board.rows),
     ]
     blanks = [""] * len(board.categories)
     for model, rate in board.published.items():
-        lines.append(_line([f"{model} (published)", *blanks, "", f"{rate:.3f} ({TASKS[board.env]})", *[""] * 4]))
+        lines.append(line([f"{model} (published)", *blanks, "", f"{rate:.3f} ({TASKS[board.env]})", *[""] * 4]))
     notes = []
     if board.published:
         notes.append(f"Published: {SOURCE}. Its tasks, prompts and budgets may differ from those of this board.")
@@ -66,10 +66,10 @@ def _board(board: Board) -> str:
         notes.append("USD in bold: no other row is better at a cost that is not higher.")
     lines += ["", *(f"{note}\n" for note in notes)]
     if board.differences:
-        lines += [_line(["pair", "difference [95 %]", "p", "p (Holm)"]), _line(["---"] * 4)]
+        lines += [line(["pair", "difference [95 %]", "p", "p (Holm)"]), line(["---"] * 4)]
         for one in board.differences:
             pair = f"{one.first} − {one.second}"
-            lines.append(_line([pair, str(one.difference), f"{one.p_value:.4f}", f"{one.adjusted:.4f}"]))
+            lines.append(line([pair, str(one.difference), f"{one.p_value:.4f}", f"{one.adjusted:.4f}"]))
         lines += [
             "",
             "Differences are paired by task. p: permutation of signs; Holm's correction is over this table.\n",
@@ -84,7 +84,7 @@ def _cells(board: Board, row: Row) -> list[str]:
     return [
         row.label + (" †" if row.played < row.planned else ""),
         *(_rate(by_category.get(name)) for name in board.categories),
-        _estimate(row.macro),
+        to_cell(row.macro),
         _rate(overall),
         "" if overall.turns_mean is None else f"{overall.turns_mean:.1f}",
         "" if overall.tokens_mean is None else f"{overall.tokens_mean:.0f}",
@@ -94,16 +94,18 @@ def _cells(board: Board, row: Row) -> list[str]:
 
 
 def _rate(result: CategoryResult | None) -> str:
-    return "" if result is None else _estimate(result.success)
+    return "" if result is None else to_cell(result.success)
 
 
-def _estimate(estimate: Estimate | None) -> str:
+def to_cell(estimate: Estimate | None) -> str:
+    """Return an estimate with the number of its tasks, marked if they are too few; empty for None."""
     if estimate is None:
         return ""
     return f"{estimate} ({estimate.tasks}{FEW if estimate.too_few else ''})"
 
 
-def _line(cells: Iterable[str]) -> str:
+def line(cells: Iterable[str]) -> str:
+    """Return one line of a Markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -86,6 +86,7 @@ class EvaluationSettings:
     Attributes:
         tasks: split of the environment, or path of a file with one task id per line.
         max_tasks: number of tasks to play, from the first on; null for all.
+        max_tasks_per_category: number of tasks to play of each category, from the first on; null for all.
         samples: episodes per task.
         temperature: sampling temperature; 0 takes the most likely token.
         top_p: probability mass that is sampled from, above 0, up to 1.
@@ -106,6 +107,7 @@ class EvaluationSettings:
 
     tasks: str = "test"
     max_tasks: Count | None = None
+    max_tasks_per_category: Count | None = None
     samples: Count = 1
     temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -198,6 +198,7 @@ EVALUATION = (
     "env.eval_tasks",
     "env.train_tasks",
     "evaluation.max_tasks",
+    "evaluation.max_tasks_per_category",
     "evaluation.max_usd",
     "evaluation.purpose",
     "evaluation.samples",

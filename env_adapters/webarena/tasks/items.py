@@ -17,10 +17,10 @@ CATEGORIES = {
     "shopping": "Shopping",
     "shopping_admin": "CMS",
     "map": "Maps",
-    "gitlab": "GitLab and Reddit",
-    "reddit": "GitLab and Reddit",
+    "gitlab": "GitLab",
+    "reddit": "Reddit",
 }
-"""Category in the paper by the site of a task. Tasks with several sites are in `SEVERAL_SITES`."""
+"""Category by the site of a task; the paper joins GitLab and Reddit. Tasks of several sites are in `SEVERAL_SITES`."""
 SEVERAL_SITES = "Several sites"
 KINDS = ("string_match", "url_match", "program_html")
 MATCHES = ("exact_match", "must_include", "fuzzy_match")

@@ -3,11 +3,6 @@
 Every phase resumes after an interruption, so the rounds do too.
 """
 
-import ctypes
-import signal
-import subprocess
-import sys
-
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -19,11 +14,7 @@ from verl_agent.offline.evolve.rounds import Phase, phases
 from verl_agent.offline.evolve.subprocesses import arguments
 from verl_agent.offline.selection import select_episodes, usable_records
 from verl_agent.runs.processes import ending_all_children
-
-GRACE_S = 10
-"""Seconds that a phase has to end by itself after Ctrl-C."""
-PR_SET_PDEATHSIG = 1
-"""Linux, sys/prctl.h: the signal that a child gets when its parent is killed."""
+from verl_agent.runs.subprocess_run import run_command
 
 
 def run(config: DictConfig) -> None:
@@ -57,18 +48,7 @@ def run_phase(phase: Phase, evolution: Evolution, console: Console) -> None:
     """
     command = arguments(phase, evolution)
     console.rule(f"round {phase.round} of {evolution.settings.rounds}: {phase.name}", align="left")
-    with subprocess.Popen(command, preexec_fn=_end_with_parent) as child:
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:  # a terminal sends Ctrl-C to the child too; `kill` signals this process alone
-            try:
-                child.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                child.terminate()
-                child.wait()
-            raise
-    if code == 130:
-        raise KeyboardInterrupt
+    code = run_command(command)
     if code:
         raise ConfigError(
             f"round {phase.round}, {phase.name}, ended with status {code}. Fix the error above and run the same "
@@ -99,9 +79,3 @@ def check_kept(number: int, evolution: Evolution, console: Console) -> None:
         f"kept {len(kept)} different ones of {len(records)} episodes, of {len(kept_tasks)} of {len(tasks)} tasks",
         highlight=False,
     )
-
-
-def _end_with_parent() -> None:
-    """Make the child end when this process is killed, so that it does not continue beside a restarted run."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

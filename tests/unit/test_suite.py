@@ -1,0 +1,125 @@
+"""Test suites: selection of evaluations, skipping of missing needs, resuming, and the report."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.unit.test_leaderboard import evaluated
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.suite.report import suite_rows, summarize_models, to_markdown, write_suite_report
+from verl_agent.evaluation.suite.run import Outcome, models_of, play_suite
+from verl_agent.evaluation.suite.settings import Suite, compose_entry, read_suite
+
+ROOT = Path(__file__).parents[2]
+RECIPE = f"{ROOT}/recipes/guess_number/eval.yaml"
+CONTENT = f"""
+evaluations:
+  small:
+    recipe: {RECIPE}
+    categories: [1 to 7, 1 to 10]
+    overrides: [evaluation.tasks=small_test, env.hosts.where=inline]
+  absent:
+    recipe: {RECIPE}
+    categories: [other]
+    overrides: ["evaluation.tasks=${{oc.env:NO_SUCH_VARIABLE}}"]
+    needs: the variable NO_SUCH_VARIABLE
+  stand_in:
+    recipe: {RECIPE}
+    categories: [1 to 7]
+    overrides: [evaluation.tasks=small_test, evaluation.max_tasks_per_category=2, env.hosts.where=inline]
+    needs: nothing that is missing
+    substitute: true
+"""
+
+
+def suite(folder: Path, *overrides: str, only: tuple[str, ...] = (), content: str = CONTENT) -> Suite:
+    file = folder / "tiny.yaml"
+    file.write_text(content)
+    return read_suite(file, overrides, only)
+
+
+def test_the_27_tasks_are_listed_with_the_numbers_of_items_of_the_paper():
+    paper = read_suite(ROOT / "recipes/paper27.yaml", ["model.path=oracle"])
+    listed = {name: entry for name, entry in paper.entries.items() if not entry.substitute}
+    assert sum(len(entry.categories) for entry in listed.values()) == 27
+    needing = {name for name, entry in listed.items() if entry.needs}
+    assert needing == {"webarena", "nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"}
+    turns = {name: compose_entry(paper, name)["horizon"]["eval_max_turns"] for name in listed if name not in needing}
+    assert turns == {"textcraft": 30, "babyai": 20, "scienceworld": 30}
+
+
+def test_an_override_with_the_name_of_an_evaluation_changes_only_that_one(tmp_path):
+    chosen = suite(tmp_path, "model.path=oracle", "small:horizon.eval_max_turns=3")
+    turns = {name: compose_entry(chosen, name)["horizon"]["eval_max_turns"] for name in ("small", "stand_in")}
+    assert turns == {"small": 3, "stand_in": 10}
+
+
+def test_a_suite_skips_missing_needs_by_name_and_plays_the_others(tmp_path):
+    chosen = suite(tmp_path, "model.path=oracle", only=("small", "absent"))
+    shown = StringIO()
+    played, skipped = play_suite(chosen, models_of(chosen, []), tmp_path / "out", Console(file=shown))
+    assert (played.status, played.reason, played.folder) == ("played", "", tmp_path / "out/oracle/small")
+    assert skipped.status == "skipped"
+    assert skipped.reason.startswith("needs the variable NO_SUCH_VARIABLE. absent does not compose: ")
+    assert "absent is skipped: needs the variable" in shown.getvalue()
+    files = write_suite_report(chosen, [played, skipped], tmp_path / "out")
+    value = json.loads(files[0].read_text())
+    rows = {(row["evaluation"], row["category"]): row for row in value["rows"]}
+    assert rows["small", "1 to 7"]["result"]["success"]["mean"] == 1.0
+    assert (rows["absent", "other"]["status"], rows["absent", "other"]["result"]) == ("skipped", None)
+    assert "| absent | other | skipped |" in files[1].read_text()
+
+
+def outcomes(folder: Path) -> list[Outcome]:
+    """Evaluate two policies on GuessNumber, and stand in for its evaluation by fewer tasks."""
+    found = []
+    for model in ("oracle", "cheap"):
+        for name, limits in (("small", {}), ("stand_in", {"max_tasks_per_category": 2})):
+            at = evaluated(folder / model / name, model, **limits)
+            found.append(Outcome(model, name, "guess_number", at, "played"))
+        found.append(Outcome(model, "absent", "", folder / "none", "skipped", "needs a variable"))
+    return found
+
+
+def test_the_report_means_over_categories_and_keeps_substitutes_apart(tmp_path):
+    chosen, found = suite(tmp_path, "model.path=x"), outcomes(tmp_path)
+    rows = suite_rows(chosen, found)
+    oracle, cheap = summarize_models(rows, found)
+    assert (oracle.categories, oracle.measured, oracle.mean.mean) == (3, 2, 1.0)
+    assert cheap.mean.mean == pytest.approx((1 / 7 + 1 / 10) / 2)
+    assert set(cheap.by_evaluation) == {"small", "stand_in"}
+    text = to_markdown(chosen, rows, [oracle, cheap], found)
+    assert "| evaluation | category | oracle | cheap |" in text
+    assert "| small | 1 to 7 | 1.000 [0.646, 1.000] (7) | 0.143 [0.026, 0.513] (7) |" in text
+    assert "|  | measured | 2 of 3 categories | 2 of 3 categories |" in text
+    assert text.index("## Substitutes") < text.index("| stand_in | 1 to 7 |") < text.index("* absent, skipped: needs")
+    assert "| model | trained on | small | stand_in |" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "only", "content", "message"),
+    [
+        (["nowhere:env.retries=1"], (), CONTENT, r"'nowhere' is not an evaluation\. Known: absent, small"),
+        ([], ("smal",), CONTENT, r"--only 'smal' is not an evaluation of .*Did you mean 'small'"),
+        ([], (), "horizon: {}", r"is no suite: it must hold the section evaluations and nothing else"),
+        ([], (), CONTENT.replace("categories: [other]", ""), r"evaluations\.absent\.categories is missing"),
+        ([], (), CONTENT.replace("eval.yaml", "no.yaml"), r"recipe='.*no\.yaml' does not exist"),
+    ],
+)
+def test_invalid_suites_raise_config_error(tmp_path, overrides, only, content, message):
+    with pytest.raises(ConfigError, match=message):
+        suite(tmp_path, *overrides, only=only, content=content)
+
+
+def test_models_are_named_once_and_have_different_names(tmp_path):
+    named, unnamed = suite(tmp_path, "model.path=oracle"), suite(tmp_path)
+    assert models_of(unnamed, ["runs/a", "oracle"]) == {"a": ["model.path=runs/a"], "oracle": ["model.path=oracle"]}
+    assert models_of(named, []) == {"oracle": []}
+    for chosen, models in ((named, ["random"]), (unnamed, [])):
+        with pytest.raises(ConfigError, match="name the models either with --model"):
+            models_of(chosen, models)
+    with pytest.raises(ConfigError, match="two of the models have the same name: x/a, y/a"):
+        models_of(unnamed, ["x/a", "y/a"])

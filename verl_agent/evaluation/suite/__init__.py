@@ -1,0 +1,1 @@
+"""Evaluation of several models by a list of recipes."""

@@ -1,0 +1,193 @@
+"""Report of a suite: a row for each category and model, means over categories, and a table of transfer."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_agent.evaluation.job import RECORDS, REPORT
+from verl_agent.evaluation.leaderboard_report import line, to_cell
+from verl_agent.evaluation.published import SOURCE, published_rates
+from verl_agent.evaluation.results import ALL, CategoryResult, summarize
+from verl_agent.evaluation.statistics import Estimate, macro_mean
+from verl_agent.evaluation.suite.run import Outcome
+from verl_agent.evaluation.suite.settings import Suite
+from verl_agent.evaluation.training_differences import run_of_model
+from verl_agent.runs.identity import read_settings, write_json_atomically
+from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.record_files import read_records
+
+SUITE_VERSION = 1
+"""Version of the JSON. It increases when a field changes its meaning or disappears."""
+JSON, MARKDOWN = "suite.json", "suite.md"
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRow:
+    """Result of one model on one category of a suite.
+
+    Attributes:
+        model: name of the model.
+        evaluation: name of the evaluation in the suite.
+        category: name of the category.
+        substitute: True if the tasks stand in for others that need outside data.
+        status: status of the evaluation; `skipped` or `failed` rows have no result.
+        reason: reason for which the evaluation was skipped or is not complete.
+        result: result on the category; None without an episode.
+    """
+
+    model: str
+    evaluation: str
+    category: str
+    substitute: bool
+    status: str
+    reason: str
+    result: CategoryResult | None
+
+    @property
+    def success(self) -> Estimate | None:
+        """Success rate with its interval; None without a valid episode."""
+        return self.result.success if self.result else None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """Results of one model over a suite.
+
+    Attributes:
+        model: name of the model.
+        trained_on: environments of the run that trained the model; empty if they are not known.
+        categories: number of categories of the suite, substitutes left out.
+        measured: number of these with a valid episode.
+        mean: mean of the success rates of the measured categories; None without one.
+        by_evaluation: success rate over all tasks of each evaluation.
+    """
+
+    model: str
+    trained_on: Sequence[str]
+    categories: int
+    measured: int
+    mean: Estimate | None
+    by_evaluation: Mapping[str, Estimate]
+
+
+def suite_rows(suite: Suite, outcomes: Sequence[Outcome]) -> list[SuiteRow]:
+    """Return the rows of a suite, in the order of its evaluations; categories that it does not list follow."""
+    rows = []
+    for outcome in outcomes:
+        entry = suite.entries[outcome.evaluation]
+        found = {result.category: result for result in _results(outcome)}
+        others = [name for name in found if name != ALL and name not in entry.categories]
+        for category in [*entry.categories, *others]:
+            known = (category, entry.substitute, outcome.status, outcome.reason)
+            rows.append(SuiteRow(outcome.model, outcome.evaluation, *known, found.get(category)))
+    return rows
+
+
+def summarize_models(rows: Sequence[SuiteRow], outcomes: Sequence[Outcome]) -> list[ModelSummary]:
+    """Return the means of each model."""
+    summaries = []
+    for model in dict.fromkeys(outcome.model for outcome in outcomes):
+        own = [row for row in rows if row.model == model and not row.substitute]
+        rates = [row.success for row in own if row.success is not None]
+        overall: dict[str, Estimate] = {}
+        trained_on: Sequence[str] = ()
+        for outcome in outcomes:
+            if outcome.model == model and (results := _results(outcome)):
+                if results[-1].success is not None:
+                    overall[outcome.evaluation] = results[-1].success
+                trained_on = trained_on or _trained_on(outcome)
+        mean = macro_mean(rates) if rates else None
+        summaries.append(ModelSummary(model, trained_on, len(own), len(rates), mean, overall))
+    return summaries
+
+
+def write_suite_report(suite: Suite, outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
+    """Write JSON and Markdown into the folder of a suite, and return their paths."""
+    rows = suite_rows(suite, outcomes)
+    models = summarize_models(rows, outcomes)
+    folder.mkdir(parents=True, exist_ok=True)
+    value = {
+        "version": SUITE_VERSION,
+        "suite": suite.file.stem,
+        "provenance": asdict(Provenance.collect()),
+        "published_source": SOURCE,
+        "rows": [asdict(row) for row in rows],
+        "models": [asdict(model) for model in models],
+    }
+    write_json_atomically(folder / JSON, value)
+    (folder / MARKDOWN).write_text(to_markdown(suite, rows, models, outcomes), encoding="utf-8")
+    return [folder / JSON, folder / MARKDOWN]
+
+
+def to_markdown(
+    suite: Suite, rows: Sequence[SuiteRow], models: Sequence[ModelSummary], outcomes: Sequence[Outcome]
+) -> str:
+    """Return the tables of a suite: categories, substitutes, skipped evaluations and transfer."""
+    names = [model.model for model in models]
+    lines = [f"# {suite.file.stem}\n", "Success with 95 % intervals over tasks; behind each the number of tasks.\n"]
+    for title, substitute in (("Categories", False), ("Substitutes, which need no outside data", True)):
+        chosen = [row for row in rows if row.substitute is substitute]
+        if not chosen:
+            continue
+        lines += [f"## {title}\n", line(["evaluation", "category", *names]), line(["---"] * (2 + len(names)))]
+        cells = {(row.evaluation, row.category, row.model): _cell(row) for row in chosen}
+        for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in chosen):
+            lines.append(line([evaluation, category, *(cells.get((evaluation, category, name), "") for name in names)]))
+        if not substitute:
+            lines.append(line(["", "mean", *(to_cell(model.mean) for model in models)]))
+            measured = (f"{model.measured} of {model.categories} categories" for model in models)
+            lines.append(line(["", "measured", *measured]))
+        lines.append("")
+    incomplete = {(outcome.evaluation, outcome.status): outcome.reason for outcome in outcomes if outcome.reason}
+    if incomplete:
+        lines += ["## Skipped or not complete\n"]
+        lines += [f"* {name}, {status}: {reason}" for (name, status), reason in incomplete.items()]
+        lines.append("")
+    return "\n".join([*lines, *_transfer(models, outcomes)])
+
+
+def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the table with the success of each model on all tasks of each evaluation, and published rates."""
+    played = [
+        name
+        for name in dict.fromkeys(one.evaluation for one in outcomes)
+        if any(name in m.by_evaluation for m in models)
+    ]
+    if not played:
+        return []
+    envs = {outcome.evaluation: outcome.env for outcome in outcomes}
+    lines = ["## Models by evaluation\n", line(["model", "trained on", *played]), line(["---"] * (2 + len(played)))]
+    for model in models:
+        rates = (to_cell(model.by_evaluation.get(name)) for name in played)
+        lines.append(line([model.model, ", ".join(model.trained_on), *rates]))
+    by_evaluation = {name: published_rates(envs[name]) for name in played if envs[name] == name}
+    for model_name in dict.fromkeys(name for rates in by_evaluation.values() for name in rates):
+        cells = [by_evaluation.get(name, {}).get(model_name) for name in played]
+        lines.append(
+            line([f"{model_name} (published)", "", *("" if rate is None else f"{rate:.3f}" for rate in cells)])
+        )
+    if by_evaluation:
+        lines += ["", f"Published: {SOURCE}. Its tasks, prompts and budgets may differ."]
+    return [*lines, ""]
+
+
+def _cell(row: SuiteRow) -> str:
+    return to_cell(row.success) or row.status
+
+
+def _results(outcome: Outcome) -> list[CategoryResult]:
+    if outcome.status not in ("played", "partial"):
+        return []
+    return summarize(read_records(outcome.folder / RECORDS))
+
+
+def _trained_on(outcome: Outcome) -> list[str]:
+    """Return the environments of the run that trained the model of an evaluation; empty if it is not known."""
+    report: Mapping[str, Any] = json.loads((outcome.folder / REPORT).read_text(encoding="utf-8"))
+    run = run_of_model(str(report["model"]))
+    env = read_settings(run).get("env", {}) if run else {}
+    mixture = env.get("mixture") if isinstance(env, Mapping) else None
+    entries = mixture if isinstance(mixture, list) else [env]
+    return list(dict.fromkeys(str(one["name"]) for one in entries if isinstance(one, Mapping) and one.get("name")))

@@ -1,0 +1,155 @@
+"""Run of a suite: one evaluation after another, each in a process of its own, for one or several models."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from verl_agent.envs.hosts.local import local_pool
+from verl_agent.envs.registry import make_env
+from verl_agent.envs.session import PooledEnv
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.envs.tasks import select_tasks
+from verl_agent.errors import ConfigError, EnvError
+from verl_agent.evaluation.job import REPORT, model_name
+from verl_agent.evaluation.suite.settings import Suite, compose_entry
+from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.subprocess_run import run_command
+from verl_agent.sections import section
+
+PROGRAM = (sys.executable, "-m", "verl_agent.commands.evaluate")
+Status = Literal["played", "partial", "skipped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of one evaluation of a suite.
+
+    Attributes:
+        model: policy that was evaluated.
+        evaluation: name in the suite.
+        env: name of the environment; empty if the evaluation does not compose.
+        folder: output folder of the evaluation.
+        status: `played`: all planned episodes; `partial`: some of them; `skipped`: what it needs is missing;
+            `failed`: no episode, because of an error.
+        reason: reason for which the evaluation was skipped or is not complete; else empty.
+    """
+
+    model: str
+    evaluation: str
+    env: str
+    folder: Path
+    status: Status
+    reason: str = ""
+
+
+def models_of(suite: Suite, models: Sequence[str]) -> dict[str, list[str]]:
+    """Return the overrides that name each model, by the name of its folder.
+
+    Args:
+        suite: the suite, whose overrides may name one model.
+        models: values of `model.path`; empty if the overrides name the model.
+
+    Raises:
+        ConfigError: no model is named, or two have the same name.
+    """
+    keys = ("model.path=", "model.api.name=")
+    named = [override.partition("=")[2] for override in suite.common if override.startswith(keys)]
+    if bool(models) == bool(named):
+        raise ConfigError(
+            "name the models either with --model, which may be repeated, or one with model.path=... or "
+            "model.api.kind=... model.api.name=..."
+        )
+    if named:
+        return {model_name(named[-1]): []}
+    found = {model_name(model): [f"model.path={model}"] for model in models}
+    if len(found) < len(models):
+        raise ConfigError(
+            f"two of the models have the same name: {', '.join(models)}. Play them with different --into."
+        )
+    return found
+
+
+def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, console: Console) -> list[Outcome]:
+    """Play all evaluations for all models; each resumes in its folder `<into>/<model>/<evaluation>`.
+
+    A failed evaluation does not stop the others.
+
+    Args:
+        suite: the suite.
+        models: overrides of each model by its name, see `models_of`.
+        into: folder of the suite.
+        console: output console; the evaluations write to the terminal themselves.
+    """
+    outcomes = []
+    missing: dict[str, str | None] = {}
+    for name, entry in suite.entries.items():
+        for model, overrides in models.items():
+            folder = (into / model / name).resolve()
+            console.rule(f"{model}: {name}", align="left")
+            one = Suite(suite.file, {name: entry}, [*suite.common, *overrides], suite.own)
+            env, reason = "", None
+            try:
+                config = compose_entry(one, name)
+                env = str(config["env"]["name"])
+                if entry.needs and name not in missing:
+                    missing[name] = missing_need(config)
+                reason = missing.get(name)
+            except ConfigError as error:
+                reason = str(error)
+            if reason is not None:
+                status: Status = "skipped" if entry.needs else "failed"
+                text = f"needs {entry.needs}. {reason}" if entry.needs else reason
+                console.print(f"{name} is {status}: {text}", markup=False, highlight=False, soft_wrap=True)
+                outcomes.append(Outcome(model, name, env, folder, status, text))
+                continue
+            recipe = one.recipe(name)
+            location = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
+            given = [*one.overrides(name), f"evaluation.output_dir={folder}"]
+            code = run_command([*PROGRAM, *location, *given])
+            outcomes.append(_outcome(model, name, env, folder, code))
+    return outcomes
+
+
+def missing_need(config: Mapping[str, Any]) -> str | None:
+    """Return the error that prevents the first task of an evaluation from starting; None if it starts.
+
+    Args:
+        config: resolved config of the evaluation.
+    """
+    try:
+        settings = section("env", EnvSettings, config["env"])
+        items = select_tasks(settings.name, config["evaluation"]["tasks"], settings.options)
+        env = make_env(settings.name, settings.options)
+
+        async def start() -> None:
+            pool = local_pool(env, settings, count=1)
+            try:
+                session = PooledEnv(env, pool)
+                await session.reset(items[0])
+                await session.close()
+            finally:
+                await pool.shutdown()
+
+        with ending_all_children():
+            asyncio.run(start())
+    except (ConfigError, EnvError) as error:
+        return str(error)
+    return None
+
+
+def _outcome(model: str, name: str, env: str, folder: Path, code: int) -> Outcome:
+    """Return the outcome of an evaluation that has ended, from its report and its exit status."""
+    error = f"it ended with status {code}; its error is above" if code else ""
+    if not (folder / REPORT).is_file():
+        return Outcome(model, name, env, folder, "failed", error or "it recorded no episode")
+    report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    complete = report["played"] >= report["planned"] and not code
+    played = f"{report['played']} of {report['planned']} episodes"
+    reason = "" if complete else ": ".join(filter(None, [played, error]))
+    return Outcome(model, name, env, folder, "played" if complete else "partial", reason)

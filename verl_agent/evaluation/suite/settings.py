@@ -1,0 +1,144 @@
+"""Suite file: the evaluations that one command plays, and their composition as evaluation recipes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from yaml import YAMLError
+
+import verl_agent.config
+from verl_agent.config.keys import add_free_keys, check_complete, check_keys, check_kind, leaves
+from verl_agent.config.search_path import register_config
+from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.sections import STRICT, section
+
+BASE = "agent_eval"
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class SuiteEntry:
+    """One evaluation of a suite.
+
+    Attributes:
+        recipe: evaluation recipe, relative to the folder of the suite file.
+        categories: categories of its tasks that the suite reports, one row each.
+        overrides: settings in place of the recipe's, `KEY=VALUE`.
+        needs: outside data, sites or programs; the evaluation is skipped if its first task cannot be started. Null
+            for an evaluation whose failure is an error.
+        substitute: true for tasks that stand in for others that need outside data; their rows are listed apart and
+            are in no mean.
+    """
+
+    recipe: str
+    categories: Sequence[str]
+    overrides: Sequence[str] = Field(default_factory=tuple)
+    needs: str | None = None
+    substitute: bool = False
+
+
+@plain_dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite with the overrides of a command line.
+
+    Attributes:
+        file: the suite file.
+        entries: evaluations by name.
+        common: overrides of all evaluations.
+        own: overrides of one evaluation, by its name.
+    """
+
+    file: Path
+    entries: Mapping[str, SuiteEntry]
+    common: Sequence[str]
+    own: Mapping[str, Sequence[str]]
+
+    def recipe(self, name: str) -> Path:
+        """Return the recipe of an evaluation."""
+        return (self.file.parent / self.entries[name].recipe).resolve()
+
+    def overrides(self, name: str) -> list[str]:
+        """Return the overrides of an evaluation; later ones take precedence.
+
+        On a machine without an accelerator these begin with the settings of `cpu_eval.yaml`.
+        """
+        return [*_cpu_overrides(), *self.entries[name].overrides, *self.common, *self.own.get(name, ())]
+
+
+def read_suite(file: Path, overrides: Sequence[str], only: Sequence[str] = ()) -> Suite:
+    """Read a suite file.
+
+    Args:
+        file: the YAML file.
+        overrides: `KEY=VALUE` for all evaluations, or `NAME:KEY=VALUE` for one.
+        only: names of the evaluations to play; empty for all.
+
+    Raises:
+        ConfigError: the file is no suite, a recipe does not exist, or a name is unknown.
+    """
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(file))
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{file} cannot be read: {error}. Give a suite file such as recipes/paper27.yaml.") from error
+    evaluations = content.get("evaluations") if isinstance(content, dict) and len(content) == 1 else None
+    if not isinstance(evaluations, dict) or not evaluations:
+        raise ConfigError(
+            f"{file} is no suite: it must hold the section evaluations and nothing else. Give a suite file such as "
+            "recipes/paper27.yaml."
+        )
+    entries = {
+        str(name): section(f"evaluations.{name}", SuiteEntry, value or {}) for name, value in evaluations.items()
+    }
+    for name in only:
+        if name not in entries:
+            raise ConfigError(f"--only {name!r} is not an evaluation of {file}. {did_you_mean(name, entries)}")
+    common, own = [], dict[str, list[str]]()
+    for override in overrides:
+        name, colon, rest = override.partition(":")
+        if colon and "=" not in name:
+            if name not in entries:
+                raise ConfigError(f"{override!r}: {name!r} is not an evaluation. {did_you_mean(name, entries)}")
+            own.setdefault(name, []).append(rest)
+        else:
+            common.append(override)
+    chosen = {name: entry for name, entry in entries.items() if not only or name in only}
+    suite = Suite(file, chosen, common, own)
+    for name, entry in chosen.items():
+        if not suite.recipe(name).is_file():
+            raise ConfigError(f"evaluations.{name}.recipe={entry.recipe!r} does not exist beside {file}.")
+    return suite
+
+
+def compose_entry(suite: Suite, name: str) -> dict[str, Any]:
+    """Return the resolved config of an evaluation.
+
+    Raises:
+        ConfigError: it does not compose or resolve, or a key is unknown.
+    """
+    register_config()
+    recipe = suite.recipe(name)
+    try:
+        with initialize_config_dir(str(recipe.parent), version_base=None):
+            config = compose(recipe.stem, [add_free_keys(override) for override in suite.overrides(name)])
+        check_kind(config, BASE)
+        check_keys(config, BASE)
+        check_complete(config)
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"{name} does not compose: {str(error).splitlines()[0]}") from error
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _cpu_overrides() -> list[str]:
+    if not use_cpu_device():
+        return []
+    values = OmegaConf.load(Path(verl_agent.config.__file__).with_name("cpu_eval.yaml"))
+    return [f"{key}={value}" for key, value in leaves(OmegaConf.to_container(values, resolve=False))]
