@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.models import write_byte_model
 from tests.support.training_runs import command_line, run_environment, wait_for_end
-from verl_agent.evaluation.job import RECORDS
+from verl_agent.evaluation.folder import RECORDS
 from verl_agent.models.lora import has_adapters
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.identity import read_settings

@@ -15,6 +15,7 @@ from verl_agent.commands.control import control
 from verl_agent.commands.environments import check_env, envs
 from verl_agent.commands.leaderboard import leaderboard
 from verl_agent.commands.new_env import write_package
+from verl_agent.commands.scaling import scaling
 from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import fail, print_line, read_json
 from verl_agent.commands.view import view
@@ -84,6 +85,7 @@ app.command("check-env")(check_env)
 app.command()(view)
 app.command()(leaderboard)
 app.command()(suite)
+app.command()(scaling)
 app.command("what-if")(what_if)
 app.command()(control)
 

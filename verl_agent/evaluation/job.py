@@ -18,6 +18,7 @@ from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.policy import check_api
+from verl_agent.evaluation.folder import RECORDS, SETTINGS
 from verl_agent.evaluation.loop import PlannedEpisode, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
 from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, evaluation_config
@@ -33,8 +34,6 @@ from verl_agent.runs.terminal_person import check_terminal
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import TaskItem
-
-RECORDS, REPORT, SETTINGS, LOG = "episodes.jsonl", "evaluation.json", "settings.json", "evaluation.log"
 
 
 @dataclass(frozen=True)

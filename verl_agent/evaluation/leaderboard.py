@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.job import RECORDS, REPORT
+from verl_agent.evaluation.folder import RECORDS, REPORT, evaluations_in
 from verl_agent.evaluation.published import published_rates
 from verl_agent.evaluation.results import ALL, CategoryResult, solved_by_task, summarize
 from verl_agent.evaluation.significance import holm, sign_flip_p_value
@@ -124,17 +124,10 @@ def make_boards(folders: Sequence[Path]) -> list[Board]:
         ConfigError: a folder holds no evaluation, or one that cannot be read.
     """
     by_key: dict[tuple[str, str], list[_Evaluation]] = defaultdict(list)
-    for folder in dict.fromkeys(found for given in folders for found in _evaluations_in(given)):
+    for folder in dict.fromkeys(found for given in folders for found in evaluations_in(given)):
         one = _read(folder)
         by_key[one.conditions["env"], one.key].append(one)
     return [_board(env, key, by_key[env, key]) for env, key in sorted(by_key)]
-
-
-def _evaluations_in(folder: Path) -> list[Path]:
-    found = sorted(path.parent.resolve() for path in folder.rglob(REPORT))
-    if not found:
-        raise ConfigError(f"{folder} contains no {REPORT}. Give output folders of `verl-agent eval`.")
-    return found
 
 
 def _read(folder: Path) -> _Evaluation:

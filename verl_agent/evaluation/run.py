@@ -15,7 +15,8 @@ from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv, Session
 from verl_agent.evaluation.api.reply_log import FILE, totals
-from verl_agent.evaluation.job import RECORDS, REPORT, Evaluation, model_name
+from verl_agent.evaluation.folder import RECORDS, REPORT
+from verl_agent.evaluation.job import Evaluation, model_name
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.evaluation.policies import prompt_counter, start_policies
 from verl_agent.evaluation.progress import EvaluationProgress

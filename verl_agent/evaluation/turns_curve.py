@@ -38,11 +38,11 @@ def success_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, Estimate
     for limit in range(1, max((record["max_turns"] for record in valid), default=0) + 1):
         solved: dict[str, list[float]] = defaultdict(list)
         for record in valid:
-            solved[record["task"]].append(float(_return_within(record["turns"], limit) >= record["success_reward"]))
+            solved[record["task"]].append(float(return_within(record["turns"], limit) >= record["success_reward"]))
         curve[limit] = clustered_wilson_interval(solved)
     return curve
 
 
-def _return_within(turns: Sequence[TurnRecord], limit: int) -> float:
+def return_within(turns: Sequence[TurnRecord], limit: int) -> float:
     """Return the return of the first `limit` turns."""
     return sum(turn["reward"] for turn in turns[:limit])

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_agent.evaluation.job import RECORDS, REPORT
+from verl_agent.evaluation.folder import RECORDS, REPORT
 from verl_agent.evaluation.leaderboard_report import line, to_cell
 from verl_agent.evaluation.published import SOURCE, published_rates
 from verl_agent.evaluation.results import ALL, CategoryResult, summarize

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.evaluation.job import RECORDS
+from verl_agent.evaluation.folder import RECORDS
 from verl_agent.evaluation.results import CategoryResult, Comparison, compare, summarize
 from verl_agent.offline.evolve.prepare import Evolution
 from verl_agent.offline.evolve.rounds import REPORT, Phase

@@ -1,0 +1,36 @@
+"""Command `verl-agent scaling`: success of an evaluation over turns, samples, tokens and cost."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verl_agent.commands.terminal import fail, print_line
+from verl_agent.errors import ConfigError
+
+
+def scaling(
+    folders: Annotated[list[Path], typer.Argument(help="Output folders of evaluations.", metavar="FOLDER...")],
+) -> None:
+    """Compute success over turns, samples, tokens and cost, and best-of-n by selector, from recorded episodes.
+
+    Writes scaling.json and scaling.png into each folder.
+    """
+    from verl_agent.evaluation.scaling_report import describe_selection, read_scaling, write_scaling
+
+    for folder in folders:
+        try:
+            found = read_scaling(folder)
+        except ConfigError as error:
+            fail(str(error))
+        print_line(f"{folder}: {found.model}")
+        for curve in found.curves:
+            first, last = min(curve.points), max(curve.points)
+            print_line(
+                f"  {curve.name}, {curve.meaning}: {curve.points[first]} at {first:g} {curve.unit}, "
+                f"{curve.points[last]} at {last:g}"
+            )
+        for selection in found.selections:
+            print_line(f"  best of n by {describe_selection(selection)}")
+        for path in write_scaling(found, folder):
+            print_line(f"wrote {path}")

@@ -1,0 +1,132 @@
+"""Test-time scaling: success of one evaluation over turns, samples, tokens and cost."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from verl_agent.evaluation.results import final_records
+from verl_agent.evaluation.statistics import Estimate, clustered_wilson_interval, pass_at_k, pass_hat_k
+from verl_agent.evaluation.turns_curve import return_within, success_within_turns
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.turn_record import TurnRecord
+from verl_agent.types import StopReason
+
+POINTS = 20
+"""Number of budgets of tokens or cost on a curve."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingCurve:
+    """Success rate by an amount of computation.
+
+    Attributes:
+        name: short name: `turns`, `pass@k`, `pass^k`, `tokens` or `cost`.
+        meaning: definition of the rate.
+        unit: unit of the amount.
+        points: success rate with its interval, by amount.
+    """
+
+    name: str
+    meaning: str
+    unit: str
+    points: Mapping[float, Estimate]
+
+
+def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) -> list[ScalingCurve]:
+    """Return the curves that the records of one evaluation support.
+
+    Success within a budget is the success rate of an evaluation with that budget if the replies do not depend on it:
+    neither the prompt nor the context tells the budgets of turns, tokens or cost.
+
+    Args:
+        records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid.
+        tells_limit: True if the agent tells the turns left; there is no curve over turns, tokens and cost then.
+    """
+    valid = valid_records(records)
+    if not valid:
+        return []
+    curves = _sample_curves(solved_by_task(valid))
+    if tells_limit:
+        return curves
+    turns = {float(limit): success for limit, success in success_within_turns(valid).items()}
+    curves.insert(0, ScalingCurve("turns", "solved within k turns", "turns", turns))
+    for name, unit, amount in (("tokens", "generated tokens", _tokens), ("cost", "USD", _cost)):
+        if points := _within_budgets(valid, amount):
+            curves.append(ScalingCurve(name, f"solved within a budget of {unit} per episode", unit, points))
+    return curves
+
+
+def valid_records(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
+    """Return the last attempts of the episodes that measure the policy."""
+    return [record for record in final_records(records) if StopReason(record["stop"]).valid]
+
+
+def solved_by_task(valid: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
+    """Return 1.0 or 0.0 for each episode of each task."""
+    solved: dict[str, list[float]] = defaultdict(list)
+    for record in valid:
+        solved[record["task"]].append(float(record["success"]))
+    return dict(solved)
+
+
+def interval_of_shares(shares: Mapping[str, float]) -> Estimate:
+    """Return the mean over tasks of shares in 0 to 1, with Wilson's interval over tasks.
+
+    The variance of a share in 0 to 1 with mean p is at most p(1 - p), that of a single success. So the interval
+    covers at least as often as it says.
+    """
+    return clustered_wilson_interval({task: [share] for task, share in shares.items()})
+
+
+def _sample_curves(solved: Mapping[str, Sequence[float]]) -> list[ScalingCurve]:
+    """Return pass@k and pass^k over the tasks with the most samples; empty with one sample per task."""
+    most = max(map(len, solved.values()))
+    if most < 2:
+        return []
+    whole = {task: round(sum(samples)) for task, samples in solved.items() if len(samples) == most}
+    at, hat = (
+        {
+            float(k): interval_of_shares({task: estimator(most, count, k) for task, count in whole.items()})
+            for k in range(1, most + 1)
+        }
+        for estimator in (pass_at_k, pass_hat_k)
+    )
+    return [
+        ScalingCurve("pass@k", "at least one of k samples solves the task", "samples", at),
+        ScalingCurve("pass^k", "all of k samples solve the task", "samples", hat),
+    ]
+
+
+def _within_budgets(
+    valid: Sequence[EpisodeRecord], amount: Callable[[TurnRecord], float | None]
+) -> dict[float, Estimate]:
+    """Return the success rate within budgets up to the largest amount of an episode; empty if one is unknown."""
+    spending: list[tuple[EpisodeRecord, list[float]]] = []
+    for record in valid:
+        amounts = [amount(turn) for turn in record["turns"]]
+        known = [one for one in amounts if one is not None]
+        if len(known) < len(amounts):
+            return {}
+        spending.append((record, list(accumulate(known))))
+    largest = max((spent[-1] for _, spent in spending if spent), default=0.0)
+    if not largest:
+        return {}
+    curve = {}
+    for step in range(1, POINTS + 1):
+        budget = largest if step == POINTS else float(f"{largest * step / POINTS:.3g}")
+        solved: dict[str, list[float]] = defaultdict(list)
+        for record, spent in spending:
+            within = return_within(record["turns"], bisect_right(spent, budget))
+            solved[record["task"]].append(float(within >= record["success_reward"]))
+        curve[budget] = clustered_wilson_interval(solved)
+    return curve
+
+
+def _tokens(turn: TurnRecord) -> float:
+    return float(turn["tokens"])
+
+
+def _cost(turn: TurnRecord) -> float | None:
+    return turn["usage"]["cost_usd"] if "usage" in turn else None

@@ -1,0 +1,103 @@
+"""Files of test-time scaling: JSON and a plot, in the folder of the evaluation."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.folder import RECORDS, REPORT
+from verl_agent.evaluation.scaling import ScalingCurve, scaling_curves
+from verl_agent.evaluation.selectors import Selection, best_of_n
+from verl_agent.evaluation.turns_curve import knows_turn_limit
+from verl_agent.runs.identity import write_json_atomically
+from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.record_files import read_records
+
+SCALING_VERSION = 1
+"""Version of the JSON. It increases when a field changes its meaning or disappears."""
+JSON, PLOT = "scaling.json", "scaling.png"
+UPPER_BOUND = "upper bound: it knows the outcome"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Test-time scaling of one evaluation.
+
+    Attributes:
+        model: policy of the evaluation.
+        curves: success over turns, samples, tokens and cost.
+        selections: success of best-of-n by selector.
+    """
+
+    model: str
+    curves: Sequence[ScalingCurve]
+    selections: Sequence[Selection]
+
+
+def read_scaling(folder: Path) -> Scaling:
+    """Compute the curves of the evaluation in a folder.
+
+    Raises:
+        ConfigError: the folder holds no evaluation, or one without a valid episode.
+    """
+    if not (folder / REPORT).is_file():
+        raise ConfigError(f"{folder} contains no {REPORT}. Give the output folder of `verl-agent eval`.")
+    report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    records = list(read_records(folder / RECORDS))
+    curves = scaling_curves(records, knows_turn_limit(report["config"]["agent"].get("options") or {}))
+    selections = best_of_n(records, folder)
+    if not curves and not selections:
+        raise ConfigError(
+            f"{folder} has no curve: no valid episode, or one sample per task and agent.options.turns_left."
+        )
+    return Scaling(str(report["model"]), curves, selections)
+
+
+def write_scaling(scaling: Scaling, folder: Path) -> list[Path]:
+    """Write JSON and plot, and return their paths."""
+    value = {"version": SCALING_VERSION, "provenance": asdict(Provenance.collect()), **asdict(scaling)}
+    write_json_atomically(folder / JSON, value)
+    _plot(scaling, folder / PLOT)
+    return [folder / JSON, folder / PLOT]
+
+
+def describe_selection(selection: Selection) -> str:
+    """Return one line: the selector, its meaning, and its success with all samples or the reason without one."""
+    name = f"{selection.name} ({UPPER_BOUND})" if selection.upper_bound else selection.name
+    if not selection.points:
+        return f"{name}: not available, {selection.missing}"
+    most = max(selection.points)
+    return f"{name}, {selection.meaning}: {selection.points[most]} with {most} samples"
+
+
+def _plot(scaling: Scaling, path: Path) -> None:
+    """Plot one panel for each unit of the curves, and one for best-of-n."""
+    from matplotlib.figure import Figure
+
+    units = list(dict.fromkeys(curve.unit for curve in scaling.curves))
+    chosen = [selection for selection in scaling.selections if selection.points]
+    panels = len(units) + bool(chosen)
+    figure = Figure(figsize=(5 * panels, 4), layout="constrained")
+    every = figure.subplots(1, panels, squeeze=False)[0]
+    for axes, unit in zip(every, units, strict=False):
+        for curve in scaling.curves:
+            if curve.unit == unit:
+                xs = list(curve.points)
+                (drawn,) = axes.plot(xs, [one.mean for one in curve.points.values()], marker=".", label=curve.name)
+                low, high = ([getattr(one, end) for one in curve.points.values()] for end in ("low", "high"))
+                axes.fill_between(xs, low, high, alpha=0.15, color=drawn.get_color())
+        axes.set(xlabel=unit, ylabel="success rate", ylim=(0, 1))
+        axes.legend()
+    if chosen:
+        axes = every[-1]
+        for selection in chosen:
+            label = f"{selection.name} (upper bound)" if selection.upper_bound else selection.name
+            rates = [one.mean for one in selection.points.values()]
+            axes.plot(
+                list(selection.points), rates, marker=".", label=label, linestyle="--" if selection.upper_bound else "-"
+            )
+        axes.set(xlabel="samples to choose from", ylabel="success rate of the chosen one", ylim=(0, 1))
+        axes.legend()
+    figure.suptitle(scaling.model)
+    figure.savefig(path, dpi=120)
