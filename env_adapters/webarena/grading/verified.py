@@ -4,11 +4,13 @@ The package compares typed values (for example, `$3.50` with `3.5 USD`) and requ
 """
 
 import json
+import unicodedata
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from verl_agent.errors import ConfigError, EnvError
 
@@ -16,7 +18,7 @@ KIND = "webarena_verified"
 """Evaluator in the field `eval.eval_types` of these tasks."""
 INSTALL_COMMAND = "pip install --no-deps -r requirements/webarena-verified.txt"
 NO_RESPONSE: Mapping[str, Any] = {"task_type": "NAVIGATE", "status": "UNKNOWN_ERROR"}
-PATTERN_MARKS = "^\u02c6\uff3e"
+PATTERN_MARK = "^"
 """A text that begins with `^` and ends with `$` is a regular expression for the package, also in an answer."""
 PLACE = "webarena_verified/assets/dataset"
 
@@ -65,6 +67,9 @@ def plain_response(answer: str) -> dict[str, Any] | None:
 
     The package matches regular expressions and lists of alternatives from both sides. So `^.*$` would be right for
     every task, and a list of all values for many.
+
+    Raises:
+        ConfigError: the package is not installed.
     """
     try:
         response = json.loads(answer)
@@ -75,7 +80,24 @@ def plain_response(answer: str) -> dict[str, Any] | None:
     data = response.get("retrieved_data")
     if not all(map(_is_single, data if isinstance(data, list) else [data])):
         return None
-    return None if any(mark in json.dumps(response, ensure_ascii=False) for mark in PATTERN_MARKS) else response
+    return None if PATTERN_MARK in as_the_package_reads(json.dumps(response, ensure_ascii=False)) else response
+
+
+def as_the_package_reads(text: str) -> str:
+    """Return a text in ASCII without percent-encoding, as the package compares it.
+
+    Many characters become `^`, for example U+2303. See `core/evaluation/data_types/base.py` of the package.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+    try:
+        from unidecode import unidecode
+    except ImportError as error:
+        raise _missing(error) from error
+    while (decoded := unquote(text)) != text:
+        text = decoded
+    return str(unidecode(text) + unidecode(unicodedata.normalize("NFKC", text)))
 
 
 def _is_single(value: Any) -> bool:
@@ -89,6 +111,10 @@ def _evaluator(sites: tuple[tuple[str, str], ...]) -> Any:
         from webarena_verified.api import WebArenaVerified
         from webarena_verified.types.config import WebArenaVerifiedConfig
     except ImportError as error:
-        raise ConfigError(f"webarena-verified cannot be imported ({error}). Install it: {INSTALL_COMMAND}") from error
+        raise _missing(error) from error
     environments = {f"__{site.upper()}__": {"urls": [url]} for site, url in sites}
     return WebArenaVerified(config=WebArenaVerifiedConfig(environments=environments))
+
+
+def _missing(error: ImportError) -> ConfigError:
+    return ConfigError(f"webarena-verified cannot be imported ({error}). Install it: {INSTALL_COMMAND}")
