@@ -121,6 +121,8 @@ def pages(url: str) -> Iterator[object]:
         ("/run/run/horizon", "1..2"),
         ("/compare?a=run&a_step=1&b=run&b_step=2", "1 tasks on both sides"),
         ("/compare?a=run&a_step=1&b=run&b_step=2&env=talk&task=1", "step 1 sample 1 solved"),
+        ("/leaderboard", "No evaluation is open."),
+        ("/run/run/scaling", "contains no evaluation.json"),
         ("/run/none", "no run 'none' is open"),
     ],
 )

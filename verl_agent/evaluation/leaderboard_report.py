@@ -14,8 +14,11 @@ from verl_agent.trace.provenance import Provenance
 LEADERBOARD_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
 JSON, MARKDOWN, PLOT = "leaderboard.json", "leaderboard.md", "leaderboard.png"
-FEW = "\\*"
-"""Mark of an estimate from too few tasks; a bare asterisk would be markup."""
+FEW = "*"
+"""Mark of an estimate from too few tasks."""
+PAIR_COLUMNS = ("pair", "difference [95 %]", "p", "p (Holm)")
+PARETO = "(Pareto)"
+"""Mark of a cost at which no other row is better or equally good and cheaper."""
 
 
 def write_leaderboard(boards: Sequence[Board], folder: Path) -> list[Path]:
@@ -41,40 +44,64 @@ def to_markdown(boards: Sequence[Board]) -> str:
     return "# Leaderboard\n\n" + "\n".join(_board(board) for board in boards)
 
 
+def columns(board: Board) -> list[str]:
+    """Return the names of the columns of a board."""
+    return ["model", *board.categories, "macro mean", "all", "turns", "tokens", "USD", "env errors"]
+
+
+def cells(board: Board) -> list[list[str]]:
+    """Return the rows of a board as text, published rates last."""
+    blanks = [""] * len(board.categories)
+    published = [
+        [f"{model} (published)", *blanks, "", f"{rate:.3f} ({TASKS[board.env]})", *[""] * 4]
+        for model, rate in board.published.items()
+    ]
+    return [*(_cells(board, row) for row in board.rows), *published]
+
+
+def notes(board: Board) -> list[str]:
+    """Return the sentences that explain the marks of a board."""
+    found = []
+    if board.published:
+        found.append(f"Published: {SOURCE}. Its tasks, prompts and budgets may differ from those of this board.")
+    if any(result.success and result.success.too_few for row in board.rows for result in row.results):
+        found.append(f"{FEW} fewer than {MIN_TASKS} tasks: too few for a reliable interval.")
+    if any(row.played < row.planned for row in board.rows):
+        found.append("† not all planned episodes are played.")
+    if any(row.pareto for row in board.rows):
+        found.append(f"{PARETO}: no other row is better at a cost that is not higher.")
+    if board.differences:
+        found.append("Differences are paired by task. p: permutation of signs; Holm's correction is over this board.")
+    return found
+
+
+def pairs(board: Board) -> list[list[str]]:
+    """Return the differences of all pairs of rows as text: pair, difference, p value and corrected p value."""
+    return [
+        [f"{one.first} − {one.second}", str(one.difference), f"{one.p_value:.4f}", f"{one.adjusted:.4f}"]
+        for one in board.differences
+    ]
+
+
+def conditions(board: Board) -> str:
+    """Return the settings that all rows of a board share, in one line."""
+    return ", ".join(f"{name} {value}" for name, value in board.conditions.items() if name != "env")
+
+
 def _board(board: Board) -> str:
-    heads = ["model", *board.categories, "macro mean", "all", "turns", "tokens", "USD", "env errors"]
+    heads = columns(board)
     lines = [
         f"## {board.env}, conditions {board.key}\n",
-        "Success with 95 % intervals over tasks; behind each the number of tasks. Equal for all rows: "
-        + ", ".join(f"{name} `{value}`" for name, value in board.conditions.items() if name != "env")
-        + ".\n",
+        f"Success with 95 % intervals over tasks; behind each the number of tasks. Equal for all rows: "
+        f"`{conditions(board)}`.\n",
         line(heads),
         line("---" for _ in heads),
-        *(line(_cells(board, row)) for row in board.rows),
+        *map(line, cells(board)),
+        "",
     ]
-    blanks = [""] * len(board.categories)
-    for model, rate in board.published.items():
-        lines.append(line([f"{model} (published)", *blanks, "", f"{rate:.3f} ({TASKS[board.env]})", *[""] * 4]))
-    notes = []
-    if board.published:
-        notes.append(f"Published: {SOURCE}. Its tasks, prompts and budgets may differ from those of this board.")
-    if any(result.success and result.success.too_few for row in board.rows for result in row.results):
-        notes.append(f"{FEW} fewer than {MIN_TASKS} tasks: too few for a reliable interval.")
-    if any(row.played < row.planned for row in board.rows):
-        notes.append("† not all planned episodes are played.")
-    if any(row.pareto for row in board.rows):
-        notes.append("USD in bold: no other row is better at a cost that is not higher.")
-    lines += ["", *(f"{note}\n" for note in notes)]
     if board.differences:
-        lines += [line(["pair", "difference [95 %]", "p", "p (Holm)"]), line(["---"] * 4)]
-        for one in board.differences:
-            pair = f"{one.first} − {one.second}"
-            lines.append(line([pair, str(one.difference), f"{one.p_value:.4f}", f"{one.adjusted:.4f}"]))
-        lines += [
-            "",
-            "Differences are paired by task. p: permutation of signs; Holm's correction is over this table.\n",
-        ]
-    return "\n".join(lines)
+        lines += [line(PAIR_COLUMNS), line(["---"] * 4), *map(line, pairs(board)), ""]
+    return "\n".join([*lines, *(f"{escaped(note)}\n" for note in notes(board))])
 
 
 def _cells(board: Board, row: Row) -> list[str]:
@@ -88,7 +115,7 @@ def _cells(board: Board, row: Row) -> list[str]:
         _rate(overall),
         "" if overall.turns_mean is None else f"{overall.turns_mean:.1f}",
         "" if overall.tokens_mean is None else f"{overall.tokens_mean:.0f}",
-        f"**{cost}**" if row.pareto else cost,
+        f"{cost} {PARETO}" if row.pareto else cost,
         str(overall.env_errors),
     ]
 
@@ -106,7 +133,12 @@ def to_cell(estimate: Estimate | None) -> str:
 
 def line(cells: Iterable[str]) -> str:
     """Return one line of a Markdown table."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(escaped, cells)) + " |"
+
+
+def escaped(text: str) -> str:
+    """Return text whose bars and asterisks are no Markdown."""
+    return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def _plot(boards: Sequence[Board], path: Path) -> None:

@@ -53,7 +53,8 @@ def frame(state: ViewerState, opened: OpenedSource | None = None, title: str = "
         for other in state.opened.values():
             chosen = "underline" if other is opened else "no-underline"
             ui.link(other.key, link_to(run_path(other))).classes(f"text-white {chosen}")
-        ui.link("compare", "/compare").classes("text-white no-underline ml-auto")
+        ui.link("leaderboard", "/leaderboard").classes("text-white no-underline ml-auto")
+        ui.link("compare", "/compare").classes("text-white no-underline")
     if opened is not None:
         with ui.row().classes("gap-4"):
             for name, rest in TABS:

@@ -9,13 +9,14 @@ from verl_agent.viewer.pages import (
     home,
     horizon,
     labels,
+    leaderboard,
     run,
     task,
     tokens,
 )
 from verl_agent.viewer.state import ViewerState
 
-PAGES = (home, run, episodes, episode, group, task, horizon, labels, tokens, compare)
+PAGES = (home, run, episodes, episode, group, task, horizon, labels, tokens, compare, leaderboard)
 """Modules with a function `add(state)`."""
 
 
