@@ -33,6 +33,8 @@ class Agent(ABC):
     """Text before the action in a demonstration, with `{thought}` in place of the thought."""
     turns_left: bool = False
     """Tell the model the turns left (`agent.options.turns_left`). `make_agent` sets it, so no constructor takes it."""
+    retry_failed: int = 0
+    """Further attempts at a failed task within the episode (`agent.options.retry_failed`); `make_agent` sets it."""
 
     def __init__(self, action_format: ActionFormat, context: Context | None = None, instructions: bool = True) -> None:
         if not isinstance(instructions, bool):

@@ -13,6 +13,8 @@ from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 ENTRY_POINT_GROUP = "verl_agent.agents"
 OPTION = "turns_left"
 """Option of every agent, see `Agent.with_turns_left`."""
+RETRY_OPTION = "retry_failed"
+"""Option of every agent, see `verl_agent.rollout.retrying`."""
 
 
 @cache  # called for every episode; a search of all installed packages takes milliseconds
@@ -47,7 +49,7 @@ def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:
     """
     agent = load_agent(settings.name)
     own = [option for option in inspect.signature(agent).parameters if option not in ("action_format", "context")]
-    known = [*own, OPTION]
+    known = [*own, OPTION, RETRY_OPTION]
     for key in settings.options:
         if key not in known:
             remedy = did_you_mean(str(key), known)
@@ -56,11 +58,14 @@ def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:
     turns_left = options.pop(OPTION, False)
     if not isinstance(turns_left, bool):
         raise ConfigError(f"agent.options.turns_left={turns_left!r} is not allowed. Allowed: true, false.")
+    retries = options.pop(RETRY_OPTION, 0)
+    if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+        raise ConfigError(f"agent.options.retry_failed={retries!r} is not allowed. Allowed: a whole number >= 0.")
     try:
         made = agent(action_format, make_context(settings.context), **options)
     except ConfigError:
         raise
     except Exception as error:  # boundary: the constructor is the author's code
         raise ConfigError(f"agent.options of {settings.name!r}: {describe_exception(error)}") from error
-    made.turns_left = turns_left
+    made.turns_left, made.retry_failed = turns_left, retries
     return made

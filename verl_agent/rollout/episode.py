@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Protocol
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import EnvError, OperatorEndError, OverlongPromptError
 from verl_agent.rollout.oversight import REJECTED, Decision, Overseer, Proposal
+from verl_agent.rollout.retrying import with_retries
 from verl_agent.rollout.sessions import GuardedSession, ReplayingSession
 from verl_agent.sections import STRICT
 from verl_agent.types import Author, Episode, Message, Reply, Review, StepResult, StopReason, TaskItem, Turn
@@ -81,7 +83,7 @@ async def play(
         limits: limits on turns and seconds.
         overseer: sees each turn before its action is carried out; None to carry out everything.
     """
-    guarded = GuardedSession(session, limits.timeout_s)
+    guarded = GuardedSession(with_retries(session, agent), limits.timeout_s)
     return await _play(item, guarded, agent, policy, limits.max_turns, overseer or Overseer())
 
 
@@ -209,6 +211,10 @@ async def _decide(deciding: Awaitable[Decision | None], session: Session, every_
     return replace(decision, review=replace(decision.review, seconds=time.monotonic() - began_at))
 
 
+def _fresh(new_session: Callable[[], Session], agent: Agent) -> Session:
+    return with_retries(new_session(), agent)
+
+
 async def play_until_valid(
     item: TaskItem,
     new_session: Callable[[], Session],
@@ -231,8 +237,9 @@ async def play_until_valid(
     attempts: list[Episode] = []
     left = limits.retries
     while True:
-        session = ReplayingSession(new_session, limits.timeout_s, most=left)
-        attempts.append(await _play(item, session, new_agent(), new_policy(), limits.max_turns, overseer or Overseer()))
+        agent = new_agent()
+        session = ReplayingSession(partial(_fresh, new_session, agent), limits.timeout_s, most=left)
+        attempts.append(await _play(item, session, agent, new_policy(), limits.max_turns, overseer or Overseer()))
         attempts[-1].replays = session.errors
         left -= len(session.errors) + 1
         if attempts[-1].stop is not StopReason.ENV_ERROR or left < 0:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.rollout.wrapped import WrappedSession
+from verl_agent.types import Message, TaskItem
 
 if TYPE_CHECKING:  # evaluations of Python policies run without verl
     from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
@@ -72,7 +73,7 @@ def fit_prompt(messages: Sequence[Message], count: CountTokens, limit: int) -> l
     return cut_observation(messages, fits)
 
 
-class FittedSession:
+class FittedSession(WrappedSession):
     """Session whose first observation is cut so that the prompt fits (`data.overlong_prompt=truncate_observation`).
 
     Args:
@@ -82,22 +83,10 @@ class FittedSession:
     """
 
     def __init__(self, session: Session, count: CountTokens, limit: int) -> None:
-        self._session, self._count, self._limit = session, count, limit
-        self.success_reward, self.deterministic = session.success_reward, session.deterministic
+        super().__init__(session)
+        self._count, self._limit = count, limit
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """See `Session.reset`."""
-        messages = await self._session.reset(item)
+        messages = await super().reset(item)
         return await asyncio.to_thread(fit_prompt, messages, self._count, self._limit)
-
-    async def step(self, action: str) -> StepResult:
-        """See `Session.step`."""
-        return await self._session.step(action)
-
-    async def keep_alive(self) -> None:
-        """See `Session.keep_alive`."""
-        await self._session.keep_alive()
-
-    async def close(self) -> None:
-        """See `Session.close`."""
-        await self._session.close()

@@ -1,0 +1,32 @@
+"""Base class of sessions that change the texts or actions of another session."""
+
+from verl_agent.envs.session import Session
+from verl_agent.types import Message, StepResult, TaskItem
+
+
+class WrappedSession:
+    """Session that passes all calls on; subclasses override those that they change.
+
+    Args:
+        session: fresh session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.success_reward, self.deterministic = session.success_reward, session.deterministic
+
+    async def reset(self, item: TaskItem) -> list[Message]:
+        """See `Session.reset`."""
+        return await self._session.reset(item)
+
+    async def step(self, action: str) -> StepResult:
+        """See `Session.step`."""
+        return await self._session.step(action)
+
+    async def keep_alive(self) -> None:
+        """See `Session.keep_alive`."""
+        await self._session.keep_alive()
+
+    async def close(self) -> None:
+        """See `Session.close`."""
+        await self._session.close()
