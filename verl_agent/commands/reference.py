@@ -18,6 +18,7 @@ from verl_agent.config.keys import reference
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.evaluation.api.settings import ApiSettings, Prices
+from verl_agent.evaluation.perturb import PerturbSettings
 from verl_agent.evaluation.settings import EngineSettings, EvaluationSettings, LengthSettings
 from verl_agent.horizon import Adaptive, Horizon
 from verl_agent.offline.evolve.rounds import EvolveSettings, Exploration
@@ -56,6 +57,7 @@ SECTIONS: tuple[tuple[str, type, str, str], ...] = (
     ("model.api.prices", Prices, "agent_eval", "Prices of a model behind an API, in US dollars per million tokens."),
     ("engine", EngineSettings, "agent_eval", "The inference engine of `verl-agent eval`."),
     ("evaluation", EvaluationSettings, "agent_eval", "Tasks, sampling and results of `verl-agent eval`."),
+    ("evaluation.perturb", PerturbSettings, "agent_eval", "Changes to the environment, to measure robustness."),
     ("episodes", EpisodeSource, "agent_sft", "Training data of `verl-agent sft`."),
     ("preference", PreferenceSettings, "agent_dpo", "Training data and loss of `verl-agent dpo`."),
     ("evolve", EvolveSettings, "agent_evolve", "Rounds of `verl-agent evolve`."),

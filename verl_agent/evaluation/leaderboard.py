@@ -164,6 +164,7 @@ def _conditions(report: Mapping[str, Any], tasks: str) -> dict[str, Any]:
         "response_tokens": config["data"]["max_response_length"],
         "temperature": config["evaluation"].get("temperature", 1.0),
         "top_p": config["evaluation"].get("top_p", 1.0),
+        "perturb": {key: value for key, value in (config["evaluation"].get("perturb") or {}).items() if value},
         "version": report["provenance"]["versions"]["verl_agent"],
     }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -18,10 +19,13 @@ from verl_agent.evaluation.api.reply_log import FILE, totals
 from verl_agent.evaluation.folder import RECORDS, REPORT
 from verl_agent.evaluation.job import Evaluation, model_name
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
+from verl_agent.evaluation.perturb import PerturbedSession
 from verl_agent.evaluation.policies import prompt_counter, start_policies
 from verl_agent.evaluation.progress import EvaluationProgress
+from verl_agent.evaluation.ratio import paired_ratio
 from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
-from verl_agent.evaluation.results import compare, summarize
+from verl_agent.evaluation.results import compare, solved_by_task, summarize
+from verl_agent.evaluation.statistics import Estimate
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.evaluation.turns_curve import knows_turn_limit, success_within_turns
 from verl_agent.preflight.rl import worker_environment
@@ -33,6 +37,7 @@ from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.terminal_person import TerminalPerson
 from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 
 
@@ -57,7 +62,9 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
     control = new_control(evaluation, env, console)
 
     def new_env() -> Session:
-        session = PooledEnv(env, pool)
+        session: Session = PooledEnv(env, pool)
+        if config.evaluation.perturb.active:
+            session = PerturbedSession(session, config.evaluation.perturb, config.evaluation.seed)
         return session if cutting is None else FittedSession(session, cutting, config.data.max_prompt_length)
 
     policies = start_policies(evaluation.model, config, evaluation.items, evaluation.folder)
@@ -121,6 +128,9 @@ def report(evaluation: Evaluation, console: Console) -> None:
     console.print(results_table(results, title if played == evaluation.planned else partial_title))
     shared = {record["task"] for record in evaluation.baseline} & {record["task"] for record in records}
     comparisons = compare(evaluation.baseline, records) if shared else []
+    ratio = _success_ratio(evaluation.baseline, records) if comparisons else None
+    if ratio is not None and config.evaluation.perturb.active:
+        console.print(f"ratio of success to {config.evaluation.compare_with}: {ratio}", markup=False, highlight=False)
     if comparisons:
         console.print(comparison_table(comparisons, str(config.evaluation.compare_with)))
     curve = None
@@ -135,9 +145,16 @@ def report(evaluation: Evaluation, console: Console) -> None:
         "training_run": str(evaluation.training_run) if evaluation.training_run else None,
         "training_differences": [asdict(one) for one in evaluation.training_differences],
         "success_within_turns": curve,
+        "success_ratio": asdict(ratio) if ratio else None,
         "config": evaluation.plain,
         "api": None if spent is None else asdict(spent),
     }
     path = evaluation.folder / REPORT
     write_report(path, facts, results, comparisons)
     console.print(f"results: {path}\nepisodes: {evaluation.folder / RECORDS}", markup=False, soft_wrap=True)
+
+
+def _success_ratio(baseline: Sequence[EpisodeRecord], records: Sequence[EpisodeRecord]) -> Estimate | None:
+    """Return the success rate divided by that of the baseline, over the tasks with a valid episode of both."""
+    before, after = solved_by_task(baseline), solved_by_task(records)
+    return paired_ratio({task: after[task] for task in sorted(after) if task in before}, before)

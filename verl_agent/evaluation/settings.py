@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from verl_agent.config.settings import RunSettings, run_settings
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.settings import ApiSettings, api_settings
+from verl_agent.evaluation.perturb import PerturbSettings
 from verl_agent.rollout.settings import OverlongPrompt
 from verl_agent.sections import STRICT, section
 
@@ -95,6 +96,7 @@ class EvaluationSettings:
         output_dir: folder of results and records; null for a new one in runs/eval.
         compare_with: output folder of an earlier evaluation to compare with by task, or null.
         purpose: purpose in the records: `evaluation`, or `collection` of episodes to learn from.
+        perturb: changes to the environment that measure how robust the policy is.
         max_usd: most US dollars that a model behind an API may cost, with what requests in flight may cost at most;
             null for no limit.
         logprobs: number of most likely tokens to record at each token of a reply, with their log-probs before
@@ -116,6 +118,7 @@ class EvaluationSettings:
     output_dir: str | None = None
     compare_with: str | None = None
     purpose: Literal["evaluation", "collection"] = "evaluation"
+    perturb: PerturbSettings = Field(default_factory=PerturbSettings)
     max_usd: Annotated[float, Field(gt=0)] | None = None
     logprobs: Annotated[int, Field(ge=1, le=20)] | None = None
     approve: str | None = None
