@@ -9,10 +9,10 @@ from env_adapters.scienceworld.oracle import solution, thought
 from env_adapters.scienceworld.simulator import MAX_SESSIONS, Answer, SimulatorSession
 from env_adapters.scienceworld.tasks import SPLITS
 from verl_agent.envs.action_format import LineFormat
-from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
+from verl_agent.envs.base import EnvAdapter, Hosting, Requirement, SubGoal
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
-from verl_agent.types import DemoAction, Message, StepResult, TaskItem
+from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
 PROMPTS = ("full", "short")
 MAX_COMMAND = 200
@@ -83,7 +83,7 @@ class ScienceWorld(EnvAdapter):
         """Execute one command, or answer the simulator's question."""
         if self.world is None:
             return StepResult("The task has ended.", terminated=True)
-        command = choice(action) if self.asked else " ".join(action.split()).strip("`* ")
+        command = to_command(action, self.asked)
         if not self.asked and not 0 < len(command) <= MAX_COMMAND:
             return StepResult(TOO_LONG if command else NOT_UNDERSTOOD, info={"invalid_action": 1.0})
         answer = self.world.step(command.removesuffix("."))
@@ -116,10 +116,42 @@ class ScienceWorld(EnvAdapter):
             self.world.close()
             self.world = None
 
+    def sub_goals(self, episode: Episode) -> Sequence[SubGoal]:
+        """Return the sub-goals that the simulator scores, after the actions of the episode."""
+        world = SimulatorSession(episode.item.data["task"], episode.item.data["variation"])
+        try:
+            self.replay(world, episode)
+            return parse_goals(world.goal_progress())
+        finally:
+            world.close()
+
+    @staticmethod
+    def replay(world: SimulatorSession, episode: Episode) -> None:
+        """Execute the commands of a recorded episode that reached the simulator."""
+        world.describe()
+        asked = False
+        for turn in episode.turns:
+            if turn.action is None or turn.step is None:
+                continue
+            command = to_command(turn.action, asked)
+            if asked or 0 < len(command) <= MAX_COMMAND:
+                asked = world.step(command.removesuffix(".")).text.startswith(QUESTION)
+
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Return the simulator's gold path."""
         commands = solution(item.data["task"], item.data["variation"])
         return [DemoAction(command, thought(command)) for command in commands]
+
+
+def parse_goals(table: str) -> list[SubGoal]:
+    """Return the rows of the simulator's table of sub-goals: number, reached, kind and text, with tabs between."""
+    rows = (re.match(r"\d+\t(true|false)\t *(\w+)\t(.*)", line) for line in table.splitlines())
+    return [SubGoal(row[2], row[3].strip(), row[1] == "true") for row in rows if row]
+
+
+def to_command(action: str, asked: bool) -> str:
+    """Return the command of an action; with `asked`, the answer to the simulator's question."""
+    return choice(action) if asked else " ".join(action.split()).strip("`* ")
 
 
 def choice(command: str) -> str:

@@ -171,6 +171,10 @@ class SimulatorSession:
 
         return self.simulator.run(read).split("\n")
 
+    def goal_progress(self) -> str:
+        """Return the simulator's table of the sub-goals that its score counts."""
+        return self.simulator.run(lambda: str(self._interface.getGoalProgressStr()))
+
     def variations(self) -> dict[str, list[int]]:
         """Return the official training, development and test variations of the task."""
 

@@ -512,7 +512,11 @@ def test_registered_agents_are_made_with_options_and_context(name):
         ),
         ("plan", {"reflect_every": -1}, "agent.options.reflect_every=-1 is not allowed. Allowed: a whole number >= 0."),
         ("act", {"instructions": "no"}, "agent.options.instructions='no' is not allowed. Allowed: true, false."),
-        ("act", {"context": 1}, "agent.options.context is not an option of 'act'. Known: instructions, turns_left."),
+        (
+            "act",
+            {"context": 1},
+            "agent.options.context is not an option of 'act'. Known: instructions, retry_failed, turns_left.",
+        ),
     ],
 )
 def test_invalid_agents_raise_config_errors_naming_the_key(name, options, message):

@@ -15,7 +15,7 @@ from env_adapters.scienceworld.oracle import solution, with_looks
 from env_adapters.scienceworld.simulator import SimulatorSession
 from verl_agent.envs.testing.contract import BAD_ACTIONS
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Episode, Message, Reply, StepResult, TaskItem, Turn
 
 ITEMS = {item.id: item for part in ("train", "dev", "test") for item in ScienceWorld().tasks(part)}
 
@@ -267,3 +267,15 @@ def test_a_missing_package_raises_config_error_with_the_install_command():
     root = Path(__file__).parents[2]
     run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert "pip install 'verl-agent[scienceworld]'" in run.stderr
+
+
+def test_the_sub_goals_of_a_recorded_episode_are_those_that_the_simulator_scores():
+    item = ITEMS["chemistry-mix-paint-secondary-color:27"]
+    *most, focus, _ = commands_of(item)
+    assert focus.startswith("focus on")
+    episode = Episode(item, max_turns=30)
+    for command in (*most, "x" * 300):  # too long for the simulator, so it was not executed
+        episode.turns.append(Turn(Reply(command), command, StepResult(""), 0.0, 0.0))
+    goals = ScienceWorld().sub_goals(episode)
+    assert goals[0].text.startswith("focus on the mixing result") and not goals[0].reached
+    assert len(goals) > 4 and all(goal.reached for goal in goals if goal.kind == "GoalInRoomWithObject")

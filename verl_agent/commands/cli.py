@@ -13,6 +13,7 @@ from rich.console import Console
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
 from verl_agent.commands.environments import check_env, envs
+from verl_agent.commands.failures import failures
 from verl_agent.commands.leaderboard import leaderboard
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.scaling import scaling
@@ -86,6 +87,7 @@ app.command()(view)
 app.command()(leaderboard)
 app.command()(suite)
 app.command()(scaling)
+app.command()(failures)
 app.command("what-if")(what_if)
 app.command()(control)
 

@@ -80,6 +80,21 @@ class Requirement:
         return cls(f"package {module}", spec is not None, install, folders[0] if folders else note)
 
 
+@dataclass(frozen=True, slots=True)
+class SubGoal:
+    """Part of a task, as its environment counts it.
+
+    Attributes:
+        kind: kind of sub-goal, the same in all tasks of its kind, such as `GoalFind`.
+        text: what has to be done in this task.
+        reached: True if the episode has done it.
+    """
+
+    kind: str
+    text: str
+    reached: bool
+
+
 class EnvAdapter(ABC):
     """Environment with its options: lists the tasks and plays one episode at a time.
 
@@ -195,6 +210,16 @@ class EnvAdapter(ABC):
 
         Returns:
             One list for the start and one for the state after each turn; a shorter result draws the first ones.
+        """
+        return ()
+
+    def sub_goals(self, episode: Episode) -> Sequence[SubGoal]:
+        """Return the parts of a recorded episode's task and whether it reached them; none by default.
+
+        Called by `verl-agent failures`, outside any session, so it may play the actions again.
+
+        Raises:
+            EnvError: the environment fails.
         """
         return ()
 

@@ -1,0 +1,218 @@
+"""Error analysis: behaviors of failed episodes, first divergence from the oracle's plan, and missed sub-goals."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean, median
+
+from verl_agent.envs.base import EnvAdapter, SubGoal
+from verl_agent.errors import EnvError
+from verl_agent.evaluation.scaling import interval_of_shares, valid_records
+from verl_agent.evaluation.statistics import Estimate
+from verl_agent.trace.behaviors import BEHAVIORS, Played
+from verl_agent.trace.record import EpisodeRecord, to_episode
+from verl_agent.types import Episode, TaskItem
+
+MOST_COMMON = 5
+"""Number of the most frequent values that are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """First action that is not in the rest of the oracle's plan.
+
+    Attributes:
+        turn: its turn, from 1.
+        action: the action.
+        planned: next action of the plan at that turn.
+    """
+
+    turn: int
+    action: str
+    planned: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed episode.
+
+    Attributes:
+        task: id of the task.
+        sample: index among the samples of the task.
+        category: category of the task.
+        stop: reason for which it ended.
+        reward: its return.
+        turns: number of its turns.
+        behaviors: behaviors that at least one of its turns shows.
+        divergence: first divergence from the oracle's plan; None without a plan, or if it follows it to its end.
+        sub_goals: sub-goals as the environment counts them; empty if it has none.
+    """
+
+    task: str
+    sample: int
+    category: str
+    stop: str
+    reward: float
+    turns: int
+    behaviors: Sequence[str]
+    divergence: Divergence | None
+    sub_goals: Sequence[SubGoal]
+
+    @property
+    def missed(self) -> SubGoal | None:
+        """First sub-goal that was not reached; None without one."""
+        return next((goal for goal in self.sub_goals if not goal.reached), None)
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryFailures:
+    """What the failed episodes of a category have in common.
+
+    Attributes:
+        category: name of the category.
+        failed: number of failed episodes.
+        episodes: number of valid episodes.
+        stops: number of failed episodes by stop reason.
+        behaviors: by name, share of failed and of solved episodes that show the behavior; None without such episodes.
+        divergence_turn: median turn of the first divergence from the oracle's plan; None without a plan.
+        left_for: most frequent actions of the plan that were due at the divergence, with their number.
+        taken: most frequent actions that were taken in their place, with their number.
+        sub_goals: share of sub-goals that a failed episode reaches, with its interval over tasks; None without any.
+        missed: most frequent kinds of the first missed sub-goal, with their number.
+    """
+
+    category: str
+    failed: int
+    episodes: int
+    stops: Mapping[str, int]
+    behaviors: Mapping[str, tuple[float | None, float | None]]
+    divergence_turn: float | None
+    left_for: Mapping[str, int]
+    taken: Mapping[str, int]
+    sub_goals: Estimate | None
+    missed: Mapping[str, int]
+
+
+def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Failure]:
+    """Return the failed episodes among the valid ones, in the order of their categories and tasks.
+
+    Args:
+        records: records of one evaluation.
+        env: its environment, for the plan of the oracle and the sub-goals.
+    """
+
+    @cache
+    def plan_of(task: str) -> tuple[str, ...]:
+        try:
+            return tuple(_plain(demo.action) for demo in env.demonstration(items[task]))
+        except (NotImplementedError, EnvError):
+            return ()
+
+    failed = [record for record in valid_records(records) if not record["success"]]
+    items = {one["task"]: TaskItem(one["env"], one["task"], one["data"], one["category"]) for one in failed}
+    return [
+        Failure(
+            task=record["task"],
+            sample=record["sample"],
+            category=record["category"],
+            stop=record["stop"],
+            reward=record["reward"],
+            turns=len(record["turns"]),
+            behaviors=shown_behaviors(record),
+            divergence=first_divergence([turn.action for turn in carried_out(record).turns], plan_of(record["task"])),
+            sub_goals=env.sub_goals(carried_out(record)),
+        )
+        for record in sorted(failed, key=lambda one: (one["category"], one["task"], one["sample"]))
+    ]
+
+
+def carried_out(record: EpisodeRecord) -> Episode:
+    """Return the episode with the turns of its last attempt that reached the environment.
+
+    Earlier attempts (`agent.options.retry_failed`) ended in worlds of their own, and actions that a perturbation let
+    fail never reached one.
+    """
+    episode = to_episode(record)
+    infos = [turn.step.info if turn.step else {} for turn in episode.turns]
+    begins = max((number + 1 for number, info in enumerate(infos) if info.get("failed_attempts")), default=0)
+    kept = zip(episode.turns[begins:], infos[begins:], strict=True)
+    episode.turns = [turn for turn, info in kept if not info.get("perturbed_fault")]
+    return episode
+
+
+def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Failure]) -> list[CategoryFailures]:
+    """Return one summary for each category with a failed episode."""
+    valid, by_category = valid_records(records), defaultdict[str, list[Failure]](list)
+    for failure in failures:
+        by_category[failure.category].append(failure)
+    summaries = []
+    for category, failed in by_category.items():
+        of_category = [record for record in valid if record["category"] == category]
+        solved = [shown_behaviors(record) for record in of_category if record["success"]]
+        shown = {behavior.name: (_share(behavior.name, [f.behaviors for f in failed]), _share(behavior.name, solved))
+                 for behavior in BEHAVIORS}  # fmt: skip
+        diverged = [failure.divergence for failure in failed if failure.divergence]
+        missed = Counter(failure.missed.kind for failure in failed if failure.missed)
+        summaries.append(
+            CategoryFailures(
+                category=category,
+                failed=len(failed),
+                episodes=len(of_category),
+                stops=dict(Counter(failure.stop for failure in failed).most_common()),
+                behaviors={name: shares for name, shares in shown.items() if any(shares)},
+                divergence_turn=median(one.turn for one in diverged) if diverged else None,
+                left_for=dict(Counter(one.planned for one in diverged).most_common(MOST_COMMON)),
+                taken=dict(Counter(one.action for one in diverged).most_common(MOST_COMMON)),
+                sub_goals=_reached(failed),
+                missed=dict(missed.most_common(MOST_COMMON)),
+            )
+        )
+    return summaries
+
+
+def first_divergence(actions: Sequence[str | None], plan: Sequence[str]) -> Divergence | None:
+    """Return the first action that does not occur in the rest of a plan.
+
+    Steps of the plan may be left out: the rest begins after the last action that was found. An action without a place
+    in it is the divergence, also one that repeats an earlier step.
+
+    Args:
+        actions: actions by turn; None for a reply without an action.
+        plan: actions of the oracle, in the form of `_plain`.
+
+    Returns:
+        None if all actions are in the plan, or if there is no plan.
+    """
+    at = 0
+    for turn, action in enumerate(actions, start=1):
+        if at >= len(plan):
+            return None
+        plain = _plain(action or "")
+        if plain not in plan[at:]:
+            return Divergence(turn, plain or "(no action)", plan[at])
+        at = plan.index(plain, at) + 1
+    return None
+
+
+def shown_behaviors(record: EpisodeRecord) -> list[str]:
+    """Return the names of the behaviors that at least one turn of an episode shows."""
+    played = Played.from_record(record)
+    turns = range(len(record["turns"]))
+    return [behavior.name for behavior in BEHAVIORS if any(behavior.rule(played, turn) for turn in turns)]
+
+
+def _reached(failed: Sequence[Failure]) -> Estimate | None:
+    shares: dict[str, list[float]] = defaultdict(list)
+    for failure in failed:
+        if failure.sub_goals:
+            shares[failure.task].append(fmean(float(goal.reached) for goal in failure.sub_goals))
+    return interval_of_shares({task: fmean(values) for task, values in shares.items()}) if shares else None
+
+
+def _share(name: str, episodes: Sequence[Sequence[str]]) -> float | None:
+    return fmean(float(name in shown) for shown in episodes) if episodes else None
+
+
+def _plain(action: str) -> str:
+    return " ".join(action.split()).lower()

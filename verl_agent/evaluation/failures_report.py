@@ -1,0 +1,107 @@
+"""Files of an error analysis: JSON and Markdown, in the folder of the evaluation."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from verl_agent.envs.registry import make_env
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.failures import CategoryFailures, Failure, find_failures, summarize_failures
+from verl_agent.evaluation.folder import RECORDS, REPORT
+from verl_agent.evaluation.leaderboard_report import escaped, line, to_cell
+from verl_agent.runs.identity import write_json_atomically
+from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.record_files import read_records
+
+FAILURES_VERSION = 1
+"""Version of the JSON. It increases when a field changes its meaning or disappears."""
+JSON, MARKDOWN = "failures.json", "failures.md"
+
+
+def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[CategoryFailures], list[Failure]]:
+    """Analyze the failed episodes of an evaluation.
+
+    Args:
+        folder: output folder of the evaluation.
+        category: only this category; None for all.
+
+    Raises:
+        ConfigError: the folder holds no evaluation, or the category has no episode.
+    """
+    if not (folder / REPORT).is_file():
+        raise ConfigError(f"{folder} contains no {REPORT}. Give the output folder of `verl-agent eval`.")
+    config = json.loads((folder / REPORT).read_text(encoding="utf-8"))["config"]
+    if (config["evaluation"].get("perturb") or {}).get("rename"):
+        raise ConfigError(
+            f"{folder} was played with evaluation.perturb.rename=true, so its actions have other words than the "
+            "oracle's. Analyze an evaluation without it."
+        )
+    settings = config["env"]
+    records = list(read_records(folder / RECORDS))
+    categories = sorted({record["category"] for record in records})
+    if category is not None:
+        if category not in categories:
+            raise ConfigError(f"--category {category!r} has no episode. Categories: {', '.join(categories)}.")
+        records = [record for record in records if record["category"] == category]
+    failures = find_failures(records, make_env(settings["name"], settings.get("options")))
+    return summarize_failures(records, failures), failures
+
+
+def write_failures(summaries: Sequence[CategoryFailures], failures: Sequence[Failure], folder: Path) -> list[Path]:
+    """Write both files and return their paths."""
+    value = {
+        "version": FAILURES_VERSION,
+        "provenance": asdict(Provenance.collect()),
+        "categories": [asdict(summary) for summary in summaries],
+        "episodes": [asdict(failure) for failure in failures],
+    }
+    write_json_atomically(folder / JSON, value)
+    (folder / MARKDOWN).write_text(to_markdown(summaries, failures), encoding="utf-8")
+    return [folder / JSON, folder / MARKDOWN]
+
+
+def to_markdown(summaries: Sequence[CategoryFailures], failures: Sequence[Failure]) -> str:
+    """Return a section for each category: its summary, its behaviors and its failed episodes."""
+    lines = ["# Failed episodes\n"]
+    for summary in summaries:
+        of_category = [failure for failure in failures if failure.category == summary.category]
+        lines += [f"## {escaped(summary.category or 'no category')}\n", *_summary(summary), ""]
+        if summary.behaviors:
+            lines += [line(["behavior", "failed episodes", "solved episodes"]), line(["---"] * 3)]
+            lines += [line([name, *map(_percent, shares)]) for name, shares in summary.behaviors.items()]
+            lines.append("")
+        heads = ["task", "sample", "stop", "return", "turns", "first divergence", "missed sub-goals"]
+        lines += [line(heads), line(["---"] * len(heads)), *map(_episode, of_category), ""]
+    return "\n".join(lines)
+
+
+def _summary(summary: CategoryFailures) -> list[str]:
+    lines = [f"{summary.failed} of {summary.episodes} episodes failed. Ended by: {_counts(summary.stops)}."]
+    if summary.divergence_turn is not None:
+        lines.append(
+            f"Half of those that leave the oracle's plan have left it by turn {summary.divergence_turn:g}. "
+            f"Due were: {_counts(summary.left_for)}. Taken were: {_counts(summary.taken)}."
+        )
+    if summary.sub_goals is not None:
+        lines.append(
+            f"Share of the environment's sub-goals that a failed episode reaches: {to_cell(summary.sub_goals)}. First "
+            f"missed: {_counts(summary.missed)}."
+        )
+    return [escaped(text) + "\n" for text in lines]
+
+
+def _episode(failure: Failure) -> str:
+    left = failure.divergence
+    missed = [goal.text for goal in failure.sub_goals if not goal.reached]
+    shown = f"turn {left.turn}: {left.action}, due was {left.planned}" if left else ""
+    cells = [failure.task, str(failure.sample), failure.stop, f"{failure.reward:g}", str(failure.turns), shown]
+    return line([*cells, "; ".join(missed)])
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
