@@ -3,6 +3,7 @@
 verl ignores a plugin that fails to import, without a message. Commands therefore call `require_plugin()` at start.
 """
 
+import logging
 import os
 from importlib.metadata import entry_points
 
@@ -12,8 +13,10 @@ from verl_agent.platform.patches import value_model_attention
 from verl_agent.platform.register import register_cpu_device, register_weight_transfer
 
 # vLLM's server imports `model_hosting_container_standards`, which raises the level of the root logger and of its
-# handlers to ERROR unless this variable names another one. Our warnings would be lost.
+# handlers to ERROR unless this variable names another one. Our warnings would be lost. Its own report files of
+# SageMaker that no run has.
 os.environ.setdefault("SAGEMAKER_CONTAINER_LOG_LEVEL", "WARNING")
+logging.getLogger("model_hosting_container_standards").disabled = True
 
 if use_cpu_device():
     register_cpu_device()

@@ -125,3 +125,9 @@ def test_ranks_have_about_the_same_workload_in_every_optimizer_step(mini_batch):
     assert all(max(of_step) < 1.15 * min(of_step) for of_step in loads)
     totals = [sum(load) for load in zip(*loads, strict=True)]
     assert max(totals) < 1.03 * min(totals)
+
+
+@pytest.mark.parametrize("size", [0, 6, 10])
+def test_rows_that_fill_no_whole_mini_batches_raise_value_error(size):
+    with pytest.raises(ValueError, match="do not fill mini-batches of 8 rows"):
+        order_batch(batch([1] * size, size), 8, 1, 1, 1)

@@ -12,6 +12,7 @@ from verl_agent.horizon import Adaptive, Horizon
 from verl_agent.rollout.settings import EpisodeSettings
 from verl_agent.training.mixture import MixtureOrder
 from verl_agent.training.turn_limits import TurnLimits
+from verl_agent.types import StopReason
 
 SIZES = {"a": 5, "b": 7, "c": 3}
 
@@ -79,11 +80,12 @@ def test_single_environment_follows_the_metrics_of_the_batch():
     assert limits.max_turns("a", 3) == 6
 
 
-def test_environment_errors_do_not_count_in_the_turn_limit_share():
-    """Half of the episodes failed; the limit ended four fifths of the others."""
+@pytest.mark.parametrize("reason", [StopReason.ENV_ERROR, StopReason.OVERLONG_PROMPT])
+def test_episodes_that_measure_nothing_do_not_count_in_the_turn_limit_share(reason: StopReason):
+    """Half of the episodes do not count; the limit ended four fifths of the others."""
     horizon = Horizon([3, 6], adaptive=Adaptive(turn_limit_above=0.6, window=1))
     limits = TurnLimits([run_env("a", horizon)])
-    limits.observe({"episode/success_rate": 0.0, "stop/turn_limit": 0.4, "env/error_rate": 0.5})
+    limits.observe({"episode/success_rate": 0.0, "stop/turn_limit": 0.4, f"stop/{reason}": 0.5})
     assert limits.max_turns("a", 2) == 6
 
 

@@ -13,7 +13,7 @@ from verl_agent.runs.child import Child, Stop
 from verl_agent.runs.deaths import Death, count_oom_kills, describe_status, name_process
 
 PROGRAM = """
-import os, pathlib, signal, subprocess, sys, time
+import os, pathlib, psutil, signal, subprocess, sys, time
 from omegaconf import OmegaConf
 from verl_agent.runs.child import Child, Stop
 from verl_agent.runs.deaths import Death
@@ -57,6 +57,13 @@ STORIES = {
     "dies always": "log_step(); die()",
     "saves and dies": "log_step(); (root / 'latest_checkpointed_iteration.txt').write_text(str(start + 1))\\n"
     "if start < 3:\\n die()",
+    "server": "if start == 0:\\n log_step(); starts = '(exec -a VLLM::Worker sleep 60) & wait'\\n"
+    " server = subprocess.Popen(['ray::RunScopedHttpServer.run', '-c', starts], executable='/bin/bash')\\n"
+    " time.sleep(1.5); (worker,) = psutil.Process(server.pid).children()\\n"
+    " server.kill(); server.wait(); worker.kill(); time.sleep(60)",
+    "driver after a service": "if start == 0:\\n log_step()\\n"
+    " process = subprocess.Popen(['raylet/raylet', '60'], executable='/bin/sleep')\\n"
+    " time.sleep(1.5); process.kill(); die()",
     "driver": "if start == 0:\\n log_step(); engine(); die()",
     "actor": "log_step()\\nif start == 0:\\n link.report(Death('a training worker', 12, '10.0.0.7'))",
     "raises after a death": "process = engine(); process.kill(); process.wait(); link.leave(); print('unreachable')",
@@ -122,6 +129,18 @@ def test_a_killed_driver_is_named_and_its_processes_end(tmp_path):
     status, output, starts = run_to_end(tmp_path, "driver")
     assert (status, starts) == (0, 2)
     assert ", was killed by signal 9 (SIGKILL)." in output and output.startswith("The driver of the run, process ")
+
+
+def test_of_a_driver_and_a_service_that_end_together_the_driver_is_named(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "driver after a service")
+    assert (status, starts) == (0, 2)
+    assert output.startswith("The driver of the run, process ")
+
+
+def test_an_engine_that_ends_with_its_server_is_not_named_in_its_place(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "server")
+    assert (status, starts) == (0, 2)
+    assert output.startswith("The server of a rollout engine, process ")
 
 
 def test_a_reported_actor_is_named_with_its_machine(tmp_path):

@@ -246,6 +246,12 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             "credit.truncated='bootstrap' with algorithm.gamma=1.0 and credit.step_cost=0 gives an episode that is "
             "never solved the value of a solved one",
         ),
+        (
+            ["trainer.critic_warmup=2"],
+            "trainer.critic_warmup=2 leaves the policy unchanged while a critic learns, and "
+            "algorithm.adv_estimator='grpo' has no critic. Set it to 0",
+        ),
+        (["actor_rollout_ref.actor.shuffle=true"], "actor_rollout_ref.actor.shuffle=True would split the groups"),
         (["credit.truncated=dorp"], "credit.truncated='dorp' is not allowed. Allowed: as_is, drop, bootstrap."),
         (
             ["credit.turn_lam=0.9", "algorithm.adv_estimator=turn_returns"],

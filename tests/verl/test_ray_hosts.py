@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import psutil
 import pytest
@@ -148,22 +149,24 @@ def test_auto_uses_local_processes_on_one_machine():
     assert isinstance(training_pool(Small(), SETTINGS), RayPool)
 
 
-@ray.remote(num_cpus=0)
-class WorkerDict:
-    """An actor with the class name of verl's training workers."""
+def worker_class() -> Any:
+    """Return an actor class with the name of verl's training workers, made inside of a function as theirs is."""
 
-    def pid(self) -> int:
-        """Return the id of its process."""
-        return os.getpid()
+    class WorkerDict:
+        def pid(self) -> int:
+            return os.getpid()
 
-    def leave(self) -> None:
-        """End the process as an actor does that has nothing more to do."""
-        ray.actor.exit_actor()
+        def leave(self) -> None:
+            """End the process as an actor does that has nothing more to do."""
+            ray.actor.exit_actor()
+
+    return ray.remote(num_cpus=0)(WorkerDict)
 
 
 @pytest.mark.usefixtures("cluster")
 def test_of_the_ended_actors_only_one_that_nobody_ended_is_a_death():
-    killed, left, forgotten, crashed = (WorkerDict.remote() for _ in range(4))
+    made = worker_class()
+    killed, left, forgotten, crashed = (made.remote() for _ in range(4))
     pids = ray.get([actor.pid.remote() for actor in (killed, left, forgotten, crashed)])
     ray.kill(killed)
     left.leave.remote()

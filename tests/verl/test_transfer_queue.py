@@ -209,6 +209,16 @@ def test_token_data_is_that_of_the_queue(tmp_path):
     assert not any(read_tokens(file, name(0), 2)[0].loss_mask)
 
 
+def test_copies_of_the_engines_log_probs_are_not_recorded_as_the_trainers(tmp_path):
+    finish_episodes(seed=0)
+    batch, _ = sampler().sample(1, "train", TASKS)
+    turn_batch = TurnBatch.read(batch)
+    write_columns(batch, {"old_log_probs": [mask * 0.5 for mask in turn_batch.masks]})
+    recorder = TokenRecorder(TokenRecording(every=1), tmp_path, SimpleNamespace(decode=str), bypass_mode=True)
+    recorder.record(batch, turn_batch, 1)
+    assert "trainer_logprobs" not in read_tokens(*token_files(tmp_path), name(0), 0)[0].columns
+
+
 def test_a_disk_without_space_does_not_end_the_run(tmp_path, caplog):
     finish_episodes(seed=0)
     batch, _ = sampler().sample(1, "train", TASKS)

@@ -39,7 +39,7 @@ class Batch:
 
 
 def random_batch(seed: int) -> Batch:
-    """Return a batch whose bootstrapped rows end with the tokens of the last state."""
+    """Return a batch whose bootstrapped rows usually end with the tokens of the last state."""
     chance, entries = random.Random(seed), []
     for episode in range(chance.randint(1, 6)):
         counts = [chance.randint(1, 4) for _ in range(chance.choice([1, 1, 2]))]
@@ -49,7 +49,7 @@ def random_batch(seed: int) -> Batch:
             for turn in range(count):
                 mask += [0] * (chance.randint(1, 3) if turn else 0) + [1] * chance.randint(1, 4)
             treatment = "bootstrap" if bootstraps and number == len(counts) - 1 else "as_is"
-            mask += [0] * chance.randint(1, 3) if treatment == "bootstrap" else []
+            mask += [0] * chance.randint(0, 3) if treatment == "bootstrap" else []
             segment = Segment([1], [5] * len(mask), mask, None)
             row = (
                 f"g{episode % 2}_{episode}_{number}",
@@ -73,7 +73,9 @@ def advantages_by_hand(batch: Batch, gamma: float, lam: float) -> list[list[floa
             entry = (batch.firsts[row] + turn, row, turn, rewards[turn] - batch.values[row][start].item())
             episodes.setdefault(episode, []).append(entry)
         if batch.truncated[row] == "bootstrap":
-            after[episode] = batch.values[row][-1].item()
+            start, end = batch.turns(row)[-1]
+            has_state = len(batch.values[row]) > end + 1  # else there is at most the token after a truncated reply
+            after[episode] = batch.values[row][-1 if has_state else start].item()
     result = [[0.0] * len(rewards) for _, _, rewards, _ in batch.rows]
     for episode, entries in episodes.items():
         entries.sort()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.preflight.algorithms import CRITICS
 
 LOSSES = ("vanilla", "gspo", "turn_ratio")
 """Policy losses of verl 0.9.1 (trainer/ppo/core_algos.py) that are tested on multi-turn episodes, and that of this
@@ -47,6 +48,17 @@ def check_update(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             "actor_rollout_ref.rollout.full_determinism=True gives all samples of a task the same seed, so that they "
             "are equal and nothing is learnt. Leave it at false, and set data.seed to choose the order of tasks."
+        )
+    if config["trainer"]["critic_warmup"] and name not in CRITICS:
+        raise ConfigError(
+            f"trainer.critic_warmup={config['trainer']['critic_warmup']} leaves the policy unchanged while a critic "
+            f"learns, and algorithm.adv_estimator={name!r} has no critic. Set it to 0, or choose "
+            f"{' or '.join(CRITICS)}."
+        )
+    if config["actor_rollout_ref"]["actor"]["shuffle"]:
+        raise ConfigError(
+            f"{ACTOR}.shuffle=True would split the groups that each mini-batch holds whole, in another order on each "
+            "rank. Leave it at false: data.seed shuffles the groups of every step."
         )
     _check_correction(config)
 

@@ -122,8 +122,8 @@ class Child:
                 os.kill(self._pid, signal.SIGINT)
                 asked = True
             death = self._receive() or (None if self._ended() else self._check())
-        if self.status is not None and self.status < 0:
-            death = self._explain_signal(self.status)
+        if self._ended() and self.status is not None and self.status < 0:
+            death = self._explain_signal(self.status, death)
         self._memory = shared_memory(psutil.Process().children(recursive=True))
         if not self._ended():
             os.kill(self._pid, signal.SIGKILL)
@@ -140,9 +140,14 @@ class Child:
     def _check(self) -> Death | None:
         return self._watch.check() if self._watch else None
 
-    def _explain_signal(self, status: int) -> Death:
-        """Return the death behind a signal that ended the child; Ray aborts its driver when it loses a service."""
-        lost = self._check() if status == -signal.SIGABRT else None
+    def _explain_signal(self, status: int, seen: Death | None) -> Death:
+        """Return the death behind a signal that ended the child; Ray aborts its driver when it loses a service.
+
+        Args:
+            status: exit status of the child.
+            seen: death of another process; if the signal was not Ray's, it followed from the child's.
+        """
+        lost = (seen or self._check()) if status == -signal.SIGABRT else None
         return lost or Death("the driver of the run", self._pid, cause=describe_status(status))
 
     def _ended(self) -> bool:

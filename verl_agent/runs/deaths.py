@@ -61,6 +61,12 @@ def name_process(command_line: str) -> str | None:
     return next((name for pattern, name in PROCESSES if pattern.match(command_line)), None)
 
 
+def name_actor(command_line: str) -> str | None:
+    """Return the plain name of a Ray actor by the title of its process, such as `ray::WorkerDict.train`; else None."""
+    title = re.match(r"ray::(\w+)", command_line)
+    return ACTORS.get(title[1]) if title else None
+
+
 def describe_status(status: int) -> str:
     """Return the cause in the exit status of a child process, negative for a signal as in `subprocess`."""
     if status >= 0:

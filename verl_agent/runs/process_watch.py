@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from verl_agent.runs.deaths import PROCESSES, Death, name_process
+from verl_agent.runs.deaths import PROCESSES, Death, name_actor, name_process
 
 SCAN_S = 1.0
 """Seconds between two searches for new processes; known ones are checked at every call."""
@@ -24,15 +24,22 @@ class ProcessWatch:
     def __init__(self, root: psutil.Process) -> None:
         self._root = root
         self._known: dict[psutil.Process, str] = {}
+        self._starters: dict[psutil.Process, Starter] = {}
         self._scanned_s = 0.0
 
     def check(self) -> Death | None:
-        """Return a death since the last call; of several, the one that explains the others."""
+        """Return a death since the last call; of several, the one that explains the others.
+
+        An engine ends with the Ray actor that started it, and Ray may report the actor's death later.
+        """
         ended = [process for process in self._known if not _runs(process)]
         if ended:
             ranks = [name for _, name in PROCESSES]
             first = min(ended, key=lambda process: ranks.index(self._known[process]))
             death = Death(self._known[first], first.pid)
+            starter = self._starters.get(first)
+            if starter is not None and not _runs(starter.process):
+                death = Death(starter.name, starter.process.pid)
             for process in ended:
                 del self._known[process]
             return death
@@ -53,6 +60,8 @@ class ProcessWatch:
             name = name_process(one.command_line)
             if name is not None and not any(one.is_copy_of(other) for other in found.values()):
                 self._known[process] = name
+                if process not in self._starters and (starter := _starter(process)) is not None:
+                    self._starters[process] = starter
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,23 @@ class Found:
         """
         same_parent = self.parent == other.parent and other.created_s < self.created_s
         return self.command_line == other.command_line and (self.parent == other.pid or same_parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """The Ray actor that started a process, and its plain name."""
+
+    process: psutil.Process
+    name: str
+
+
+def _starter(process: psutil.Process) -> Starter | None:
+    with suppress(psutil.Error):
+        for parent in process.parents():
+            name = name_actor(" ".join(parent.cmdline()))
+            if name is not None:
+                return Starter(parent, name)
+    return None
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -92,4 +92,5 @@ def to_death(actor: Mapping[str, Any]) -> Death | None:
         return None
     here = ray.util.get_node_ip_address()
     node = actor["Address"]["IPAddress"] or context.node_ip_address
-    return Death(ACTORS.get(name, f"the actor {name}"), actor["Pid"], "" if node == here else node, how)
+    kind = name.rpartition(".")[2]  # verl makes some classes inside of functions
+    return Death(ACTORS.get(kind, f"the actor {kind}"), actor["Pid"], "" if node == here else node, how)

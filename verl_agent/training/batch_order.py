@@ -43,7 +43,12 @@ def order_batch(rows: Sequence[BatchRow], mini_batch: int, ranks: int, seed: int
 
     Returns:
         Index in `rows` of each row of the ordered batch.
+
+    Raises:
+        ValueError: the rows are no whole mini-batches.
     """
+    if not rows or len(rows) % mini_batch:
+        raise ValueError(f"{len(rows)} rows do not fill mini-batches of {mini_batch} rows.")
     random = Random(f"{seed}:{step}")
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks

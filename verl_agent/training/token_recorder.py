@@ -13,7 +13,7 @@ from transfer_queue import KVBatchMeta
 from verl_agent.rollout.settings import TokenRecording
 from verl_agent.trace.token_files import RecordingBoundary, TokenRow, training_file, write_tokens
 from verl_agent.training.groups import group_of, row_order
-from verl_agent.training.turn_batch import TurnBatch, read_columns
+from verl_agent.training.turn_batch import TurnBatch, computed, read_columns
 
 SECONDS = "timing_s/record_tokens"
 """Metric: seconds of the step that the recording took."""
@@ -36,12 +36,14 @@ class TokenRecorder:
         settings: `episode.record_tokens`.
         run: folder of the run.
         tokenizer: gives the text of each token.
+        bypass_mode: True if the engine's log-probs are also verl's old ones; the trainer's are then unknown.
         boundary: ends the recording at its first failure.
     """
 
     settings: TokenRecording
     run: Path
     tokenizer: Any
+    bypass_mode: bool = False
     boundary: RecordingBoundary = field(default_factory=RecordingBoundary)
 
     def record(self, batch: KVBatchMeta, turn_batch: TurnBatch, step: int) -> dict[str, float]:
@@ -70,7 +72,7 @@ class TokenRecorder:
         if not numbers:
             return []
         keys = [batch.keys[number] for number in numbers]
-        names = ["prompts", "responses", "response_mask", *COLUMNS]
+        names = ["prompts", "responses", "response_mask", *computed(COLUMNS, self.bypass_mode)]
         part = KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=[batch.tags[number] for number in numbers])
         columns = read_columns(part, names)
         return [

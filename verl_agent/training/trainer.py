@@ -32,7 +32,7 @@ from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.short_rows import shortened
 from verl_agent.training.token_recorder import TokenRecorder
-from verl_agent.training.turn_batch import MASKS, TurnBatch, read_columns, replaced, write_columns
+from verl_agent.training.turn_batch import MASKS, TurnBatch, computed, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turn_metrics import COLUMNS, turn_metrics
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns
@@ -66,6 +66,7 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         self._turn_critic = estimator in TURN_CRITICS
         self._recording = envs[0].settings.episode.record_tokens
         self._token_recorder: TokenRecorder | None = None
+        self._bypass = bool(config.algorithm.rollout_correction.bypass_mode)
         self._empty_steps = 0
         self._turn_batch: TurnBatch | None = None
 
@@ -74,7 +75,7 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         super()._init_dataloader()
         if self._recording:  # verl loads the tokenizer here
             self._token_recorder = TokenRecorder(
-                self._recording, Path(self.config.trainer.default_local_dir), self.tokenizer
+                self._recording, Path(self.config.trainer.default_local_dir), self.tokenizer, self._bypass
             )
         data = self.config.data
         self._test_tasks = TaskDataset("test", None, data, max_samples=data.get("val_max_samples", -1))
@@ -151,7 +152,7 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         actor = self.config.actor_rollout_ref.actor
         by_token = actor.policy_loss.loss_mode == "vanilla"
         clip = (actor.clip_ratio_low, actor.clip_ratio_high) if by_token else None
-        metrics.update(turn_metrics(turn_batch.turns, read_columns(batch, COLUMNS), clip))
+        metrics.update(turn_metrics(turn_batch.turns, read_columns(batch, computed(COLUMNS, self._bypass)), clip))
         metrics["credit/dropped_share"] = turn_batch.dropped_share
         if self._rejection is not None:
             metrics.update(self._rejection.apply(batch))

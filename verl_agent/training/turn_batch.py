@@ -1,6 +1,6 @@
 """Turns of one batch in TransferQueue: they are read once and change rewards and masks during the update."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -32,6 +32,19 @@ def write_columns(batch: KVBatchMeta, columns: Columns) -> None:
     tq.kv_batch_put(
         keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(nested, batch_size=len(batch.keys))
     )
+
+
+def computed(names: Iterable[str], bypass_mode: bool) -> list[str]:
+    """Return the columns that hold what their name says.
+
+    With `algorithm.rollout_correction.bypass_mode` verl copies the engine's log-probs to `old_log_probs`, where the
+    trainer's are otherwise.
+
+    Args:
+        names: names of verl's columns.
+        bypass_mode: that setting.
+    """
+    return [name for name in names if not (bypass_mode and name == "old_log_probs")]
 
 
 @contextmanager

@@ -15,7 +15,7 @@ def turn_advantages(turns: Sequence[TurnSpan], gamma: float, lam: float) -> list
     """Return the generalised advantage of each turn, before normalisation.
 
     A_k = delta_k + gamma * lam * A_{k+1} with delta_k = r_k + gamma * V(s_{k+1}) - V(s_k), over the turns of an
-    episode. After its last turn A is 0, and V is 0 or, for a bootstrapped episode, the value of its last state.
+    episode. After its last turn A is 0, and V is 0 or, for a bootstrapped episode, `TurnSpan.turn_value_after`.
 
     Args:
         turns: turns of the batch.
@@ -28,7 +28,7 @@ def turn_advantages(turns: Sequence[TurnSpan], gamma: float, lam: float) -> list
     for index in order:
         turn = turns[index]
         if turn.episode != episode:
-            episode, following, value_after = turn.episode, 0.0, turn.value_after
+            episode, following, value_after = turn.episode, 0.0, turn.turn_value_after
         following = turn.reward + gamma * value_after - turn.value + gamma * lam * following
         advantages[index], value_after = following, turn.value
     return advantages

@@ -6,6 +6,7 @@ from typing import Any
 from verl_agent.config.mixture import MixtureEnv
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import AdaptiveState
+from verl_agent.types import StopReason
 
 SINGLE_ENV_METRICS = ("episode/success_rate", "stop/turn_limit")
 MIXTURE_METRICS = ("env/{}/success_rate", "env/{}/turn_limit")
@@ -39,8 +40,8 @@ class TurnLimits:
             if all(name in metrics for name in names):
                 success, turn_limit = (float(metrics[name]) for name in names)
                 # `stop/turn_limit` is a share of all episodes, `env/<label>/turn_limit` one of the valid episodes
-                valid_share = 1.0 - float(metrics.get("env/error_rate", 0.0)) if single else 1.0
-                state.observe(success, turn_limit / valid_share)
+                invalid = sum(float(metrics.get(f"stop/{reason}", 0.0)) for reason in StopReason if not reason.valid)
+                state.observe(success, turn_limit / (1.0 - invalid) if single else turn_limit)
 
     def saved(self) -> dict[str, Any]:
         """Return the state of the adaptive horizons in plain values, for a checkpoint; may be empty."""

@@ -6,7 +6,7 @@ estimators run.
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,9 @@ class TurnSpan:
         reward: shaped reward of the turn.
         anchor: key of the state in which the turn begins.
         value: critic's value of that state; 0 without a critic.
-        value_after: critic's value of the state after the turn, if the episode is bootstrapped there; else 0.
+        value_after: critic's value at the end of the row, if the episode is bootstrapped there; else 0.
+        turn_value_after: the same for a critic of turns, which learns values of states before replies only. If the row
+            does not hold the state after the turn, it is the value of the turn's own state.
     """
 
     row: int
@@ -42,6 +44,7 @@ class TurnSpan:
     anchor: str
     value: float = 0.0
     value_after: float = 0.0
+    turn_value_after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,7 @@ def locate_turns(
         spans = reply_spans(mask_T)
         if not len(spans) == len(rewards["rewards"]) == len(rewards["anchors"]):
             raise ValueError(f"row {key} holds {len(spans)} replies, its episode counted {len(rewards['rewards'])}.")
-        bootstraps = rewards.get("truncated") == "bootstrap"
-        turns += [
+        of_row = [
             TurnSpan(
                 row=row,
                 start=start,
@@ -105,10 +107,16 @@ def locate_turns(
                 reward=float(rewards["rewards"][number]),
                 anchor=rewards["anchors"][number],
                 value=values[row][start].item() if values else 0.0,
-                value_after=values[row][-1].item() if values and bootstraps and number == len(spans) - 1 else 0.0,
             )
             for number, (start, end) in enumerate(spans)
         ]
+        if values and of_row and rewards.get("truncated") == "bootstrap":
+            last, value = of_row[-1], values[row][-1].item()
+            # `add_last_state` appends the state and one token; after a truncated reply that token alone.
+            has_state = len(mask_T) - last.end > 1
+            after = value if has_state else last.value
+            of_row[-1] = replace(last, value_after=value, turn_value_after=after)
+        turns += of_row
     return turns
 
 
