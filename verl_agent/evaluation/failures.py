@@ -67,7 +67,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CategoryFailures:
-    """What the failed episodes of a category have in common.
+    """Summary of the failed episodes of a category.
 
     Attributes:
         category: name of the category.
