@@ -7,7 +7,7 @@ from aiohttp import web
 
 from env_adapters.webarena.browser.accessibility_tree import build_page_text, is_in_view, layout_rects
 from env_adapters.webarena.browser.grammar import Action, ActionError, parse_action
-from env_adapters.webarena.grading.answers import fuzzy_match, must_include
+from env_adapters.webarena.grading.answers import must_include
 from env_adapters.webarena.grading.evaluators import FinalState, string_match, url_match
 from env_adapters.webarena.grading.helpers import parse_call
 from env_adapters.webarena.grading.judge import EndpointJudge
@@ -156,33 +156,6 @@ def test_is_in_view(rect, in_view):
 )
 def test_must_include_finds_a_single_character_only_as_a_word(reference, answer, score):
     assert must_include(reference, answer, as_word=True) == score
-
-
-@pytest.mark.parametrize(
-    ("reference", "answer", "score"),
-    [
-        ("Sarah Miller", "miller, sarah", 1.0),
-        ("557m", "about 557m", 1.0),
-        ("557m", "about 55m", 0.0),
-        ("It takes 2 hours", "2 hours", 0.0),
-        ("Harbison Chapel", "", 0.0),
-        ("7 min", "7min", 1.0),
-        ("7 min", "It takes 7 minutes.", 1.0),
-        ("7 min", "7 hours", 0.0),
-        ("7 min", "17 min", 0.0),
-        ("1h 35min", "1 hour and 35 minutes", 1.0),
-        ("1h 35min", "95 minutes", 1.0),
-        ("1h 35min", "35 min, 1 hour", 0.0),
-        ("walking: 1h 44min.", "walking takes 1h44min", 1.0),
-        ("Time: 3h 30min", "3.5 hours", 1.0),
-        ("375m", "0.375 kilometers", 1.0),
-        ("2.4km", "2,400 m", 1.0),
-        ("2.4km", "2.4 miles", 0.0),
-        ("30 min", "30", 0.0),
-    ],
-)
-def test_fuzzy_match(reference, answer, score):
-    assert fuzzy_match(reference, answer) == score
 
 
 def final_state(answer):

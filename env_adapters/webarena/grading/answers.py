@@ -1,11 +1,19 @@
 """Comparison of an answer with a reference: `exact_match`, `must_include` and `fuzzy_match` of WebArena."""
 
 import re
+from collections.abc import Sequence
 
 from env_adapters.webarena.grading.quantities import with_base_units
 
 FUZZY_SHARE = 0.8
 """Smallest share of the reference's words in an answer that matches without a judge."""
+EXTRA_NUMBERS = 2
+"""Most numbers of an answer that matches without a judge beside those of the references and of the question."""
+EXTRA_WORDS = 4
+"""Most further words of such an answer, besides half as many as the references have."""
+YES_AND_NO = frozenset(("yes", "no"))
+MEASURE = re.compile(r"[\d.]+[sm]")
+"""Duration or distance after `with_base_units`."""
 STOP_WORDS = frozenset(
     (
         *("a", "an", "and", "are", "at", "be", "by", "for", "from", "in", "is"),
@@ -55,24 +63,52 @@ def must_include(reference: str, answer: str, as_word: bool = False) -> float:
     return float(expected in given)
 
 
-def fuzzy_match(reference: str, answer: str) -> float:
-    """Return 1.0 if the answer has every number and at least four fifths of the words of the reference, else 0.0.
+def fuzzy_match(references: Sequence[str], answer: str, known: str = "") -> float:
+    """Return 1.0 if the answer agrees with every reference and says little else, else 0.0.
 
-    This rule is used without a judge. Case, order, punctuation, a plural s and stop words do not matter. Equal
-    durations and equal distances match in any unit.
+    This rule is used without a judge. The answer must have every number and at least four fifths of the words of each
+    reference. Case, order, punctuation, a plural s and stop words do not matter. Equal durations and equal distances
+    match in any unit. A list of guesses is wrong: the answer may have only `EXTRA_NUMBERS` further numbers and few
+    further words. Beside a duration or a distance, further numbers must have another unit.
+
+    Args:
+        references: texts with which the answer must agree.
+        answer: answer of the agent.
+        known: text whose words and numbers the answer may repeat, for example the question.
 
     Example:
-        >>> fuzzy_match("7 hours 30 min", "It takes 7.5 hours")
+        >>> fuzzy_match(["7 hours 30 min"], "It takes 7.5 hours")
         1.0
-        >>> fuzzy_match("the Carnegie Library, Oakland", "oakland: Carnegie library")
+        >>> fuzzy_match(["the Carnegie Library, Oakland"], "oakland: Carnegie library")
         1.0
+        >>> fuzzy_match(["7 min"], "6 min or 7 min")
+        0.0
     """
-    expected, given = _words(reference), _words(answer)
-    if not expected:
-        return exact_match(reference, answer)
-    if any(word not in given for word in expected if word[0].isdigit()):
-        return 0.0
-    return float(len(expected & given) >= FUZZY_SHARE * len(expected))
+    given, wanted = _words(answer), [_words(reference) for reference in references]
+    for reference, expected in zip(references, wanted, strict=True):
+        if not expected and not exact_match(reference, answer):
+            return 0.0
+        if any(word not in given for word in expected if word[0].isdigit()):
+            return 0.0
+        if len(expected & given) < FUZZY_SHARE * len(expected):
+            return 0.0
+    return float(not _says_more(given, set().union(*wanted), _words(known)))
+
+
+def _says_more(given: set[str], expected: set[str], known: set[str]) -> bool:
+    """Return True if an answer has so many further words or numbers that it may be a list of guesses."""
+    further = given - expected - known
+    numbers = {word for word in further if word[0].isdigit()}
+    units = {unit_of(word) for word in expected} - {""}
+    guesses = units and any(unit_of(word) in {"", *units} for word in numbers)
+    if guesses or len(numbers) > EXTRA_NUMBERS or given >= YES_AND_NO:
+        return True
+    return len(further - numbers) > EXTRA_WORDS + len(expected) // 2
+
+
+def unit_of(word: str) -> str:
+    """Return the base unit of a duration or a distance (`s` or `m`), or "" for another word."""
+    return word[-1] if MEASURE.fullmatch(word) else ""
 
 
 def _has_word(character: str, text: str) -> bool:

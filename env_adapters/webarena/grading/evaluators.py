@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -76,8 +77,11 @@ async def string_match(references: Mapping[str, Any], note: str, final: FinalSta
                 agreement = await judge(final.answer, f"It cannot be done: {note}", final.intent)
             score *= agreement
         else:
-            for text in [reference] if isinstance(reference, str) else reference:
-                score *= await judge(final.answer, text, final.intent) if judge else fuzzy_match(text, answer)
+            texts = [reference] if isinstance(reference, str) else reference
+            if judge is None:
+                score *= fuzzy_match(texts, answer, known=" ".join([final.intent, *references.get("must_include", ())]))
+            else:
+                score *= prod([await judge(final.answer, text, final.intent) for text in texts])
     return score
 
 
