@@ -27,6 +27,7 @@ ONE_PER_SITES = list({tuple(item.data["sites"]): item for item in reversed(EVERY
 PLAYED = {"all": EVERY, "sites": ONE_PER_SITES}.get(os.environ.get("WEB_TASKS", ""), FIRST)
 MINIWOB_PAGE = "http://miniwob.test/miniwob"
 AGAIN = ['click [button "ONE"]']
+SECOND_TAB = ["new_tab", f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=0]"]
 MINIWOB = [
     ("click-test-2", ['click [button "ONE"]'], 1.0),
     ("click-test-2", ['click [button "TWO"]', 'click [button "ONE"]'], 0.0),
@@ -37,6 +38,8 @@ MINIWOB = [
     ("click-test-2", ['click [button "TWO"]', f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=0]", *AGAIN], 0.0),
     ("click-test-2", ['click [button "TWO"]', f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=0&x]", *AGAIN], 0.0),
     ("click-test-2", [f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=7&seed=0]", *AGAIN], 0.0),
+    ("click-test-2", [*SECOND_TAB, 'click [button "TWO"]', "tab_focus [0]", *AGAIN], 0.0),
+    ("click-test-2", [*SECOND_TAB, *AGAIN, "tab_focus [0]", 'click [button "TWO"]'], 1.0),
 ]
 
 

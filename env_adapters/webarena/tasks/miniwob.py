@@ -46,15 +46,17 @@ SCRIPT = """<script>
   core.endEpisode = function (reward, proportional, reason) {
     if (WOB_DONE_GLOBAL) return;
     end(reward, false, reason);
-    localStorage.setItem('reward', String(WOB_RAW_REWARD_GLOBAL));
-    page.setAttribute('data-reward', String(WOB_RAW_REWARD_GLOBAL));
+    var kept = localStorage.getItem('reward');
+    if (kept === null) localStorage.setItem('reward', kept = String(WOB_RAW_REWARD_GLOBAL));
+    page.setAttribute('data-reward', kept);
   };
 })();
 </script>"""
 """Script inserted after `core.js`. It starts the page's task once and writes the reward into the document.
 
 The local storage of the browser keeps the first page of an episode and its reward. So a page cannot be played again by
-loading it, and neither can another page or the same page with another seed.
+loading it, and neither can another page or the same page with another seed. Of several tabs that were opened before,
+the first outcome counts.
 """
 CORE = b'<script src="../core/core.js"></script>'
 
