@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.unit.test_leaderboard import evaluated
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.suite.report import suite_rows, summarize_models, to_markdown, write_suite_report
-from verl_agent.evaluation.suite.run import Outcome, models_of, play_suite
+from verl_agent.evaluation.suite.run import Outcome, missing_need, models_of, play_suite
 from verl_agent.evaluation.suite.settings import Suite, compose_entry, read_suite
 
 ROOT = Path(__file__).parents[2]
@@ -57,20 +57,24 @@ def test_an_override_with_the_name_of_an_evaluation_changes_only_that_one(tmp_pa
     assert turns == {"small": 3, "stand_in": 10}
 
 
-def test_a_suite_skips_missing_needs_by_name_and_plays_the_others(tmp_path):
-    chosen = suite(tmp_path, "model.path=oracle", only=("small", "absent"))
-    shown = StringIO()
-    played, skipped = play_suite(chosen, models_of(chosen, []), tmp_path / "out", Console(file=shown))
-    assert (played.status, played.reason, played.folder) == ("played", "", tmp_path / "out/oracle/small")
-    assert skipped.status == "skipped"
+def test_a_suite_skips_missing_needs_by_name(tmp_path):
+    """tests/long/test_suite.py plays evaluations, each in a process of its own."""
+    chosen, shown = suite(tmp_path, "model.path=oracle", only=("absent",)), StringIO()
+    (skipped,) = play_suite(chosen, models_of(chosen, []), tmp_path / "out", Console(file=shown))
+    assert (skipped.status, skipped.folder) == ("skipped", tmp_path / "out/oracle/absent")
     assert skipped.reason.startswith("needs the variable NO_SUCH_VARIABLE. absent does not compose: ")
     assert "absent is skipped: needs the variable" in shown.getvalue()
-    files = write_suite_report(chosen, [played, skipped], tmp_path / "out")
-    value = json.loads(files[0].read_text())
-    rows = {(row["evaluation"], row["category"]): row for row in value["rows"]}
-    assert rows["small", "1 to 7"]["result"]["success"]["mean"] == 1.0
-    assert (rows["absent", "other"]["status"], rows["absent", "other"]["result"]) == ("skipped", None)
+    files = write_suite_report(chosen, [skipped], tmp_path / "out")
+    (row,) = json.loads(files[0].read_text())["rows"]
+    assert (row["category"], row["status"], row["result"]) == ("other", "skipped", None)
     assert "| absent | other | skipped |" in files[1].read_text()
+
+
+def test_a_need_is_missing_if_the_first_task_does_not_start(tmp_path):
+    config = compose_entry(suite(tmp_path, "model.path=oracle"), "stand_in")
+    assert missing_need(config) is None
+    config["evaluation"]["tasks"] = "nowhere"
+    assert "has no split 'nowhere'" in str(missing_need(config))
 
 
 def outcomes(folder: Path) -> list[Outcome]:
