@@ -13,7 +13,7 @@ from verl_agent.commands.cli import app
 from verl_agent.envs.base import EnvAdapter, SubGoal
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.failures import carried_out, find_failures, first_divergence, summarize_failures
-from verl_agent.evaluation.failures_report import analyze_failures, to_markdown
+from verl_agent.evaluation.failures_report import analyze_failures, read_failures, to_markdown
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
@@ -101,6 +101,7 @@ def test_the_command_writes_json_and_markdown(failed):
     value = json.loads((failed / "failures.json").read_text())
     assert (len(value["categories"]), len(value["episodes"])) == (1, 6)
     assert "## 1 to 7" in (failed / "failures.md").read_text()
+    assert read_failures(failed) == analyze_failures(failed, "1 to 7") and read_failures(failed.parent) is None
 
 
 def test_other_folders_and_categories_are_refused(failed, tmp_path):

@@ -121,7 +121,7 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Fai
             turns=len(record["turns"]),
             behaviors=shown_behaviors(record),
             divergence=first_divergence([turn.action for turn in carried_out(record).turns], plan_of(record["task"])),
-            sub_goals=env.sub_goals(carried_out(record)),
+            sub_goals=list(env.sub_goals(carried_out(record))),
         )
         for record in sorted(failed, key=lambda one: (one["category"], one["task"], one["sample"]))
     ]

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.failures import CategoryFailures, Failure, find_failures, summarize_failures
@@ -17,6 +19,7 @@ from verl_agent.trace.record_files import read_records
 FAILURES_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
 JSON, MARKDOWN = "failures.json", "failures.md"
+EPISODE_COLUMNS = ("task", "sample", "stop", "return", "turns", "first divergence", "missed sub-goals")
 
 
 def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[CategoryFailures], list[Failure]]:
@@ -66,17 +69,22 @@ def to_markdown(summaries: Sequence[CategoryFailures], failures: Sequence[Failur
     lines = ["# Failed episodes\n"]
     for summary in summaries:
         of_category = [failure for failure in failures if failure.category == summary.category]
-        lines += [f"## {escaped(summary.category or 'no category')}\n", *_summary(summary), ""]
+        lines += [
+            f"## {escaped(summary.category or 'no category')}\n",
+            *(f"{escaped(text)}\n" for text in summary_lines(summary)),
+            "",
+        ]
         if summary.behaviors:
             lines += [line(["behavior", "failed episodes", "solved episodes"]), line(["---"] * 3)]
             lines += [line([name, *map(_percent, shares)]) for name, shares in summary.behaviors.items()]
             lines.append("")
-        heads = ["task", "sample", "stop", "return", "turns", "first divergence", "missed sub-goals"]
-        lines += [line(heads), line(["---"] * len(heads)), *map(_episode, of_category), ""]
+        lines += [line(EPISODE_COLUMNS), line(["---"] * len(EPISODE_COLUMNS))]
+        lines += [*(line(episode_cells(failure)) for failure in of_category), ""]
     return "\n".join(lines)
 
 
-def _summary(summary: CategoryFailures) -> list[str]:
+def summary_lines(summary: CategoryFailures) -> list[str]:
+    """Return sentences on the endings, divergences and sub-goals of the failed episodes of a category."""
     lines = [f"{summary.failed} of {summary.episodes} episodes failed. Ended by: {_counts(summary.stops)}."]
     if summary.divergence_turn is not None:
         lines.append(
@@ -88,15 +96,16 @@ def _summary(summary: CategoryFailures) -> list[str]:
             f"Share of the environment's sub-goals that a failed episode reaches: {to_cell(summary.sub_goals)}. First "
             f"missed: {_counts(summary.missed)}."
         )
-    return [escaped(text) + "\n" for text in lines]
+    return lines
 
 
-def _episode(failure: Failure) -> str:
+def episode_cells(failure: Failure) -> list[str]:
+    """Return a failed episode as text, in the order of `EPISODE_COLUMNS`."""
     left = failure.divergence
     missed = [goal.text for goal in failure.sub_goals if not goal.reached]
     shown = f"turn {left.turn}: {left.action}, due was {left.planned}" if left else ""
     cells = [failure.task, str(failure.sample), failure.stop, f"{failure.reward:g}", str(failure.turns), shown]
-    return line([*cells, "; ".join(missed)])
+    return [*cells, "; ".join(missed)]
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -105,3 +114,21 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
+
+
+def read_failures(folder: Path) -> tuple[list[CategoryFailures], list[Failure]] | None:
+    """Return what `write_failures` wrote into a folder; None if it has not.
+
+    Raises:
+        ConfigError: the file is of another version.
+    """
+    path = folder / JSON
+    if not path.is_file():
+        return None
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if value.get("version") != FAILURES_VERSION:
+        raise ConfigError(f"{path} is of another version. Write it again: verl-agent failures {folder}")
+    return (
+        TypeAdapter(list[CategoryFailures]).validate_python(value["categories"]),
+        TypeAdapter(list[Failure]).validate_python(value["episodes"]),
+    )

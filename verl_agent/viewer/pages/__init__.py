@@ -5,6 +5,7 @@ from verl_agent.viewer.pages import (
     compare,
     episode,
     episodes,
+    failures,
     group,
     home,
     horizon,
@@ -16,7 +17,7 @@ from verl_agent.viewer.pages import (
 )
 from verl_agent.viewer.state import ViewerState
 
-PAGES = (home, run, episodes, episode, group, task, horizon, labels, tokens, compare, leaderboard)
+PAGES = (home, run, episodes, episode, group, task, horizon, labels, tokens, compare, leaderboard, failures)
 """Modules with a function `add(state)`."""
 
 

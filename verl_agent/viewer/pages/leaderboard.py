@@ -33,9 +33,11 @@ def add(state: ViewerState) -> None:
                 return
             for board in boards:
                 _show_board(board)
-            ui.label("Success over turns, samples, tokens and cost").classes("text-lg")
+            ui.label("Success over turns, samples, tokens and cost; and failed episodes").classes("text-lg")
             for one in evaluations:
-                ui.link(one.key, link_to(run_path(one, "/scaling")))
+                with ui.row():
+                    ui.link(one.key, link_to(run_path(one, "/scaling")))
+                    ui.link("failures", link_to(run_path(one, "/failures")))
 
     @ui.page("/run/{key}/scaling")
     def scaling(key: str) -> None:

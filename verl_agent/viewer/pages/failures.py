@@ -1,0 +1,47 @@
+"""Error analysis of an evaluation: what its failed episodes have in common, by category."""
+
+from nicegui import ui
+
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.failures import CategoryFailures, Failure
+from verl_agent.evaluation.failures_report import EPISODE_COLUMNS, JSON, episode_cells, read_failures, summary_lines
+from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.pages.grid import Row, add_grid
+from verl_agent.viewer.state import OpenedSource, ViewerState
+
+
+def add(state: ViewerState) -> None:
+    """Register the page `/run/<key>/failures`, which shows what `verl-agent failures` wrote."""
+
+    @ui.page("/run/{key}/failures")
+    def failures(key: str) -> None:
+        try:
+            opened = state.get(key)
+            found = read_failures(opened.source.folder)
+        except ConfigError as error:
+            with frame(state):
+                show_error(error)
+            return
+        with frame(state, opened, f"{key}: failures"):
+            if found is None:
+                ui.label(f"No {JSON} yet. Write it: verl-agent failures {opened.source.folder}")
+                return
+            for summary in found[0]:
+                _show(opened, summary, [one for one in found[1] if one.category == summary.category])
+
+
+def _show(opened: OpenedSource, summary: CategoryFailures, failures: list[Failure]) -> None:
+    ui.label(summary.category or "no category").classes("text-lg")
+    for text in summary_lines(summary):
+        show_text(text)
+    for name, (failed, solved) in summary.behaviors.items():
+        shares = [
+            f"{share:.0%} of {kind}" for share, kind in ((failed, "failed"), (solved, "solved")) if share is not None
+        ]
+        ui.label(f"{name}: {' and '.join(shares)} episodes").classes("text-sm")
+    rows = [dict(zip(EPISODE_COLUMNS, episode_cells(one), strict=True)) for one in failures]
+
+    def open_episodes(row: Row, column: str) -> None:
+        ui.navigate.to(link_to(run_path(opened, "/episodes"), {"task": row["task"]}))
+
+    add_grid(EPISODE_COLUMNS, rows, open_episodes, sortable=True, fits=len(rows) < 20)
