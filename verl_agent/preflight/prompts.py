@@ -1,10 +1,9 @@
 """Check of prompts: tasks begin as episodes do, and their prompts must fit the model and its chat template."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from statistics import quantiles
 from typing import Any
 
@@ -14,18 +13,15 @@ from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.config.settings import RunSettings
-from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import sample_tasks, select_tasks
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.errors import ConfigError
 from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
 from verl_agent.models.resolve import resolve_model
+from verl_agent.preflight.first_messages import first_messages
 from verl_agent.rollout.prompts import CountTokens, cut_observation, token_counter
-from verl_agent.types import Message, TaskItem
 
-PROMPTS_CHECKED = 64
-"""Number of tasks that begin side by side; the first group is always checked."""
 PROMPTS_S = 5.0
 """Seconds after which no further group of tasks begins."""
 ROUNDED_TO = 64
@@ -39,10 +35,12 @@ class PromptLengths:
     Attributes:
         lengths: tokens of each prompt, by task id; at least one.
         tasks: number of tasks in the split, measured or not.
+        failures: number of tasks that failed to begin, with an error; empty without any.
     """
 
     lengths: dict[str, int]
     tasks: int
+    failures: str = ""
 
     @property
     def longest(self) -> str:
@@ -61,6 +59,7 @@ class PromptLengths:
         return (
             f"{len(lengths)} of {self.tasks} prompts, in tokens: min {lengths[0]}, median {cuts[49]:.0f}, "
             f"95 % {cuts[94]:.0f}, max {lengths[-1]} (task {self.longest!r})"
+            f"{self.failures and f'; {self.failures}'}"
         )
 
 
@@ -77,7 +76,8 @@ def measure_prompts(
         limit_s: seconds after which no further group of tasks begins.
 
     Raises:
-        ConfigError: the environment, the agent or the model is unknown or does not start.
+        ConfigError: the environment, the agent or the model is unknown or does not start, or too many tasks fail to
+            begin.
     """
     action_format = make_env(env.name, env.options).action_format
     tasks = select_tasks(env.name, env.train_tasks, env.options)
@@ -86,9 +86,9 @@ def measure_prompts(
     tokenizer, model_type = load_tokenizer(path, "--tokens"), load_config(path, "--tokens").model_type
     count = checked_counter(tokenizer, model_type, lambda: make_agent(agent, action_format), {})
     items = sample_tasks(tasks, limit)
-    prompts = asyncio.run(first_messages(env, items, limit_s))
-    lengths = {item.id: count(prompt) for item, prompt in zip(items, prompts, strict=False)}
-    return PromptLengths(lengths, len(tasks))
+    begun = asyncio.run(first_messages(env, items, limit_s))
+    lengths = {task: count(prompt) for task, prompt in begun.prompts.items()}
+    return PromptLengths(lengths, len(tasks), begun.failures)
 
 
 def checked_counter(
@@ -126,7 +126,8 @@ def agent_for_checks(settings: RunSettings) -> Agent:
 def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[str], None]) -> None:
     """Check that the model's context, its chat template and `data.max_prompt_length` suit the prompts of the tasks.
 
-    Checks as many tasks as begin in `PROMPTS_S`, of all task sources in turn.
+    Checks as many tasks as begin in `PROMPTS_S`, of all task sources in turn. A task that fails to begin, also when
+    tried again, counts as not checked.
 
     Args:
         config: complete config.
@@ -135,7 +136,7 @@ def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[s
 
     Raises:
         ConfigError: the model cannot be fetched, its context is too short, no token builder agrees with its chat
-            template, or too many prompts are too long.
+            template, or too many tasks fail to begin or have too long a prompt.
     """
     model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
     key, other = "actor_rollout_ref.model.path", model.tokenizer_path
@@ -149,13 +150,13 @@ def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[s
     selections = [select_tasks(env.name, source, env.options) for source in sorted(sources)]
     pairs = zip_longest(*(sample_tasks(tasks, len(tasks)) for tasks in selections))
     items = list({item.id: item for pair in pairs for item in pair if item is not None}.values())
-    begun = asyncio.run(first_messages(settings.env, items))
-    prompts = {item.id: prompt for item, prompt in zip(items, begun, strict=False)}
-    checked = PromptLengths({task: count(prompt) for task, prompt in prompts.items()}, len(items))
+    begun = asyncio.run(first_messages(settings.env, items, PROMPTS_S))
+    lengths = {task: count(prompt) for task, prompt in begun.prompts.items()}
+    checked = PromptLengths(lengths, len(items), begun.failures)
     overlong = [task for task, length in checked.lengths.items() if length > budget]
     cuts = config.data.overlong_prompt == "truncate_observation"
     for task in overlong if cuts else ():
-        _check_rules(task, count(cut_observation(prompts[task], 0)), budget)
+        _check_rules(task, count(cut_observation(begun.prompts[task], 0)), budget)
     if not cuts and len(overlong) > settings.env.max_env_error_rate * len(checked.lengths):
         raise ConfigError(
             f"{len(overlong)} of {len(checked.lengths)} checked tasks have a prompt of more than "
@@ -185,51 +186,8 @@ def _prompt_report(env: str, checked: PromptLengths, overlong: int, budget: int,
     count = len(checked.lengths)
     line = f"prompts of {env}: {count} of {checked.tasks} tasks checked"
     line += f" in {PROMPTS_S:g} s, {checked.tasks - count} not checked" if count < checked.tasks else ""
+    line += f", of which {checked.failures}" if checked.failures else ""
     line += f"; the longest has {checked.lengths[checked.longest]} of {budget} tokens"
     if overlong:
         line += f"; {overlong} exceed them and {'are cut' if cuts else 'are not played'} (data.overlong_prompt)"
     return line
-
-
-def batched(items: Sequence[TaskItem], size: int) -> Iterator[list[TaskItem]]:
-    """Yield the items in lists of `size`; the last list may be shorter."""
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk
-
-
-async def first_messages(
-    env: EnvSettings, items: Sequence[TaskItem], limit_s: float = PROMPTS_S
-) -> list[list[Message]]:
-    """Return the first messages of the tasks, in order, of as many as begin in time.
-
-    Args:
-        env: section `env`.
-        items: tasks to begin; they are not played.
-        limit_s: seconds after which no further group of tasks begins.
-
-    Raises:
-        ConfigError: the environment fails to begin a task.
-    """
-    pool = local_pool(make_env(env.name, env.options), env, count=1)
-
-    async def begin(item: TaskItem) -> list[Message]:
-        try:
-            session = await pool.open()
-            try:
-                return await pool.reset(session, item)
-            finally:
-                await pool.close(session)
-        except EnvError as error:
-            raise ConfigError(f"env {env.name!r} fails to begin task {item.id!r}: {error}") from error
-
-    prompts: list[list[Message]] = []
-    until = time.monotonic() + limit_s
-    try:
-        for chunk in batched(items, PROMPTS_CHECKED):
-            prompts += await asyncio.gather(*map(begin, chunk))
-            if time.monotonic() > until:
-                break
-        return prompts
-    finally:
-        await pool.shutdown()
