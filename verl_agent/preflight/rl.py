@@ -23,6 +23,7 @@ from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import RUN_NAME
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
+from verl_agent.preflight.conditions import check_conditions
 from verl_agent.preflight.estimates import estimate, shape_of
 from verl_agent.preflight.installation import check_installation
 from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
@@ -65,6 +66,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_trainer(config)
     check_algorithm(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
+    check_conditions(config)
     check_installation(OmegaConf.to_container(config))
     for run_env in envs:
         check_environment(run_env, envs)

@@ -1,0 +1,132 @@
+"""Test that a key which is read only together with another key is refused without it."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from tests.verl.test_update_settings import OVERLAYS, base
+from verl_agent.config.keys import leaves, reference
+from verl_agent.errors import ConfigError
+from verl_agent.preflight.conditions import CONDITIONS, check_conditions
+
+ACTOR = "actor_rollout_ref.actor"
+PPO = "+overlay/algorithm=ppo"
+
+
+def check(*changes: str) -> None:
+    """Run the check on GRPO's base with overlays and `key=value` changes."""
+    config = base().copy()
+    OmegaConf.set_struct(config, False)
+    for change in changes:
+        overlay = change.removeprefix("+overlay/")
+        merged = OmegaConf.load(OVERLAYS / f"{overlay.replace('=', '/')}.yaml") if overlay != change else None
+        config.merge_with(OmegaConf.from_dotlist([change]) if merged is None else merged)
+    check_conditions(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            ["+overlay/algorithm=rloo", "algorithm.norm_adv_by_std_in_grpo=false"],
+            "algorithm.norm_adv_by_std_in_grpo=false has no effect: it is read only with algorithm.adv_estimator="
+            "'grpo' or 'gigpo'. Leave algorithm.norm_adv_by_std_in_grpo at true, or change algorithm.adv_estimator.",
+        ),
+        (
+            ["+overlay/algorithm=reinforce_pp", "algorithm.norm_adv_by_std_in_grpo=false"],
+            "algorithm.norm_adv_by_std_in_grpo=false has no effect",
+        ),
+        (
+            ["+overlay/algorithm=dapo", f"{ACTOR}.kl_loss_coef=0.1"],
+            f"{ACTOR}.kl_loss_coef=0.1 has no effect: it is read only with {ACTOR}.use_kl_loss=true.",
+        ),
+        ([f"{ACTOR}.use_kl_loss=false", f"{ACTOR}.kl_loss_type=k1"], f"{ACTOR}.kl_loss_type='k1' has no effect"),
+        (
+            ["algorithm.kl_ctrl.kl_coef=0.1"],
+            "algorithm.kl_ctrl.kl_coef=0.1 has no effect: it is read only with algorithm.use_kl_in_reward=true.",
+        ),
+        (["algorithm.kl_penalty=abs"], "algorithm.kl_penalty='abs' has no effect"),
+        (
+            ["algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.target_kl=0.2"],
+            "algorithm.kl_ctrl.target_kl=0.2 has no effect: it is read only with algorithm.kl_ctrl.type='adaptive'.",
+        ),
+        (
+            [f"{ACTOR}.policy_loss.clip_cov_ratio=0.1"],
+            f"{ACTOR}.policy_loss.clip_cov_ratio=0.1 has no effect: it belongs to a loss of verl that is not supported "
+            f"on several turns. Leave {ACTOR}.policy_loss.clip_cov_ratio at 0.0002.",
+        ),
+        ([f"{ACTOR}.policy_loss.kl_cov_ratio=0.1"], f"{ACTOR}.policy_loss.kl_cov_ratio=0.1 has no effect"),
+        ([f"{ACTOR}.tau_pos=2.0"], f"{ACTOR}.tau_pos=2.0 has no effect"),
+        (
+            [f"{ACTOR}.loss_scale_factor=100"],
+            f"{ACTOR}.loss_scale_factor=100 has no effect: it is read only with {ACTOR}.loss_agg_mode="
+            "'seq-mean-token-sum-norm'.",
+        ),
+        (
+            ["+overlay/algorithm=dr_grpo", "+overlay/ratio=gspo"],
+            f"{ACTOR}.loss_scale_factor=512 has no effect",
+        ),
+        ([f"{ACTOR}.data_loader_seed=7"], f"{ACTOR}.data_loader_seed=7 has no effect: data.seed decides about"),
+        (
+            ["critic.optim.lr=1e-3"],
+            "critic.optim.lr=0.001 has no effect: it is read only with algorithm.adv_estimator='gae' or 'turn_gae'.",
+        ),
+        (["critic.ppo_epochs=4"], "critic.ppo_epochs=4 has no effect"),
+        (["critic.cliprange_value=0.2"], "critic.cliprange_value=0.2 has no effect"),
+        (
+            ["algorithm.filter_groups.max_num_gen_batches=3"],
+            "algorithm.filter_groups.max_num_gen_batches=3 has no effect: it is read only with "
+            "algorithm.filter_groups.enable=true.",
+        ),
+        (["algorithm.filter_groups.metric=success"], "algorithm.filter_groups.metric='success' has no effect"),
+        (
+            ["trainer.val_only=true"],
+            "trainer.val_only=true has no effect: it is read only with trainer.val_before_train=true.",
+        ),
+        (["trainer.resume_from_path=runs/a/global_step_3"], "trainer.resume_from_path='runs/a/global_step_3' has no"),
+        (
+            ["agent.context.turns=9"],
+            "agent.context.turns=9 has no effect: it is read only with agent.context.keep='last' or 'summary'.",
+        ),
+        (["agent.context.stride=2"], "agent.context.stride=2 has no effect"),
+        (["env.hosts.where=local", "env.hosts.num_cpus=1"], "env.hosts.num_cpus=1 has no effect"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_key_that_nothing_reads_raises_config_error_with_the_key_that_it_depends_on(changes, message):
+    with pytest.raises(ConfigError) as error:
+        check(*changes)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        ["+overlay/algorithm=dapo", "algorithm.filter_groups.max_num_gen_batches=3"],
+        ["+overlay/algorithm=dr_grpo"],
+        ["+overlay/algorithm=gigpo", "algorithm.norm_adv_by_std_in_grpo=false"],
+        [f"{ACTOR}.kl_loss_coef=0.1", f"{ACTOR}.kl_loss_type=k1"],
+        ["algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef=0.1", "algorithm.kl_penalty=abs"],
+        [PPO, "critic.optim.lr=1e-3", "critic.ppo_epochs=4", "critic.cliprange_value=0.2"],
+        [f"{ACTOR}.ppo_epochs=2", f"{ACTOR}.ppo_mini_batch_size=2", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"],
+        ["trainer.val_only=true", "trainer.val_before_train=true"],
+        ["agent.context.keep=last", "agent.context.turns=9", "agent.context.stride=2"],
+        ["env.hosts.where=ray", "env.hosts.num_cpus=1"],
+    ],
+    ids=lambda changes: " ".join(changes),
+)
+def test_a_key_that_is_read_passes(changes):
+    check(*changes)
+
+
+def test_a_key_that_an_environment_of_a_mixture_reads_passes():
+    check("agent.context.turns=9", "env.mixture=[{name: textcraft, agent: {context: {keep: last}}}, {name: babyai}]")
+
+
+def test_every_entry_of_the_table_names_keys_of_the_base():
+    known = dict(leaves(reference("agent_base")))
+    for condition in CONDITIONS:
+        for name in condition.keys:
+            assert any(key == name or (name.endswith(".") and key.startswith(name)) for key in known), name
+        assert not condition.key or condition.key in known, condition.key
+        assert bool(condition.values) == bool(condition.key) != bool(condition.instead), condition
