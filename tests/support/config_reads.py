@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-import verl_agent
-
 ACTOR, REF, ROLLOUT, MODEL, CRITIC = (
     *(f"actor_rollout_ref.{name}" for name in ("actor", "ref", "rollout", "model")),
     "critic",
@@ -245,19 +243,6 @@ def verl_reads(base: str) -> dict[str, str]:
         for key, line in visitor.config_keys():
             found.setdefault(key, f"{name}:{line}")
     return found
-
-
-@cache
-def own_names() -> frozenset[str]:
-    """Return the names of all attributes that this package reads, and all its texts, which may name a key."""
-    names = set()
-    for path in Path(verl_agent.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                names.add(node.attr)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                names.update(node.value.split(".") if " " not in node.value else ())
-    return frozenset(names)
 
 
 def references(key: str, value: object) -> set[str]:

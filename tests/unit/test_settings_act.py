@@ -1,7 +1,7 @@
 """Test that code reads every key of verl's YAML that a recipe may set, and every key that files of this project set.
 
-tests/support/config_reads.py finds the reads in verl's source, and states the limits of this proof. Tests of losses,
-estimators and engines show what a key does.
+tests/support/config_reads.py finds the reads in verl's source and own_reads.py those of this package. Both state the
+limits of this proof. Tests of losses, estimators and engines show what a key does.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.composing import COMMON, RECIPES, ROOT, SHARED, kind, written_in
-from tests.support.config_reads import own_names, references, verl_reads
+from tests.support.config_reads import references, verl_reads
+from tests.support.own_reads import is_read
 from verl_agent.config.keys import FREE, leaves, reference
 from verl_agent.config.unread import UNREAD, UNREAD_WITH_FSDP, remedy
 
@@ -43,6 +44,8 @@ HANDED_ON = {
     "actor_rollout_ref.ref.ulysses_sequence_parallel_size": "workers/config/actor.py, FSDPActorConfig.__post_init__",
     "actor_rollout_ref.ref.strategy": "workers/config/actor.py, FSDPActorConfig.__post_init__",
     "critic.strategy": "workers/config/critic.py, FSDPCriticConfig.__post_init__",
+    "data.custom_cls.": "utils/dataset/rl_dataset.py, get_dataset_class",
+    "data.env_tasks.": "verl_agent/training/dataset.py, _settings, which makes a section env of it",
     "model_engine": "trainer/config/ppo_trainer.yaml, chooses the engine's YAML",
     "trainer.v1.sync": "trainer/ppo/v1/trainer_base.py:163, empty",
 }
@@ -113,6 +116,22 @@ def test_a_file_sets_only_keys_that_are_read(path: Path):
     dead = set()
     for key in written_in(path):
         handed_on = key.startswith((*FREE, *HANDED_ON)) or {*OTHER_ENGINES, *ASIDE} & set(key.split("."))
-        if not handed_on and key not in read and not (key.startswith(own) and key.rpartition(".")[2] in own_names()):
+        if not handed_on and key not in read and not (key.startswith(own) and is_read(key)):
             dead.add(key)
     assert dead == set()
+
+
+@pytest.mark.parametrize("base", ["agent_base", "agent_eval", "agent_evolve", "agent_sft", "agent_dpo"])
+def test_every_own_key_of_a_base_is_read(base: str):
+    sections = ("",) if base in ("agent_eval", "agent_evolve") else OWN
+    keys = {key for key in dict(leaves(reference(base))) if key.startswith(sections) and not key.startswith("hydra.")}
+    checked = {key for key in keys if not key.startswith((*FREE, *HANDED_ON))}
+    assert len(checked) > 10
+    assert {key for key in checked if not is_read(key)} == set()
+
+
+@pytest.mark.parametrize(
+    "key", ["credit.scale", "episode.seed", "horizon.window", "agent.turns", "env.hosts.retries", "evaluation.groups"]
+)
+def test_a_key_that_only_another_section_has_is_not_read(key: str):
+    assert not is_read(key)
