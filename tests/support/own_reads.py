@@ -141,5 +141,6 @@ def is_read(key: str) -> bool:
     word = section.rpartition(".")[2]
     owners = {*NAMES.get(section, (word,)), *named.get(word, EMPTY)}
     for kind in kinds:
-        owners |= {f"<{kind}>"} | named.get(kind, EMPTY)
+        annotated = named.get(kind, EMPTY)
+        owners |= {f"<{kind}>", *annotated, *(f"_{name}" for name in annotated)}  # `self._settings = settings`
     return key in texts or any((owner, name) in pairs for owner in owners)

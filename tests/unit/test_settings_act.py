@@ -131,7 +131,7 @@ def test_every_own_key_of_a_base_is_read(base: str):
 
 
 @pytest.mark.parametrize(
-    "key", ["credit.scale", "episode.seed", "horizon.window", "agent.turns", "env.hosts.retries", "evaluation.groups"]
+    "key", ["credit.scale", "episode.seed", "horizon.window", "agent.turns", "env.hosts.retries", "evaluation.stride"]
 )
 def test_a_key_that_only_another_section_has_is_not_read(key: str):
     assert not is_read(key)
