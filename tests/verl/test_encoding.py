@@ -198,3 +198,32 @@ def test_a_batch_alternates_better_and_worse_episodes(tokenizer, tmp_path):
     assert texts == [f"{word}<|im_end|>" for word in ("good1", "bad1", "good2", "bad2")]
     assert batch["reference"].tolist() == [-1, -2, -3, -4]
     assert len(PairDataset("validation", tokenizer, config)) == 0
+
+
+def corrected() -> EpisodeRecord:
+    """Return an episode whose second reply a person wrote in place of the policy's."""
+    record = episode("one two three")
+    review = {"decision": "edited", "by": "person", "reason": "", "seconds": 1.0}
+    record["turns"][1] |= {"author": "person", "proposed": "other", "review": review}  # type: ignore[typeddict-item]
+    return record
+
+
+@pytest.mark.parametrize(
+    ("authors", "learned"),
+    [(["person"], "two"), (["policy"], "one|three"), (["policy", "person"], "one|two|three")],
+)
+def test_only_replies_of_the_chosen_authors_are_trained_on(tokenizer, tmp_path, authors, learned):
+    path = write(tmp_path / "episodes.jsonl", corrected())
+    source = {"oracle": False, "records": [path], "authors": authors}
+    dataset = EpisodeDataset("train:small_train", tokenizer, data(episodes=source))
+    (row,) = dataset.rows
+    assert masked_text(tokenizer, row) == "".join(f"{word}<|im_end|>" for word in learned.split("|"))
+
+
+def test_pair_of_an_edit_compares_only_the_edited_and_the_proposed_reply(tokenizer, tmp_path):
+    path = write(tmp_path / "episodes.jsonl", corrected())
+    dataset = PairDataset("train", tokenizer, data(preference={"records": [path], "pairs": "edits"}))
+    ((better, worse),) = dataset.rows
+    assert masked_text(tokenizer, better) == "two<|im_end|>"
+    assert masked_text(tokenizer, worse) == "other<|im_end|>"
+    assert "one<|im_end|>" in tokenizer.decode(worse["input_ids"])

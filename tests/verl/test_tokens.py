@@ -187,3 +187,18 @@ def test_rendered_episode_with_truncated_replies_has_the_mask_of_the_played_one(
             play.segment.response_ids,
             play.segment.response_mask,
         )
+
+
+def test_reply_that_another_author_wrote_is_part_of_the_next_prompt_and_not_trained_on(smollm2):
+    builder = choose_builder(smollm2.tokenizer, smollm2.model_type, smollm2.options)
+    tokens = EpisodeTokens(builder, smollm2.tokenizer.eos_token_id)
+    said = [{"role": "user", "content": "Begin."}]
+    tokens.add_messages(said)
+    tokens.add_reply("mine", encode_reply(smollm2.tokenizer, "mine", tokens.end_of_turn))
+    edited = [*said, {"role": "assistant", "content": "theirs"}, {"role": "user", "content": "Heard."}]
+    taken = [*edited, {"role": "assistant", "content": "again"}, {"role": "user", "content": "Heard."}]
+    for messages in (edited, taken):
+        tokens.add_messages(messages)
+        assert smollm2.tokenizer.decode(tokens.ids) == smollm2.rendered(messages)
+    tokens.add_reply("mine", encode_reply(smollm2.tokenizer, "mine", tokens.end_of_turn))
+    assert [smollm2.tokenizer.decode(part.response_ids) for part in tokens.segments()] == ["mine<|im_end|>"] * 2

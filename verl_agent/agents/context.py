@@ -53,7 +53,11 @@ class Context(ABC):
 
     def segments(self, turns: int) -> int:
         """Return the number of training samples of an episode with `turns` turns."""
-        return 1
+        return self.segments_of([True] * turns)
+
+    def segments_of(self, trained: Sequence[bool]) -> int:
+        """Return the number of training samples of an episode of whose turns only some are trained on."""
+        return int(any(trained))
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -85,9 +89,9 @@ class Window(Context):
         """Return how many turns, counted from the first, are removed after `played` turns."""
         return max(played - self.turns, 0) // self.stride * self.stride
 
-    def segments(self, turns: int) -> int:
+    def segments_of(self, trained: Sequence[bool]) -> int:
         """See `Context`."""
-        return len({self.removed(played) for played in range(turns)})
+        return len({self.removed(played) for played, learned in enumerate(trained) if learned})
 
 
 @dataclass(frozen=True, config=STRICT)

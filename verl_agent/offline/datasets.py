@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 from verl_agent.envs.tasks import sample_tasks, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.offline.encoding import EpisodeEncoder, Row
-from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, split_pairs
-from verl_agent.offline.selection import EpisodeSource, select_episodes, usable_records
+from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, pairable_records, split_pairs
+from verl_agent.offline.selection import EpisodeSource, learned_turns, select_episodes, usable_records
 from verl_agent.sections import section
 
 PURPOSES = ("train", "validation")
@@ -54,9 +54,10 @@ class EpisodeDataset(Dataset[Row]):
             for item in sample_tasks(items, max_samples) if max_samples > 0 else items:
                 self.rows += encoder.demonstrate(item)
         if source.records and purpose == "train":
-            usable = usable_records(source.records, "episodes.records", labels=source.labels)
+            people = bool(source.authors)
+            usable = usable_records(source.records, "episodes.records", labels=source.labels, operated=people)
             for episode in select_episodes(usable, source):
-                for row in encoder.encode(episode.record):
+                for row in encoder.encode(episode.record, learned_turns(episode.record["turns"], source.authors)):
                     self.rows.append({**row, "loss_mask": row["loss_mask"] * episode.weight})
         for row in self.rows:
             row["loss_mask"] = row["loss_mask"].float()
@@ -89,14 +90,14 @@ class PairDataset(Dataset[PairRows]):
             "preference", PreferenceSettings, OmegaConf.to_container(config.preference)
         )
         train, held_out = split_pairs(
-            make_pairs(usable_records(settings.records, "preference.records", labels=settings.labels), settings),
+            make_pairs(pairable_records(settings), settings),
             settings.val_share,
         )
         self.pairs = first(train if parquet_files == "train" else held_out, max_samples)
         encoder = EpisodeEncoder(tokenizer, config)
         self.rows: list[PairRows] = []
         for pair in self.pairs:
-            (better,), (worse,) = encoder.encode(pair.better), encoder.encode(pair.worse)
+            (better,), (worse,) = (encoder.encode(side, pair.trained(side)) for side in (pair.better, pair.worse))
             self.rows.append((better, worse))
 
     @property

@@ -7,10 +7,10 @@ from verl_agent.config.settings import agent_settings, env_options
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, split_pairs
+from verl_agent.offline.preferences import PreferenceSettings, first, make_pairs, pairable_records, split_pairs
 from verl_agent.offline.run import Method, RunPlan
 from verl_agent.offline.run import run as run_method
-from verl_agent.offline.selection import fingerprint, usable_records
+from verl_agent.offline.selection import fingerprint
 from verl_agent.runs import may_change
 from verl_agent.sections import section
 from verl_agent.trace.metrics_log import LoggedStep
@@ -26,7 +26,7 @@ def plan(config: DictConfig) -> RunPlan:
     options = env_options(config)
     held_out = select_tasks(config.env.name, config.env.eval_tasks, options)
     tasks = frozenset((item.env, item.id) for item in held_out)
-    records = usable_records(settings.records, "preference.records", tasks, settings.labels)
+    records = pairable_records(settings, tasks)
     played = {record["env"] for record in records}
     if config.env.name not in played:
         raise ConfigError(

@@ -1,5 +1,6 @@
 """Encoding of episodes as rows of tokens, with a mask of the tokens that the model or the oracle wrote."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,10 +49,15 @@ class EpisodeEncoder:
         self._options: dict[str, Any] = options
         self._envs: dict[str, tuple[EnvAdapter, Agent]] = {}
 
-    def encode(self, record: EpisodeRecord) -> list[Row]:
-        """Encode a recorded episode; see `_rows`."""
+    def encode(self, record: EpisodeRecord, trained: Sequence[bool] | None = None) -> list[Row]:
+        """Encode a recorded episode; see `_rows`.
+
+        Args:
+            record: recorded episode.
+            trained: True for each turn whose reply is trained on; None for all turns.
+        """
         _, agent = self._env(record["env"])
-        return self._rows(to_episode(record), agent, SHORTER_RECORDS)
+        return self._rows(to_episode(record), agent, SHORTER_RECORDS, trained)
 
     def demonstrate(self, item: TaskItem) -> list[Row]:
         """Play a task with the oracle and encode the episode; see `_rows`."""
@@ -59,13 +65,14 @@ class EpisodeEncoder:
         player = make_agent(self._settings, env.action_format)  # an agent that plays may have a state
         return self._rows(demonstrate(item, env.new_session(), player, self._max_turns), agent, SHORTER_DEMONSTRATIONS)
 
-    def _rows(self, episode: Episode, agent: Agent, advice: str) -> list[Row]:
+    def _rows(self, episode: Episode, agent: Agent, advice: str, trained: Sequence[bool] | None = None) -> list[Row]:
         """Encode an episode as one row, or one row a segment if the agent edits the context.
 
         Args:
             episode: episode to encode.
             agent: agent that renders it.
             advice: last sentence of the message for a row that is too long.
+            trained: see `encode`; a segment without a reply that is trained on gives no row.
 
         Returns:
             Rows whose `loss_mask` is 1 on every token of a reply and on the token that ends it. It is 0 on prompt and
@@ -76,7 +83,7 @@ class EpisodeEncoder:
         """
         tokens = EpisodeTokens(self._builder, self._tokenizer.eos_token_id, agent.tools)
         rows, most = [], int(self._config.max_length)
-        for segment in render_episode(tokens, self._tokenizer, agent, episode):
+        for segment in render_episode(tokens, self._tokenizer, agent, episode, trained):
             ids = torch.tensor(segment.prompt_ids + segment.response_ids)
             if len(ids) > most:
                 raise ConfigError(

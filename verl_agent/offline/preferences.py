@@ -1,15 +1,16 @@
 """Pairs of recorded episodes of one task, a better and a worse one, from records and text alone."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
-from verl_agent.offline.selection import Paths, Tags, TaskKey, conversation, fingerprint, prompt
+from verl_agent.offline.corrections import edited_replies
+from verl_agent.offline.selection import Paths, Tags, TaskKey, conversation, fingerprint, prompt, usable_records
 from verl_agent.sections import STRICT
 from verl_agent.trace.record import EpisodeRecord
 
@@ -20,7 +21,10 @@ class PreferenceSettings:
 
     Attributes:
         records: recorded episodes to pair: files and folders of them.
-        min_gap: least difference between the returns of a pair, > 0, in units of the environment's reward.
+        pairs: `returns`: whole episodes of one task, the better by their returns. `edits`: a reply that a person put in
+            the place of the policy's, against the policy's, after the same messages; only these two are compared.
+        min_gap: least difference between the returns of a pair, > 0, in units of the environment's reward; not used
+            with `pairs: edits`.
         per_task: most pairs of a task; null for all that use no episode twice.
         val_share: fraction of the tasks whose pairs are held out for validation, from 0 to below 1.
         beta: strength of the regularization towards the reference model, β of DPO (arXiv 2305.18290, equation 7), > 0.
@@ -36,6 +40,7 @@ class PreferenceSettings:
     beta: Annotated[float, Field(gt=0)] = 0.1
     nll_coef: Annotated[float, Field(ge=0)] = 0.0
     labels: Tags = Field(default_factory=list)
+    pairs: Literal["returns", "edits"] = "returns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,17 @@ class Pair:
     Attributes:
         better: episode with the higher return.
         worse: episode with the lower return.
+        last_turn: True if both differ in their last reply alone, which a person edited; `worse` has the policy's.
     """
 
     better: EpisodeRecord
     worse: EpisodeRecord
+    last_turn: bool = False
+
+    def trained(self, side: EpisodeRecord) -> list[bool]:
+        """Return True for each turn of a side whose reply the loss compares."""
+        turns = len(side["turns"])
+        return [not self.last_turn or number == turns for number in range(1, turns + 1)]
 
     @property
     def task(self) -> TaskKey:
@@ -70,6 +82,8 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
     Raises:
         ConfigError: two episodes of a task begin with different prompts, or no pair can be made.
     """
+    if settings.pairs == "edits":
+        return _edit_pairs(records, settings)
     by_task: dict[TaskKey, dict[str, EpisodeRecord]] = defaultdict(dict)
     for record in records:
         by_task[record["env"], record["task"]].setdefault(fingerprint(conversation(record)), record)
@@ -86,6 +100,28 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
             f"preference.records={list(settings.records)} has no pair. It has {played} different episodes of "
             f"{len(by_task)} tasks, but no two of a task differ in return by preference.min_gap={settings.min_gap:g}. "
             "Play each task more often (evaluation.samples of `verl-agent eval`), or lower preference.min_gap."
+        )
+    return pairs
+
+
+def pairable_records(settings: PreferenceSettings, held_out: frozenset[TaskKey] | None = None) -> list[EpisodeRecord]:
+    """Return the records to pair; see `usable_records`."""
+    edits = settings.pairs == "edits"
+    return usable_records(settings.records, "preference.records", held_out, settings.labels, operated=edits)
+
+
+def _edit_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -> list[Pair]:
+    """Return one pair for each reply that a person edited, at most `per_task` of a task."""
+    pairs, count = list[Pair](), Counter[TaskKey]()
+    for better, worse in edited_replies(records):
+        pair = Pair(better, worse, last_turn=True)
+        count[pair.task] += 1
+        if settings.per_task is None or count[pair.task] <= settings.per_task:
+            pairs.append(pair)
+    if not pairs:
+        raise ConfigError(
+            f"preference.records={list(settings.records)} has no edited reply. Let a person edit replies "
+            "(evaluation.approve with by: human, or `verl-agent control RUN attend`), or set preference.pairs=returns."
         )
     return pairs
 

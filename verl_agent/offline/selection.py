@@ -16,7 +16,8 @@ from verl_agent.sections import STRICT
 from verl_agent.trace.labels import keep_labelled, read_labels
 from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.trace.record_files import read_records
-from verl_agent.types import Message
+from verl_agent.trace.turn_record import TurnRecord
+from verl_agent.types import Author, Episode, Message, StopReason
 
 Weight = Literal["none", "reward", "task"]
 TaskKey = tuple[str, str]
@@ -29,6 +30,8 @@ def _as_list(value: Any) -> Any:
 
 Paths = Annotated[list[str], BeforeValidator(_as_list)]
 """Files and folders of records; a single one may be given without a list."""
+Authors = Annotated[list[Author], BeforeValidator(_as_list)]
+"""Authors of replies; a single one may be given without a list."""
 Tags = Annotated[list[str], BeforeValidator(_as_list)]
 """Tags of labelled episodes, those to leave out after a minus sign; a single one may be given without a list."""
 
@@ -43,6 +46,9 @@ class EpisodeSource:
         min_reward: least return of a recorded episode; null to keep those that solved their task.
         per_task: most recorded episodes of a task, the best and then the shortest first; null for all.
         max_turns: turn limit that the oracle's episodes tell the model, with `agent.options.turns_left`; null without.
+        authors: authors of the replies of recorded episodes to train on: `policy`, `person`, `oracle`. Empty for all
+            replies of episodes in which no person intervened; others are only used if authors are named. A reply whose
+            action was rejected is never trained on.
         labels: tags of recorded episodes (see `verl-agent view`): keep those with one of the tags, and leave those with
             a tag after a minus sign out (`-bad`). Empty to keep all.
         weight: weight of the tokens of a recorded episode. `none`: 1. `reward`: its return divided by the one
@@ -57,8 +63,14 @@ class EpisodeSource:
     weight: Weight = "none"
     max_turns: Annotated[int, Field(ge=1)] | None = None
     labels: Tags = Field(default_factory=list)
+    authors: Authors = Field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if self.authors and not self.records:
+            raise ConfigError(
+                f"episodes.authors={list(self.authors)} chooses replies of recorded episodes, and episodes.records=[] "
+                "names none. Set episodes.records, or remove episodes.authors."
+            )
         if self.labels and not self.records:
             raise ConfigError(
                 f"episodes.labels={list(self.labels)} filters recorded episodes, and episodes.records=[] names none. "
@@ -85,7 +97,11 @@ class ChosenEpisode:
 
 
 def usable_records(
-    paths: Sequence[str], key: str, held_out: frozenset[TaskKey] | None = None, labels: Sequence[str] = ()
+    paths: Sequence[str],
+    key: str,
+    held_out: frozenset[TaskKey] | None = None,
+    labels: Sequence[str] = (),
+    operated: bool = False,
 ) -> list[EpisodeRecord]:
     """Return the valid episodes with a reply that were not played to validate a run.
 
@@ -94,6 +110,7 @@ def usable_records(
         key: setting that names them, for messages.
         held_out: tasks that must not be trained on; None if that has been checked.
         labels: tags to keep and, after a minus sign, to leave out; empty to keep all.
+        operated: also return episodes in which a person intervened, and those that a person ended.
 
     Raises:
         ConfigError: a path does not exist, a line is no record, no episode is usable, no episode has one of the tags,
@@ -107,7 +124,7 @@ def usable_records(
     usable = [
         record
         for record in recorded
-        if record["purpose"] not in ("validation", "test") and record["turns"] and to_episode(record).valid
+        if record["purpose"] not in ("validation", "test") and record["turns"] and _usable(to_episode(record), operated)
     ]
     _check_evaluated(usable, key, held_out)
     leaked = {(record["env"], record["task"]) for record in usable} & (held_out or frozenset())
@@ -120,12 +137,19 @@ def usable_records(
     if not usable:
         raise ConfigError(
             f"{key}={list(paths)} has no episode to train on among {len(recorded)} recorded ones. Not used are "
-            "validation episodes, episodes with an environment error and episodes without a reply. Record others."
+            "validation episodes, episodes with an environment error, episodes without a reply and those in which a "
+            "person intervened. Record others, or name episodes.authors or preference.pairs=edits to learn from people."
         )
     if not labels:
         return usable
     setting = f"{key.rpartition('.')[0]}.labels"
     return keep_labelled(usable, labels, read_labels(paths), setting)
+
+
+def _usable(episode: Episode, operated: bool) -> bool:
+    if episode.operated:
+        return operated and (episode.valid or episode.stop is StopReason.OPERATOR)
+    return episode.valid
 
 
 def _check_evaluated(records: Sequence[EpisodeRecord], key: str, held_out: frozenset[TaskKey] | None) -> None:
@@ -147,7 +171,7 @@ def select_episodes(records: Iterable[EpisodeRecord], settings: EpisodeSource) -
     """
     by_task: dict[TaskKey, dict[str, EpisodeRecord]] = defaultdict(dict)
     for record in records:
-        if _rewarded(record, settings.min_reward):
+        if _rewarded(record, settings.min_reward) and any(learned_turns(record["turns"], settings.authors)):
             by_task[record["env"], record["task"]].setdefault(fingerprint(record["messages"]), record)
     chosen: list[ChosenEpisode] = []
     for task in sorted(by_task):
@@ -155,6 +179,20 @@ def select_episodes(records: Iterable[EpisodeRecord], settings: EpisodeSource) -
         kept = [record for _, record in islice(ranked, settings.per_task)]
         chosen += [ChosenEpisode(record, _weight(record, settings.weight, len(kept))) for record in kept]
     return [episode for episode in chosen if episode.weight > 0]
+
+
+def learned_turns(turns: Sequence[TurnRecord], authors: Sequence[Author]) -> list[bool]:
+    """Return True for each turn whose reply is trained on: one of an author, whose action was carried out.
+
+    Args:
+        turns: turns of an episode.
+        authors: authors to learn from; empty for all.
+    """
+    return [
+        (not authors or turn.get("author", "policy") in authors)
+        and ("review" not in turn or turn["review"]["decision"] not in ("rejected", "ended"))
+        for turn in turns
+    ]
 
 
 def count_by_environment(episodes: Iterable[ChosenEpisode]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from verl_agent.offline.selection import (
     conversation,
     count_by_environment,
     fingerprint,
+    learned_turns,
     select_episodes,
     usable_records,
 )
@@ -48,10 +49,12 @@ def plan(config: DictConfig) -> RunPlan:
             "reached episodes.min_reward. Play more tasks or more samples, or lower episodes.min_reward."
         )
     counts = ", ".join(f"{count} recorded of {name}" for name, count in count_by_environment(chosen).items())
-    content = [[conversation(episode.record), episode.weight] for episode in chosen]
+    learned = [learned_turns(episode.record["turns"], source.authors) for episode in chosen]
+    content = [
+        [conversation(one.record), one.weight, *_unless_all(turns)] for one, turns in zip(chosen, learned, strict=True)
+    ]
     return RunPlan(
-        rows=oracle_rows(config, agent, demonstrated)
-        + sum(agent.context.segments(len(episode.record["turns"])) for episode in chosen),
+        rows=oracle_rows(config, agent, demonstrated) + sum(agent.context.segments_of(turns) for turns in learned),
         val_rows=validation_rows(config, agent),
         facts={TASK_IDS: task_ids(tasks), "recorded episodes": fingerprint(content)},
         summary=f"{len(demonstrated)} episodes of the oracle" + (f", {counts}" if counts else ""),
@@ -90,7 +93,14 @@ def recorded(source: EpisodeSource, held_out: list[TaskItem]) -> list[ChosenEpis
     if not source.records:
         return []
     tasks = frozenset((item.env, item.id) for item in held_out)
-    return select_episodes(usable_records(source.records, "episodes.records", tasks, source.labels), source)
+    operated = bool(source.authors)
+    usable = usable_records(source.records, "episodes.records", tasks, source.labels, operated)
+    return select_episodes(usable, source)
+
+
+def _unless_all(learned: list[bool]) -> list[list[bool]]:
+    """Return the turns to learn from, for the fingerprint of the data, unless they are all turns."""
+    return [] if all(learned) else [learned]
 
 
 def sample(tasks: list[TaskItem], max_samples: int) -> list[TaskItem]:

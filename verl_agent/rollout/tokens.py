@@ -91,19 +91,26 @@ class EpisodeTokens:
             self.ids = self.builder.build_initial_tokens(messages, tools=self.tools)
         self._messages = messages
 
-    def add_reply(self, text: str, token_ids: Sequence[int], log_probs: Sequence[float] | None = None) -> None:
-        """Append a reply, with mask 1.
+    def add_reply(
+        self, text: str, token_ids: Sequence[int], log_probs: Sequence[float] | None = None, trained: bool = True
+    ) -> None:
+        """Append a reply, with mask 1 or, if it is not trained on, 0.
 
         Args:
             text: the reply as it stands in the conversation.
             token_ids: ids that the engine returned, at least one.
             log_probs: one value for each id, or None if the engine returned none.
+            trained: False if another author than those to learn from wrote the reply.
         """
+        start = len(self._mask)
         self._has_log_probs &= log_probs is not None
         self._append(
             self.builder.merge_assistant_tokens(self.ids, list(token_ids)),
             list(log_probs) if log_probs is not None else [0.0] * len(token_ids),
         )
+        if not trained:
+            self._mask[start:] = [0] * (len(self._mask) - start)
+            self._log_probs[start:] = [0.0] * (len(self._log_probs) - start)
         self._messages = [*self._messages, {"role": "assistant", "content": text}]
 
     def close_reply(self) -> None:
@@ -177,7 +184,9 @@ def render_conversation(
     return tokens
 
 
-def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode: Episode) -> list[Segment]:
+def render_episode(
+    tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode: Episode, trained: Sequence[bool] | None = None
+) -> list[Segment]:
     """Return the tokens that a played episode is trained on; see `add_given_reply` for truncated replies.
 
     Args:
@@ -185,15 +194,16 @@ def render_episode(tokens: EpisodeTokens, tokenizer: Any, agent: Agent, episode:
         tokenizer: encodes the replies.
         agent: an agent with the settings of the one that played the episode.
         episode: the played episode.
+        trained: True for each turn whose reply is trained on; None for all turns.
     """
-    messages = episode.messages
-    for index, turn in zip(range(episode.prompt_length, len(messages), 2), episode.turns, strict=True):
+    messages, chosen = episode.messages, [True] * len(episode.turns) if trained is None else trained
+    for index, turn, train in zip(range(episode.prompt_length, len(messages), 2), episode.turns, chosen, strict=True):
         tokens.add_messages(agent.visible_messages(messages[:index], episode.prompt_length))
-        add_given_reply(tokens, tokenizer, replace(turn.reply, text=messages[index]["content"]))
+        add_given_reply(tokens, tokenizer, replace(turn.reply, text=messages[index]["content"]), train)
     return tokens.segments()
 
 
-def add_given_reply(tokens: EpisodeTokens, tokenizer: Any, reply: Reply) -> None:
+def add_given_reply(tokens: EpisodeTokens, tokenizer: Any, reply: Reply, trained: bool = True) -> None:
     """Append a reply that is known as text, such as that of a record.
 
     The policy did not write the end of a truncated reply. That end is masked where the reply was played, and absent
@@ -203,8 +213,9 @@ def add_given_reply(tokens: EpisodeTokens, tokenizer: Any, reply: Reply) -> None
         tokens: tokens of the episode up to the reply; changed.
         tokenizer: encodes the reply.
         reply: the reply.
+        trained: see `EpisodeTokens.add_reply`.
     """
     ids = encode_reply(tokenizer, reply.text, tokens.end_of_turn)
-    tokens.add_reply(reply.text, ids if reply.complete or len(ids) == 1 else ids[:-1])
+    tokens.add_reply(reply.text, ids if reply.complete or len(ids) == 1 else ids[:-1], trained=trained)
     if reply.force_closed:
         tokens.close_reply()
