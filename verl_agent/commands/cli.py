@@ -16,6 +16,7 @@ from verl_agent.commands.environments import check_env, envs
 from verl_agent.commands.failures import failures
 from verl_agent.commands.leaderboard import leaderboard
 from verl_agent.commands.new_env import write_package
+from verl_agent.commands.play import play
 from verl_agent.commands.scaling import scaling
 from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import fail, print_line, read_json
@@ -90,6 +91,7 @@ app.command()(scaling)
 app.command()(failures)
 app.command("what-if")(what_if)
 app.command()(control)
+app.command()(play)
 
 
 @app.command()

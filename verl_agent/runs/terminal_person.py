@@ -68,7 +68,7 @@ class TerminalPerson(Person):
         """See `Person`; a closed terminal ends the episode."""
         async with self._free:
             if not refusal:
-                self._print(question(proposal, None if self._full else SHOWN_LINES))
+                self.announce(question(proposal, None if self._full else SHOWN_LINES))
             while True:
                 if refusal:
                     self._console.print(f"[yellow]{escape(refusal)}[/]", highlight=False, soft_wrap=True)
@@ -77,20 +77,26 @@ class TerminalPerson(Person):
                 if line is None:
                     return Answer("end", reason=CLOSED)
                 try:
-                    return read_line(line)
+                    return self.read(proposal, line)
                 except ConfigError as error:
                     refusal = str(error)
 
-    def _print(self, text: str) -> None:
+    def read(self, proposal: Proposal, line: str) -> Answer:
+        """Return the answer in a line; see `read_line`."""
+        return read_line(line)
+
+    def announce(self, text: str) -> None:
+        """Print a text as it is."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def question(proposal: Proposal, most_lines: int | None = SHOWN_LINES) -> str:
+def question(proposal: Proposal, most_lines: int | None = SHOWN_LINES, commands: bool = True) -> str:
     """Return the text of a question: task, turn, observation, reply, action and commands.
 
     Args:
         proposal: the turn.
         most_lines: most lines of the observation, the last ones; None for all.
+        commands: name the possible answers.
     """
     episode, lines = proposal.episode, proposal.observation.splitlines()
     left_out = 0 if most_lines is None else max(0, len(lines) - most_lines)
@@ -101,8 +107,10 @@ def question(proposal: Proposal, most_lines: int | None = SHOWN_LINES) -> str:
         return "\n".join([*parts, f"Your turn: type an action. {HELP['back']}; {HELP['end']}."])
     parts.append(f"── the agent replies ──\n{proposal.reply.text.strip()}")
     parts.append(f"── action: {proposal.action if proposal.action is not None else '(none found)'}")
-    commands = [HELP[name] for name in ("approve", "reject", "take", "end")]
-    return "\n".join([*parts, f"{'; '.join(commands)}; or type another action."])
+    if commands:
+        known = "; ".join(HELP[name] for name in ("approve", "reject", "take", "end"))
+        parts.append(f"{known}; or type another action.")
+    return "\n".join(parts)
 
 
 def check_terminal(setting: str) -> None:

@@ -77,7 +77,7 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
     else:
         assert folder is not None
         has_model = OmegaConf.select(given, "model.path") is not None
-        config = OmegaConf.merge(_base(), _recorded_values(folder, recorded, has_model))
+        config = OmegaConf.merge(evaluation_base(), _recorded_values(folder, recorded, has_model))
     config = OmegaConf.merge(config, {"horizon": {"eval_max_turns": recorded.record["max_turns"]}})
     try:
         config = OmegaConf.merge(config, given)
@@ -109,7 +109,8 @@ def _settings_folder(recorded: RecordedEpisode) -> Path:
     )
 
 
-def _base() -> DictConfig:
+def evaluation_base() -> DictConfig:
+    """Return the defaults of an evaluation on this machine."""
     config = OmegaConf.create(reference(BASE))
     if use_cpu_device():
         config = OmegaConf.merge(config, OmegaConf.load(Path(verl_agent.config.__file__).with_name("cpu_eval.yaml")))

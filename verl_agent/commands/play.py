@@ -1,0 +1,101 @@
+"""Command `verl-agent play`: play one task by hand, with a model's proposals, or watch the model."""
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from verl_agent.commands.terminal import fail, read_json
+from verl_agent.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for it
+    from verl_agent.evaluation.by_hand import Game
+
+
+def play(  # noqa: PLR0913 - one for each option
+    env: Annotated[str, typer.Argument(help="Registered name of the environment.")],
+    task: Annotated[str | None, typer.Option(help="Id of the task. Default: the first of the split.")] = None,
+    split: Annotated[str, typer.Option(help="Split that has the task.")] = "train",
+    options: Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")] = "{}",
+    agent: Annotated[str, typer.Option(help="Agent whose prompts and replies the record has.")] = "act",
+    turns: Annotated[int, typer.Option(help="Turn limit.", min=1)] = 50,
+    copilot: Annotated[
+        str | None,
+        typer.Option(help="Model that proposes actions: what model.path of `verl-agent eval` names.", metavar="MODEL"),
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Replies that the model draws at each turn.", min=1)] = 8,
+    watch: Annotated[bool, typer.Option("--watch", help="Let the model of --copilot play; show it.")] = False,
+    tokens: Annotated[int, typer.Option(help="Most tokens of the model's context, for --copilot.", min=64)] = 4096,
+    into: Annotated[Path | None, typer.Option(help="Folder of the record. Default: a new one in runs/play.")] = None,
+) -> None:
+    """Play one task in the terminal. The record says who acted, so that agents can learn from it."""
+    from verl_agent.evaluation.by_hand import run_game
+    from verl_agent.runs.console import redirect_output
+    from verl_agent.runs.terminal_person import check_terminal
+
+    try:
+        if watch and copilot is None:
+            raise ConfigError("--watch shows a model that plays. Name it with --copilot MODEL.")
+        if not watch and copilot == "oracle":
+            raise ConfigError("--copilot oracle has one plan and no candidates. Add --watch to see it play.")
+        if not watch:
+            check_terminal("verl-agent play")
+        sys.path.insert(0, "")  # python:MODULE:NAME, as in `verl-agent eval`, which runs as `python -m`
+        sections = _config(env, read_json(options), agent, turns, copilot, tokens)
+        game = _game(sections, split, task, copilot, samples, watch, into)
+        with redirect_output(game.folder / "play.log") as console:
+            console.print(f"folder: {game.folder}", markup=False, highlight=False, soft_wrap=True)
+            episode = run_game(game, console)
+            if episode.messages:
+                console.print(f"\n{episode.messages[-1]['content']}", markup=False, highlight=False, soft_wrap=True)
+            ended = f"{episode.stop}. {episode.error}".strip()
+            console.print(f"\nThe episode ended: {ended} Reward {episode.reward:g}, success: {episode.success}.")
+    except ConfigError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(code=130) from None
+
+
+def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: str | None, tokens: int) -> Any:
+    """Return the sections of an evaluation of one episode."""
+    from omegaconf import OmegaConf
+
+    from verl_agent.config.search_path import register_config
+    from verl_agent.evaluation.settings import evaluation_config
+    from verl_agent.what_if.settings import evaluation_base
+
+    register_config()
+    reply = min(512, tokens // 4)
+    values = {
+        "env": {"name": env, "options": options},
+        "agent": {"name": agent},
+        "horizon": {"eval_max_turns": turns},
+        "data": {"max_prompt_length": tokens - reply, "max_response_length": reply},
+        "episode": {"max_tokens_per_turn": reply},
+        "model": {"path": copilot or "none"},
+        "evaluation": {"concurrency": 16},
+    }
+    plain = OmegaConf.to_container(OmegaConf.merge(evaluation_base(), values), resolve=True)
+    assert isinstance(plain, dict)
+    return evaluation_config(plain)
+
+
+def _game(
+    sections: Any, split: str, task: str | None, copilot: str | None, samples: int, watch: bool, into: Path | None
+) -> "Game":
+    from verl_agent.agents.registry import make_agent
+    from verl_agent.envs.registry import make_env
+    from verl_agent.evaluation.by_hand import Game
+
+    settings = sections.run.env
+    env = make_env(settings.name, settings.options)
+    make_agent(sections.run.agent, env.action_format)
+    env.check_split(split)
+    items = {item.id: item for item in env.tasks(split)}
+    if task is not None and task not in items:
+        raise ConfigError(f"--task {task!r} is no task of split {split!r}. {did_you_mean(task, items)[:300]}")
+    item = items[task] if task is not None else next(iter(items.values()))
+    folder = into or Path(f"runs/play/{settings.name}_{datetime.now():%Y%m%d-%H%M%S}")
+    return Game(sections, item, split, copilot, samples, watch, folder.resolve())
