@@ -9,9 +9,8 @@ from itertools import accumulate
 from verl_agent.evaluation.results import final_records
 from verl_agent.evaluation.statistics import Estimate, clustered_wilson_interval, pass_at_k, pass_hat_k
 from verl_agent.evaluation.turns_curve import return_within, success_within_turns
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.trace.turn_record import TurnRecord
-from verl_agent.types import StopReason
 
 POINTS = 20
 """Number of budgets of tokens or cost on a curve."""
@@ -60,7 +59,8 @@ def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) 
 
 def valid_records(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
     """Return the last attempts of the episodes that measure the policy."""
-    return [record for record in final_records(records) if StopReason(record["stop"]).valid]
+    ended = [(record, to_episode(record)) for record in final_records(records)]
+    return [record for record, episode in ended if episode.valid and not episode.operated]
 
 
 def solved_by_task(valid: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
