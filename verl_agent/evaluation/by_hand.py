@@ -38,7 +38,7 @@ from verl_agent.types import Episode, Message, Reply, TaskItem
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """What is played.
+    """One task and the way in which it is played.
 
     Attributes:
         config: sections of an evaluation.
