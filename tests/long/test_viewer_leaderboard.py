@@ -39,7 +39,7 @@ def test_the_leaderboard_and_its_scaling_pages_show_the_evaluations(tmp_path):
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.goto(f"{found[0]}leaderboard")
             page.get_by_text("0.471 [0.262, 0.690] (17)").first.wait_for(timeout=60_000)
-            assert page.get_by_text("0.0010 (Pareto)").count() == 1
+            assert page.get_by_text("0.0036 (Pareto)").count() == 1
             assert page.get_by_text("Differences are paired by task.").count() == 1
             page.get_by_role("link", name="sampled").last.click()
             page.wait_for_url("**/run/sampled/scaling")
