@@ -13,7 +13,7 @@ from verl_agent.commands.cli import app
 from verl_agent.envs.base import EnvAdapter, SubGoal
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.failures import carried_out, find_failures, first_divergence, summarize_failures
-from verl_agent.evaluation.failures_report import analyze_failures, read_failures, to_markdown
+from verl_agent.evaluation.failures_report import analyze_failures, read_failures, to_markdown, write_failures
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
@@ -78,6 +78,14 @@ def test_failed_episodes_are_analyzed_by_category(failed):
     text = to_markdown([first], failures)
     assert "9 of 10 episodes failed. Ended by: turn_limit 9." in text
     assert "| repeated_action | 100% | 0% |" in text and "turn 2: 3, due was 5 | say 5 |" in text
+
+
+def test_a_written_analysis_is_read_again_with_its_sub_goals(failed, tmp_path):
+    records = list(read_records(failed / "episodes.jsonl"))
+    failures = find_failures(records, Planned())
+    summaries = summarize_failures(records, failures)
+    write_failures(summaries, failures, tmp_path)
+    assert read_failures(tmp_path) == (summaries, failures)
 
 
 def test_only_actions_of_the_last_attempt_that_were_carried_out_count(failed):
