@@ -4,12 +4,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from env_adapters.scienceworld.drawing import draw
 from env_adapters.scienceworld.java import java_requirement
 from env_adapters.scienceworld.oracle import solution, thought
 from env_adapters.scienceworld.simulator import MAX_SESSIONS, Answer, SimulatorSession
 from env_adapters.scienceworld.tasks import SPLITS
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement, SubGoal
+from verl_agent.envs.drawing import Drawing
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
@@ -109,6 +111,11 @@ class ScienceWorld(EnvAdapter):
         text = f"{shorten(answer.text, MAX_OBSERVATION)}\n{WRONG_FOCUS if focused else WRONG_ANSWER}"
         info = {"wrong_focus" if focused else "wrong_answer": 1.0}
         return StepResult(text, 0.0 - self.earned, terminated=True, info=info)
+
+    @classmethod
+    def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
+        """Return the rooms as far as they were seen, and what the agent carries."""
+        return draw(episode)
 
     async def close(self) -> None:
         """Release the simulator session."""

@@ -67,6 +67,39 @@ def test_babyai_draws_only_as_far_as_the_observations_agree() -> None:
     assert len(draw_states(record)) == 1
 
 
+def test_scienceworld_draws_the_rooms_as_far_as_they_were_seen_and_what_is_carried() -> None:
+    bathroom = (
+        "Your task is to boil lead.\n\nThis room is called the bathroom. In it, you see: \n\tthe agent\n"
+        "\ta substance called air\n\ta sink, which is turned off. In the sink is: nothing.\nYou also see:\n"
+        "\tA door to the kitchen (that is closed)\n"
+    )
+    outside = (
+        "This outside location is called the outside. Here you see: \n\tthe agent\n\ta frog egg\nYou also see:\n"
+        "\tA door to the kitchen (that is open)\n"
+    )
+    record = played(
+        ("open door to kitchen", "The door is now open."),
+        ("go to kitchen", "You move to the kitchen."),
+        ("pick up metal pot", "You move the metal pot to the inventory."),
+        ("go to outside", "You move to the outside."),
+        ("look around", outside),
+        ("move metal pot in inventory to ground", "You move the metal pot to the ground."),
+    )
+    record["messages"][record["prompt_length"] - 1]["content"] = bathroom
+    states = draw_states({**record, "env": "scienceworld"})
+    head = "Rooms\n    room      doors to           last seen there\n"
+    assert as_text(
+        states[0][0]
+    ) == f"{head.replace('open', '')}  ▶ bathroom  kitchen (closed)   a sink\n    kitchen" + (
+        "   bathroom (closed)  not visited"
+    )
+    assert "kitchen (open)" in as_text(states[1][0]) and states[2][0].rows[1][0] == "▶ kitchen"
+    assert as_text(states[3][0]) == "Carries\n  metal pot"
+    assert [row[0] for row in states[4][0].rows] == ["  bathroom", "  kitchen", "▶ outside"]
+    assert states[5][0].rows[2][1:] == ("kitchen (open)", "a frog egg")
+    assert as_text(states[6][0]) == "Carries\n  nothing"
+
+
 def test_deepsearch_draws_which_steps_of_the_gold_chain_were_made() -> None:
     record = played(("<search>Where is X?</search>", "X is in Y"), ("<answer>Y</answer>", "Right."), reward=1.0)
     chain = [["I look for X.", "where is x"], ["Then Y.", "what is y"], ["It is Y.", "Y"]]
