@@ -6,14 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from verl_agent.trace.metrics import (
-    METRICS,
-    TURN_BANDS,
-    EpisodeSummary,
-    episode_metrics,
-    summarize_episode,
-    turn_band,
-)
+from verl_agent.trace.behaviors import action_checksums, divergence_turns
+from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
+from verl_agent.trace.metrics import METRICS, TURN_BANDS, episode_metrics, turn_band
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
 
@@ -42,12 +37,15 @@ def test_metric_names_are_unique_and_have_an_area():
 def test_every_computed_metric_is_in_the_table():
     batch = [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a", oracle_turns=2), ENV_ERROR]
     patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS]
-    assert [name for name in episode_metrics(batch) if not any(re.fullmatch(one, name) for one in patterns)] == []
+    assert [
+        name for name in episode_metrics(batch, divergence=[1]) if not any(re.fullmatch(one, name) for one in patterns)
+    ] == []
 
 
 def test_every_metric_in_the_table_is_computed():
     produced = episode_metrics(
-        [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a", oracle_turns=2), ENV_ERROR]
+        [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a", oracle_turns=2), ENV_ERROR],
+        divergence=[1],
     )
     patterns = [re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS if metric.name not in OF_TOKENS]
     assert [one for one in patterns if not any(re.fullmatch(one, name) for name in produced)] == []
@@ -132,7 +130,19 @@ def test_a_summary_holds_sums_over_turns():
         info={"invalid_action": 2.0},
         behaviors="invalid_action,no_action",
         thought_length=1 / 3,
+        actions="e8b7be43,71beeff9,,",
     )
+
+
+def test_the_first_different_turn_of_groups_is_a_metric() -> None:
+    def actions(*texts: str | None) -> str:
+        turns = [Turn(Reply(text or ""), text, None, generate_s=0.0, env_s=0.0) for text in texts]
+        return action_checksums(Episode(TaskItem("env", "1"), 5, turns=turns))
+
+    groups = [[actions("a", "b"), actions("a", None)], [actions("a"), actions("a")], [actions(), actions("a")]]
+    assert divergence_turns(groups) == [2, 1]
+    assert episode_metrics([summary()], divergence=[2, 1])["episode/divergence_turn_mean"] == 1.5
+    assert "episode/divergence_turn_mean" not in episode_metrics([summary()])
 
 
 def test_a_summary_survives_plain_fields_and_pickle():

@@ -11,7 +11,8 @@ import pytest
 from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from verl_agent.errors import EnvError
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
-from verl_agent.trace.metrics import episode_metrics, summarize_episode
+from verl_agent.trace.episode_summary import summarize_episode
+from verl_agent.trace.metrics import episode_metrics
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem
 
 DOWN = "step failed: the site is down"

@@ -238,9 +238,58 @@ def test_a_group_shows_where_its_samples_part(tmp_path: Path) -> None:
     with RecordIndex(open_source(file)) as index:
         index.update()
         group = queries.find_group(index, "1-1", 1, "train")
+        assert queries.divergence_turns(index) == {1: 2.0}
+        (listed,) = list_groups(index, Filter(), 10)
+        assert queries.count_episodes(index, Filter.parse({"divergence_turn": "2"})) == 2
+        assert queries.count_episodes(index, Filter.parse({"divergence_turn": "..1"})) == 0
     assert [row["sample"] for row in group.episodes] == [0, 1]
-    assert group.divergence == 1
+    assert (group.divergence, listed["divergence"]) == (1, 2)
     assert group.uniform
+
+
+def test_sums_of_steps_groups_and_tasks_follow_a_file_that_grows_and_shrinks(tmp_path: Path) -> None:
+    def sums(index: RecordIndex) -> list[object]:
+        shutil.rmtree(tmp_path / "anew", ignore_errors=True)
+        (tmp_path / "anew").mkdir()
+        with RecordIndex(index.source, tmp_path / "anew") as anew:
+            anew.update()
+            for one in (index, anew):
+                everything = Filter.parse({"sample": "0.."})  # as no table of sums knows samples, episodes are read
+                assert queries.summarize_steps(one, Filter()) == queries.summarize_steps(one, everything)
+                assert list_tasks(one, Filter()) == list_tasks(one, everything)
+            assert list_groups(index, Filter(), 10) == list_groups(anew, Filter(), 10)
+            assert find_stages(index) == find_stages(anew)
+        return [at.episodes for at in queries.summarize_steps(index, Filter())]
+
+    first = [episode("1"), episode("1", sample=1, reward=1.0), episode("2", step=2)]
+    file = write(tmp_path / "episodes.jsonl", *first)
+    with RecordIndex(open_source(file)) as index:
+        index.update()
+        assert sums(index) == [2, 1]
+        write(file, episode("1", sample=1, attempt=2), episode("2", step=2, sample=1))
+        index.update()
+        assert sums(index) == [2, 2]
+        write(file, first[0], mode="w")
+        index.update()
+        assert sums(index) == [1]
+
+
+@pytest.mark.parametrize("sort", ["", "shaped_return", "-shaped_return", "-turns", "task"])
+def test_the_next_episode_is_that_below_in_the_table(tmp_path: Path, sort: str) -> None:
+    returns = [None, 0.5, 0.25, None, 0.5]
+    records = [episode(str(number % 3), step=number % 2, sample=number) for number in range(5)]
+    records = [
+        record | ({} if value is None else {"shaped_return": value})
+        for record, value in zip(records, returns, strict=True)
+    ]
+    chosen = Filter.parse({"sort": sort, "task": "0"} if sort == "-turns" else {"sort": sort})
+    with RecordIndex(open_source(write(tmp_path / "episodes.jsonl", *records))) as index:
+        index.update()
+        ids = queries.find_ids(index, chosen)
+        assert [row["id"] for row in queries.find_episodes(index, chosen)] == ids
+        for before, here, after in zip([None, *ids], ids, [*ids[1:], None], strict=False):
+            assert queries.find_neighbors(index, here, chosen) == (before, after)
+        assert queries.find_neighbors(index, ids[0], Filter.parse({"task": "none"})) == (None, None)
 
 
 def test_tasks_are_followed_over_steps_and_paired_between_sources(tmp_path: Path) -> None:

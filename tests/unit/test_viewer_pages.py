@@ -1,16 +1,19 @@
-"""Test the pages of the viewer in a real browser: deep links, a growing run, hostile text, no error in the console."""
+"""Test the pages of the viewer in a real browser: deep links, a growing run, odd records, no error in the console."""
 
 import base64
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from env_adapters.webarena.browser.chromium import installed_chromiums
 from tests.support.episodes import STARTED, played
@@ -27,7 +30,7 @@ pytestmark = needs_chromium
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-HOSTILE = "<script>document.title='broken'</script> {{ 7*7 }} \u202eright to left\0 " + "x" * 1_000_000
+HOSTILE = "<script>document.title='broken'</script> {{ 7*7 }} \u202eright to left\0 \ud800" + "x" * 1_000_000
 
 
 def record(step: int, sample: int, reward: float, observation: str = "hall") -> EpisodeRecord:
@@ -77,24 +80,32 @@ def url(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def pages(url: str) -> Iterator[object]:
-    """Return a function that opens a page and returns it; errors of the browser's console fail the test."""
-    from playwright.sync_api import sync_playwright
-
+def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(installed_chromiums()[0]), args=["--no-sandbox"])
+        started = playwright.chromium.launch(executable_path=str(installed_chromiums()[0]), args=["--no-sandbox"])
+        started.new_context()  # all pages share it, and with it the cache of scripts
+        yield started
+        started.close()
 
-        def open_page(path: str):
-            page = browser.new_page()
-            page.errors = []
-            page.on("pageerror", lambda error: page.errors.append(str(error)))
-            page.on("console", lambda line: page.errors.append(line.text) if line.type == "error" else None)
-            page.goto(url + path)
-            return page
 
-        open_page.browser = browser
-        yield open_page
-        browser.close()
+@pytest.fixture
+def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Return a function that opens a page; an error in the browser's console fails the test."""
+    opened: list[Page] = []
+    errors: list[str] = []
+
+    def open_page(path: str, offline: bool = False) -> Page:
+        page = browser.new_page(offline=True) if offline else browser.contexts[0].new_page()
+        opened.append(page)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        page.goto(path if ":" in path else url + path)
+        return page
+
+    yield open_page
+    for page in opened:
+        page.close()
+    assert errors == []
 
 
 @pytest.mark.parametrize(
@@ -129,8 +140,6 @@ def pages(url: str) -> Iterator[object]:
 def test_a_deep_link_shows_its_page_without_an_error(pages, path: str, text: str) -> None:
     page = pages(path)
     page.get_by_text(text).first.wait_for(timeout=20_000)
-    assert page.errors == []
-    page.close()
 
 
 def test_the_keyboard_alone_reads_labels_and_filters_episodes(pages, run: Path) -> None:
@@ -153,19 +162,12 @@ def test_the_keyboard_alone_reads_labels_and_filters_episodes(pages, run: Path) 
     assert json.loads((run / "labels.json").read_text())["episodes"][0]["tags"] == ["good"]
     page.keyboard.press("?")
     page.get_by_text("2: Episodes").wait_for()
-    assert page.errors == []
-    page.close()
 
 
 def test_an_exported_page_opens_without_a_network(pages, tmp_path: Path) -> None:
     append(tmp_path / "episodes.jsonl", record(1, 0, 0.0, HOSTILE), record(1, 1, 1.0))
     export([tmp_path / "episodes.jsonl"], tmp_path / "page.html")
-    context = pages.browser.new_context(offline=True)
-    page = context.new_page()
-    errors: list[str] = []
-    page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto((tmp_path / "page.html").as_uri())
+    page = pages((tmp_path / "page.html").as_uri(), offline=True)
     page.get_by_label("search").fill("terminated")
     page.get_by_text("2 of 2 episodes").wait_for()
     page.locator("tbody tr[data-episode]").first.focus()
@@ -175,17 +177,15 @@ def test_an_exported_page_opens_without_a_network(pages, tmp_path: Path) -> None
     page.locator("#shown").get_by_text("kitchen").first.wait_for()
     page.keyboard.press("Escape")
     page.get_by_text("1 groups").wait_for()
-    assert (page.title(), errors) == ("episodes.jsonl", [])
-    context.close()
+    assert page.title() == "episodes.jsonl"
 
 
 def test_hostile_text_is_shown_and_not_executed(pages) -> None:
     page = pages("/run/run/episode/3")
-    shown = page.get_by_text("<script>document.title='broken'</script> {{ 7*7 }} ⟨RLO⟩right to left").first
+    shown = page.get_by_text("<script>document.title='broken'</script> {{ 7*7 }} ⟨RLO⟩right to left␀ \ufffdx").first
     shown.wait_for(timeout=20_000)
     assert len(shown.inner_text()) < 30_000
     assert "broken" not in page.title()
-    page.close()
 
 
 def test_a_page_follows_a_run_that_grows(pages, run: Path) -> None:
@@ -193,7 +193,32 @@ def test_a_page_follows_a_run_that_grows(pages, run: Path) -> None:
     page.get_by_text("0 episodes").wait_for(timeout=20_000)
     append(run / "episodes" / "b.jsonl", record(7, 0, 0.0))
     page.get_by_text("1 episodes").wait_for(timeout=20_000)
-    page.close()
+
+
+def test_a_torn_line_is_shown_once_it_is_complete(pages, run: Path) -> None:
+    line = json.dumps(record(8, 1, 0.0)) + "\n"
+    file = run / "episodes" / "c.jsonl"
+    file.write_text(json.dumps(record(8, 0, 0.0)) + "\n" + line[:100])
+    page = pages("/run/run/episodes?step=8")
+    page.get_by_text("1 episodes").wait_for(timeout=20_000)
+    with file.open("a") as out:
+        out.write(line[100:])
+    page.get_by_text("2 episodes").wait_for(timeout=20_000)
+    assert page.get_by_text("not valid records").count() == 0
+
+
+def test_an_error_of_the_viewer_is_shown_on_its_page_alone(pages, run: Path) -> None:
+    page = pages("/run/run/labels")
+    page.get_by_text("No episode is labelled.").or_(page.get_by_text("good (1)")).wait_for(timeout=20_000)
+    with closing(sqlite3.connect(run / ".viewer" / "run.sqlite", timeout=20)) as index:
+        index.execute("ALTER TABLE labels RENAME TO away")
+        append(run / "episodes" / "b.jsonl", record(6, 0, 0.0))
+        message = "This page has failed: OperationalError: no such table: labels."
+        page.get_by_text(message).first.wait_for(timeout=20_000)
+        pages("/run/run/labels").get_by_text(message).wait_for(timeout=20_000)
+        pages("/run/run/episodes?step=6").get_by_text("1 episodes").wait_for(timeout=20_000)
+        index.execute("ALTER TABLE away RENAME TO labels")
+    pages("/run/run/labels").get_by_text("label").first.wait_for(timeout=20_000)
 
 
 def test_tokens_are_text_with_colors_and_their_values_under_the_mouse(pages) -> None:
@@ -207,8 +232,7 @@ def test_tokens_are_text_with_colors_and_their_values_under_the_mouse(pages) -> 
     spans.nth(1).hover()
     shown = page.locator(".token-tip").inner_text()
     assert "advantage: 0.5" in shown and "turn: 1" in shown and "in the loss: True" in shown
-    assert "broken" not in page.title() and page.errors == []
-    page.close()
+    assert "broken" not in page.title()
 
 
 def test_the_color_of_tokens_is_part_of_the_url(pages) -> None:
@@ -219,8 +243,6 @@ def test_the_color_of_tokens_is_part_of_the_url(pages) -> None:
     page.wait_for_url("**/tokens?color=entropy")
     colors = page.locator(".token-text span").evaluate_all("spans => spans.map(span => span.style.backgroundColor)")
     assert colors[1:] == ["rgba(0, 114, 178, 0.65)", "rgba(0, 114, 178, 0.325)", ""]
-    assert page.errors == []
-    page.close()
 
 
 def test_a_turn_shows_the_commands_that_ask_it_and_their_answers_when_they_come(pages, run: Path) -> None:
@@ -236,8 +258,6 @@ def test_a_turn_shows_the_commands_that_ask_it_and_their_answers_when_they_come(
     panel.get_by_text("west (recorded)").wait_for(timeout=20_000)
     panel.get_by_text("<i>up</i>").wait_for(timeout=20_000)
     assert panel.get_by_text("1: 50% [9%, 91%]").count() == 2
-    assert page.errors == []
-    page.close()
 
 
 def test_a_run_with_a_critic_compares_its_values_with_the_returns(pages, run: Path) -> None:
@@ -248,11 +268,8 @@ def test_a_run_with_a_critic_compares_its_values_with_the_returns(pages, run: Pa
     page = pages("/run/run?critic=1")
     text = "2 turns of 1 tasks: all returns are equal; predictions are 0.375 below the return on average."
     page.get_by_text(text).wait_for(timeout=20_000)
-    assert page.errors == []
-    page.close()
     page = pages("/run/run?critic=7")
     page.get_by_text("critic='7' is not a step with values. Allowed: 1.").wait_for(timeout=20_000)
-    page.close()
 
 
 def test_an_episode_shows_the_drawings_and_images_of_its_environment(pages) -> None:
@@ -263,5 +280,4 @@ def test_an_episode_shows_the_drawings_and_images_of_its_environment(pages) -> N
     assert image.evaluate("image => image.naturalWidth") == 1, "the file was served"
     mark = page.locator("#turn-1 .border-red-600")
     assert mark.evaluate("mark => [mark.style.left, mark.style.height]") == ["25%", "10%"]
-    assert page.errors == []
     page.close()

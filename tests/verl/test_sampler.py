@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_agent.errors import ConfigError, EnvErrorLimitError
-from verl_agent.trace.metrics import EpisodeSummary
+from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.training.invalid_episodes import check_invalid_rate
 from verl_agent.training.sampler import EpisodeCrashError, EpisodeSampler
 from verl_agent.types import StopReason

@@ -20,7 +20,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from verl_agent.config.reward_shaping import TurnRewards
 from verl_agent.rollout.settings import TokenRecording
-from verl_agent.trace.metrics import EpisodeSummary
+from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.training.dispatch import EpisodeLoopManager, shares
 from verl_agent.training.grouped_batches import GroupedBatches

@@ -15,7 +15,7 @@ from verl_agent.evaluation.statistics import (
     pass_at_k,
     pass_hat_k,
 )
-from verl_agent.trace.metrics import EpisodeSummary, summarize_episode
+from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
 from verl_agent.trace.record import EpisodeRecord, Purpose, to_episode
 from verl_agent.types import StopReason
 

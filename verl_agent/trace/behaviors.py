@@ -1,10 +1,10 @@
 """Table of the behaviors that are counted in every episode of every environment, and their computation."""
 
 import re
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean
 
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import TurnRecord, to_turn_record
@@ -20,6 +20,7 @@ _TURNS_LEFT = re.compile(r"\s*\bturns left: [\d/ ]+\Z", re.IGNORECASE)
 _ACTION_BEGINS = re.compile(r"^[\s>#*_-]*action[\s*_]*:|`{3}|<(?!/?\s*think)[\w ]+>", re.IGNORECASE | re.MULTILINE)
 """Marks of an action in the formats of agents: `Action:`, triple backticks, a tag."""
 _ENV_LABELS = frozenset({"observation", "environment", "user", "instruction", "feedback", "obs"})
+_LABEL_ENDS, _LONGEST = tuple(_ENV_LABELS), max(map(len, _ENV_LABELS))
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Played:
         The number of turns left at the end is removed.
         """
         texts = [self.first_observation, *(turn["observation"] for turn in self.turns)]
-        return [None if text is None else _TURNS_LEFT.sub("", text) for text in texts]
+        return [None if text is None else _without_turns_left(text) for text in texts]
 
     def is_invalid(self, turn: int) -> bool:
         """Return True if the environment reports the turn's action as invalid."""
@@ -95,6 +96,16 @@ class Behavior:
     name: str
     meaning: str
     rule: Rule = field(repr=False)
+
+
+def _without_turns_left(text: str) -> str:
+    before = text.rpartition(":")[0]  # nothing after the last colon is searched: the expression is slow on long text
+    return _TURNS_LEFT.sub("", text) if before[-10:].lower() == "turns left" else text
+
+
+def _may_have_label(text: str) -> bool:
+    """Return True if a label of the environment stands before a colon; much faster than a look at each line."""
+    return any(part.rstrip()[-_LONGEST:].lower().endswith(_LABEL_ENDS) for part in text.split(":")[:-1])
 
 
 def _no_effect(played: Played, turn: int) -> bool:
@@ -142,6 +153,8 @@ def _truncated(played: Played, turn: int) -> bool:
 
 def _wrote_observation(played: Played, turn: int) -> bool:
     reply, action = played.turns[turn]["reply"], played.turns[turn]["action"]
+    if not _may_have_label(reply):
+        return False
     begin = _ACTION_BEGINS.search(reply)
     if begin is None and (action is None or action.strip() != reply.strip()):
         return False
@@ -194,7 +207,8 @@ def thought_length(record: EpisodeRecord) -> float:
 
 def mean_thought_length(played: Played) -> float:
     """See `thought_length`."""
-    return fmean(map(played.thought_length, range(len(played.turns)))) if played.turns else 0.0
+    turns = len(played.turns)
+    return sum(map(played.thought_length, range(turns))) / turns if turns else 0.0
 
 
 def first_divergence(episodes: Sequence[Sequence[str | None]]) -> int | None:
@@ -211,3 +225,19 @@ def first_divergence(episodes: Sequence[Sequence[str | None]]) -> int | None:
         if len({actions[turn] if turn < len(actions) else ended for actions in episodes}) > 1:
             return turn
     return None
+
+
+def action_checksums(episode: Episode) -> str:
+    """Return a checksum of the action of each turn, with a comma after each; "" for a reply without an action."""
+    texts = (None if turn.action is None else turn.action.encode(errors="replace") for turn in episode.turns)
+    return "".join("," if text is None else f"{zlib.crc32(text):x}," for text in texts)
+
+
+def divergence_turns(groups: Iterable[Sequence[str]]) -> list[int]:
+    """Return the first different turn, from 1, of each group with different actions.
+
+    Args:
+        groups: `action_checksums` of the episodes of each group.
+    """
+    found = (first_divergence([actions.split(",")[:-1] for actions in group]) for group in groups)
+    return [turn + 1 for turn in found if turn is not None]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.behaviors import BEHAVIORS, behavior_turns, thought_length
+from verl_agent.trace.behaviors import BEHAVIORS, Played, mean_thought_length, turns_with_behaviors
 from verl_agent.trace.record import EpisodeRecord
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ COMPUTED: dict[str, type] = {
     "thought_length": float,
     "oracle_turns": int,
 }
-"""Columns that are computed from the record, with their type; `shaped_return` and `oracle_turns` may be missing."""
+"""Columns that are computed from the record, with their type."""
+OPTIONAL = ("shaped_return", "oracle_turns")
+"""Columns that may be missing."""
 COLUMNS: dict[str, type] = {**HEADER, **COMPUTED, **{behavior.name: int for behavior in BEHAVIORS}}
 """Columns of an episode. That of a behavior is the number of its turns."""
 _JSON = ("info", "media", "usage")
@@ -54,7 +56,8 @@ _PARQUET_ROWS = 500
 def episode_row(record: EpisodeRecord) -> dict[str, Any]:
     """Return the values of `COLUMNS` for a record."""
     turns, fields = record["turns"], dict(record)
-    behaviors = behavior_turns(record)
+    played = Played.from_record(record)
+    behaviors = turns_with_behaviors(played)
     return {
         **{name: fields[name] for name in HEADER},
         "shaped_return": record.get("shaped_return"),
@@ -62,7 +65,7 @@ def episode_row(record: EpisodeRecord) -> dict[str, Any]:
         "tokens": sum(turn["tokens"] for turn in turns),
         "generate_s": sum(turn["generate_s"] for turn in turns),
         "env_s": sum(turn["env_s"] for turn in turns),
-        "thought_length": thought_length(record),
+        "thought_length": mean_thought_length(played),
         "oracle_turns": record.get("oracle_turns"),
         **{behavior.name: len(behaviors.get(behavior.name, ())) for behavior in BEHAVIORS},
     }

@@ -1,16 +1,12 @@
 """Table of the metrics that this package logs, and their computation from a batch of episodes."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Self
 
-from verl_agent.trace.behaviors import BEHAVIORS, OVER_INTERACTION, Played, mean_thought_length, turns_with_behaviors
-from verl_agent.types import Episode, StopReason
-
-INFO_PREFIX = "info/"
-"""Prefix of the environment's measurements in `EpisodeSummary.to_fields()`."""
+from verl_agent.trace.behaviors import BEHAVIORS, OVER_INTERACTION
+from verl_agent.trace.episode_summary import EpisodeSummary
+from verl_agent.types import StopReason
 
 TURN_BANDS = {"1": 1, "2": 2, "3-4": 3, "5-8": 5, "9-16": 9, "17-32": 17, "33-64": 33, "65_up": 65}
 """Names of the bands of turns in metrics, and the number of the first turn of each, counted from 1."""
@@ -62,6 +58,12 @@ METRICS = (
         "count",
         "groups whose episodes all have the same return, and no advantage",
     ),
+    Metric(
+        "episode/divergence_turn_mean",
+        "turns",
+        "mean number, from 1, of the first turn in which the actions of a group's valid episodes differ, over the "
+        "groups in which they do",
+    ),
     Metric("env/groups_dropped", "count", "groups left out because too few valid episodes remained"),
     Metric("turn/<turns>/alive", "share", "valid episodes that reached the first of these turns; turns count from 1"),
     Metric("turn/<turns>/advantage", "as set by the estimator", "mean advantage of the tokens of these turns"),
@@ -79,129 +81,11 @@ METRICS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeSummary:
-    """Numbers of an episode that the metrics need, without its text.
-
-    Attributes:
-        reward: return, in the environment's own units.
-        success: True if the task was solved.
-        turns: number of replies.
-        max_turns: turn limit of the episode.
-        stop: reason for its end.
-        tokens: number of generated tokens.
-        attempts: number of attempts, >= 1.
-        replays: number of environment errors after which an attempt replayed its actions.
-        behaviors: names of the behaviors that a turn shows, separated by commas.
-        thought_length: mean number of characters that a reply has outside its action.
-        oracle_turns: number of actions with which an oracle solves the task; None if none is known.
-        generate_s: seconds spent waiting for the model.
-        env_s: seconds spent waiting for the environment.
-        category: category of the task, or "".
-        info: measurements of the environment, summed over turns.
-        env_label: label of its environment in a mixture; "" for a run with one environment.
-        shaped_return: return after reward shaping; None where it is `reward`.
-        operated: True if a person intervened; see `Episode.operated`.
-    """
-
-    reward: float
-    success: bool
-    turns: int
-    max_turns: int
-    stop: StopReason
-    tokens: int = 0
-    attempts: int = 1
-    generate_s: float = 0.0
-    env_s: float = 0.0
-    category: str = ""
-    info: Mapping[str, float] = field(default_factory=dict)
-    env_label: str = ""
-    shaped_return: float | None = None
-    replays: int = 0
-    behaviors: str = ""
-    thought_length: float = 0.0
-    oracle_turns: int | None = None
-    operated: bool = False
-
-    @property
-    def effective_return(self) -> float:
-        """Return that the policy update uses."""
-        return self.reward if self.shaped_return is None else self.shaped_return
-
-    @property
-    def valid(self) -> bool:
-        """True if the episode measures the policy alone; see `Episode.valid`."""
-        return self.stop.valid and not self.operated
-
-    def to_fields(self) -> dict[str, float | int | str | bool]:
-        """Return a flat dict of plain values, for transport between processes."""
-        plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "info"}
-        plain["stop"] = str(self.stop)
-        plain = {name: value for name, value in plain.items() if value is not None}
-        return plain | {INFO_PREFIX + key: value for key, value in self.info.items()}
-
-    @classmethod
-    def from_fields(cls, values: Mapping[str, float | int | str | bool]) -> Self:
-        """Build a summary from the output of `to_fields`; other keys are ignored."""
-        return cls(
-            reward=float(values["reward"]),
-            success=bool(values["success"]),
-            turns=int(values["turns"]),
-            max_turns=int(values["max_turns"]),
-            stop=StopReason(str(values["stop"])),
-            tokens=int(values["tokens"]),
-            attempts=int(values["attempts"]),
-            generate_s=float(values["generate_s"]),
-            env_s=float(values["env_s"]),
-            category=str(values["category"]),
-            info={
-                key.removeprefix(INFO_PREFIX): float(value)
-                for key, value in values.items()
-                if key.startswith(INFO_PREFIX)
-            },
-            env_label=str(values.get("env_label", "")),
-            shaped_return=float(values["shaped_return"]) if "shaped_return" in values else None,
-            replays=int(values.get("replays", 0)),
-            behaviors=str(values.get("behaviors", "")),
-            thought_length=float(values.get("thought_length", 0.0)),
-            oracle_turns=int(values["oracle_turns"]) if "oracle_turns" in values else None,
-            operated=bool(values.get("operated", False)),
-        )
-
-
-def summarize_episode(
-    episode: Episode, attempts: int = 1, replays: int = 0, env_label: str = "", shaped_return: float | None = None
-) -> EpisodeSummary:
-    """Summarize the last of `attempts` attempts at an episode, which had `replays` replays together."""
-    played = Played.from_episode(episode)
-    info_totals: dict[str, float] = defaultdict(float)
-    for turn in episode.turns:
-        for key, value in turn.step.info.items() if turn.step else ():
-            info_totals[key] += float(value)
-    return EpisodeSummary(
-        reward=float(episode.reward),
-        success=bool(episode.success),
-        turns=len(episode.turns),
-        max_turns=episode.max_turns,
-        stop=episode.stop,
-        tokens=sum(turn.reply.tokens for turn in episode.turns),
-        attempts=attempts,
-        generate_s=sum(turn.generate_s for turn in episode.turns),
-        env_s=sum(turn.env_s for turn in episode.turns),
-        category=episode.item.category,
-        info=dict(info_totals),
-        env_label=env_label,
-        shaped_return=shaped_return,
-        replays=replays,
-        behaviors=",".join(turns_with_behaviors(played)),
-        thought_length=mean_thought_length(played),
-        oracle_turns=episode.oracle_turns,
-        operated=episode.operated,
-    )
-
-
 def episode_metrics(
-    summaries: Iterable[EpisodeSummary], groups_dropped: int = 0, uniform_groups: int = 0
+    summaries: Iterable[EpisodeSummary],
+    groups_dropped: int = 0,
+    uniform_groups: int = 0,
+    divergence: Sequence[int] = (),
 ) -> dict[str, float]:
     """Return the metrics of one batch of episodes.
 
@@ -211,6 +95,7 @@ def episode_metrics(
         summaries: summaries of all episodes of the batch, failed ones included.
         groups_dropped: number of groups left out because of failed episodes.
         uniform_groups: number of groups whose episodes all have the same return.
+        divergence: first different turn, from 1, of each group with different actions.
     """
     every = list(summaries)
     if not every:
@@ -226,6 +111,8 @@ def episode_metrics(
         "env/groups_dropped": float(groups_dropped),
         "episode/uniform_groups": float(uniform_groups),
     }
+    if divergence:
+        metrics["episode/divergence_turn_mean"] = fmean(divergence)
     for reason in StopReason:
         metrics[f"stop/{reason}"] = fmean(summary.stop is reason for summary in every)
     return metrics | (_policy_metrics(valid) if valid else {})

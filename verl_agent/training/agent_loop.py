@@ -27,7 +27,7 @@ from verl_agent.rollout.policy import EnginePolicy
 from verl_agent.rollout.prompts import FittedSession, token_counter
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment
-from verl_agent.trace.metrics import EpisodeSummary, summarize_episode
+from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.invalid_episodes import report_invalid

@@ -2,8 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import TypeVar
 
 from verl_agent.trace.returns import is_uniform
+
+T = TypeVar("T")
 
 UNIFORM = "uniform"
 """Tag of a row, True if the episodes of its group have equal returns; `EpisodeSampler` sets it."""
@@ -31,7 +34,16 @@ def uniform_groups(returns: Mapping[str, float]) -> set[str]:
     Args:
         returns: return of each episode, by its key `<group>_<sample>`.
     """
-    of_group: dict[str, list[float]] = defaultdict(list)
-    for episode, value in returns.items():
+    return {group for group, values in by_group(returns).items() if is_uniform(values)}
+
+
+def by_group(values: Mapping[str, T]) -> dict[str, list[T]]:
+    """Return the values of episodes by group.
+
+    Args:
+        values: value of each episode, by its key `<group>_<sample>`.
+    """
+    of_group: dict[str, list[T]] = defaultdict(list)
+    for episode, value in values.items():
         of_group[group_of(episode)].append(value)
-    return {group for group, values in of_group.items() if is_uniform(values)}
+    return of_group

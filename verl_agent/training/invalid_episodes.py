@@ -9,7 +9,7 @@ from typing import Any
 import transfer_queue as tq
 
 from verl_agent.errors import EnvErrorLimitError
-from verl_agent.trace.metrics import EpisodeSummary
+from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.types import StopReason
 
 READ_RECORDS = (

@@ -14,8 +14,10 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from verl_agent.errors import ConfigError, EnvErrorLimitError
-from verl_agent.trace.metrics import EpisodeSummary, episode_metrics
-from verl_agent.training.groups import UNIFORM, episode_key, group_of, uniform_groups
+from verl_agent.trace.behaviors import divergence_turns
+from verl_agent.trace.episode_summary import EpisodeSummary
+from verl_agent.trace.metrics import episode_metrics
+from verl_agent.training.groups import UNIFORM, by_group, episode_key, group_of, uniform_groups
 from verl_agent.training.invalid_episodes import READ_RECORDS, check_invalid_rate, take_reports
 
 logger = logging.getLogger(__name__)
@@ -146,7 +148,8 @@ class EpisodeSampler(ReplayBuffer):
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
         self._mark(batch, uniform)
         valid = list(summaries.values())
-        return batch, metrics | episode_metrics([*valid, *self._invalid], batch_size - len(intact), len(uniform))
+        apart = divergence_turns(by_group({key: summary.actions for key, summary in summaries.items()}).values())
+        return batch, metrics | episode_metrics([*valid, *self._invalid], batch_size - len(intact), len(uniform), apart)
 
     def _mark(self, batch: KVBatchMeta, groups: set[str]) -> None:
         """Set the tag `UNIFORM` of the rows of these groups; verl reads tags from the queue again after each pass."""

@@ -33,12 +33,14 @@ class RunData:
         steps: means over the episodes of each purpose and step.
         logged: metrics log by step.
         uniform: share of training groups whose returns are all equal, by step.
+        divergence: mean first different turn of the training groups, by step.
     """
 
     name: str
     steps: Sequence[StepSummary]
     logged: Mapping[int, Mapping[str, float]]
     uniform: Mapping[int, float] = field(default_factory=dict)
+    divergence: Mapping[int, float] = field(default_factory=dict)
 
     def of_purpose(self, *purposes: str) -> list[StepSummary]:
         """Return the summaries of these purposes that have a valid episode."""
@@ -134,6 +136,7 @@ def panels(run: RunData) -> list[Panel]:
             for number, behavior in enumerate(BEHAVIORS)
             if any(_logged(run, f"behavior/{behavior.name}").values())
         ]),
+        Panel("First different turn in a group", [Curve("turn", run.divergence, GREEN, parameters=TRAIN)]),
         Panel("Groups with equal returns (share)", [Curve("groups", run.uniform, PURPLE, parameters=TRAIN)]),
         Panel("Entropy (nats per token)", [Curve("entropy", _logged(run, *ENTROPY))]),
         Panel("Engine against trainer (mean |Δ probability|)", [Curve("difference", _logged(run, GAP[0]))]),

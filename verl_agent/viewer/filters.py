@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.trace import frame
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.viewer.tables import COLUMNS, LABEL_OF_EPISODE, storable
+from verl_agent.viewer.conditions import GROUP
+from verl_agent.viewer.tables import COLUMNS, LABEL_OF_EPISODE, ORDER, storable
 
 TEXT = ("purpose", "env", "task", "category", "split", "group", "model", "stop")
 """Columns compared as text; several values are separated by commas."""
@@ -27,8 +29,12 @@ NUMBERS = (
 """Columns compared as numbers: `3`, `3..7`, `3..` or `..7`, bounds included."""
 SORT = tuple(name for name, _ in COLUMNS if name not in ("actions", "error"))
 """Columns by which episodes may be sorted; a minus sign before the name reverses the order."""
-PARAMETERS = (*TEXT, *NUMBERS, "success", "text", "label", "sort")
+DIVERGENCE = "divergence_turn"
+"""Parameter for episodes of groups by the first turn, from 1, in which the actions of a group differ."""
+PARAMETERS = (*TEXT, *NUMBERS, DIVERGENCE, "success", "text", "label", "sort")
 """Names that a filter takes."""
+_LEAST = -1e300
+"""Place in the order of a value that is missing."""
 _NUMBER = r"-?\d+(?:\.\d+)?"
 _RANGE = re.compile(rf"(?P<exact>{_NUMBER})|(?P<low>{_NUMBER})?\.\.(?P<high>{_NUMBER})?")
 
@@ -76,6 +82,10 @@ class Filter:
                 condition, numbers = _between(name, value)
                 parts.append(condition)
                 bound += numbers
+            elif name == DIVERGENCE:
+                condition, numbers = _between(name, value, "divergence")
+                parts.append(f"({GROUP}) IN (SELECT {GROUP} FROM groups WHERE {condition})")
+                bound += numbers
             elif name == "success":
                 parts.append("success = ?")
                 bound.append(_yes_or_no(value))
@@ -88,19 +98,31 @@ class Filter:
                 bound += tags
         return " AND ".join(parts) or "1", [storable(value) for value in bound]
 
-    def order(self) -> str:
-        """Return the order in SQL; by step, task and sample unless chosen.
+    def order_by(self) -> tuple[list[str], bool]:
+        """Return the columns of the order in SQL, and True if it is descending; by step, task and sample unless chosen.
+
+        No two episodes have the same values in these columns, and none of the values is NULL.
 
         Raises:
             ConfigError: the column is unknown.
         """
         value = self.values.get("sort", "")
         if not value:
-            return 'step, env, task, "group", sample, attempt'
+            return [*ORDER, "episodes.id"], False
         name = value.removeprefix("-")
         if name not in SORT:
             raise ConfigError(f"sort={value!r} is not allowed. {did_you_mean(name, SORT)}")
-        return f'"{name}" {"DESC" if value.startswith("-") else "ASC"}, episodes.id'
+        column = f'ifnull("{name}", {_LEAST})' if name in frame.OPTIONAL else f'"{name}"'
+        return [column, "episodes.id"], value.startswith("-")
+
+    def order(self) -> str:
+        """Return the order in SQL.
+
+        Raises:
+            ConfigError: see `order_by`.
+        """
+        columns, descending = self.order_by()
+        return ", ".join(f"{column} DESC" if descending else column for column in columns)
 
 
 def match_phrase(text: str) -> str:
@@ -112,14 +134,15 @@ def match_phrase(text: str) -> str:
     return '"' + text.replace('"', '""').replace("\0", " ") + '"'
 
 
-def _between(name: str, value: str) -> tuple[str, list[float]]:
+def _between(name: str, value: str, column: str = "") -> tuple[str, list[float]]:
+    column = column or name
     found = _RANGE.fullmatch(value.replace(" ", ""))
     if found is None or value.strip() == "..":
         raise ConfigError(f"{name}={value!r} is not a number or a range. Allowed: 3, 3..7, 3.. and ..7.")
     if found["exact"] is not None:
-        return f'"{name}" = ?', [float(found["exact"])]
+        return f'"{column}" = ?', [float(found["exact"])]
     bounds = [(sign, float(found[side])) for sign, side in ((">=", "low"), ("<=", "high")) if found[side] is not None]
-    return " AND ".join(f'"{name}" {sign} ?' for sign, _ in bounds), [number for _, number in bounds]
+    return " AND ".join(f'"{column}" {sign} ?' for sign, _ in bounds), [number for _, number in bounds]
 
 
 def _labelled(value: str) -> tuple[str, list[str]]:

@@ -18,10 +18,11 @@ from verl_agent.trace.labels import KEY_FIELDS, LabelFile
 from verl_agent.trace.record import EpisodeRecord, parse_line, parse_record
 from verl_agent.viewer.sources import Source
 from verl_agent.viewer.storage import FOLDER, connect, explained, index_folder, open_index, transaction
+from verl_agent.viewer.summaries import Step, drop_file, mark_replaced, summarize
 from verl_agent.viewer.tables import INSERT_EPISODE, row_of, storable, words_of
 
-BATCH = 1000
-"""Records that are written in one transaction."""
+BATCH = 4000
+"""Records that are written in one transaction. Larger ones leave fewer parts of the full-text table to merge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +193,7 @@ class RecordIndex:
             self._read_states.clear()
             with transaction(self._db):
                 for file in gone:
-                    _drop_rows(self._db, file)
-                    self._db.execute("DELETE FROM files WHERE id = ?", (file,))
+                    drop_file(self._db, file)
 
     def _mark_replaced(self, new: bool = False) -> bool:
         """Mark the episodes of steps that a later start of the run played again, and return True if any changed.
@@ -204,22 +204,10 @@ class RecordIndex:
         starts = self.source.starts()
         if len(starts) < 2 or (starts == self._starts and not new):
             return False
-        steps = self._db.execute(
-            "SELECT purpose, step, min(started_at) AS first, max(started_at) AS last, max(replaced) AS marked "
-            "FROM episodes GROUP BY purpose, step"
-        ).fetchall()
-        before = self._db.total_changes
         with transaction(self._db):
-            for row in steps:
-                latest = max((start for start in starts if start <= row["last"]), default="")
-                if row["first"] < latest or row["marked"]:
-                    self._db.execute(
-                        "UPDATE episodes SET replaced = started_at < :start "
-                        "WHERE purpose = :purpose AND step = :step AND replaced != (started_at < :start)",
-                        {"start": latest, "purpose": row["purpose"], "step": row["step"]},
-                    )
+            changed = mark_replaced(self._db, starts)
         self._starts = starts
-        return self._db.total_changes > before
+        return changed
 
     def _read_new(self, path: Path) -> Iterator[int]:
         """Index the complete new lines of one file; yield the position after each batch."""
@@ -236,12 +224,14 @@ class RecordIndex:
                 with transaction(self._db):
                     row = self._file_row(path, file.fileno())
                     offset, count = int(row["indexed"]), 0
+                    steps: set[Step] = set()
                     file.seek(offset)
                     for line in file:
                         if count == BATCH or not line.endswith(b"\n"):
                             break
-                        self._add_line(int(row["id"]), offset, line)
+                        steps |= self._add_line(int(row["id"]), offset, line)
                         offset, count = offset + len(line), count + 1
+                    summarize(self._db, steps)
                     self._db.execute("UPDATE files SET indexed = ? WHERE id = ?", (offset, row["id"]))
                 if count == 0:
                     self._read_states[path] = state
@@ -259,27 +249,23 @@ class RecordIndex:
                 if row["indexed"] == 0:
                     self._db.execute("UPDATE files SET head = ? WHERE id = ?", (head, row["id"]))
                 return row
-            _drop_rows(self._db, row["id"])
-            self._db.execute("DELETE FROM files WHERE id = ?", (row["id"],))
+            drop_file(self._db, row["id"])
         self._db.execute(
             "INSERT INTO files (path, inode, head, indexed) VALUES (?, ?, ?, 0)", (str(path), status.st_ino, head)
         )
         created: sqlite3.Row = self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
         return created
 
-    def _add_line(self, file: int, offset: int, line: bytes) -> None:
+    def _add_line(self, file: int, offset: int, line: bytes) -> set[Step]:
+        """Add the episode of a line, and return its step; empty for an invalid line."""
         try:
             record = parse_line(line)
             cursor = self._db.execute(INSERT_EPISODE, [file, offset, len(line), *row_of(record)])
         except (ValueError, OverflowError, RecursionError, ConfigError) as error:  # OverflowError: above 64 bits
             self._db.execute("INSERT INTO bad_lines VALUES (?, ?, ?)", (file, offset, storable(str(error))))
-            return
+            return set()
         self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, words_of(record)))
-
-
-def _drop_rows(db: sqlite3.Connection, file: int) -> None:
-    db.execute("DELETE FROM episodes WHERE file = ?", (file,))
-    db.execute("DELETE FROM bad_lines WHERE file = ?", (file,))
+        return {(record["purpose"], record["step"])}
 
 
 def _size(path: Path) -> int:

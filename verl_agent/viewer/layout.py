@@ -1,5 +1,6 @@
-"""Frame of every page: header, links of the run, messages, and refreshing while a run grows."""
+"""Frame of every page: header, links of the run, errors, and refreshing while a run grows."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
@@ -8,9 +9,11 @@ from urllib.parse import quote, urlencode
 from nicegui import ui
 from nicegui.events import KeyEventArguments
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import short_name, shorten
+
+logger = logging.getLogger(__name__)
 
 TABS = (
     ("Run", ""),
@@ -43,30 +46,88 @@ def run_path(opened: OpenedSource, rest: str = "") -> str:
     return quote(f"/run/{opened.key}{rest}", errors="replace")
 
 
+class Page:
+    """Page that is being laid out: the header and the links of its source stand above the content.
+
+    Args:
+        state: opened sources.
+    """
+
+    def __init__(self, state: ViewerState) -> None:
+        self.state = state
+        self.set_title("")
+        ui.add_css("body {background: #fafafa} .mono {font-family: ui-monospace, monospace; white-space: pre-wrap}")
+        with ui.header().classes("items-center gap-6 py-2"):
+            ui.link("verl-agent", "/").classes("text-white text-lg no-underline font-bold")
+            self._links = {
+                other.key: ui.link(other.key, link_to(run_path(other))).classes("text-white no-underline")
+                for other in state.opened.values()
+            }
+            ui.link("leaderboard", "/leaderboard").classes("text-white no-underline ml-auto")
+            ui.link("compare", "/compare").classes("text-white no-underline")
+        self._head = ui.column().classes("gap-4")
+        self._content = ui.column().classes("w-full gap-4")
+
+    def set_title(self, title: str) -> None:
+        """Set the title of the browser's tab."""
+        ui.page_title(f"{short_name(title)} · verl-agent" if title else "verl-agent")
+
+    def open(self, key: str, title: str = "") -> OpenedSource:
+        """Return the source that the page shows, and add its links, its keys and the progress of its index.
+
+        Args:
+            key: name of the source in the URL.
+            title: title of the browser's tab.
+
+        Raises:
+            ConfigError: no source has this key.
+        """
+        opened = self.state.get(key)
+        self.set_title(title)
+        self._links[key].classes("underline", remove="no-underline")
+        with self._head:
+            with ui.row().classes("gap-4"):
+                for name, rest in TABS:
+                    ui.link(name, link_to(run_path(opened, rest)))
+            tabs = {
+                str(number): (name, lambda rest=rest: ui.navigate.to(link_to(run_path(opened, rest))))
+                for number, (name, rest) in enumerate(TABS, start=1)
+            }
+            add_keys(tabs | {"?": ("list the keys", _show_keys)})
+            _status(opened)
+        return opened
+
+    @contextmanager
+    def content(self) -> Iterator[None]:
+        """Add elements to the content; an error takes their place."""
+        try:
+            with self._content:
+                yield
+        except ConfigError as error:
+            self._show_instead(error)
+        except Exception as error:  # a page's boundary: the viewer goes on, and the reader sees the reason
+            logger.exception("a page of the viewer has failed")
+            self._show_instead(error)
+
+    def _show_instead(self, error: Exception) -> None:
+        self._content.clear()
+        with self._content:
+            show_error(error)
+
+
 @contextmanager
-def frame(state: ViewerState, opened: OpenedSource | None = None, title: str = "") -> Iterator[None]:
-    """Lay out a page: the header, the tabs of the source, and what the caller adds."""
-    ui.page_title(f"{short_name(title)} · verl-agent" if title else "verl-agent")
-    ui.add_css("body {background: #fafafa} .mono {font-family: ui-monospace, monospace; white-space: pre-wrap}")
-    with ui.header().classes("items-center gap-6 py-2"):
-        ui.link("verl-agent", "/").classes("text-white text-lg no-underline font-bold")
-        for other in state.opened.values():
-            chosen = "underline" if other is opened else "no-underline"
-            ui.link(other.key, link_to(run_path(other))).classes(f"text-white {chosen}")
-        ui.link("leaderboard", "/leaderboard").classes("text-white no-underline ml-auto")
-        ui.link("compare", "/compare").classes("text-white no-underline")
-    if opened is not None:
-        with ui.row().classes("gap-4"):
-            for name, rest in TABS:
-                ui.link(name, link_to(run_path(opened, rest)))
-        tabs = {
-            str(number): (name, lambda rest=rest: ui.navigate.to(link_to(run_path(opened, rest))))
-            for number, (name, rest) in enumerate(TABS, start=1)
-        }
-        add_keys(tabs | {"?": ("list the keys", _show_keys)})
-        _status(opened)
-    with ui.column().classes("w-full gap-4"):
-        yield
+def frame(state: ViewerState) -> Iterator[Page]:
+    """Lay out a page. An error is shown in place of the content; one of a later event in a notification."""
+    page = Page(state)
+    ui.on_exception(lambda error: ui.notify(_message(error), type="negative"))  # NiceGUI logs it
+    with page.content():
+        yield page
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return str(error)
+    return f"This page has failed: {describe_exception(error)}. The output of `verl-agent view` has the details."
 
 
 def add_keys(keys: Mapping[str, tuple[str, Callable[[], None]]]) -> None:
@@ -123,9 +184,9 @@ def refresh_with(opened: OpenedSource, draw: Callable[[], None]) -> None:
     ui.timer(REFRESH_S, check)
 
 
-def show_error(error: ConfigError) -> None:
-    """Show the message of invalid input in place of a page's content."""
-    ui.label(str(error)).classes("text-red-700")
+def show_error(error: Exception) -> None:
+    """Show the message of an error."""
+    ui.label(_message(error)).classes("text-red-700")
 
 
 def show_text(text: str, classes: str = "") -> None:

@@ -3,9 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl_agent.viewer.conditions import GROUP, GROUP_FIELDS, LAST_ATTEMPT, VALID
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.queries import EQUAL, GROUP, LAST_ATTEMPT, SPREAD, VALID, Row
+from verl_agent.viewer.queries import Row
+
+_OF_TASK = ("purpose", "step", "env", "category", "task", "max_turns")
+_OF_GROUP = (*GROUP_FIELDS, "category", "task")
+"""Parameters of a filter that are the same for all episodes of a task at a step, and of a group."""
 
 
 @dataclass(slots=True)
@@ -43,15 +48,11 @@ def list_groups(index: RecordIndex, chosen: Filter, limit: int, offset: int = 0)
     """Return the groups that have an episode of the filter and two or more valid ones, in order of steps.
 
     Means and `spread`, the range of the returns, are over all valid episodes of a group. `uniform` is 1 if its returns
-    are equal.
+    are equal; `divergence` is the number, from 1, of the first turn in which its actions differ.
     """
     where, bound = _groups_of(chosen)
     rows = index.db.execute(
-        f"""SELECT step, purpose, env, model, category, task, "group", count(*) AS episodes, avg(success) AS success,
-            avg(reward) AS reward, avg(turns) AS turns,
-            {SPREAD} AS spread, {EQUAL} AS uniform
-        FROM episodes WHERE {where} AND {VALID} AND {LAST_ATTEMPT}
-        GROUP BY {GROUP} HAVING count(*) > 1 ORDER BY step, purpose, env, task LIMIT ? OFFSET ?""",
+        f"SELECT * FROM groups WHERE {where} ORDER BY step, purpose, env, task LIMIT ? OFFSET ?",
         (*bound, limit, offset),
     )
     return [dict(row) for row in rows]
@@ -60,9 +61,14 @@ def list_groups(index: RecordIndex, chosen: Filter, limit: int, offset: int = 0)
 def list_tasks(index: RecordIndex, chosen: Filter) -> list[TaskSummary]:
     """Return the tasks of the episodes that a filter selects, by environment and task."""
     where, bound = chosen.where()
+    source = f"""SELECT env, task, category, step, count(*) AS episodes, sum(success) AS solved FROM episodes
+        WHERE {where} AND {VALID} AND {LAST_ATTEMPT} GROUP BY env, task, step"""
+    if chosen.values.keys() <= set(_OF_TASK):
+        source = f"SELECT * FROM task_sums WHERE {where}"
     rows = index.db.execute(
-        f"""SELECT env, task, category, step, count(*) AS episodes, avg(success) AS success FROM episodes
-        WHERE {where} AND {VALID} AND {LAST_ATTEMPT} GROUP BY env, task, step ORDER BY env, task, step""",
+        f"""SELECT env, task, max(category) AS category, step, sum(episodes) AS episodes,
+            1.0 * sum(solved) / sum(episodes) AS success FROM ({source})
+        GROUP BY env, task, step ORDER BY env, task, step""",
         bound,
     )
     found: dict[tuple[str, str], TaskSummary] = {}
@@ -77,16 +83,13 @@ def count_groups(index: RecordIndex, chosen: Filter) -> tuple[int, int]:
     """Return the number of groups that `list_groups` finds, and of those whose returns are all equal."""
     where, bound = _groups_of(chosen)
     row = index.db.execute(
-        f"""SELECT count(*) AS groups, coalesce(sum(uniform), 0) AS uniform FROM (
-            SELECT {EQUAL} AS uniform
-            FROM episodes WHERE {where} AND {VALID} AND {LAST_ATTEMPT}
-            GROUP BY {GROUP} HAVING count(*) > 1)""",
-        bound,
+        f"SELECT count(*) AS groups, coalesce(sum(uniform), 0) AS uniform FROM groups WHERE {where}", bound
     ).fetchone()
     return int(row["groups"]), int(row["uniform"])
 
 
 def _groups_of(chosen: Filter) -> tuple[str, list[Any]]:
-    """Return the condition in SQL for all episodes of the groups that have an episode of the filter."""
+    """Return the condition in SQL for the groups that have an episode of the filter."""
     where, bound = chosen.where()
-    return (where if where == "1" else f"({GROUP}) IN (SELECT {GROUP} FROM episodes WHERE {where})"), bound
+    of_group = chosen.values.keys() <= set(_OF_GROUP)
+    return (where if of_group else f"({GROUP}) IN (SELECT {GROUP} FROM episodes WHERE {where})"), bound

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from verl_agent.evaluation.statistics import Estimate, paired_difference, wilson_interval
 from verl_agent.trace.behaviors import BEHAVIORS
+from verl_agent.viewer.conditions import LAST_ATTEMPT, VALID
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.queries import LAST_ATTEMPT, VALID, Row
+from verl_agent.viewer.queries import Row
 
 SOLVED = 0.5
 """Share of solved episodes from which a task counts as solved."""

@@ -7,35 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_agent.trace.behaviors import BEHAVIORS, first_divergence
-from verl_agent.trace.returns import TOLERANCE, is_uniform
+from verl_agent.trace.returns import is_uniform
 from verl_agent.types import StopReason
+from verl_agent.viewer.conditions import INVALID, LAST_ATTEMPT, NEEDS, VALID
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
+from verl_agent.viewer.summaries import STEP_SUMS
 
 Row = dict[str, Any]
 """Columns of an episode by name, `id` included; see `verl_agent.viewer.tables.COLUMNS`."""
-
-LAST_ATTEMPT = """NOT episodes.replaced AND NOT EXISTS (SELECT 1 FROM episodes AS later
-    WHERE later."group" = episodes."group" AND later.step = episodes.step AND later.sample = episodes.sample
-    AND later.attempt > episodes.attempt AND later.file = episodes.file AND later.purpose = episodes.purpose
-    AND later.env = episodes.env AND later.model = episodes.model)"""
-"""Condition in SQL that an episode is the last attempt of its sample, and its step was not played again after a resume.
-One process plays all attempts, so they stand in one file."""
-GROUP_FIELDS = ("purpose", "step", "group", "env", "model")
-"""Columns that identify a group."""
-GROUP = ", ".join(f'"{name}"' for name in GROUP_FIELDS)
-_INVALID = tuple(reason for reason in StopReason if not reason.valid)
-VALID = f"stop NOT IN ({', '.join(map(repr, map(str, _INVALID)))})"
-"""Condition in SQL that an episode measures the policy."""
-_RETURN = "coalesce(shaped_return, reward)"
-SPREAD = f"max({_RETURN}) - min({_RETURN})"
-"""Highest minus lowest return that the update uses, of a group in SQL."""
-EQUAL = f"{SPREAD} <= {TOLERANCE} * max(1.0, abs(max({_RETURN})), abs(min({_RETURN})))"
-"""`verl_agent.trace.returns.is_uniform` of a group in SQL."""
-
-NEEDS = """SELECT env, task, coalesce(min(oracle_turns), min(CASE WHEN success THEN turns END)) AS need
-    FROM episodes GROUP BY env, task"""
-"""Query in SQL for the turns that each task needs: of the oracle, or of the shortest solved episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +60,7 @@ class GroupSummary:
     Attributes:
         episodes: the episodes, by sample.
         advantages: return that the update uses, minus the mean of the group; 0 for an episode that is not valid.
-        divergence: first turn in which their actions differ, from 0; None if all actions are equal.
+        divergence: first turn in which the actions of the valid ones differ, from 0; None if all are equal.
         uniform: True if all returns are equal, so that a group estimator learns nothing from it.
     """
 
@@ -114,8 +94,11 @@ class TaskStep:
 def find_episodes(index: RecordIndex, chosen: Filter, limit: int = 200, offset: int = 0) -> list[Row]:
     """Return the columns of the episodes that a filter selects, in its order."""
     where, bound = chosen.where()
-    rows = index.db.execute(
-        f"SELECT * FROM episodes WHERE {where} ORDER BY {chosen.order()} LIMIT ? OFFSET ?", [*bound, limit, offset]
+    order = chosen.order()
+    rows = index.db.execute(  # ids alone are sorted, which takes less memory and time than whole rows
+        f"""SELECT * FROM episodes WHERE id IN (SELECT id FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?)
+        ORDER BY {order}""",
+        [*bound, limit, offset],
     )
     return [dict(row) for row in rows]
 
@@ -145,13 +128,22 @@ def find_ids(index: RecordIndex, chosen: Filter, limit: int | None = None) -> li
 def find_neighbors(index: RecordIndex, episode: int, chosen: Filter) -> tuple[int | None, int | None]:
     """Return the ids before and after an episode in the order of a filter; None at an end."""
     where, bound = chosen.where()
-    order = chosen.order()
-    row = index.db.execute(
-        f"""SELECT before, after FROM (SELECT id, lag(id) OVER (ORDER BY {order}) AS before,
-            lead(id) OVER (ORDER BY {order}) AS after FROM episodes WHERE {where}) WHERE id = ?""",
-        (*bound, episode),
-    ).fetchone()
-    return (row["before"], row["after"]) if row is not None else (None, None)
+    columns, descending = chosen.order_by()
+    names = ", ".join(columns)
+    here = index.db.execute(f"SELECT {names} FROM episodes WHERE id = ? AND ({where})", (episode, *bound)).fetchone()
+    if here is None:
+        return None, None
+
+    def next_one(backwards: bool) -> int | None:
+        sign, order = ("<", ", ".join(f"{name} DESC" for name in columns)) if backwards else (">", names)
+        row = index.db.execute(
+            f"""SELECT id FROM episodes WHERE ({where}) AND ({names}) {sign} ({", ".join("?" * len(here))})
+            ORDER BY {order} LIMIT 1""",
+            (*bound, *here),
+        ).fetchone()
+        return None if row is None else int(row["id"])
+
+    return next_one(not descending), next_one(descending)
 
 
 def find_labels(index: RecordIndex) -> dict[str, int]:
@@ -166,14 +158,8 @@ def find_labels(index: RecordIndex) -> dict[str, int]:
 def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
     """Return the means of every purpose and step, over the last attempts that a filter selects, in order of steps."""
     where, bound = chosen.where()
-    behaviors = ", ".join(f'sum("{behavior.name}") AS "{behavior.name}"' for behavior in BEHAVIORS)
-    rows = index.db.execute(
-        f"""SELECT purpose, step, stop, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
-            sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds,
-            min(started_at) AS started_at, {behaviors}
-        FROM episodes WHERE {where} AND {LAST_ATTEMPT} GROUP BY purpose, step, stop ORDER BY step, purpose""",
-        bound,
-    )
+    query = f"SELECT {STEP_SUMS} WHERE {where} AND {LAST_ATTEMPT} GROUP BY purpose, step, stop"
+    rows = index.db.execute(f"{'SELECT * FROM step_sums' if where == '1' else query} ORDER BY step, purpose", bound)
     parts: dict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in rows:
         parts[row["step"], row["purpose"]].append(dict(row))
@@ -182,7 +168,7 @@ def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
 
 def _step_summary(step: int, purpose: str, by_stop: Sequence[Row]) -> StepSummary:
     every = sum(row["episodes"] for row in by_stop)
-    valid = [row for row in by_stop if row["stop"] not in _INVALID]
+    valid = [row for row in by_stop if row["stop"] not in INVALID]
     count, turns = sum(row["episodes"] for row in valid), sum(row["turns"] for row in valid)
 
     def mean(name: str) -> float:
@@ -227,13 +213,13 @@ def find_group(
     ).fetchall()
     rows = [row for row in rows if (row["env"], row["model"]) == (rows[0]["env"], rows[0]["model"])]
     episodes = [dict(row) for row in rows]
-    valid = [row for row in episodes if row["stop"] not in _INVALID]
+    valid = [row for row in episodes if row["stop"] not in INVALID]
     returns = {row["id"]: row["reward"] if row["shaped_return"] is None else row["shaped_return"] for row in valid}
     mean = sum(returns.values()) / len(returns) if returns else 0.0
     return GroupSummary(
         episodes=episodes,
         advantages=[returns.get(row["id"], mean) - mean for row in episodes],
-        divergence=first_divergence([json.loads(row["actions"]) for row in episodes]),
+        divergence=first_divergence([json.loads(row["actions"]) for row in valid]),
         uniform=len(returns) > 1 and is_uniform(returns.values()),
     )
 
@@ -249,13 +235,14 @@ def needed_turns(index: RecordIndex) -> dict[int, int]:
 
 def uniform_groups(index: RecordIndex) -> dict[int, float]:
     """Return the share of training groups whose returns are all equal, by step."""
-    rows = index.db.execute(
-        f"""SELECT step, avg(uniform) AS uniform FROM (
-            SELECT step, {EQUAL} AS uniform
-            FROM episodes WHERE purpose = 'train' AND {VALID} AND {LAST_ATTEMPT}
-            GROUP BY {GROUP} HAVING count(*) > 1) GROUP BY step"""
-    )
+    rows = index.db.execute("SELECT step, avg(uniform) AS uniform FROM groups WHERE purpose = 'train' GROUP BY step")
     return {row["step"]: row["uniform"] for row in rows}
+
+
+def divergence_turns(index: RecordIndex) -> dict[int, float]:
+    """Return the mean first different turn, from 1, of the training groups whose actions differ, by step."""
+    rows = index.db.execute("SELECT step, avg(divergence) AS turn FROM groups WHERE purpose = 'train' GROUP BY step")
+    return {row["step"]: row["turn"] for row in rows if row["turn"] is not None}
 
 
 def task_history(index: RecordIndex, env: str, task: str) -> list[TaskStep]:

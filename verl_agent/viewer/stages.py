@@ -3,9 +3,8 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from verl_agent.types import StopReason
+from verl_agent.viewer.conditions import NEEDS
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.queries import LAST_ATTEMPT, NEEDS, VALID
 
 EXACT = 8
 """Turns up to which tasks are counted by the exact number; longer ones are counted in ranges that double."""
@@ -60,12 +59,10 @@ def find_stages(index: RecordIndex) -> list[Stage]:
     shortest solved episode in all of the source, of any purpose.
     """
     rows = index.db.execute(
-        f"""SELECT episodes.env, step, max_turns, need, count(*) AS episodes, sum(success) AS solved,
-            sum(stop = ? AND NOT success) AS cut, sum(turns) AS turns
-        FROM episodes LEFT JOIN ({NEEDS}) AS needs ON needs.env = episodes.env AND needs.task = episodes.task
-        WHERE purpose = 'train' AND {VALID} AND {LAST_ATTEMPT}
-        GROUP BY episodes.env, step, max_turns, need ORDER BY episodes.env, step, max_turns""",
-        (StopReason.TURN_LIMIT,),
+        f"""SELECT sums.env, step, max_turns, need, sum(episodes) AS episodes, sum(solved) AS solved, sum(cut) AS cut,
+            sum(turns) AS turns
+        FROM task_sums AS sums LEFT JOIN ({NEEDS}) AS needs ON needs.env = sums.env AND needs.task = sums.task
+        WHERE purpose = 'train' GROUP BY sums.env, step, max_turns, need ORDER BY sums.env, step, max_turns"""
     )
     stages: dict[tuple[str, int], Stage] = {}
     for row in rows:

@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 
 from verl_agent.errors import ConfigError
 from verl_agent.viewer.sources import Source
+from verl_agent.viewer.summaries import add_functions
 from verl_agent.viewer.tables import INDEX_VERSION, TABLES
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ def open_index(path: Path) -> sqlite3.Connection:
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         db = connect(path)
+    add_functions(db)
     with transaction(db):
         if _version(db) != INDEX_VERSION:
             for statement in TABLES:

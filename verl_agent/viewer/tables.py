@@ -7,6 +7,7 @@ from typing import Any
 from verl_agent.trace import frame
 from verl_agent.trace.labels import KEY_FIELDS
 from verl_agent.trace.record import EpisodeRecord
+from verl_agent.viewer.summaries import SUMMARY_TABLES
 
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER"}
 COLUMNS = (*((name, _SQL[kind]) for name, kind in frame.COLUMNS.items()), ("actions", "TEXT"))
@@ -16,24 +17,31 @@ LABEL_OF_EPISODE = " AND ".join(f'labels."{name}" = episodes."{name}"' for name 
 """Condition in SQL that a label belongs to an episode."""
 _TYPED_COLUMNS = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS)
 
+ORDER = ("step", "env", "task", '"group"', "sample", "attempt")
+"""Columns of the order of episodes unless another one is chosen."""
+
 TABLES = (
     "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, indexed INTEGER)",
     "CREATE TABLE bad_lines (file INTEGER, offset INTEGER, message TEXT)",
     "CREATE TABLE episodes (id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, offset INTEGER, length INTEGER, "
-    f"replaced INTEGER DEFAULT 0, {_TYPED_COLUMNS})",
+    f"replaced INTEGER DEFAULT 0, retried INTEGER DEFAULT 0, {_TYPED_COLUMNS})",
     "CREATE INDEX by_step ON episodes (purpose, step, started_at, replaced)",
     "CREATE INDEX by_task ON episodes (env, task, step)",
     'CREATE INDEX by_group ON episodes ("group", step, sample, attempt)',
     "CREATE INDEX by_file ON episodes (file)",
+    f"CREATE INDEX by_order ON episodes ({', '.join(ORDER)})",
     # Without a copy of the text, which is read from the records. Such a table cannot delete before SQLite 3.43: ids of
     # episodes are never used twice, so words of a deleted episode match nothing.
     "CREATE VIRTUAL TABLE words USING fts5 (text, content='')",
     # Bytes of new words that are kept in memory. A larger number writes fewer parts, which would be merged later.
     "INSERT INTO words (words, rank) VALUES ('hashsize', 33554432)",
+    "INSERT INTO words (words, rank) VALUES ('automerge', 16)",  # merges half as often
     f"CREATE TABLE labels ({_KEY}, tags TEXT, note TEXT)",
+    *SUMMARY_TABLES,
 )
 """Statements that create the tables. `indexed` is the number of bytes of a file that were read. `tags` separates and
-surrounds tags by spaces. `replaced` is 1 for an episode of a step that the run played again after a resume."""
+surrounds tags by spaces. `replaced` is 1 for an episode of a step that the run played again after a resume, `retried`
+for an attempt that a later one followed."""
 INDEX_VERSION = zlib.crc32("\n".join(TABLES).encode()) & 0x7FFFFFFF
 """Version of the tables, a checksum of `TABLES`. An index of another version is deleted and built anew."""
 

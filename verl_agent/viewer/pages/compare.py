@@ -8,7 +8,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.layout import frame, link_to, run_path, show_text
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pairs import TaskPair, compare, last_evaluation, pair_tasks
 from verl_agent.viewer.queries import find_episodes
@@ -35,11 +35,9 @@ def add(state: ViewerState) -> None:
 
     @ui.page("/compare")
     def compare_page(request: Request) -> None:
-        with frame(state, None, "compare"):
-            try:
-                _show(state, dict(request.query_params))
-            except ConfigError as error:
-                show_error(error)
+        with frame(state) as page:
+            page.set_title("compare")
+            _show(state, dict(request.query_params))
 
 
 def _show(state: ViewerState, query: dict[str, str]) -> None:

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import behavior_turns
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import StopReason
+from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_text
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.labels import add_label_editor
-from verl_agent.viewer.queries import GROUP_FIELDS, Row, find_episode, find_episodes, find_neighbors
+from verl_agent.viewer.queries import Row, find_episode, find_episodes, find_neighbors
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.state_panels import StatePanels
@@ -37,18 +37,14 @@ def add(state: ViewerState) -> None:
 
     @ui.page("/run/{key}/episode/{number}")
     def episode(key: str, number: str, request: Request) -> None:
-        try:
-            opened = state.get(key)
+        with frame(state) as page:
+            opened = page.open(key)
             episode_id = whole_number("episode", number)
             turn = whole_number("turn", request.query_params.get("turn") or "0")
             record = opened.index.read(episode_id)
             around = Filter.parse({name: value for name, value in request.query_params.items() if name != "turn"})
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        row = find_episode(opened.index, episode_id) or {}
-        with frame(state, opened, f"{short_name(record['task'])} · step {record['step']}"):
+            row = find_episode(opened.index, episode_id) or {}
+            page.set_title(f"{short_name(record['task'])} · step {record['step']}")
             _facts(opened, row, record)
             _neighbors(opened, episode_id, around)
             add_label_editor(opened, row)

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.viewer.filters import SORT, Filter
+from verl_agent.viewer.filters import DIVERGENCE, SORT, Filter
 from verl_agent.viewer.layout import add_keys, frame, link_to, refresh_with, run_path, show_error
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_pager, page_number
@@ -32,7 +32,20 @@ SHOWN = (
     "seconds",
 )
 """Columns of the table."""
-FIELDS = ("step", "purpose", "env", "category", "task", "success", "reward", "stop", "turns", "label", "text")
+FIELDS = (
+    "step",
+    "purpose",
+    "env",
+    "category",
+    "task",
+    "success",
+    "reward",
+    "stop",
+    "turns",
+    DIVERGENCE,
+    "label",
+    "text",
+)
 """Filters with a field of their own; others come from links, saved filters and the URL."""
 HINTS = {
     "step": "3..7",
@@ -40,6 +53,7 @@ HINTS = {
     "success": "yes or no",
     "reward": "0.5..",
     "turns": "..4",
+    DIVERGENCE: "1..2",
     "label": "good,-bad",
 }
 """Example of a value, shown in an empty field."""
@@ -50,19 +64,14 @@ def add(state: ViewerState) -> None:
 
     @ui.page("/run/{key}/episodes")
     def episodes(key: str, request: Request) -> None:
-        try:
-            opened = state.get(key)
-            page = page_number(request)
+        with frame(state) as page:
+            opened = page.open(key, f"{key}: episodes")
+            number = page_number(request)
             given = {name: value for name, value in request.query_params.items() if name != "page"}
             chosen = Filter.parse(given)
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, f"{key}: episodes"):
             _filters(opened, chosen)
             _saved(opened, chosen)
-            _table(opened, chosen, page)
+            _table(opened, chosen, number)
 
 
 def _go(opened: OpenedSource, values: dict[str, str]) -> None:

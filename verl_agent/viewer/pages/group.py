@@ -10,20 +10,22 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError
+from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error, show_text
+from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_text
 from verl_agent.viewer.listings import count_groups, list_groups
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_pager, page_number
-from verl_agent.viewer.queries import GROUP_FIELDS, GroupSummary, Row, find_group
+from verl_agent.viewer.queries import GroupSummary, Row, find_group
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import short_name
 
 PAGE_SIZE = 100
 """Groups of one page of the list."""
 _ROUNDED = ("success", "reward", "spread", "turns")
-LIST_COLUMNS = ("step", "purpose", "env", "category", "task", "episodes", "learning signal", *_ROUNDED)
+_TEACHES = ("learning signal", "first different turn")
+LIST_COLUMNS = ("step", "purpose", "env", "category", "task", "episodes", *_TEACHES, *_ROUNDED)
 """Columns of the list; `spread` is the highest minus the lowest return that the update uses."""
 
 
@@ -33,37 +35,26 @@ def add(state: ViewerState) -> None:
     @ui.page("/run/{key}/group")
     def group(key: str, request: Request) -> None:
         query = request.query_params
-        if "group" not in query:
-            _list_page(state, key, request)
-            return
-        try:
-            opened = state.get(key)
+        with frame(state) as page:
+            opened = page.open(key, f"{key}: groups")
+            if "group" not in query:
+                _list_page(opened, request)
+                return
             step = whole_number("step", query.get("step", ""))
             purpose, env, model = query.get("purpose", "train"), query.get("env"), query.get("model")
             summary = find_group(opened.index, query["group"], step, purpose, env, model)
             if not summary.episodes:
                 raise ConfigError(f"no group {query.get('group', '')!r} at step {step}. Open one from an episode.")
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, f"group of {summary.episodes[0]['task']}"):
+            page.set_title(f"group of {summary.episodes[0]['task']}")
             _facts(opened, summary)
             _samples(opened, summary)
 
 
-def _list_page(state: ViewerState, key: str, request: Request) -> None:
-    try:
-        opened = state.get(key)
-        page = page_number(request)
-        chosen = Filter.parse({name: value for name, value in request.query_params.items() if name != "page"})
-    except ConfigError as error:
-        with frame(state):
-            show_error(error)
-        return
-    with frame(state, opened, f"{key}: groups"):
-        _fields(opened, chosen)
-        _list(opened, chosen, page)
+def _list_page(opened: OpenedSource, request: Request) -> None:
+    page = page_number(request)
+    chosen = Filter.parse({name: value for name, value in request.query_params.items() if name != "page"})
+    _fields(opened, chosen)
+    _list(opened, chosen, page)
 
 
 def _fields(opened: OpenedSource, chosen: Filter) -> None:
@@ -98,6 +89,7 @@ def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
         rows = list_groups(opened.index, chosen, PAGE_SIZE, (page - 1) * PAGE_SIZE)
         for row in rows:
             row |= {name: round(row[name], 4) for name in _ROUNDED}
+            row["first different turn"] = row["divergence"]
             row["learning signal"] = "no" if row["uniform"] else "yes"
         grid.options["rowData"] = rows
         grid.update()

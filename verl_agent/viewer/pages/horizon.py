@@ -2,9 +2,8 @@
 
 from nicegui import ui
 
-from verl_agent.errors import ConfigError
 from verl_agent.types import StopReason
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error
+from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.stages import Stage, find_stages, needs_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -15,13 +14,8 @@ def add(state: ViewerState) -> None:
 
     @ui.page("/run/{key}/horizon")
     def horizon(key: str) -> None:
-        try:
-            opened = state.get(key)
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, f"{key}: horizon"):
+        with frame(state) as page:
+            opened = page.open(key, f"{key}: horizon")
             box = ui.column().classes("w-full gap-4")
 
             def draw() -> None:

@@ -20,15 +20,9 @@ def add(state: ViewerState) -> None:
 
     @ui.page("/run/{key}/labels")
     def labels(key: str, request: Request) -> None:
-        try:
-            opened = state.get(key)
-            chosen = Filter.parse({"label": request.query_params.get("label", "*")})
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, f"{key}: labels"):
-            _list(opened, chosen)
+        with frame(state) as page:
+            opened = page.open(key, f"{key}: labels")
+            _list(opened, Filter.parse({"label": request.query_params.get("label", "*")}))
 
 
 def add_label_editor(opened: OpenedSource, row: Row) -> None:
@@ -71,15 +65,10 @@ def _list(opened: OpenedSource, chosen: Filter) -> None:
     file = LabelFile.of(opened.source.path)
 
     def draw() -> None:
-        box.clear()
         counts = find_labels(opened.index)
         rows = find_episodes(opened.index, chosen, SHOWN)
-        try:
-            notes = file.read()
-        except ConfigError as error:
-            with box:
-                show_error(error)
-            return
+        notes = file.read()
+        box.clear()
         with box:
             if not notes:
                 ui.label("No episode is labelled. Tags and notes are set on the page of an episode.")

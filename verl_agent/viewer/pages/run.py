@@ -13,9 +13,9 @@ from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.findings import find_problems
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error
+from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path
 from verl_agent.viewer.numbers import whole_number
-from verl_agent.viewer.queries import needed_turns, summarize_steps, uniform_groups
+from verl_agent.viewer.queries import divergence_turns, needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 FIELD = "dense outlined"
@@ -30,15 +30,10 @@ def add(state: ViewerState) -> None:
     @ui.page("/run/{key}")
     def run(key: str, request: Request) -> None:
         query = request.query_params
-        try:
-            opened = state.get(key)
+        with frame(state) as page:
+            opened = page.open(key, key)
             others = other_runs(state, query)
             axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, key):
             _choices(state, opened, others, axis, smooth)
             _findings(opened)
             _charts([opened, *others], axis, smooth)
@@ -99,7 +94,8 @@ def read_run(opened: OpenedSource) -> RunData:
     def read() -> RunData:
         files = [file for file in opened.source.metrics_files() if file.exists()]
         steps = summarize_steps(opened.index, Filter())
-        return RunData(opened.key, steps, read_metrics(files), uniform_groups(opened.index))
+        groups = uniform_groups(opened.index), divergence_turns(opened.index)
+        return RunData(opened.key, steps, read_metrics(files), *groups)
 
     return opened.cached("run", read)
 

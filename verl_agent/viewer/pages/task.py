@@ -11,7 +11,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.viewer.charts import Curve, Panel, RunData, chart
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path, show_error
+from verl_agent.viewer.layout import frame, link_to, run_path
 from verl_agent.viewer.listings import TaskSummary, list_tasks
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import TaskStep, task_history
@@ -35,20 +35,16 @@ def add(state: ViewerState) -> None:
 
     @ui.page("/run/{key}/task")
     def task(key: str, request: Request) -> None:
-        if "task" not in request.query_params:
-            _list_page(state, key, request)
-            return
-        env, name = request.query_params.get("env", ""), request.query_params.get("task", "")
-        try:
-            opened = state.get(key)
+        with frame(state) as page:
+            opened = page.open(key, f"{key}: tasks")
+            if "task" not in request.query_params:
+                _list_page(opened, request)
+                return
+            env, name = request.query_params.get("env", ""), request.query_params["task"]
             history = task_history(opened.index, env, name)
             if not history:
                 raise ConfigError(f"task {name!r} of environment {env!r} has no valid episode in {key!r}.")
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, f"task {name}"):
+            page.set_title(f"task {name}")
             ui.label(f"{env} {short_name(name)}").classes("text-lg")
             ui.label(describe(history))
             purposes = sorted({at.purpose for at in history})
@@ -60,36 +56,26 @@ def add(state: ViewerState) -> None:
             _table(opened, history)
 
 
-def _list_page(state: ViewerState, key: str, request: Request) -> None:
+def _list_page(opened: OpenedSource, request: Request) -> None:
     query = request.query_params
-    show = query.get("show", "all")
-    try:
-        opened = state.get(key)
-        page = page_number(request)
-        if show not in SHOW:
-            raise ConfigError(f"show={show!r} is not allowed. {did_you_mean(show, SHOW)}")
-        chosen = Filter.parse({name: value for name, value in query.items() if name not in ("page", "show")})
-    except ConfigError as error:
-        with frame(state):
-            show_error(error)
-        return
-    with frame(state, opened, f"{key}: tasks"):
-        tasks = opened.cached(("tasks", *chosen.values.items()), lambda: list_tasks(opened.index, chosen))
-        path = run_path(opened, "/task")
-        with ui.row().classes("gap-4"):
-            for name, condition in SHOW.items():
-                count = sum(map(condition, tasks))
-                shown = f"{name} ({count})"
-                ui.link(shown, link_to(path, {**chosen.values, "show": name})).classes(
-                    "font-bold" if name == show else ""
-                )
-        chosen_tasks = [task for task in tasks if SHOW[show](task)]
-        parameters = {**chosen.values, "show": show}
-        set_total = add_pager(page, PAGE_SIZE, "tasks", lambda number: link_to(path, {**parameters, "page": number}))
-        set_total(len(chosen_tasks))
-        with ui.element("table").classes("text-sm"):
-            for task in chosen_tasks[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]:
-                _task_row(opened, task)
+    show, page = query.get("show", "all"), page_number(request)
+    if show not in SHOW:
+        raise ConfigError(f"show={show!r} is not allowed. {did_you_mean(show, SHOW)}")
+    chosen = Filter.parse({name: value for name, value in query.items() if name not in ("page", "show")})
+    tasks = opened.cached(("tasks", *chosen.values.items()), lambda: list_tasks(opened.index, chosen))
+    path = run_path(opened, "/task")
+    with ui.row().classes("gap-4"):
+        for name, condition in SHOW.items():
+            shown = f"{name} ({sum(map(condition, tasks))})"
+            link = ui.link(shown, link_to(path, {**chosen.values, "show": name}))
+            link.classes("font-bold" if name == show else "")
+    chosen_tasks = [task for task in tasks if SHOW[show](task)]
+    parameters = {**chosen.values, "show": show}
+    set_total = add_pager(page, PAGE_SIZE, "tasks", lambda number: link_to(path, {**parameters, "page": number}))
+    set_total(len(chosen_tasks))
+    with ui.element("table").classes("text-sm"):
+        for task in chosen_tasks[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]:
+            _task_row(opened, task)
 
 
 def _task_row(opened: OpenedSource, task: TaskSummary) -> None:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
-from verl_agent.viewer.layout import frame, link_to, run_path, show_error
+from verl_agent.viewer.layout import frame, link_to, run_path
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid
 from verl_agent.viewer.queries import Row, find_episode
@@ -56,20 +56,14 @@ def add(state: ViewerState) -> None:
 
     @ui.page("/run/{key}/tokens")
     def recorded(key: str) -> None:
-        try:
-            opened = state.get(key)
-            rows = episodes_with_tokens(opened)
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, f"{key}: tokens"):
-            _list(opened, rows)
+        with frame(state) as page:
+            opened = page.open(key, f"{key}: tokens")
+            _list(opened, episodes_with_tokens(opened))
 
     @ui.page("/run/{key}/episode/{number}/tokens")
     def tokens(key: str, number: str, request: Request) -> None:
-        try:
-            opened, chosen = state.get(key), TokenRequest.of(request)
+        with frame(state) as page:
+            opened, chosen = page.open(key), TokenRequest.of(request)
             row = find_episode(opened.index, whole_number("episode", number))
             if row is None:
                 raise ConfigError(f"no episode {number} in {key!r}.")
@@ -80,11 +74,7 @@ def add(state: ViewerState) -> None:
             if chosen.segment >= len(segments):
                 raise ConfigError(f"segment={chosen.segment} is not recorded. Allowed: 0 to {len(segments) - 1}.")
             view = _view(segments[chosen.segment], chosen.view)
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, f"tokens of {short_name(row['task'])} · step {row['step']}"):
+            page.set_title(f"tokens of {short_name(row['task'])} · step {row['step']}")
             _facts(opened, row, segments, chosen)
             _text(opened, row, segments[chosen.segment], view, chosen)
 

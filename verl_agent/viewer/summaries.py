@@ -1,0 +1,118 @@
+"""Sums of the index by step, group and task, so that a page of a large run does not read every episode.
+
+Whatever changes an episode calls `summarize` for its purpose and step, which are then computed anew.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from verl_agent.trace.behaviors import BEHAVIORS, first_divergence
+from verl_agent.types import StopReason
+from verl_agent.viewer.conditions import EQUAL, GROUP, LAST_ATTEMPT, SPREAD, VALID
+
+Step = tuple[str, int]
+"""Purpose and training step of an episode."""
+
+_BEHAVIORS = ", ".join(f'"{behavior.name}"' for behavior in BEHAVIORS)
+STEP_SUMS = f"""purpose, step, stop, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
+    sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds,
+    min(started_at) AS started_at, {", ".join(f'sum("{one.name}") AS "{one.name}"' for one in BEHAVIORS)}
+    FROM episodes"""
+"""Columns of `step_sums` in SQL, of a query that groups by purpose, step and stop."""
+_GROUP_SUMS = f"""{GROUP}, category, task, count(*) AS episodes, avg(success) AS success, avg(reward) AS reward,
+    avg(turns) AS turns, {SPREAD} AS spread, {EQUAL} AS uniform, divergence(actions) AS divergence FROM episodes"""
+_TASK_SUMS = f"""env, task, purpose, step, max_turns, max(category) AS category, count(*) AS episodes,
+    sum(success) AS solved, sum(turns) AS turns, sum(stop = '{StopReason.TURN_LIMIT}' AND NOT success) AS cut,
+    min(oracle_turns) AS oracle_turns, min(CASE WHEN success THEN turns END) AS shortest FROM episodes"""
+
+SUMMARY_TABLES = (
+    "CREATE TABLE step_sums (purpose TEXT, step INTEGER, stop TEXT, episodes INTEGER, reward REAL, success INTEGER, "
+    f"turns INTEGER, max_turns INTEGER, tokens INTEGER, seconds REAL, started_at TEXT, {_BEHAVIORS})",
+    'CREATE TABLE groups (purpose TEXT, step INTEGER, "group" TEXT, env TEXT, model TEXT, category TEXT, task TEXT, '
+    "episodes INTEGER, success REAL, reward REAL, turns REAL, spread REAL, uniform INTEGER, divergence INTEGER)",
+    "CREATE TABLE task_sums (env TEXT, task TEXT, purpose TEXT, step INTEGER, max_turns INTEGER, category TEXT, "
+    "episodes INTEGER, solved INTEGER, turns INTEGER, cut INTEGER, oracle_turns INTEGER, shortest INTEGER)",
+    *(f"CREATE INDEX {name}_by_step ON {name} (purpose, step)" for name in ("step_sums", "groups", "task_sums")),
+)
+"""Statements that create the tables of sums over the last attempts, of `groups` and `task_sums` over valid ones.
+
+`groups` has the groups of two or more such episodes; `divergence` is the number, from 1, of the first turn in which
+their actions differ. `shortest` is the number of turns of the shortest solved episode."""
+
+_LATER = """EXISTS (SELECT 1 FROM episodes AS later
+    WHERE later."group" = episodes."group" AND later.step = episodes.step AND later.sample = episodes.sample
+    AND later.attempt > episodes.attempt AND later.file = episodes.file AND later.purpose = episodes.purpose
+    AND later.env = episodes.env AND later.model = episodes.model)"""
+"""Condition in SQL that a later attempt followed. One process plays all attempts, so they stand in one file."""
+
+
+class _Divergence:
+    """Aggregate in SQL: first turn in which lists of actions differ, from 1; NULL if they are equal."""
+
+    def __init__(self) -> None:
+        self._actions: set[str] = set()
+
+    def step(self, actions: str) -> None:
+        self._actions.add(actions)
+
+    def finalize(self) -> int | None:
+        turn = first_divergence([json.loads(actions) for actions in self._actions])
+        return None if turn is None else turn + 1
+
+
+def add_functions(db: sqlite3.Connection) -> None:
+    """Add the functions in SQL that `summarize` needs to a connection."""
+    db.create_aggregate("divergence", 1, cast(Any, _Divergence))  # the stub of SQLite takes numbers only
+
+
+def summarize(db: sqlite3.Connection, steps: Iterable[Step]) -> None:
+    """Mark the attempts that a later one followed, and compute the sums of some steps anew; in a transaction."""
+    for step in steps:
+        where = "purpose = ? AND step = ?"
+        db.execute(f"UPDATE episodes SET retried = {_LATER} WHERE {where} AND retried != {_LATER}", step)
+        for name in ("step_sums", "groups", "task_sums"):
+            db.execute(f"DELETE FROM {name} WHERE {where}", step)
+        where = f"WHERE {where} AND {LAST_ATTEMPT}"
+        db.execute(f"INSERT INTO step_sums SELECT {STEP_SUMS} {where} GROUP BY stop", step)
+        where = f"{where} AND {VALID}"
+        db.execute(f"INSERT INTO groups SELECT {_GROUP_SUMS} {where} GROUP BY {GROUP} HAVING count(*) > 1", step)
+        db.execute(f"INSERT INTO task_sums SELECT {_TASK_SUMS} {where} GROUP BY env, task, max_turns", step)
+
+
+def drop_file(db: sqlite3.Connection, file: int) -> None:
+    """Drop the rows of a file of records; in a transaction."""
+    steps = db.execute("SELECT DISTINCT purpose, step FROM episodes WHERE file = ?", (file,)).fetchall()
+    for table, column in (("episodes", "file"), ("bad_lines", "file"), ("files", "id")):
+        db.execute(f"DELETE FROM {table} WHERE {column} = ?", (file,))
+    summarize(db, [(row["purpose"], row["step"]) for row in steps])
+
+
+def mark_replaced(db: sqlite3.Connection, starts: Sequence[str]) -> bool:
+    """Mark the episodes of steps that a later start of the run played again; in a transaction.
+
+    Args:
+        db: connection to the index.
+        starts: times at which the run was started, in order.
+
+    Returns:
+        True if any mark changed.
+    """
+    steps = db.execute(
+        "SELECT purpose, step, min(started_at) AS first, max(started_at) AS last, max(replaced) AS marked "
+        "FROM episodes GROUP BY purpose, step"
+    ).fetchall()
+    changed = []
+    for row in steps:
+        latest = max((start for start in starts if start <= row["last"]), default="")
+        if row["first"] < latest or row["marked"]:
+            cursor = db.execute(
+                "UPDATE episodes SET replaced = started_at < :start "
+                "WHERE purpose = :purpose AND step = :step AND replaced != (started_at < :start)",
+                {"start": latest, "purpose": row["purpose"], "step": row["step"]},
+            )
+            if cursor.rowcount:
+                changed.append((row["purpose"], row["step"]))
+    summarize(db, changed)
+    return bool(changed)
