@@ -26,9 +26,21 @@ def write_byte_model(folder: Path, texts: Iterable[str], vocabulary: int, **size
 
     Args:
         folder: output folder, created if it is missing.
+        texts: see `write_byte_tokenizer`.
+        vocabulary: see `write_byte_tokenizer`.
+        sizes: see `write_llama`.
+    """
+    tokenizer = write_byte_tokenizer(folder, texts, vocabulary)
+    return write_llama(folder, tokenizer, max_position_embeddings=1024, **sizes)
+
+
+def write_byte_tokenizer(folder: Path, texts: Iterable[str], vocabulary: int) -> Any:
+    """Write a byte-level tokenizer with a ChatML template, and return it.
+
+    Args:
+        folder: output folder, created if it is missing.
         texts: texts from which the tokenizer's merges are computed.
         vocabulary: largest number of tokens, at least 258.
-        sizes: see `write_llama`.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -45,7 +57,8 @@ def write_byte_model(folder: Path, texts: Iterable[str], vocabulary: int, **size
     plain.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token=END, pad_token=END, bos_token=BEGIN)
     tokenizer.chat_template = CHATML
-    return write_llama(folder, tokenizer, max_position_embeddings=1024, **sizes)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
 
 
 def write_llama(folder: Path, tokenizer: Any, **sizes: int) -> Path:

@@ -14,6 +14,7 @@ from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.paging import page_number
+from verl_agent.viewer.parsing import read_lines
 from verl_agent.viewer.queries import count_episodes, find_episodes
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.state import ViewerState
@@ -30,6 +31,26 @@ def test_a_line_that_cannot_be_stored_is_listed_and_the_next_ones_are_read(tmp_p
     with RecordIndex(open_source(write(tmp_path / "run", odd, json.dumps(talk())))) as index:
         assert index.update() == 1
         assert index.count_bad_lines() == 1
+
+
+def test_a_process_of_its_own_parses_long_files_to_the_same_rows(tmp_path: Path) -> None:
+    odd = [
+        json.dumps(talk() | {"step": 2**70}),
+        "[" * 100_000,
+        json.dumps(played(("x\ud800y", "see"))),
+        '{"version": 2',
+    ]
+    lines = [json.dumps(talk()), *odd] * 30
+    file = write(tmp_path / "run", *lines) / "episodes.jsonl"
+    with file.open("a") as out:
+        out.write(json.dumps(talk()))  # without a line break: not complete yet
+    here = list(read_lines(file, 0))
+    assert len(here) == len(lines) and [line.row is None for line in here[:5]] == [False, False, True, False, True]
+    assert list(read_lines(file, 0, long=0)) == here
+    assert list(read_lines(file, here[140].offset, long=0)) == here[140:]
+    some = read_lines(file, 0, long=0)
+    assert next(some) == here[0]
+    some.close()  # type: ignore[attr-defined]  # ends the process
 
 
 def test_half_of_a_surrogate_pair_in_any_text_is_indexed_found_and_exported(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import re
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -75,8 +74,8 @@ def url(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     found = re.search(r"http://\S+/", server.stdout.readline())
     assert found is not None
     yield found[0].rstrip("/")
-    server.send_signal(signal.SIGINT)
-    server.wait(20)
+    server.terminate()
+    server.wait(60)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +98,7 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         opened.append(page)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
-        page.goto(path if ":" in path else url + path)
+        page.goto(path if ":" in path else url + path, timeout=60_000)
         return page
 
     yield open_page

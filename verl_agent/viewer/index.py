@@ -10,16 +10,18 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import KEY_FIELDS, LabelFile
-from verl_agent.trace.record import EpisodeRecord, parse_line, parse_record
+from verl_agent.trace.record import EpisodeRecord, parse_record
+from verl_agent.viewer.parsing import Line, read_lines
 from verl_agent.viewer.sources import Source
 from verl_agent.viewer.storage import FOLDER, connect, explained, index_folder, open_index, transaction
 from verl_agent.viewer.summaries import Step, drop_file, mark_replaced, summarize
-from verl_agent.viewer.tables import INSERT_EPISODE, row_of, storable, words_of
+from verl_agent.viewer.tables import INSERT_EPISODE, storable
 
 BATCH = 4000
 """Records that are written in one transaction. Larger ones leave fewer parts of the full-text table to merge."""
@@ -220,23 +222,25 @@ class RecordIndex:
             state = (status.st_ino, status.st_size, status.st_mtime_ns)
             if self._read_states.get(path) == state:
                 return
+            lines: Iterator[Line] = iter(())
+            follows = -1
             while True:
                 with transaction(self._db):
                     row = self._file_row(path, file.fileno())
-                    offset, count = int(row["indexed"]), 0
+                    offset = int(row["indexed"])
+                    if offset != follows:  # the first lines, or another process has written the next ones
+                        lines = read_lines(path, offset)
                     steps: set[Step] = set()
-                    file.seek(offset)
-                    for line in file:
-                        if count == BATCH or not line.endswith(b"\n"):
-                            break
-                        steps |= self._add_line(int(row["id"]), offset, line)
-                        offset, count = offset + len(line), count + 1
+                    follows = offset
+                    for line in islice(lines, BATCH):
+                        steps |= self._add_line(int(row["id"]), line)
+                        follows = line.offset + line.length
                     summarize(self._db, steps)
-                    self._db.execute("UPDATE files SET indexed = ? WHERE id = ?", (offset, row["id"]))
-                if count == 0:
+                    self._db.execute("UPDATE files SET indexed = ? WHERE id = ?", (follows, row["id"]))
+                if follows == offset:
                     self._read_states[path] = state
                     return
-                yield offset
+                yield follows
 
     def _file_row(self, path: Path, descriptor: int) -> sqlite3.Row:
         """Return the row of a file; one that was replaced or truncated starts anew."""
@@ -256,16 +260,19 @@ class RecordIndex:
         created: sqlite3.Row = self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
         return created
 
-    def _add_line(self, file: int, offset: int, line: bytes) -> set[Step]:
+    def _add_line(self, file: int, line: Line) -> set[Step]:
         """Add the episode of a line, and return its step; empty for an invalid line."""
-        try:
-            record = parse_line(line)
-            cursor = self._db.execute(INSERT_EPISODE, [file, offset, len(line), *row_of(record)])
-        except (ValueError, OverflowError, RecursionError, ConfigError) as error:  # OverflowError: above 64 bits
-            self._db.execute("INSERT INTO bad_lines VALUES (?, ?, ?)", (file, offset, storable(str(error))))
-            return set()
-        self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, words_of(record)))
-        return {(record["purpose"], record["step"])}
+        message = line.text
+        if line.row is not None:
+            try:
+                cursor = self._db.execute(INSERT_EPISODE, [file, line.offset, line.length, *line.row])
+            except OverflowError as error:  # a number above 64 bits
+                message = str(error)
+            else:
+                self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, line.text))
+                return {line.step}
+        self._db.execute("INSERT INTO bad_lines VALUES (?, ?, ?)", (file, line.offset, message))
+        return set()
 
 
 def _size(path: Path) -> int:

@@ -28,7 +28,7 @@ TABLES = (
     "CREATE INDEX by_step ON episodes (purpose, step, started_at, replaced)",
     "CREATE INDEX by_task ON episodes (env, task, step)",
     'CREATE INDEX by_group ON episodes ("group", step, sample, attempt)',
-    "CREATE INDEX by_file ON episodes (file)",
+    "CREATE INDEX by_file ON episodes (file, offset)",
     f"CREATE INDEX by_order ON episodes ({', '.join(ORDER)})",
     # Without a copy of the text, which is read from the records. Such a table cannot delete before SQLite 3.43: ids of
     # episodes are never used twice, so words of a deleted episode match nothing.

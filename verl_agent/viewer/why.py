@@ -103,6 +103,11 @@ class WhyPanels:
             self._read()
             ui.timer(POLL_S, self._follow)
 
+    @property
+    def place(self) -> tuple[Path, int] | None:
+        """File of records and number of the line, from 1; None if the file no longer has the episode."""
+        return None if self._place is None else (self._place.file, self._place.line)
+
     def add(self, turn: int, action: str | None) -> None:
         """Add the panel of a turn, counted from 1, with its recorded action."""
         place = self._place

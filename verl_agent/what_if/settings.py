@@ -70,7 +70,7 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
             key or a value is not allowed.
     """
     register_config()
-    folder = None if recipe else _settings_folder(recorded)
+    folder = None if recipe else settings_folder(recorded)
     given = _parse_overrides(overrides)
     if recipe:
         config = _compose(recipe)
@@ -97,7 +97,7 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
     return Settings(sections, str(plain["model"]["path"]), folder)
 
 
-def _settings_folder(recorded: RecordedEpisode) -> Path:
+def settings_folder(recorded: RecordedEpisode) -> Path:
     """Return the folder of the run or evaluation that a file of records belongs to."""
     for folder in recorded.file.parents[:2]:
         if any((folder / name).is_file() for name in (SETTINGS_FILE, EVALUATION_SETTINGS)):

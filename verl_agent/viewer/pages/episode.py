@@ -15,6 +15,7 @@ from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_te
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.labels import add_label_editor
 from verl_agent.viewer.queries import Row, find_episode, find_episodes, find_neighbors
+from verl_agent.viewer.raw_prompt import RawPrompts
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.state_panels import StatePanels
@@ -138,10 +139,7 @@ def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels, states: StatePane
         states.add(0)
     for number, turn in enumerate(record["turns"], start=1):
         _turn(number, turn, behaviors[number - 1], why, states)
-    with ui.expansion("Messages as the model saw them").classes("w-full"):
-        for message in record["messages"]:
-            ui.label(message["role"]).classes("text-xs text-gray-500")
-            show_text(message["content"])
+    RawPrompts(why.place, record, chosen)
     if chosen:
         ui.timer(0.3, lambda: show(chosen), once=True)
 
