@@ -6,7 +6,6 @@ python -m tests.support.screenshots runs/textcraft_quickstart recipes/textcraft/
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from playwright.sync_api import sync_playwright
 
 from env_adapters.webarena.browser.chromium import installed_chromiums
 from verl_agent.trace.labels import Label, LabelFile, key_of
+from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import link_to
@@ -46,9 +46,13 @@ def main(
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as parent:
         copy = Path(parent) / run.name
-        for name in ("episodes", "metrics", "tokens"):
+        copy.mkdir()
+        for name in ("episodes", "metrics", "tokens", "media"):
             if (run / name).is_dir():
                 shutil.copytree(run / name, copy / name)
+        for name in ("run.json", "settings.json", "episodes.jsonl"):
+            if (run / name).is_file():
+                shutil.copy(run / name, copy)
         paths = choose_pages(copy)
         with serving(copy) as url, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=str(installed_chromiums()[0]), args=["--no-sandbox"])
@@ -70,29 +74,34 @@ def choose_pages(run: Path) -> Mapping[str, str]:
     root = quote(f"/run/{run.name}")
     with RecordIndex(open_source(run)) as index:
         index.update()
-        train = Filter.parse({"purpose": "train", "sort": "-step"})
-        solved = find_episodes(index, Filter.parse({"purpose": "train", "success": "yes", "sort": "-turns"}), 2)
+        last_first = Filter.parse({"purpose": "train", "sort": "-step"})
+        if not find_episodes(index, last_first, 1):
+            last_first = Filter.parse({"sort": "-step"})  # of an evaluation
+        shown = {name: value for name, value in last_first.values.items() if name != "sort"}
+        solved = find_episodes(index, Filter.parse({**shown, "success": "yes", "sort": "-turns"}), 2)
         for row, label in zip(solved, (Label(("good",), "shortest way to the goal"), Label(("lucky",))), strict=False):
             LabelFile.of(run).change(key_of(row), label)
-        episode = (solved or find_episodes(index, train, 1))[0]
-        groups = list_groups(index, train, 1000)
+        latest = find_episodes(index, last_first, 1)
+        if not latest:
+            raise typer.BadParameter(f"{run} has no episode yet.")
+        episode = (solved or latest)[0]
+        groups = list_groups(index, last_first, 1000)
         group = max(groups, key=lambda one: (one["spread"], one["step"])) if groups else {}
-        last = find_episodes(index, train, 1)[0]["step"]
-        first = find_episodes(index, Filter.parse({"purpose": "train"}), 1)[0]["step"]
-        tokens = [number for number in find_ids(index, train) if has_tokens(run, index, number)][:1]
+        last, first = latest[0]["step"], find_episodes(index, Filter.parse(shown), 1)[0]["step"]
+        tokens = [number for number in find_ids(index, last_first) if has_tokens(run, index, number)][:1]
     task = {"env": episode["env"], "task": episode["task"]}
     middle = (first + last) // 2
     pages = {
         "run": root,
-        "episodes": link_to(f"{root}/episodes", train.values),
+        "episodes": link_to(f"{root}/episodes", last_first.values),
         "episode": link_to(f"{root}/episode/{episode['id']}", {"turn": 1}),
         "groups": f"{root}/group",
-        "group": link_to(f"{root}/group", {name: group.get(name) for name in ("group", "step", "purpose")}),
+        "group": link_to(f"{root}/group", {name: group.get(name) for name in GROUP_FIELDS}),
         "tasks": f"{root}/task",
         "task": link_to(f"{root}/task", task),
         "horizon": f"{root}/horizon",
         "labels": f"{root}/labels",
-        "compare": link_to("/compare", {"a_step": f"..{middle}", "b_step": f"{middle + 1}.."}),
+        "compare": link_to("/compare", {"a_step": f"..{middle}", "b_step": f"{min(last, middle + 1)}.."}),
     }
     if tokens:
         pages["tokens"] = f"{root}/episode/{tokens[0]}/tokens"
@@ -116,8 +125,8 @@ def serving(run: Path) -> Iterator[str]:
         assert found is not None
         yield found[0].rstrip("/")
     finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(20)
+        server.terminate()
+        server.wait(60)
 
 
 if __name__ == "__main__":
