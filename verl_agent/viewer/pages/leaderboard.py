@@ -5,13 +5,12 @@ from typing import Any
 
 from nicegui import ui
 
-from verl_agent.errors import ConfigError
 from verl_agent.evaluation.folder import REPORT
 from verl_agent.evaluation.leaderboard import Board, make_boards
 from verl_agent.evaluation.leaderboard_report import PAIR_COLUMNS, cells, columns, conditions, notes, pairs
 from verl_agent.evaluation.scaling import ScalingCurve
 from verl_agent.evaluation.scaling_report import describe_selection, read_scaling
-from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.layout import frame, link_to, run_path, show_text
 from verl_agent.viewer.state import ViewerState
 
 
@@ -21,16 +20,13 @@ def add(state: ViewerState) -> None:
     @ui.page("/leaderboard")
     def leaderboard() -> None:
         evaluations = [one for one in state.opened.values() if (one.source.folder / REPORT).is_file()]
-        with frame(state, None, "leaderboard"):
+        with frame(state) as page:
+            page.set_title("leaderboard")
             if not evaluations:
                 ui.label("No evaluation is open. Open the output folders of `verl-agent eval`, or a folder of them.")
                 return
             name = ("boards", *(part for one in evaluations for part in (one.key, one.changes)))
-            try:
-                boards = evaluations[0].cached(name, lambda: make_boards([one.source.folder for one in evaluations]))
-            except ConfigError as error:
-                show_error(error)
-                return
+            boards = evaluations[0].cached(name, lambda: make_boards([one.source.folder for one in evaluations]))
             for board in boards:
                 _show_board(board)
             ui.label("Success over turns, samples, tokens and cost; and failed episodes").classes("text-lg")
@@ -41,14 +37,9 @@ def add(state: ViewerState) -> None:
 
     @ui.page("/run/{key}/scaling")
     def scaling(key: str) -> None:
-        try:
-            opened = state.get(key)
+        with frame(state) as page:
+            opened = page.open(key, f"{key}: scaling")
             found = opened.cached("scaling", lambda: read_scaling(opened.source.folder))
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, f"{key}: scaling"):
             for unit in dict.fromkeys(curve.unit for curve in found.curves):
                 ui.echart(_chart(unit, [curve for curve in found.curves if curve.unit == unit])).classes("w-full h-72")
             for curve in found.curves:
