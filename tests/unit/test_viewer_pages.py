@@ -212,7 +212,7 @@ def test_an_error_of_the_viewer_is_shown_on_its_page_alone(pages, run: Path) -> 
     with closing(sqlite3.connect(run / ".viewer" / "run.sqlite", timeout=20)) as index:
         index.execute("ALTER TABLE labels RENAME TO away")
         append(run / "episodes" / "b.jsonl", record(6, 0, 0.0))
-        message = "This page has failed: OperationalError: no such table: labels."
+        message = "This page has failed: OperationalError: no such table: labels"
         page.get_by_text(message).first.wait_for(timeout=20_000)
         pages("/run/run/labels").get_by_text(message).wait_for(timeout=20_000)
         pages("/run/run/episodes?step=6").get_by_text("1 episodes").wait_for(timeout=20_000)
