@@ -2,10 +2,9 @@
 
 from nicegui import ui
 
-from verl_agent.errors import ConfigError
 from verl_agent.evaluation.failures import CategoryFailures, Failure
 from verl_agent.evaluation.failures_report import EPISODE_COLUMNS, JSON, episode_cells, read_failures, summary_lines
-from verl_agent.viewer.layout import frame, link_to, run_path, show_error, show_text
+from verl_agent.viewer.layout import frame, link_to, run_path, show_text
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
@@ -15,14 +14,9 @@ def add(state: ViewerState) -> None:
 
     @ui.page("/run/{key}/failures")
     def failures(key: str) -> None:
-        try:
-            opened = state.get(key)
+        with frame(state) as page:
+            opened = page.open(key, f"{key}: failures")
             found = read_failures(opened.source.folder)
-        except ConfigError as error:
-            with frame(state):
-                show_error(error)
-            return
-        with frame(state, opened, f"{key}: failures"):
             if found is None:
                 ui.label(f"No {JSON} yet. Write it: verl-agent failures {opened.source.folder}")
                 return
