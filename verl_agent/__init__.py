@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from verl_agent.envs.base import EnvAdapter as EnvAdapter
     from verl_agent.envs.base import Hosting as Hosting
     from verl_agent.envs.base import Requirement as Requirement
+    from verl_agent.envs.base import SubGoal as SubGoal
     from verl_agent.envs.testing.check import check_adapter as check_adapter
     from verl_agent.errors import AgentError as AgentError
     from verl_agent.errors import ConfigError as ConfigError
@@ -50,7 +51,7 @@ _MODULES = {
     "verl_agent.agents.base": ("Agent",),
     "verl_agent.api": ("list_envs", "make_agent", "make_env", "play", "play_sync"),
     "verl_agent.envs.action_format": ("ActionFormat", "FenceFormat", "LineFormat", "Parameter", "TagFormat", "Tool"),
-    "verl_agent.envs.base": ("EnvAdapter", "Hosting", "Requirement"),
+    "verl_agent.envs.base": ("EnvAdapter", "Hosting", "Requirement", "SubGoal"),
     "verl_agent.envs.testing.check": ("check_adapter",),
     "verl_agent.errors": (
         "AgentError",

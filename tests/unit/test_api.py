@@ -33,6 +33,7 @@ NAMES = [
     "Requirement",
     "StepResult",
     "StopReason",
+    "SubGoal",
     "TagFormat",
     "TaskItem",
     "Tool",
