@@ -118,6 +118,7 @@ FORMS: Mapping[tuple[str, str], Callable[..., None]] = {
     ("changed", "order"): set_order,
     ("changed", "review"): set_review,
     ("added", "topic"): topic,
+    ("added", "message"): topic,
     ("added", "post"): post,
     ("added", "like"): like,
     ("added", "ticket"): new_ticket,
@@ -155,7 +156,8 @@ def wrong_values(change: Change) -> Mapping[str, Change]:
         },
         "address": {**dict.fromkeys(("first_name", "last_name", "line1", "line3", "line4"), "x"), "postcode": "10001"},
         "review": {"status": "Approved" if now.get("status") == "Rejected" else "Rejected"},
-        "topic": {"title": "Another", "text": "Another", "category": "Meetups", "participants": ", ".join(members)},
+        "topic": {"title": "Another", "text": "Another", "category": "Meetups"},
+        "message": {"title": "Another", "text": "Another", "participants": ", ".join(members)},
         "post": {"text": "Another", "topic": world().forum.topics[0].title},
         "like": {"post": "1"},
         "ticket": {
@@ -170,7 +172,6 @@ def wrong_values(change: Change) -> Mapping[str, Change]:
         },
         "comment": {"text": "Another", "ticket": ticket.uuid},
     }[kind]
-    fixed = {"topic": ("category",) if now.get("category") == "Private" else ("participants",)}.get(kind, ())
-    fixed += ("status",) if change.change == "added" else ()
+    fixed = ("status",) if change.change == "added" else ()
     names = [name for name in wrong if name in now and now[name] != wrong[name] and name not in fixed]
     return {name: replace(change, values={**now, name: wrong[name]}) for name in names}

@@ -6,7 +6,14 @@ from functools import cache
 from typing import Any
 
 from env_adapters.webarena.browser.grammar import parse_action
-from env_adapters.webarena.grading.strict import PERMANENT, final_page, single_answer, state_change
+from env_adapters.webarena.grading.strict import (
+    PERMANENT,
+    final_page,
+    is_permanent,
+    record_kind,
+    single_answer,
+    state_change,
+)
 from env_adapters.webarena.sites.records import Change
 from env_adapters.webarena.sites.world import GeneratedWorld, world
 from env_adapters.webarena.sites_tasks import site_tasks
@@ -90,8 +97,8 @@ def urls(task: Task) -> Iterator[tuple[str, str, float]]:
     right = task["eval"]["final_page"]["urls"]
     listed = [other["eval"]["final_page"]["urls"][0] for other in tasks_by_template()[template_of(task)]]
     for url in right:
-        yield "oracle", url, 1.0
-        yield "corrected", f"{url}#top", 1.0
+        yield "reference", url, 1.0
+        yield "reference", f"{url}#top", 1.0
         yield "below the page", f"{url.rstrip('/')}/edit/", 0.0
         yield "as a parameter", f"{url.split('/')[0]}/?next={url}", 0.0
         yield "another host", f"http://other.test/{url}", 0.0
@@ -110,7 +117,7 @@ def state_changes(task: Task) -> Iterator[tuple[str, list[Change], float]]:
     """Yield the right changes, and changes with something left out, wrong or added."""
     right = as_changes(task)
     others = [as_changes(other) for other in tasks_by_template()[template_of(task)] if other is not task]
-    yield "oracle", right, 1.0
+    yield "reference", right, 1.0
     yield "nothing", [], 0.0
     yield "everything", [*right, *(change for other in others for change in other)], 0.0
     for other in others:
@@ -137,12 +144,22 @@ def state_changes(task: Task) -> Iterator[tuple[str, list[Change], float]]:
 def extra_records(right: list[Change], change: Change) -> Iterator[tuple[str, list[Change], float]]:
     """Yield the right changes with further records of one kind, before and after the right one."""
     key = change.key if change.change == "added" else f"{change.key}0"
-    wrong = [Change(change.change, change.record, key, {**change.values, "x": f"{number}"}) for number in (1, 2)]
-    permanent = change.change == "added" and change.record.rpartition(" ")[2] in PERMANENT
+    name = next((name for name in ("text", "lines") if name in change.values), next(iter(change.values)))
+    wrong = [
+        Change(change.change, change.record, key, {**change.values, name: f"{change.values[name][:-1]}{number}"})
+        for number in (1, 2)
+    ]
+    permanent = is_permanent(change)
     yield ("corrected" if permanent else "and another record"), [wrong[0], *right], float(permanent)
     yield "another record afterwards", [*right, wrong[0]], 0.0
     yield "two other records before", [*wrong, *right], 0.0
     yield "twice", [*right, change], 0.0
+    listed = {**change.values, name: "; ".join([change.values[name] + " x"] * 20)}
+    yield "a list of records before", [Change(change.change, change.record, key, listed), *right], 0.0
+    other = {value: f"other {text}"[: len(text)] or "x" for value, text in change.values.items()}
+    yield "another subject before", [Change(change.change, change.record, key, other), *right], 0.0
+    for kind in sorted(PERMANENT - {record_kind(change.record)}):
+        yield "a record of another kind before", [Change("added", kind, "1", change.values), *right], 0.0
 
 
 @cache

@@ -151,6 +151,52 @@ def test_permanent_record_may_follow_one_wrong_record():
     assert state_change(task, [right, wrong]) == state_change(task, [wrong, wrong, right]) == 0.0
 
 
+def added(record, key, **values):
+    return Change("added", record, key, values)
+
+
+def test_ticket_in_another_project_may_be_the_mistake():
+    task = [expected("added", "mill ticket", title="Dark", type="Bug", text="At night.")]
+    elsewhere, right = (
+        added(f"{name} ticket", key, title="Dark", type="Bug", text="At night.")
+        for name, key in (("dicecup", "1"), ("mill", "2"))
+    )
+    assert state_change(task, [elsewhere, right]) == 1.0
+    assert state_change(task, [elsewhere]) == 0.0
+    assert state_change(task, [elsewhere, added("tidepool ticket", "1", **right.values), right]) == 0.0
+
+
+ADDRESS = {"first_name": "Greta", "line1": "1 Mill Lane", "postcode": "12345", "country": "US", "customer": "a@b.test"}
+SHIPPED = "Greta, 1 Mill Lane, 12345, US"
+
+
+@pytest.mark.parametrize(
+    ("besides", "reward"),
+    [
+        ([added("order", "1", lines="1 x Pan", ship_to=SHIPPED), added("address", "9", **ADDRESS)], 1.0),
+        ([added("order", "1", lines="1 x Pan", ship_to="Mine"), added("address", "9", **ADDRESS)], 0.0),
+        ([added("address", "9", **ADDRESS)], 0.0),
+        ([added("order", "1", lines="1 x Pan; 1 x Pot; 1 x Lid; 2 x Large Kettle; 1 x Bowl", ship_to="Mine")], 0.0),
+        ([added("order", "1", lines="1 x Pan; 1 x Pot", ship_to="Mine")], 1.0),
+        ([added("order", "1", lines="1 x Pan", ship_to=SHIPPED), added("wish", "9", product="Pan")], 0.0),
+    ],
+)
+def test_mistake_before_an_order_must_resemble_it(besides, reward):
+    """The shop keeps the address of an order in the address book."""
+    task = [expected("added", "order", lines="1 x Pan", ship_to="Mine")]
+    right = added("order", "2", lines="1 x Pan", ship_to="Mine")
+    assert state_change(task, [*besides, right]) == reward
+
+
+def test_private_message_is_no_mistake_of_a_topic():
+    values = {"category": "Cooking", "title": "Pans", "text": "Which one?", "participants": ""}
+    task, right = [expected("added", "topic", **values)], added("topic", "2", **values)
+    assert state_change(task, [added("topic", "1", **{**values, "text": "Which?"}), right]) == 1.0
+    assert state_change(task, [added("message", "1", **{**values, "participants": "ida"}), right]) == 0.0
+    wrong = {"category": "Games", "title": "Spam", "text": "Buy this"}
+    assert state_change(task, [added("topic", "1", **{**values, **wrong}), right]) == 0.0
+
+
 def test_record_that_can_be_removed_must_be_the_only_change():
     task = [expected("added", "cart line", product="Pan")]
     right, wrong = (

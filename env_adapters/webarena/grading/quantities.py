@@ -23,6 +23,10 @@ UNITS = "|".join(sorted({*SECONDS, *METRES}, key=len, reverse=True))
 QUANTITY = re.compile(rf"{NUMBER}[\s-]?(?P<unit>{UNITS})(?![a-z])", re.IGNORECASE)
 GLUED = re.compile(rf"(\d(?:{'|'.join(SECONDS)}))(?=\d)", re.IGNORECASE)
 """Place between two parts of a duration without a space, as in `1h35min`."""
+SHORT_MINUTES = re.compile(
+    r"(\d\s?(?:h|hrs?|hours?)\s*(?:and\s+)?[0-5]?\d)(?:\s?m(?![a-z])|(?=\s*(?:$|[,;.)](?!\d))))", re.IGNORECASE
+)
+"""Hours and minutes whose unit is `m` or missing, as in `2h 58m` and `1h 35`."""
 JOINT = re.compile(r"[\s,]*(?:and\s+)?", re.IGNORECASE)
 """Text between two parts of a duration."""
 
@@ -34,7 +38,7 @@ def with_base_units(text: str) -> str:
         >>> with_base_units("1h 35min by car, or 2.4 kilometers")
         '5700s by car, or 2400m'
     """
-    text = GLUED.sub(r"\1 ", text)
+    text = GLUED.sub(r"\1 ", SHORT_MINUTES.sub(r"\1min", text))
     parts: list[str] = []
     seconds, smallest, end = Decimal(0), Decimal(0), 0
     for match in QUANTITY.finditer(text):

@@ -13,12 +13,19 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from env_adapters.webarena.browser.session import BrowserSession
+from env_adapters.webarena.sites.record_views import ADDRESS
 from env_adapters.webarena.sites.records import ADDED, Change
 from verl_agent.errors import EnvError
 
 KINDS = ("single_answer", "final_page", "state_change")
-PERMANENT = frozenset(("order", "post", "topic", "comment", "ticket"))
+PERMANENT = frozenset(("order", "post", "topic", "message", "comment", "ticket"))
 """Records that their author cannot remove. One wrong record before the right one counts as a corrected mistake."""
+MISTAKES = 2
+"""Most values in which such a wrong record may differ from the right one."""
+LONGER = 30
+"""Characters by which a wrong value may be longer than twice the right one."""
+PLACE = frozenset((*ADDRESS, "country", "phone", "notes"))
+"""Values of an address in the address book that an order names."""
 IDLE_TIMEOUT_S = 15.0
 IDLE_POLL_S = 0.02
 QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " "})
@@ -151,24 +158,52 @@ def state_change(expected: Sequence[Mapping[str, Any]], changes: Sequence[Change
     """Return 1.0 if the sites have changed as expected and in no other way, else 0.0.
 
     Before an expected record of a kind that its author cannot remove (`PERMANENT`), there may be one wrong record of
-    this kind. It is the mistake that the expected record corrects.
+    this kind. It is the mistake that the expected record corrects, so it must resemble it.
 
     Args:
         expected: expected changes; a key of "" stands for any key.
         changes: changes of the sites, in the order in which records of a kind were added.
     """
     left = list(changes)
-    corrected: list[str] = []
     for one in expected:
         place = next((place for place, change in enumerate(left) if matches(one, change)), None)
         if place is None:
             return 0.0
-        if is_permanent(left[place]):
-            corrected.append(left[place].record)
-            if any(is_permanent(later) and later.record == left[place].record for later in left[place + 1 :]):
-                return 0.0
+        if any(is_permanent(later) and later.record == left[place].record for later in left[place + 1 :]):
+            return 0.0
         del left[place]
-    return float(not left or (len(left) == 1 and is_permanent(left[0]) and left[0].record in corrected))
+    return float(not left or any(is_mistake(one, left) for one in expected))
+
+
+def is_mistake(expected: Mapping[str, Any], changes: Sequence[Change]) -> bool:
+    """Return True if changes are one wrong attempt at a record that cannot be removed.
+
+    Another project, or one or two other values, none of them much longer, make a wrong attempt. The shop also keeps
+    the address of an order in the address book.
+    """
+    for place, change in enumerate(changes):
+        if is_permanent(change) and resembles(expected, change):
+            others = [*changes[:place], *changes[place + 1 :]]
+            return not others or (len(others) == 1 and is_address_of(others[0], change))
+    return False
+
+
+def resembles(expected: Mapping[str, Any], change: Change) -> bool:
+    """Return True if a change is of the expected kind with at most `MISTAKES` other values."""
+    right = expected["values"]
+    if expected["change"] != change.change or record_kind(expected["record"]) != record_kind(change.record):
+        return False
+    if set(right) != set(change.values):
+        return False
+    wrong = [name for name, value in change.values.items() if value != right[name]]
+    bounded = all(len(change.values[name]) <= 2 * len(right[name]) + LONGER for name in wrong)
+    return bounded and len(wrong) + (expected["record"] != change.record) <= MISTAKES
+
+
+def is_address_of(change: Change, order: Change) -> bool:
+    """Return True if a change has added the address of an order to the address book."""
+    place = ", ".join(text for name, text in change.values.items() if text and name in PLACE)
+    return (change.change, change.record) == (ADDED, "address") and place == order.values.get("ship_to")
 
 
 def matches(expected: Mapping[str, Any], change: Change) -> bool:
@@ -179,7 +214,12 @@ def matches(expected: Mapping[str, Any], change: Change) -> bool:
 
 def is_permanent(change: Change) -> bool:
     """Return True if a change has added a record that its author cannot remove."""
-    return change.change == ADDED and change.record.rpartition(" ")[2] in PERMANENT
+    return change.change == ADDED and record_kind(change.record) in PERMANENT
+
+
+def record_kind(record: str) -> str:
+    """Return the kind of a record without the project of the code host."""
+    return record.rpartition(" ")[2]
 
 
 async def strict_score(kind: str, evaluation: Mapping[str, Any], final: FinalState) -> float:

@@ -1,7 +1,7 @@
-"""Records of each site: SQL queries that return what a person would call one thing, without times and internal keys.
+"""Records of each site: SQL queries with one row for an order, a post or a ticket, without times and internal keys.
 
-The first column of a query is the key of the record in its database. A table that no query covers and that is not in
-`BOOKKEEPING` is compared row by row, so no change of a site can be missed.
+The first column of a query is the key of the record in its database. All other tables are compared row by row, except
+those in `BOOKKEEPING`. So no change of a site can be missed.
 """
 
 from collections.abc import Mapping
@@ -48,6 +48,16 @@ SHOP: Mapping[str, str] = {
     "JOIN auth_user user ON user.id = owner_id LEFT JOIN catalogue_product product ON product.id = product_id",
 }
 FIRST_POSTS = "SELECT min(id) FROM spirit_comment_comment GROUP BY topic_id"
+TOPICS = (
+    "SELECT topic.id, category.title AS category, topic.title, user.username AS member, "
+    f"(SELECT comment FROM spirit_comment_comment WHERE topic_id = topic.id AND id IN ({FIRST_POSTS})) AS text, "
+    "coalesce((SELECT group_concat(username, ', ') FROM (SELECT username FROM spirit_topic_private_topicprivate "
+    "JOIN auth_user ON auth_user.id = user_id WHERE topic_id = topic.id ORDER BY username)), '') AS participants, "
+    "topic.is_closed AS closed, topic.is_removed AS removed, is_pinned, is_globally_pinned "
+    "FROM spirit_topic_topic topic JOIN spirit_category_category category ON category.id = category_id "
+    "JOIN auth_user user ON user.id = topic.user_id"
+)
+"""Topics and private messages with the text of their first post."""
 FORUM: Mapping[str, str] = {
     "like": "SELECT mark.id, user.username AS member, comment_id AS post "
     "FROM spirit_comment_like_commentlike mark JOIN auth_user user ON user.id = user_id",
@@ -58,13 +68,8 @@ FORUM: Mapping[str, str] = {
     "post.is_removed AS removed FROM spirit_comment_comment post "
     "JOIN spirit_topic_topic topic ON topic.id = topic_id JOIN auth_user user ON user.id = post.user_id "
     f"WHERE post.id NOT IN ({FIRST_POSTS})",
-    "topic": "SELECT topic.id, category.title AS category, topic.title, user.username AS member, "
-    f"(SELECT comment FROM spirit_comment_comment WHERE topic_id = topic.id AND id IN ({FIRST_POSTS})) AS text, "
-    "coalesce((SELECT group_concat(username, ', ') FROM (SELECT username FROM spirit_topic_private_topicprivate "
-    "JOIN auth_user ON auth_user.id = user_id WHERE topic_id = topic.id ORDER BY username)), '') AS participants, "
-    "topic.is_closed AS closed, topic.is_removed AS removed, is_pinned, is_globally_pinned "
-    "FROM spirit_topic_topic topic JOIN spirit_category_category category ON category.id = category_id "
-    "JOIN auth_user user ON user.id = topic.user_id",
+    "message": f"{TOPICS} WHERE category.title = 'Private'",
+    "topic": f"{TOPICS} WHERE category.title <> 'Private'",
 }
 CODE: Mapping[str, str] = {
     "comment": "SELECT tkt_rid, tkt_uuid AS ticket, login, icomment AS text, mimetype "
@@ -72,7 +77,7 @@ CODE: Mapping[str, str] = {
     "developer": "SELECT uid, login, pw, cap, info FROM user",
     "event": "SELECT objid, type, coalesce(euser, user) AS login, coalesce(ecomment, comment) AS text, bgcolor "
     "FROM event WHERE type <> 't'",
-    "setting": "SELECT name, value FROM config WHERE name NOT LIKE 'baseurl:%'",
+    "setting": "SELECT name, value FROM config WHERE name NOT LIKE 'baseurl:%' AND name NOT LIKE 'captcha-secret%'",
     "tag": "SELECT rid || ' ' || tagname, tagtype, value FROM tagxref JOIN tag USING (tagid) "
     "WHERE tagname NOT LIKE 'tkt-%'",
     "ticket": "SELECT tkt_uuid, title, type, status, priority, assignee, reporter, comment AS text FROM ticket",

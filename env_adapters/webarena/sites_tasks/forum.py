@@ -275,7 +275,7 @@ def private_message(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield Draft(
             member,
             {"member": member, "title": title, "text": said},
-            changes(added("topic", **new_values("Private", title, said, participants))),
+            changes(added("message", **new_values("Private", title, said, participants))),
             [*script, stop()],
             {
                 "not sent": [*script[:-1], stop()],
