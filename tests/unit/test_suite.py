@@ -101,6 +101,7 @@ def test_the_report_means_over_categories_and_keeps_substitutes_apart(tmp_path):
     assert "|  | measured | 2 of 3 categories | 2 of 3 categories |" in text
     assert text.index("## Substitutes") < text.index("| stand_in | 1 to 7 |") < text.index("* absent, skipped: needs")
     assert "| model | trained on | small | stand_in |" in text
+    assert "(2\\*)" in text and "\\* fewer than 5 tasks" in text
 
 
 @pytest.mark.parametrize(

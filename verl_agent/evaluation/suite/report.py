@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.evaluation.folder import RECORDS, REPORT
-from verl_agent.evaluation.leaderboard_report import line, to_cell
+from verl_agent.evaluation.leaderboard_report import FEW, escaped, line, to_cell
 from verl_agent.evaluation.published import SOURCE, published_rates
 from verl_agent.evaluation.results import ALL, CategoryResult, summarize
-from verl_agent.evaluation.statistics import Estimate, macro_mean
+from verl_agent.evaluation.statistics import MIN_TASKS, Estimate, macro_mean
 from verl_agent.evaluation.suite.run import Outcome
 from verl_agent.evaluation.suite.settings import Suite
 from verl_agent.evaluation.training_differences import run_of_model
@@ -140,6 +140,8 @@ def to_markdown(
             measured = (f"{model.measured} of {model.categories} categories" for model in models)
             lines.append(line(["", "measured", *measured]))
         lines.append("")
+    if any(row.success and row.success.too_few for row in rows):
+        lines.append(f"{escaped(FEW)} fewer than {MIN_TASKS} tasks: too few for a reliable interval.\n")
     incomplete = {(outcome.evaluation, outcome.status): outcome.reason for outcome in outcomes if outcome.reason}
     if incomplete:
         lines += ["## Skipped or not complete\n"]
