@@ -20,7 +20,10 @@ from inspect_ai.log import list_eval_logs, read_eval_log, read_eval_log_sample_s
 log = read_eval_log(info)
 print(json.dumps({
     "metrics": {score.name: score.metrics["mean"].value for score in log.results.scores},
-    "samples": [[one.id, one.epoch, len(one.messages), one.scores["return"].value] for one in log.samples],
+    "samples": [
+        [one.id, one.epoch, len(one.messages), one.scores["return"].value if one.scores else None]
+        for one in log.samples
+    ],
     "errors": [sample.error.message for sample in log.samples if sample.error],
     "summaries": [[one.id, one.epoch] for one in read_eval_log_sample_summaries(info)],
 }))
@@ -40,10 +43,10 @@ def test_inspect_reads_an_exported_log(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     assert export([tmp_path / "run"], tmp_path / "logs" / "run.eval") == 3
     printed = subprocess.run([python, "-c", READ, tmp_path / "logs"], check=True, capture_output=True, text=True).stdout
-    first, second = "evaluation step 0 talk shop_1", "evaluation step 0 talk 2"
+    first, second = "evaluation step 0 talk shop_1 64c46658", "evaluation step 0 talk 2"  # with a checksum for `/`
     assert json.loads(printed) == {
-        "metrics": {"success": 1 / 3, "return": 1 / 3},
-        "samples": [[second, 1, 4, 0.0], [first, 1, 6, 0.0], [first, 2, 6, 1.0]],
+        "metrics": {"success": 0.5, "return": 0.5},
+        "samples": [[second, 1, 4, None], [first, 1, 6, 0.0], [first, 2, 6, 1.0]],
         "errors": ["the host died"],
         "summaries": [[second, 1], [first, 1], [first, 2]],
     }
