@@ -1,4 +1,4 @@
-"""Tests of the order of a batch: whole groups in mini batches, independent of the order in which episodes ended."""
+"""Tests of the order of a batch: whole groups in mini-batches, independent of the order in which episodes ended."""
 
 import random
 
@@ -105,7 +105,7 @@ def test_group_larger_than_a_mini_batch_is_split(ranks):
 
 
 def test_groups_that_cannot_be_packed_whole_are_split_and_the_batch_is_full():
-    """Three groups of 5 rows do not fit into two mini batches of 8 rows."""
+    """Three groups of 5 rows do not fit into two mini-batches of 8 rows."""
     of_steps = steps(batch([5, 5, 5], 16), 8, 2)
     assert len(split_groups(of_steps)) == 1
 

@@ -2,6 +2,8 @@
 
 import io
 import json
+from contextlib import chdir
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -12,7 +14,7 @@ from verl_agent.envs.settings import EnvSettings
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.training.follow import finish, follow_run
+from verl_agent.training.follow import evaluation_command, finish, follow_run
 
 
 def saved(root, step: int) -> None:
@@ -74,7 +76,16 @@ def test_a_run_reports_the_test_tasks_and_the_tasks_that_chose_the_best_checkpoi
 def test_a_run_whose_last_step_is_not_the_best_prints_the_command_that_tests_the_best(tmp_path):
     text = summary_of(tmp_path, [*played("test", 0, 0.0), *played("test", 2, 1.0)], "auto")
     assert "the test tasks were played at step 2; to test step 1: verl-agent eval" in text
-    assert f"model.path={tmp_path / 'best'}" in text
+    assert f"EVALUATION_RECIPE_OF_TALK model.path={tmp_path / 'best'} env.eval_tasks=test" in text
+
+
+@pytest.mark.parametrize(("cpu", "recipe"), [(True, "eval_cpu.yaml"), (False, "eval.yaml")])
+def test_the_command_that_tests_a_checkpoint_names_the_recipe_of_the_environment(cpu, recipe):
+    with chdir(Path(__file__).parents[2]):
+        command = evaluation_command(EnvSettings("guess_number", eval_tasks="small_test"), Path("runs/a/best"), cpu)
+    assert command == (
+        f"verl-agent eval recipes/guess_number/{recipe} model.path=runs/a/best env.eval_tasks=small_test"
+    )
 
 
 def test_a_run_without_a_first_test_reports_the_last_with_its_interval(tmp_path):

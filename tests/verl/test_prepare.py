@@ -165,7 +165,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
                 "actor_rollout_ref.actor.ppo_mini_batch_size=3",
                 "actor_rollout_ref.actor.use_kl_loss=false",
             ],
-            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 does not divide the 6 episodes of a mini batch",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 does not divide the 6 episodes of a mini-batch",
         ),
         (
             [

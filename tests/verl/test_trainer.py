@@ -91,7 +91,7 @@ def mini_batches(made: EpisodeTrainer, rows: list[tuple[str, int]], size: int) -
 
 
 def test_mini_batches_have_whole_groups_in_any_order_of_completion():
-    """Plain verl keeps the order of completion, so the first mini batch of a step has the shortest episodes."""
+    """Plain verl keeps the order of completion, so the first mini-batch of a step has the shortest episodes."""
     rows = [(f"g{group}_{sample}_0", 200 + 100 * sample + group) for group in range(8) for sample in range(4)]
     finished = sorted(rows, key=lambda row: row[1])
     expected = mini_batches(balancing_trainer(2), finished, 8)

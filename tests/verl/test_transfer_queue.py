@@ -167,7 +167,7 @@ def test_mini_batches_do_not_depend_on_the_order_in_which_episodes_end():
 
 
 def test_dropped_episodes_are_spread_over_the_mini_batches():
-    """Two of four groups have two rows with a loss. Packed by all of their rows, both could share a mini batch."""
+    """Two of four groups have two rows with a loss. Packed by all of their rows, both could share a mini-batch."""
     finish_episodes(seed=0, dropped=(0, 1))
     batch, _ = sampler().sample(1, "train", TASKS)
     made = trainer(mini_batch=2, kind=EpisodeTrainer)

@@ -38,7 +38,7 @@ def check(*changes: str) -> None:
         merged = OmegaConf.load(OVERLAYS / f"{overlay.replace('=', '/')}.yaml") if overlay != change else None
         config.merge_with(OmegaConf.from_dotlist([change]) if merged is None else merged)
     check_keys(config, "agent_base")
-    keys = ("actor_rollout_ref", "algorithm", "data")
+    keys = ("actor_rollout_ref", "algorithm", "data", "trainer")
     check_update({key: OmegaConf.to_container(config[key], resolve=True) for key in keys})
 
 

@@ -96,7 +96,7 @@ OTHER_KEYS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
                 "a prompt with more tokens: drop (the episode is not played and left out of the batch) or "
                 "truncate_observation (the middle of the first observation is cut)",
             ),
-            ("data.seed", "seed of the order of tasks and of sampling"),
+            ("data.seed", "seed of the order of tasks, and of sampling unless rollout.seed is set"),
             ("data.apply_chat_template_kwargs", "keyword arguments of the chat template"),
             ("actor_rollout_ref.rollout.n", "episodes of each task in a training step"),
             ("actor_rollout_ref.rollout.temperature", "sampling temperature of training"),

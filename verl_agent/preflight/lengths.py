@@ -113,7 +113,7 @@ def check_micro_batches(config: DictConfig) -> None:
     for name, size, rows in checks:
         if size and rows % int(size):
             raise ConfigError(
-                f"{name}={size} does not divide the {rows} episodes of a mini batch on each GPU "
+                f"{name}={size} does not divide the {rows} episodes of a mini-batch on each GPU "
                 "(ppo_mini_batch_size * rollout.n). Choose a divisor."
             )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.preflight.algorithms import CRITICS
+from verl_agent.preflight.algorithms import CRITICS, TURN_ESTIMATORS
 
 LOSSES = ("vanilla", "gspo", "turn_ratio")
 """Policy losses of verl 0.9.1 (trainer/ppo/core_algos.py) that are tested on multi-turn episodes, and that of this
@@ -42,12 +42,14 @@ def check_update(config: Mapping[str, Any]) -> None:
         if value != 1.0 and name not in readers:
             raise ConfigError(
                 f"algorithm.{key}={value} is not read by algorithm.adv_estimator={name!r}. Leave it at 1.0, or choose "
-                f"{' or '.join(readers)}. credit.turn_gamma is the discount per turn of turn_returns and gigpo."
+                f"{' or '.join(readers)}. credit.turn_gamma is the discount per turn of "
+                f"{', '.join(TURN_ESTIMATORS)}."
             )
     if config["actor_rollout_ref"]["rollout"]["full_determinism"]:
         raise ConfigError(
             "actor_rollout_ref.rollout.full_determinism=True gives all samples of a task the same seed, so that they "
-            "are equal and nothing is learnt. Leave it at false, and set data.seed to choose the order of tasks."
+            "are equal and nothing is learnt. Leave it at false, and set data.seed to choose the order of tasks and "
+            "the random numbers."
         )
     if config["trainer"]["critic_warmup"] and name not in CRITICS:
         raise ConfigError(
@@ -171,7 +173,8 @@ def _check_rejection(correction: Mapping[str, Any], loss: str) -> None:
     ):
         raise ConfigError(
             f"{CORRECTION}.rollout_rs_threshold={limits!r} is not allowed. Allowed: one bound for each entry of "
-            f"rollout_rs={rejection!r}, separated by commas: a number > 0, and for k1 also a text such as '0.5_2.0'."
+            f"rollout_rs={rejection!r}, separated by commas: a number > 0, and for k1 also a text such as '0.5_2.0', "
+            "the bounds of p_engine / p_trainer."
         )
     if loss == "turn_ratio" and any(option.startswith("token") for option in options):
         raise ConfigError(

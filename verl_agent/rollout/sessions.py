@@ -63,8 +63,8 @@ class ReplayingSession:
     """Session that continues on a fresh one after an environment error, where the environment is deterministic.
 
     A failed step is repeated on a fresh session, after all actions before it. The policy keeps its replies, so a long
-    episode is as likely to become valid as a short one. An episode that is played anew instead draws other replies,
-    and long episodes are then under-represented, because they meet more errors.
+    episode is as likely to become valid as a short one. An episode that is played anew instead draws other replies.
+    Long episodes meet more errors, so they would then be under-represented.
 
     The error is raised, and ends the episode, if the environment is not deterministic, if the fresh session answers
     differently, or if the same step fails again.

@@ -43,8 +43,8 @@ class EpisodeSettings:
             write none.
         max_tokens: most tokens of the whole episode after its prompt, at most `data.max_response_length`; null for
             `data.max_response_length`.
-        seeded_sampling: give each request a seed of its own, derived from the seed of the run and the position of the
-            reply in it, so that a resumed run draws the same random numbers. False leaves them to the engine.
+        seeded_sampling: give each request its own seed, derived from the seed of the run and the position of the reply.
+            A resumed run then draws the same random numbers. False leaves them to the engine.
     """
 
     max_tokens_per_turn: Tokens

@@ -240,7 +240,7 @@ def add_last_state(
     """Append the state in which a truncated episode stopped to its last segment, with mask 0.
 
     The critic's value of that state is then the value at the last token of the row. If the state does not fit, the
-    row still ends with the last reply, and the value there is that of the state before the reply's last token.
+    row still ends with the last reply. The value there is that of the state before the reply's last token.
 
     Args:
         segments: segments of the episode.

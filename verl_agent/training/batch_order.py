@@ -1,8 +1,8 @@
-"""Order of a batch that puts whole groups into each mini batch and depends on seed and step, not on the clock.
+"""Order of a batch that puts whole groups into each mini-batch and depends on seed and step, not on the clock.
 
-verl trains on rows in the order in which their episodes ended: each rank takes an equal, contiguous share of the batch
-and splits it into mini batches (verl/workers/engine_workers.py, `train_mini_batch`). Without another order, the first
-mini batch of a step has the shortest episodes, which are often the best, and the last one has the longest.
+verl trains on rows in the order in which their episodes ended. Each rank takes an equal, contiguous share of the batch
+and splits it into mini-batches (verl/workers/engine_workers.py, `train_mini_batch`). Without another order, the first
+mini-batch of a step has the shortest episodes, which are often the best, and the last one has the longest.
 """
 
 from collections import defaultdict
@@ -29,14 +29,14 @@ class BatchRow:
 
 
 def order_batch(rows: Sequence[BatchRow], mini_batch: int, ranks: int, seed: int, step: int) -> list[int]:
-    """Return the order in which mini batch k of all ranks together has whole groups, for every k.
+    """Return the order in which mini-batch k of all ranks together has whole groups, for every k.
 
     A function of the rows, the seed and the step; the order in which the rows are given has no effect. The groups are
-    shuffled by seed and step, so that other tasks share a mini batch in the next step.
+    shuffled by seed and step, so that other tasks share a mini-batch in the next step.
 
     Args:
         rows: rows of the batch; their number is a multiple of `mini_batch`.
-        mini_batch: rows of a mini batch of all ranks together, a multiple of `ranks`.
+        mini_batch: rows of a mini-batch of all ranks together, a multiple of `ranks`.
         ranks: number of ranks that split the batch.
         seed: seed of the run.
         step: training step.
@@ -62,9 +62,9 @@ def order_batch(rows: Sequence[BatchRow], mini_batch: int, ranks: int, seed: int
 
 
 def _mini_batches(rows: Sequence[BatchRow], size: int, random: Random) -> list[list[int]]:
-    """Return the rows of each mini batch: whole groups, and about equally many padding rows.
+    """Return the rows of each mini-batch: whole groups, and about equally many padding rows.
 
-    The largest remaining group goes to the mini batch with the fewest rows. A group that fits into none is split.
+    The largest remaining group goes to the mini-batch with the fewest rows. A group that fits into none is split.
     """
     in_order = sorted(range(len(rows)), key=lambda row: row_order(rows[row].key))
     groups: dict[str, list[int]] = defaultdict(list)
@@ -89,7 +89,7 @@ def _mini_batches(rows: Sequence[BatchRow], size: int, random: Random) -> list[l
 
 
 def _parts(batch: list[int], rows: Sequence[BatchRow], ranks: int) -> list[tuple[int, list[int]]]:
-    """Return workload and rows of equally long parts of a mini batch, with about the same workload.
+    """Return workload and rows of equally long parts of a mini-batch, with about the same workload.
 
     The heaviest remaining row goes to the lightest part that is not full. Rows keep their order within a part.
     """

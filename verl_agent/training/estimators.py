@@ -107,10 +107,9 @@ def gigpo(token_level_rewards: Tensor, response_mask: Tensor, config: Any = None
 
     A(a_t) = A^E(tau) + omega * A^S(a_t).
 
-    The episode relative advantage A^E(tau) = (R(tau) - mean) / norm compares the return of an episode with those of
-    the other episodes of its task. The step relative advantage A^S(a_t) = (G_t - mean) / norm compares the discounted
-    return of an action with those of the task's actions from the same state, the anchor. It is 0 for a state that
-    occurs once.
+    The episode relative advantage is A^E(tau) = (R(tau) - mean) / norm, over the episodes of one task. The step
+    relative advantage is A^S(a_t) = (G_t - mean) / norm, over the task's actions from the same state, the anchor. G_t
+    is the discounted return of an action. A^S is 0 for a state that occurs once.
 
     norm is the standard deviation of the group with `algorithm.norm_adv_by_std_in_grpo`, else 1. gamma is
     `credit.turn_gamma`, omega is `credit.step_weight`, the anchor is `credit.anchor`. With omega 0 this is verl's

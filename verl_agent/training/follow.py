@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -11,6 +12,7 @@ from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.splits import validates_on_test
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.results import summarize, validation_gain
+from verl_agent.platform.detect import use_cpu_device
 from verl_agent.runs.best_checkpoint import BestKeeper, keep_best
 from verl_agent.runs.console import poll_in_background
 from verl_agent.runs.folder import RunFolder
@@ -145,8 +147,21 @@ def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tested: int, conso
         soft_wrap=True,
     )
     if tested and tested != best.step:
+        commands = [evaluation_command(env, folder.root / "best", use_cpu_device()) for env in envs]
         console.print(
-            f"the test tasks were played at step {tested}; to test step {best.step}: "
-            f"verl-agent eval EVALUATION_RECIPE model.path={folder.root / 'best'}",
+            f"the test tasks were played at step {tested}; to test step {best.step}: {' and '.join(commands)}",
             soft_wrap=True,
         )
+
+
+def evaluation_command(env: EnvSettings, model: Path, cpu: bool) -> str:
+    """Return the command that plays the test tasks of an environment with another model.
+
+    Args:
+        env: section `env`.
+        model: folder of the model.
+        cpu: True to evaluate without a GPU.
+    """
+    recipe = Path("recipes") / env.name / ("eval_cpu.yaml" if cpu else "eval.yaml")
+    known = recipe if recipe.is_file() else f"EVALUATION_RECIPE_OF_{env.name.upper()}"
+    return f"verl-agent eval {known} model.path={model} env.eval_tasks={env.eval_tasks}"

@@ -19,7 +19,7 @@ from verl_agent.training.short_rows import cut_padding
 
 
 class GroupedBatches(PPOTrainer):
-    """verl's `PPOTrainer`, whose mini batches have whole groups; subclasses choose how episodes are played."""
+    """verl's `PPOTrainer`, whose mini-batches have whole groups; subclasses choose how episodes are played."""
 
     def __init__(self, config: DictConfig) -> None:
         super().__init__(config)
@@ -35,7 +35,7 @@ class GroupedBatches(PPOTrainer):
     def _balance_batch(
         self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **options: Any
     ) -> KVBatchMeta:
-        """See `PPOTrainer`; each mini batch has whole groups, see `verl_agent.training.batch_order`."""
+        """See `PPOTrainer`; each mini-batch has whole groups, see `verl_agent.training.batch_order`."""
         batch = super()._balance_batch(batch, metrics, logging_prefix=logging_prefix, **options)
         cut_padding(batch)
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
@@ -52,11 +52,11 @@ class GroupedBatches(PPOTrainer):
         return batch
 
     def _without_loss(self, batch: KVBatchMeta) -> list[bool]:
-        """Return True for each row without loss, which is spread over the mini batches to fill them up."""
+        """Return True for each row without loss, which is spread over the mini-batches to fill them up."""
         return [tag.get("is_padding", False) for tag in batch.tags]
 
     def _mini_batch_rows(self) -> int:
-        """Return the rows of a mini batch, or of the part that mini batches of actor and critic are composed of."""
+        """Return the rows of a mini-batch, or of the part that mini-batches of actor and critic are composed of."""
         tasks = self.config.actor_rollout_ref.actor.ppo_mini_batch_size
         if self.use_critic:
             tasks = math.gcd(tasks, self.config.critic.ppo_mini_batch_size)

@@ -16,9 +16,9 @@ from verl_agent.training.turn_batch import read_columns, write_columns
 class Rejection:
     """Criteria of `algorithm.rollout_correction`, applied to the mask of the loss after advantages are estimated.
 
-    verl applies them before (trainer/ppo/v1/trainer_base.py, `_compute_advantage`). GAE and REINFORCE++ then lose the
-    outcome of an episode whose last token is rejected, because they read rewards through the mask, and GRPO gives no
-    advantage to the other rows of an episode whose last row is rejected.
+    verl applies them before (trainer/ppo/v1/trainer_base.py, `_compute_advantage`). GAE and REINFORCE++ read rewards
+    through the mask, so they lose the outcome of an episode whose last token is rejected. GRPO then gives no advantage
+    to the other rows of an episode whose last row is rejected.
 
     Attributes:
         criteria: `rollout_rs`.

@@ -1,6 +1,6 @@
 """Rows without loss, cut to one token of prompt and one of response, so that the update spends no time on them.
 
-verl fills a batch up to whole mini batches with rows of 128 tokens (trainer/ppo/padding_utils.py). With small groups
+verl fills a batch up to whole mini-batches with rows of 128 tokens (trainer/ppo/padding_utils.py). With small groups
 and `skip_uniform`, these were half of the tokens of an update. A row must stay: all ranks take equally many rows, and
 verl's loss reads the token before the response. Loss and gradient do not change, because the rows have no loss.
 """

@@ -1,4 +1,4 @@
-"""verl's synchronous trainer with turn limits, turn-level estimators and mini batches of whole groups.
+"""verl's synchronous trainer with turn limits, turn-level estimators and mini-batches of whole groups.
 
 Its name for `trainer.v1.trainer_mode` is `verl_agent`. `verl_agent.training.runner` imports it in the process in which
 verl looks up the name.

@@ -106,7 +106,7 @@ class TurnBatch:
         """Return the masks of the policy's loss without the dropped rows.
 
         verl sums the loss over `response_mask` and divides a mean over tokens by the sum of `loss_mask`. One token of
-        each dropped row stays in the latter. The loss of a mini batch in which all rows are dropped is then 0 and not
+        each dropped row stays in the latter. The loss of a mini-batch in which all rows are dropped is then 0 and not
         0 / 0.
 
         Args:

@@ -1,4 +1,4 @@
-"""Train command whose mini batches keep verl's order of rows, that of completion; arm of the study `order`."""
+"""Train command whose mini-batches keep verl's order of rows, that of completion; arm of the study `order`."""
 
 import ray
 from omegaconf import DictConfig

@@ -22,8 +22,8 @@ REFUSED_S = 1.0
 class Connection(HttpToolsProtocol):
     """Connection of a server with limits; see `connection_class`.
 
-    A request must arrive, headers and body, within `receive_s` after its first byte, and the first request of a
-    connection within that time after the connection is made. The time of the answer does not count.
+    Headers and body of a request must arrive within `receive_s` after its first byte. The first request of a connection
+    must arrive within that time after the connection is made. The time of the answer does not count.
     """
 
     limits: ClassVar[ServerLimits]

@@ -1,4 +1,4 @@
-"""One training run in one process: play, advantages by verl, ordered mini batches, losses by verl."""
+"""One training run in one process: play, advantages by verl, ordered mini-batches, losses by verl."""
 
 import random
 import time
