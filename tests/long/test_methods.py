@@ -8,6 +8,7 @@ import pytest
 from tests.support.training_runs import PPO, train_to_end
 from verl_agent.trace.metrics_log import read_metrics
 
+SOLVES_SOME = ["horizon.max_turns=[6]", "data.max_response_length=512"]
 TURN_PPO = ["+overlay/algorithm=turn_ppo", *PPO[1:]]
 METHODS = {
     "a ratio for each turn, and rejection of rows": (
@@ -23,9 +24,13 @@ METHODS = {
         ["rollout_corr/rollout_rs_token_k1_masked_fraction", "critic/vf_loss"],
     ),
     "a critic of turns": ([*TURN_PPO, "+overlay/correction=token_is"], ["critic/vf_loss"]),
-    "truncated episodes left out": (["credit.truncated=drop"], ["credit/dropped_share"]),
+    "truncated episodes left out": (["credit.truncated=drop", *SOLVES_SOME], ["credit/dropped_share"]),
     "truncated episodes bootstrapped": (
         [*PPO, "credit.truncated=bootstrap", "algorithm.gamma=0.95"],
+        ["critic/vf_loss"],
+    ),
+    "truncated episodes bootstrapped by a critic of turns": (
+        [*TURN_PPO, "credit.truncated=bootstrap", "credit.turn_gamma=0.95"],
         ["critic/vf_loss"],
     ),
 }
@@ -40,7 +45,6 @@ def test_a_method_trains(tmp_path: Path, overrides: list[str], logged: list[str]
     assert sorted(metrics) == [1, 2]
     missing = [(step, key) for step in metrics for key in logged if not math.isfinite(metrics[step].get(key, math.nan))]
     assert missing == []
-    # Without any episode that was not truncated there is no update.
-    assert any(
-        metrics[step].get("actor/grad_norm", 0) > 0 or metrics[step]["credit/dropped_share"] == 1 for step in metrics
-    )
+    assert any(metrics[step]["actor/grad_norm"] > 0 and metrics[step]["credit/dropped_share"] < 1 for step in metrics)
+    if "credit.truncated=drop" in overrides:
+        assert any(0 < metrics[step]["credit/dropped_share"] < 1 for step in metrics)
