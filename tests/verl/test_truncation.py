@@ -66,12 +66,12 @@ META = KVBatchMeta(["a_0_0"], [{}], partition_id="train")
 
 
 def test_a_batch_of_dropped_episodes_updates_the_critic_only():
-    """Verl's update would need worker groups, which this trainer does not have."""
+    """Verl's update reads a config first, which this trainer does not have."""
     skipping = Updates(batch(True, True))
     assert skipping._update_actor(META, {}) is META
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="no attribute 'config'"):
         skipping._update_critic(META, {})
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="no attribute 'config'"):
         Updates(batch(False, False))._update_actor(META, {})
     assert issubclass(EpisodeTrainer, PPOTrainerSync)
 
