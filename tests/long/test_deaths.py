@@ -36,7 +36,7 @@ EVALUATION = """
 defaults: [agent_eval, cpu_eval, _self_]
 env: {name: guess_number, options: {tolerant: true}}
 agent: {name: raw, context: {keep: last, turns: 1}}
-horizon: {max_turns: [8]}
+horizon: {eval_max_turns: 8}
 episode: {max_tokens_per_turn: 8, on_truncated_turn: play}
 data: {max_prompt_length: 128, max_response_length: 256}
 evaluation: {tasks: small_train, samples: 500, concurrency: 4}

@@ -61,6 +61,8 @@ STORIES = {
     " server = subprocess.Popen(['ray::RunScopedHttpServer.run', '-c', starts], executable='/bin/bash')\\n"
     " time.sleep(1.5); (worker,) = psutil.Process(server.pid).children()\\n"
     " server.kill(); server.wait(); worker.kill(); time.sleep(60)",
+    "dies after a checkpoint": "(root / 'latest_checkpointed_iteration.txt').write_text('3')\\n"
+    "if start == 0:\\n die()",
     "driver after a service": "if start == 0:\\n log_step()\\n"
     " process = subprocess.Popen(['raylet/raylet', '60'], executable='/bin/sleep')\\n"
     " time.sleep(1.5); process.kill(); die()",
@@ -123,6 +125,11 @@ def test_a_run_that_dies_before_its_first_step_is_not_restarted(tmp_path):
     status, output, starts = run_to_end(tmp_path, "fails before a step")
     assert (status, starts) == (1, 1)
     assert "The run is not restarted, because it died before its first step." in output
+
+
+def test_a_run_that_dies_between_a_checkpoint_and_the_log_of_its_step_is_restarted(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "dies after a checkpoint")
+    assert (status, starts) == (0, 2) and "Restart 1 of 2: the run resumes after step 3." in output
 
 
 def test_a_killed_driver_is_named_and_its_processes_end(tmp_path):

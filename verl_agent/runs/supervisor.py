@@ -51,7 +51,7 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
             step, logged_now = _progress(config)
             restarts = 1 if step > saved else restarts + 1
             limit = int(config.trainer.max_restarts)
-            if logged_now == logged and limit:
+            if (step, logged_now) == (saved, logged) and limit:
                 why = "The run is not restarted, because it died before its first step."
             elif restarts > limit:
                 why = f"trainer.max_restarts={limit} allows no further restart without a new checkpoint."
