@@ -1,6 +1,7 @@
 """Tests on the running sites that only the complete change of a task earns its reward; changes are made by forms."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -34,9 +35,12 @@ def reward(sites, task, *made):
 def test_only_the_complete_change_earns_the_reward(name, sites):
     task, other = CHANGING[name][:2]
     (right,), (another,) = as_changes(task), as_changes(other)
-    wrong = wrong_values(right)
-    assert wrong
-    rewards = {f"wrong {value}": reward(sites, task, change) for value, change in wrong.items()}
+    rewards = {}
+    for value, change in wrong_values(right).items():
+        found = changed(sites, partial(carry_out, change=change))
+        assert found, f"the form of a wrong {value} has changed nothing"
+        rewards[f"wrong {value}"] = state_change(task["eval"]["state_change"], found)
+    assert rewards
     rewards["nothing"] = reward(sites, task)
     rewards["another task"] = reward(sites, task, another)
     rewards["something else too"] = reward(sites, task, right, another)
@@ -48,8 +52,9 @@ def test_only_the_complete_change_earns_the_reward(name, sites):
 def test_record_that_cannot_be_removed_may_follow_one_mistake(name, sites):
     task = CHANGING[name][0]
     (right,) = as_changes(task)
-    first, second, *_ = wrong_values(right).values()
-    assert reward(sites, task, first, right) == 1.0
+    wrong = wrong_values(right)
+    first, second, *_ = wrong.values()
+    assert {value: reward(sites, task, change, right) for value, change in wrong.items()} == dict.fromkeys(wrong, 1.0)
     assert reward(sites, task, right, first) == 0.0
     assert reward(sites, task, first, second, right) == 0.0
 

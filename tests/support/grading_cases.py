@@ -25,7 +25,7 @@ SITES: Mapping[str, str] = {
     "__WIKIPEDIA__": "http://wiki.test:8888",
 }
 SMALL_NUMBERS = range(10)
-EMBEDDED: Sequence[Mapping[str, Any]] = (
+FURTHER: Sequence[Mapping[str, Any]] = (
     {"exact_match": "$24.90"},
     {"exact_match": "walnut, 340 g"},
     {"exact_match": "4"},
@@ -35,7 +35,7 @@ EMBEDDED: Sequence[Mapping[str, Any]] = (
     {"must_include": ["#17"]},
     {"must_include": ["3.11"]},
 )
-"""References in the form of the embedded sites' tasks."""
+"""References in forms that few of WebArena's tasks have; the embedded sites have evaluators of their own."""
 MARKS = (
     *string.punctuation,
     *"\u2013\u2014\u2018\u2019\u201c\u201d\u00ab\u00bb\u201e\u2026\u00b7\u2022\u20ac\u00a3\u00b0\u00d7\u2212\u00bd\u00a0",
@@ -72,7 +72,7 @@ def answer_cases() -> Iterator[Case]:
     """Yield answers: mutations of the reference of each task, and of each small number."""
     references = [task["eval"]["reference_answers"] for task in webarena_tasks() if is_exact(task["eval"])]
     numbers = [{"must_include": [str(number)]} for number in SMALL_NUMBERS]
-    for reference in unique([*references, *numbers, *EMBEDDED]):
+    for reference in unique([*references, *numbers, *FURTHER]):
         evaluation = {"eval_types": ["string_match"], "reference_answers": reference, "string_note": ""}
         for answer in unique(answers(reference)):
             yield {"kind": "answer", "eval": evaluation, "answer": answer}

@@ -5,10 +5,16 @@ from dataclasses import replace
 
 from env_adapters.webarena.sites.records import Change
 from env_adapters.webarena.sites.world import world
+from env_adapters.webarena.sites.world.code import PRIORITIES, STATUSES
 from tests.support.visitor import Visitor
 
 SHOP, ADMIN, FORUM, CODE = "http://shop.test", "http://admin.test/dashboard", "http://forum.test", "http://code.test"
 Values = Mapping[str, str]
+NEXT_STATUSES = {
+    "Pending": ("Processing", "Cancelled"),
+    "Processing": ("Shipped", "Cancelled"),
+    "Shipped": ("Delivered", ""),
+}
 STATUS_CODES = {"Approved": "1", "Rejected": "2"}
 
 
@@ -142,17 +148,17 @@ def wrong_values(change: Change) -> Mapping[str, Change]:
     now, kind = change.values, change.record.rpartition(" ")[2]
     another = next(title for title, product in products().items() if product.stock > 3 and title not in str(now))
     members = {*now.get("participants", "").split(", "), world().forum.members[1]}
-    project = next(
-        one for one in world().code.projects if one.name == change.record.partition(" ")[0] or kind != "comment"
-    )
-    ticket = next(one for one in project.tickets if one.uuid != now.get("ticket"))
+    mine, elsewhere = sorted(world().code.projects, key=lambda one: one.name != change.record.partition(" ")[0])[:2]
+    ticket = next(one for one in mine.tickets if one.uuid != now.get("ticket"))
+    own = next((one for one in mine.tickets if one.uuid == change.key), ticket)
+    order_now = next((one.status for one in world().shop.orders if str(one.pk) == change.key), "Pending")
     wrong = {
         "line": {"product": another, "quantity": "3"},
         "wish": {"product": another},
         "order": {
             "lines": now.get("lines", "").replace("1 x", "2 x"),
             "ship_to": "Greta, Moss, 1 Mill Lane, Denton, 12345, US",
-            "status": "Cancelled" if now.get("status") == "Processing" else "Processing",
+            "status": next((one for one in NEXT_STATUSES.get(order_now, "") if one != now.get("status")), ""),
         },
         "address": {**dict.fromkeys(("first_name", "last_name", "line1", "line3", "line4"), "x"), "postcode": "10001"},
         "review": {"status": "Approved" if now.get("status") == "Rejected" else "Rejected"},
@@ -167,11 +173,16 @@ def wrong_values(change: Change) -> Mapping[str, Change]:
                 "assignee": "ida, otto, rowan",
                 "text": "",
             },
-            "priority": "Low" if now.get("priority") == "High" else "High",
-            "status": "In Progress",
+            "priority": next(one for one in PRIORITIES if one not in (now.get("priority"), own.priority)),
+            "status": next(one for one in STATUSES if one not in (now.get("status"), own.status)),
         },
         "comment": {"text": "Another", "ticket": ticket.uuid},
     }[kind]
     fixed = ("status",) if change.change == "added" else ()
+    fixed += ("status",) if order_now == "Shipped" else ()  # such an order has one next status only
     names = [name for name in wrong if name in now and now[name] != wrong[name] and name not in fixed]
-    return {name: replace(change, values={**now, name: wrong[name]}) for name in names}
+    found = {name: replace(change, values={**now, name: wrong[name]}) for name in names}
+    if change.change == "added" and kind in PROJECT_FORMS:
+        values = {**now, "ticket": elsewhere.tickets[0].uuid} if kind == "comment" else now
+        found["project"] = replace(change, record=f"{elsewhere.name} {kind}", values=values)
+    return found

@@ -55,6 +55,18 @@ def test_changes_name_the_project_and_the_new_values(folders):
     assert changes(*folders) == [Change("changed", "mill ticket", "aaaa", {"status": "Closed"})]
 
 
+def test_captcha_that_was_shown_is_no_change(folders):
+    """The code host writes a setting when it reads a captcha aloud."""
+    run(
+        folders[1],
+        "INSERT INTO config VALUES('captcha-secret', 'x')",
+        "INSERT INTO config VALUES('captcha-secret-1', 'x')",
+    )
+    assert changes(*folders) == []
+    run(folders[1], "INSERT INTO config VALUES('project-name', 'x')")
+    assert [change.record for change in changes(*folders)] == ["mill setting"]
+
+
 def test_added_records_are_in_the_order_of_their_creation(folders):
     rows = [("zzzz", 2.0, "First"), ("bbbb", 3.0, "Second")]
     run(folders[1], *(f"INSERT INTO ticket(tkt_uuid, tkt_ctime, title) VALUES{row}" for row in rows))

@@ -138,6 +138,15 @@ def test_final_page_ignores_only_the_order_of_a_list():
         assert final_page(reference, url) == 0.0
 
 
+def test_each_address_of_a_ticket_is_its_page():
+    task = TEMPLATES["show_ticket"][0]
+    right = task["eval"]["final_page"]["urls"][0]
+    host, uuid = right.rpartition("/tktview/")[::2]
+    for url in (f"{host}/info/{uuid}", f"{host}/tktview?name={uuid}"):
+        assert final_page(task["eval"]["final_page"], url) == 1.0
+    assert final_page(task["eval"]["final_page"], f"{host}/tktview?name={uuid[:-1]}") == 0.0
+
+
 def expected(change, record, key="", **values):
     return {"change": change, "record": record, "key": key, "values": values}
 

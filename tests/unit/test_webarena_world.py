@@ -114,8 +114,24 @@ def test_train_and_test_share_no_entity_but_those_that_the_readme_names():
         "titles of reviews": {review.title for review in world().shop.reviews},
     }
     counts = {kind: len(shared & names) for kind, names in named.items()}
-    assert counts == {"customers": 3, "members": 4, "categories": 4, "titles of reviews": 4}
+    assert counts == {"customers": 3, "members": 11, "categories": 5, "titles of reviews": 4}
     assert not shared.difference(*named.values())
+
+
+def test_intents_do_not_name_the_subject_that_the_forum_tells():
+    """Otherwise such a task would not need the forum; the description must fit one topic only."""
+    forum, asked = (
+        world().forum,
+        [task for task in site_tasks() if "praised" in task["id"] or "mentioned" in task["id"]],
+    )
+    topics = {str(topic.pk): topic for topic in forum.topics}
+    assert len(asked) > 40
+    for task in asked:
+        topic = topics[task["id"].partition(":")[2]]
+        assert topic.title not in task["intent"] and topic.about[-1] not in task["intent"], task["id"]
+        other = task["instantiation_dict"].get("other")
+        same = [one for one in forum.topics if (one.author, one.category) == (topic.author, topic.category)]
+        assert not other or sum(one.replies[0].member == other for one in same) == 1, task["id"]
 
 
 @pytest.mark.parametrize("place", range(len(templates())), ids=lambda place: templates()[place].name)

@@ -152,5 +152,6 @@ def tagged(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 def show_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the page of a ticket."""
     for project, one in tickets(world, split, "show"):
-        urls = [f"{HOST}/{project.name}/tktview/{name}" for name in (one.uuid[:10], one.uuid)]
+        paths = ("tktview/", "tktview?name=", "info/")
+        urls = [f"{HOST}/{project.name}/{path}{name}" for path in paths for name in (one.uuid[:10], one.uuid)]
         yield visit(one.uuid[:10], words_of(project, one), open_ticket(project, one), *urls)

@@ -7,7 +7,7 @@ from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.code import Project, Ticket
 from env_adapters.webarena.sites.world.forum import Topic
 from env_adapters.webarena.sites.world.shop import Product
-from env_adapters.webarena.sites_tasks import cart, code, forum, shopping, tickets
+from env_adapters.webarena.sites_tasks import admin, cart, code, forum, shopping, tickets
 from env_adapters.webarena.sites_tasks.templates import (
     TEST,
     TRAIN,
@@ -54,6 +54,11 @@ def mentioned(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tup
 def words_of(topic: Topic) -> dict[str, str]:
     """Return the values of an intent about a topic, without the name of the product."""
     return {"member": topic.author, "category": topic.category}
+
+
+def with_reply(topic: Topic) -> dict[str, str]:
+    """Return the values of an intent about a topic whose title names its subject, which an intent must not."""
+    return {**words_of(topic), "other": topic.replies[0].member}
 
 
 def to_shop(product: Product) -> list[str]:
@@ -146,26 +151,27 @@ def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TRAIN,
     "gitlab reddit",
-    'What are the status and the priority of the ticket that the forum topic "{{topic}}" is about, and who reported '
-    "it? Answer as in: Paused, Urgent, login",
+    "What are the status and the priority of the ticket that {{member}} started a topic about in the forum's category "
+    "{{category}}, in which {{other}} replied first, and who reported it? Answer as in: Paused, Urgent, login",
 )
 def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for three facts about a ticket from a topic of the forum."""
     for topic, project, ticket in mentioned(world, split):
         said = (text(ticket.status), text(ticket.priority), text(ticket.reporter))
-        yield question(f"{topic.pk}", {"topic": topic.title}, to_ticket(topic, project, ticket), *said)
+        yield question(f"{topic.pk}", with_reply(topic), to_ticket(topic, project, ticket), *said)
 
 
 @template(
     TEST,
     "gitlab reddit",
-    'Who reported the ticket that the forum topic "{{topic}}" is about? Answer with the login only.',
+    "Who reported the ticket that {{member}} started a topic about in the forum's category {{category}}, in which "
+    "{{other}} replied first? Answer with the login only.",
 )
 def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the reporter of a ticket from a topic of the forum."""
     for topic, project, ticket in mentioned(world, split):
         steps = to_ticket(topic, project, ticket)
-        yield question(f"{topic.pk}", {"topic": topic.title}, steps, text(ticket.reporter))
+        yield question(f"{topic.pk}", with_reply(topic), steps, text(ticket.reporter))
 
 
 def to_ticket(topic: Topic, project: Project, ticket: Ticket) -> list[str]:
@@ -176,7 +182,8 @@ def to_ticket(topic: Topic, project: Project, ticket: Ticket) -> list[str]:
 @template(
     TRAIN,
     "gitlab reddit",
-    'Comment on the ticket that the forum topic "{{topic}}" is about with exactly this text: {{text}}',
+    "Comment on the ticket that {{member}} started a topic about in the forum's category {{category}}, in which "
+    "{{other}} replied first, with exactly this text: {{text}}",
     changes=True,
 )
 def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
@@ -185,7 +192,7 @@ def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for (topic, project, ticket), (_, elsewhere, other) in neighbours(mentioned(world, split, "comment")):
         draft = tickets.comment_draft((project, ticket), (elsewhere, other), said, "See the forum.")
         oracle = [*to_topic(topic), f"goto [{HOST}]", *draft.oracle]
-        words = {"topic": topic.title, "text": said}
+        words = {**with_reply(topic), "text": said}
         yield replace(draft, entity=f"{topic.pk}", words=words, oracle=oracle)
 
 
@@ -198,7 +205,7 @@ def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to add a product to the cart whose UPC only the dashboard shows."""
     for one, other in neighbours(shopping.in_stock(world, split)[10:]):
-        steps = ['click [button "Catalog"]', 'click [link "Products"]', f'type [textbox "UPC:"] [{one.upc}] [1]']
+        steps = [*admin.PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]']
         yield cart.cart_draft(world, one.upc, {"upc": one.upc}, [*steps, f"goto [{SHOP}]"], (one, other))
 
 
@@ -208,7 +215,7 @@ def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "What is the UPC of the most expensive product in the shop's category {{category}}? Answer with the UPC only.",
 )
 def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the UPC of the most expensive product of a category."""
+    """Yield tasks that ask for the UPC of a product; the dashboard shows it, and the shop sorts by price."""
     for category in shopping.categories(world, split):
         dearest = shopping.of_category(world, category)[-1]
         steps = [
@@ -216,5 +223,8 @@ def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
             f'click [link "{category.name}"]',
             'type [combobox "Sort by"] [Price high to low] [0]',
             f'click [link "{dearest.title}"]',
+            f"goto [{admin.ADMIN}]",
+            *admin.PRODUCTS,
+            f'type [textbox "Product title:"] [{dearest.title}] [1]',
         ]
         yield question(category.name, {"category": category.name}, steps, text(dearest.upc))

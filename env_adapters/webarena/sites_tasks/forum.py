@@ -215,7 +215,7 @@ def new_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
                 "another category": [*publish(other, title, said), stop()],
                 "and another topic": [*script, FRONT, *publish(name, f"{title} Now", another), stop()],
             },
-            [*publish(other, f"{title} Now", said), FRONT, *script, stop()],
+            [*publish(other, title, said), FRONT, *script, stop()],
         )
 
 
@@ -285,7 +285,7 @@ def private_message(world: GeneratedWorld, split: str) -> Iterator[Draft]:
                 "two members": [*send(f"{member}, {other}", title, said), stop()],
                 "and another message": [*script, *send(other, f"{title} Now", another), stop()],
             },
-            [*send(other, f"{title} Now", said), *script, stop()],
+            [*send(other, title, said), *script, stop()],
         )
 
 

@@ -29,5 +29,6 @@ WITHOUT = ("LocaleMiddleware", "SecurityMiddleware", "LastIPMiddleware", "LastSe
 MIDDLEWARE = [name for name in MIDDLEWARE if not name.endswith(WITHOUT)]
 ST_SITE_URL = "http://forum.test/"
 ST_RATELIMIT_ENABLE = False
+ST_DOUBLE_POST_THRESHOLD_MINUTES = 0  # a corrected topic or message of the same title would be dropped without a notice
 ST_UPLOAD_IMAGE_ENABLED = False  # uploads would be stored in a folder that all copies share
 ST_TASK_MANAGER = None
