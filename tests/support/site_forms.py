@@ -179,7 +179,7 @@ def wrong_values(change: Change) -> Mapping[str, Change]:
         "comment": {"text": "Another", "ticket": ticket.uuid},
     }[kind]
     fixed = ("status",) if change.change == "added" else ()
-    fixed += ("status",) if order_now == "Shipped" else ()  # such an order has one next status only
+    fixed += ("status",) if (kind, order_now) == ("order", "Shipped") else ()  # such an order has one next status only
     names = [name for name in wrong if name in now and now[name] != wrong[name] and name not in fixed]
     found = {name: replace(change, values={**now, name: wrong[name]}) for name in names}
     if change.change == "added" and kind in PROJECT_FORMS:
