@@ -4,12 +4,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.training_runs import marked_processes, run_environment, wait_for_end
+from verl_agent.errors import ConfigError
 from verl_agent.runs.child import Child, Stop
+from verl_agent.runs.control.server import SOCKET, send
 from verl_agent.runs.deaths import Death, count_oom_kills, describe_status, name_process
 
 PROGRAM = """
@@ -57,6 +60,7 @@ STORIES = {
     "dies always": "log_step(); die()",
     "saves and dies": "log_step(); (root / 'latest_checkpointed_iteration.txt').write_text(str(start + 1))\\n"
     "if start < 3:\\n die()",
+    "hangs": "signal.signal(signal.SIGINT, signal.SIG_IGN); log_step(); engine(); time.sleep(60)",
     "server": "if start == 0:\\n log_step(); starts = '(exec -a VLLM::Worker sleep 60) & wait'\\n"
     " server = subprocess.Popen(['ray::RunScopedHttpServer.run', '-c', starts], executable='/bin/bash')\\n"
     " time.sleep(1.5); (worker,) = psutil.Process(server.pid).children()\\n"
@@ -106,6 +110,26 @@ def test_a_dead_engine_is_named_and_the_run_resumes(tmp_path):
     assert modes == ["disable", "auto"], "a restart resumes, although the run was to start anew"
     assert "The rollout engine (vLLM's EngineCore), process " in output and ", ended unexpectedly." in output
     assert "Restart 1 of 2: the run resumes after step 0." in output
+
+
+def test_kill_switch_ends_a_run_that_ignores_the_interrupt_and_does_not_restart_it(tmp_path):
+    process = start(tmp_path, "hangs")
+    try:
+        deadline = time.monotonic() + 30
+        while len(marked_processes(tmp_path)) < 3 or not (tmp_path / SOCKET).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with pytest.raises(ConfigError, match="'pause' is not possible while a run trains"):
+            send(tmp_path, {"command": "pause"})
+        began = time.monotonic()
+        assert send(tmp_path, {"command": "end"})["killed"] == 2
+        assert process.wait(timeout=5) in (130, -signal.SIGKILL)
+        assert time.monotonic() - began < 5
+    finally:
+        process.kill()
+        process.wait()
+    assert marked_processes(tmp_path) == []
+    assert len(list(tmp_path.glob("start_*"))) == 1
 
 
 def test_restarts_without_a_new_checkpoint_are_bounded(tmp_path):

@@ -52,7 +52,8 @@ class EvaluationSetup:
         max_env_error_rate: largest allowed share of episodes that are not valid, 0 to 1.
         purpose: purpose of the episodes, for the record.
         oracle_turns: see `EnvAdapter.oracle_turns`.
-        on_valid: called with the policy, the task and the sample of each episode that is valid; None for nothing.
+        on_valid: called with the policy, the task and the sample of each episode that is valid and in
+            which no person intervened; None for nothing.
         overseer: sees each turn before its action is carried out; None to carry out everything.
     """
 
@@ -162,7 +163,7 @@ async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: Episode
             model=setup.model,
         )
         writer.write(to_record(episode, meta))
-    if setup.on_valid is not None and attempts[-1].valid:
+    if setup.on_valid is not None and attempts[-1].valid and not attempts[-1].operated:
         setup.on_valid(policies[-1], item, planned.sample)
     return attempts[-1]
 

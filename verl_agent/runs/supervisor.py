@@ -6,13 +6,18 @@ others and forks again, so that the run resumes as if the command had been given
 """
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.markup import escape
 
-from verl_agent.runs.child import STOPPED, Link, fork, stop_signals
+from verl_agent.errors import ConfigError
+from verl_agent.runs.child import STOPPED, Link, Stop, fork, stop_signals
+from verl_agent.runs.control.server import control_socket
 from verl_agent.runs.deaths import Death, count_oom_kills
 from verl_agent.runs.folder import RunFolder
 from verl_agent.runs.processes import adopt_orphans
@@ -40,7 +45,8 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
             if isinstance(child, Link):
                 run(child)
                 return
-            death = child.wait(stop)
+            with _kill_switch(config, stop):
+                death = child.wait(stop)
             console = Console()
             console.show_cursor(True)
             if death is not None:
@@ -61,6 +67,35 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
                 continue
             _print(console, f"{why} Run the same command again to resume after step {step}.")
             sys.exit(FAILED)
+
+
+@contextmanager
+def _kill_switch(config: DictConfig, stop: Stop) -> Iterator[None]:
+    """Let a person end the run over the control socket in its folder while the block runs."""
+
+    def handle(command: Mapping[str, Any]) -> dict[str, Any]:
+        if command["command"] != "end":
+            raise ConfigError(
+                f"{command['command']!r} is not possible while a run trains, whose episodes are in other processes. "
+                "Allowed: end."
+            )
+        stop.since_s = stop.since_s or time.monotonic()  # the death that follows is no reason for a restart
+        return {"ended": True}
+
+    try:
+        folder = RunFolder.at(config.trainer.default_local_dir).root
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+    except Exception:  # boundary: the child checks the config and reports what is wrong with it
+        yield
+        return
+    try:
+        with control_socket(folder, handle):
+            yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # the run has begun, so the folder has its files
+                folder.rmdir()
 
 
 def _progress(config: DictConfig) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from nicegui import ui
 from nicegui.events import KeyEventArguments
 
 from verl_agent.errors import ConfigError, describe_exception
+from verl_agent.runs.control.server import SOCKET
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import short_name, shorten
 
@@ -89,6 +90,8 @@ class Page:
             with ui.row().classes("gap-4"):
                 for name, rest in TABS:
                     ui.link(name, link_to(run_path(opened, rest)))
+                if (opened.source.folder / SOCKET).exists():
+                    ui.link("Control", link_to(run_path(opened, "/control")))
             tabs = {
                 str(number): (name, lambda rest=rest: ui.navigate.to(link_to(run_path(opened, rest))))
                 for number, (name, rest) in enumerate(TABS, start=1)

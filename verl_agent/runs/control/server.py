@@ -117,7 +117,10 @@ def control_socket(
                 return
 
     path = folder / SOCKET
-    path.unlink(missing_ok=True)  # of a run that was killed; this process holds the folder's lock
+    if _is_served(folder):  # another run is active in the folder, which refuses this one
+        yield
+        return
+    path.unlink(missing_ok=True)  # of a run that was killed
     with _directory(folder) as directory:
         server = _Server(f"{directory}/{SOCKET}", Serve, bind_and_activate=False)
         server.server_bind()
@@ -131,6 +134,14 @@ def control_socket(
         server.shutdown()
         server.server_close()
         path.unlink(missing_ok=True)
+
+
+def _is_served(folder: Path) -> bool:
+    try:
+        connect(folder).close()
+    except ConfigError:
+        return False
+    return True
 
 
 @contextmanager
@@ -159,9 +170,7 @@ def connect(folder: Path) -> socket.socket:
         stream.close()
         if isinstance(error, PermissionError):
             raise ConfigError(f"{folder / SOCKET} belongs to another user, who alone may control the run.") from error
-        raise ConfigError(
-            f"no run is active in {folder}. Name the folder of a running train, sft, dpo, eval or play; each prints it."
-        ) from error
+        raise ConfigError(f"no run is active in {folder}. Name the folder of a running train, eval or play.") from error
     return stream
 
 

@@ -3,6 +3,7 @@
 from verl_agent.viewer import media
 from verl_agent.viewer.pages import (
     compare,
+    control,
     episode,
     episodes,
     failures,
@@ -17,7 +18,7 @@ from verl_agent.viewer.pages import (
 )
 from verl_agent.viewer.state import ViewerState
 
-PAGES = (home, run, episodes, episode, group, task, horizon, labels, tokens, compare, leaderboard, failures)
+PAGES = (home, run, episodes, episode, group, task, horizon, labels, tokens, compare, leaderboard, failures, control)
 """Modules with a function `add(state)`."""
 
 

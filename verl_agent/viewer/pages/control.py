@@ -1,0 +1,89 @@
+"""Buttons of a person in control of a run: pause, resume, step, end an episode, end the run."""
+
+from typing import Any
+
+from nicegui import run, ui
+
+from verl_agent.errors import ConfigError
+from verl_agent.runs.control.server import send
+from verl_agent.viewer.layout import frame
+from verl_agent.viewer.state import OpenedSource, ViewerState
+
+REFRESH_S = 1.0
+"""Seconds between two questions for the state of the run."""
+TIMEOUT_S = 10.0
+
+
+def add(state: ViewerState) -> None:
+    """Register the page `/run/<key>/control`."""
+
+    @ui.page("/run/{key}/control")
+    def control(key: str) -> None:
+        with frame(state) as page:
+            _Buttons(page.open(key, f"{key}: control"))
+
+
+class _Buttons:
+    """State of a run, with buttons for the run and for each of its episodes.
+
+    Args:
+        opened: source of the run.
+    """
+
+    def __init__(self, opened: OpenedSource) -> None:
+        self._folder = opened.source.folder
+        with ui.row():
+            for command in ("pause", "resume", "step"):
+                ui.button(command, on_click=lambda _, chosen=command: self._send({"command": chosen}))
+            ui.button("end the run", color="negative", on_click=self._confirm)
+        self._line = ui.label()
+        self._episodes = ui.column()
+        self._labels: dict[int, ui.label] = {}
+        ui.timer(REFRESH_S, lambda: self._send({"command": "status"}, quiet=True))
+
+    async def _send(self, command: dict[str, Any], quiet: bool = False) -> None:
+        """Send a command and show the answer; a refusal is a notification, unless `quiet`."""
+        try:
+            answer = await run.io_bound(send, self._folder, command, TIMEOUT_S)
+        except ConfigError as error:
+            self._show(str(error), [])
+            if not quiet:
+                ui.notify(str(error), type="negative")
+            return
+        if "killed" in answer:
+            self._show(f"The run was ended: {answer['killed']} processes killed.", [])
+            return
+        self._show("The run is paused." if answer["paused"] else "The run goes on.", answer["episodes"])
+
+    def _show(self, line: str, episodes: list[dict[str, Any]]) -> None:
+        self._line.text = line
+        if [one["episode"] for one in episodes] != list(self._labels):
+            self._episodes.clear()
+            with self._episodes:
+                self._labels = {one["episode"]: self._episode(one["episode"]) for one in episodes}
+        for one in episodes:  # in place: a button that is drawn anew loses a click
+            attended = f", attended by {one['attended_by']}" if one["attended_by"] else ""
+            state = "paused" if one["paused"] else "playing"
+            self._labels[
+                one["episode"]
+            ].text = f"{one['episode']}: {one['task']}, turn {one['turn']}, {state}{attended}"
+
+    def _episode(self, number: int) -> ui.label:
+        """Add the line of an episode and return its label."""
+        with ui.row().classes("items-center"):
+            label = ui.label()
+            for command in ("pause", "resume", "step", "end-episode"):
+                sent = {"command": command, "episode": number}
+                button = ui.button(command, on_click=lambda _, chosen=sent: self._send(chosen))
+                button.props(f'dense flat size=sm aria-label="{command} {number}"')
+        return label
+
+    def _confirm(self) -> None:
+        with ui.dialog(value=True) as dialog, ui.card():
+            ui.label("Kill all processes of the run? Records of ended episodes stay.")
+            with ui.row():
+                ui.button("kill", color="negative", on_click=lambda: (dialog.close(), self._kill()))
+                ui.button("cancel", on_click=dialog.close)
+
+    def _kill(self) -> None:
+        ui.timer(0, lambda: self._send({"command": "end"}), once=True)
