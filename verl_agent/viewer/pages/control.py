@@ -46,9 +46,12 @@ class _Buttons:
         try:
             answer = await run.io_bound(send, self._folder, command, TIMEOUT_S)
         except ConfigError as error:
-            self._show(str(error), [])
-            if not quiet:
+            if quiet:
+                self._show(str(error), [])
+            else:
                 ui.notify(str(error), type="negative")
+            return
+        if answer is None:  # the viewer ends
             return
         if "killed" in answer:
             self._show(f"The run was ended: {answer['killed']} processes killed.", [])
@@ -82,8 +85,9 @@ class _Buttons:
         with ui.dialog(value=True) as dialog, ui.card():
             ui.label("Kill all processes of the run? Records of ended episodes stay.")
             with ui.row():
-                ui.button("kill", color="negative", on_click=lambda: (dialog.close(), self._kill()))
+                ui.button("kill", color="negative", on_click=lambda: self._kill(dialog))
                 ui.button("cancel", on_click=dialog.close)
 
-    def _kill(self) -> None:
-        ui.timer(0, lambda: self._send({"command": "end"}), once=True)
+    async def _kill(self, dialog: ui.dialog) -> None:
+        dialog.close()
+        await self._send({"command": "end"})
