@@ -7,8 +7,10 @@ Arms, all with the same first demonstrations and the same number of turns of the
 * `cloning`: the expert plays whole episodes, and the model learns from them.
 * `edits`: the model plays, and the expert writes another action wherever the model's is not its own. The turns that it
   writes count; those that it approves are learned from too.
-* `labels`: the same, but every decision of the expert counts, also an approval (DAgger, arXiv 1011.0686).
-* `takeovers`: as `edits`, but the expert takes over for three turns.
+* `takeovers`: the expert notices an error late, by a failed or a repeated action, and then takes over for three turns.
+  Only the turns that it writes count and are learned from, in states that the model reached (DAgger, arXiv 1011.0686).
+
+An edit keeps an episode on the expert's path. If approvals counted too, `edits` would have the data of `cloning`.
 
 Episodes, decisions and records are those of the product: `play` with an overseer, and `learned_turns` for the data.
 The model chooses among candidate commands, so that its size is not the limit.
@@ -45,7 +47,7 @@ from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oversight import Overseer, Proposal
 from verl_agent.rollout.person import Answer, Person
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
-from verl_agent.types import Message, Reply, TaskItem
+from verl_agent.types import Author, Message, Reply, TaskItem
 
 ROOT = Path(__file__).parents[3]
 BUDGETS = (20, 40, 80, 160)
@@ -53,7 +55,7 @@ BUDGETS = (20, 40, 80, 160)
 HELD_OUT, MAX_TURNS, TAKEN, MOST, OTHERS = 60, 16, 3, 4, 6
 """Held-out tasks, turn limit, turns of a takeover, most of an item fetched at once, and recipes that are not needed."""
 BUCKETS, HIDDEN, EPOCHS = 1 << 12, 16, 80
-ARMS = ("cloning", "edits", "labels", "takeovers")
+ARMS = ("cloning", "edits", "takeovers")
 Example = tuple[list[list[int]], int]
 """Features of each candidate, and the index of the expert's action."""
 
@@ -195,20 +197,18 @@ class ModelPolicy:
 
 
 class Expert(Person):
-    """The oracle in the place of a person. It plans anew from the state of the session.
+    """The oracle in the place of a person, which plans anew from the state of the session, and edits single actions.
 
     Args:
         env: session of the episode.
-        turns: turns to take over; 0 to edit single actions.
-        budget: turns after which it lets everything pass.
-        counts_approvals: count approvals too.
+        budget: turns that it may write; then the episode ends.
     """
 
     author: ClassVar[Literal["person", "oracle"]] = "oracle"
 
-    def __init__(self, env: TextCraft, turns: int, budget: int, counts_approvals: bool) -> None:
+    def __init__(self, env: TextCraft, budget: int) -> None:
         super().__init__()
-        self._env, self._turns, self.left, self._counts_approvals = env, turns, budget, counts_approvals
+        self._env, self.left = env, budget
 
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
         """See `Person`."""
@@ -216,13 +216,38 @@ class Expert(Person):
             return Answer("end", reason="the expert has no turns left.")
         game = self._env.game
         action = next_action(game.inventory, game.goal, 1, recipes_of(game.goal))
-        right = action == proposal.action
-        self.left -= not right or self._counts_approvals
-        if right:
-            return Answer("approve")
-        if self._turns and proposal.reply is not None:
-            return Answer("take_over", action, turns=self._turns)
+        answer = self.decide(proposal, action)
+        self.left -= answer.decision != "approve"
+        return answer
+
+    def decide(self, proposal: Proposal, action: str) -> Answer:
+        """Return the answer to a proposal, where the expert's own action is `action`."""
+        return Answer("approve") if action == proposal.action else Answer("edit", action)
+
+
+class Demonstrator(Expert):
+    """Expert that plays whole episodes: it edits every action, also one that is its own."""
+
+    def decide(self, proposal: Proposal, action: str) -> Answer:
+        """See `Expert`."""
         return Answer("edit", action)
+
+
+class LateExpert(Expert):
+    """Expert that takes over when an action has failed or is repeated."""
+
+    def decide(self, proposal: Proposal, action: str) -> Answer:
+        """See `Expert`."""
+        if proposal.reply is None:
+            return Answer("edit", action)
+        failed = proposal.observation.startswith("Could not")
+        repeated = proposal.action in [turn.action for turn in proposal.episode.turns]
+        if action != proposal.action and (failed or repeated):
+            return Answer("take_over", action, turns=TAKEN)
+        return Answer("approve")
+
+
+EXPERTS = {"cloning": Demonstrator, "edits": Expert, "takeovers": LateExpert}
 
 
 def actions_in(messages: Sequence[Message]) -> list[str]:
@@ -238,10 +263,10 @@ def run(item: TaskItem, env: TextCraft, model: Scorer, overseer: Overseer | None
     return to_record(episode, meta)
 
 
-def examples_of(record: EpisodeRecord) -> list[Example]:
-    """Return the turns to learn from: those that the expert wrote or approved."""
+def examples_of(record: EpisodeRecord, authors: Sequence[Author]) -> list[Example]:
+    """Return the turns to learn from: reviewed ones of the authors."""
     found, turns = [], record["turns"]
-    for number, (turn, learned) in enumerate(zip(turns, learned_turns(turns, ["oracle", "policy"]), strict=True)):
+    for number, (turn, learned) in enumerate(zip(turns, learned_turns(turns, authors), strict=True)):
         if learned and "review" in turn:
             messages = record["messages"][: record["prompt_length"] + 2 * number]
             actions, rows = features(messages, record["data"]["goal"])
@@ -263,26 +288,15 @@ def study(arm: str, seed: int) -> list[float]:
     for budget in BUDGETS:
         clones = arm == "cloning" or not success  # all arms begin with demonstrations
         while spent < budget:
-            session, kind = env.new_session(), Demonstrator if clones else Expert
-            expert = kind(session, TAKEN if arm == "takeovers" else 0, budget - spent, clones or arm == "labels")
-            examples += examples_of(run(items.pop(), session, model, expert))
+            session = env.new_session()
+            expert = EXPERTS["cloning" if clones else arm](session, budget - spent)
+            authors: list[Author] = ["oracle"] if arm == "takeovers" else ["oracle", "policy"]
+            examples += examples_of(run(items.pop(), session, model, expert), authors)
             spent = budget - expert.left
         model = Scorer(seed)
         model.fit(examples)
         success.append(fmean(run(item, env.new_session(), model, None)["success"] for item in held_out))
     return success
-
-
-class Demonstrator(Expert):
-    """Expert that plays whole episodes: it edits every action, also one that is its own."""
-
-    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
-        """See `Person`."""
-        if self.left < 1:
-            return Answer("end", reason="the expert has no turns left.")
-        self.left -= 1
-        game = self._env.game
-        return Answer("edit", next_action(game.inventory, game.goal, 1, recipes_of(game.goal)))
 
 
 def main() -> None:
