@@ -43,7 +43,9 @@ def test_only_the_complete_change_earns_the_reward(name, sites):
     assert rewards
     rewards["nothing"] = reward(sites, task)
     rewards["another task"] = reward(sites, task, another)
-    rewards["something else too"] = reward(sites, task, right, another)
+    # One record in another project may be a first attempt, because the order of records of two projects is unknown.
+    may_be_first = is_permanent(another) and another.record != right.record
+    rewards["something else too"] = reward(sites, task, right, *[another] * (2 if may_be_first else 1))
     assert {attack: earned for attack, earned in rewards.items() if earned} == {}
     assert reward(sites, task, right) == 1.0
 
