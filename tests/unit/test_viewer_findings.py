@@ -1,5 +1,6 @@
 """Test that the findings of a run name why it learns nothing."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.support.scripted_runs import broken_parser, no_reward, short_horizon
 from tests.unit.test_viewer import step
+from verl_agent.viewer import findings
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.index import RecordIndex
@@ -25,6 +27,12 @@ def texts(*, uniform: float = 0.0, needed_turns: dict[int, int] | None = None, *
 def test_a_run_that_learns_has_no_finding() -> None:
     assert texts(stops={"terminated": 0.6, "turn_limit": 0.4}) == []
     assert find_problems([], {}, {}) == []
+
+
+def test_what_follows_from_a_cause_brings_no_advice_of_its_own() -> None:
+    silent = texts(behaviors=NONE | {"no_action": 0.9}, stops={"turn_limit": 1.0}, uniform=1.0)
+    assert not any("horizon.max_turns" in text or "samples" in text for text in silent)
+    assert any("more samples" in text for text in texts(uniform=1.0))
 
 
 @pytest.mark.parametrize(
@@ -72,3 +80,9 @@ def test_the_first_finding_on_a_played_run_is_its_cause(
         index.update()
         first, *_ = find_problems(summarize_steps(index, Filter()), uniform_groups(index), needed_turns(index))
     assert sentence in first.text
+
+
+def test_findings_name_settings_that_exist() -> None:
+    named = set(re.findall(r"\b(?:episode|horizon)\.([a-z_]+)", Path(findings.__file__).read_text()))
+    reference = Path(findings.__file__).parents[1].joinpath("config/REFERENCE.md").read_text()
+    assert named and [key for key in named if f"`{key}`" not in reference] == []

@@ -88,10 +88,17 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart: its title and its curves for one run."""
+    """One chart.
+
+    Attributes:
+        title: title of the chart.
+        curves: its curves for one run.
+        share: True if the values are shares, which the y axis shows from 0 to 1.
+    """
 
     title: str
     curves: Sequence[Curve]
+    share: bool = False
 
 
 def panels(run: RunData) -> list[Panel]:
@@ -105,7 +112,7 @@ def panels(run: RunData) -> list[Panel]:
         Panel("Success", [
             Curve("train", {at.step: at.success for at in train}, parameters=TRAIN),
             Curve("validation", {at.step: at.success for at in validation}, ORANGE, parameters=VALIDATION),
-        ]),
+        ], share=True),
         Panel("Turns", [
             Curve("turns", {at.step: at.turns for at in train}, parameters=TRAIN),
             Curve("turn limit", {at.step: float(at.max_turns) for at in train}, GREY, dashed=True),
@@ -120,7 +127,7 @@ def panels(run: RunData) -> list[Panel]:
             )
             for reason in StopReason
             if any(reason in at.stops for at in train)
-        ]),
+        ], share=True),
         Panel("Behaviors (share of turns)", [
             Curve(
                 behavior.name,
@@ -130,14 +137,16 @@ def panels(run: RunData) -> list[Panel]:
             )
             for number, behavior in enumerate(BEHAVIORS)
             if any(at.behaviors[behavior.name] for at in train)
-        ]),
+        ], share=True),
         Panel("Behaviors (share of episodes)", [
             Curve(behavior.name, _logged(run, f"behavior/{behavior.name}"), COLORS[number % len(COLORS)])
             for number, behavior in enumerate(BEHAVIORS)
             if any(_logged(run, f"behavior/{behavior.name}").values())
-        ]),
+        ], share=True),
         Panel("First different turn in a group", [Curve("turn", run.divergence, GREEN, parameters=TRAIN)]),
-        Panel("Groups with equal returns (share)", [Curve("groups", run.uniform, PURPLE, parameters=TRAIN)]),
+        Panel("Groups with equal returns (share)", [
+            Curve("groups", run.uniform, PURPLE, parameters=TRAIN),
+        ], share=True),
         Panel("Entropy (nats per token)", [Curve("entropy", _logged(run, *ENTROPY))]),
         Panel("Engine against trainer (mean |Δ probability|)", [Curve("difference", _logged(run, GAP[0]))]),
         Panel(
@@ -189,7 +198,7 @@ def chart(title: str, runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step"
         "legend": {"type": "scroll", "bottom": 0},
         "grid": {"left": 55, "right": 15, "top": 35, "bottom": 55},
         "xAxis": {"type": "value", "name": axis, "nameLocation": "middle", "nameGap": 22, "min": "dataMin"},
-        "yAxis": {"type": "value", "scale": True},
+        "yAxis": {"type": "value", "scale": True} | ({"min": 0, "max": 1} if runs[0][1].share else {}),
         "animation": False,
         "series": series,
     }

@@ -37,8 +37,8 @@ _BEHAVIORS = (
     (
         "truncated",
         0.1,
-        "of the replies are cut by a token budget. Raise episode.max_turn_tokens or data.max_response_length, or ask "
-        "for shorter thoughts.",
+        "of the replies are cut by a token budget. Raise episode.max_tokens_per_turn or data.max_response_length, or "
+        "ask for shorter thoughts.",
     ),
     (
         "no_effect",
@@ -70,12 +70,11 @@ def find_problems(
     if not train:
         return []
     span = {"purpose": "train", "step": f"{train[0].step}..{train[-1].step}"}
-    return [
-        *_environment(train, span),
-        *_replies(train, span),
-        *_turn_limit(train, span, needed_turns),
-        *_returns(train, span, uniform),
-    ]
+    causes = [*_environment(train, span), *_replies(train, span)]
+    acts = not any("no_action" in finding.parameters for finding in causes)
+    causes += _turn_limit(train, span, needed_turns, acts)
+    causes += _returns(train, span)
+    return [*causes, *_groups(train, span, uniform, alone=not causes)]
 
 
 def _environment(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:
@@ -99,8 +98,9 @@ def _replies(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Find
 
 
 def _turn_limit(
-    train: Sequence[StepSummary], span: Mapping[str, str], needed_turns: Mapping[int, int]
+    train: Sequence[StepSummary], span: Mapping[str, str], needed_turns: Mapping[int, int], acts: bool
 ) -> list[Finding]:
+    """Return what the turn limit does; with replies that do not act, that they reach it follows from that."""
     limit = max(at.max_turns for at in train)
     where = {**span, "stop": StopReason.TURN_LIMIT}
     tasks = sum(needed_turns.values())
@@ -112,7 +112,7 @@ def _turn_limit(
         )
         return [Finding(text, where)]
     cut = _mean(train, [at.stops.get(StopReason.TURN_LIMIT, 0.0) for at in train])
-    if cut >= 0.5:
+    if cut >= 0.5 and acts:
         text = (
             f"The turn limit {limit} ends {cut:.0%} of the episodes. If their actions make sense until then, raise "
             "horizon.max_turns."
@@ -121,8 +121,7 @@ def _turn_limit(
     return []
 
 
-def _returns(train: Sequence[StepSummary], span: Mapping[str, str], uniform: Mapping[int, float]) -> list[Finding]:
-    found = []
+def _returns(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:
     episodes = sum(at.episodes for at in train)
     if all(at.reward == 0 for at in train) and all(at.success == 0 for at in train):
         ended = _mean(train, [at.stops.get(StopReason.TERMINATED, 0.0) for at in train])
@@ -132,15 +131,21 @@ def _returns(train: Sequence[StepSummary], span: Mapping[str, str], uniform: Map
                 f" The environment itself ended {ended:.0%} of them. If tasks are solved there, its reward does not "
                 "say so."
             )
-        found.append(Finding(text, {**span, "stop": StopReason.TERMINATED} if ended >= 0.2 else span))
+        return [Finding(text, {**span, "stop": StopReason.TERMINATED} if ended >= 0.2 else span)]
+    return []
+
+
+def _groups(
+    train: Sequence[StepSummary], span: Mapping[str, str], uniform: Mapping[int, float], alone: bool
+) -> list[Finding]:
+    """Return that groups have equal returns, with advice if nothing else explains it."""
     shares = [uniform[at.step] for at in train if at.step in uniform]
     if shares and (share := sum(shares) / len(shares)) >= 0.5:
-        text = (
-            f"All returns are equal in {share:.0%} of the groups: a group estimator learns nothing from them. Easier "
-            "or harder tasks, more samples or a finer reward give it something to compare."
-        )
-        found.append(Finding(text, span))
-    return found
+        text = f"All returns are equal in {share:.0%} of the groups: a group estimator learns nothing from them."
+        if alone:
+            text += " Easier or harder tasks, more samples or a finer reward give it something to compare."
+        return [Finding(text, span)]
+    return []
 
 
 def _mean(train: Sequence[StepSummary], values: Sequence[float], weights: Sequence[float] | None = None) -> float:

@@ -62,7 +62,8 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
         if "shaped_return" in record:
             ui.label(f"shaped return {record['shaped_return']:g}")
         ui.label(f"{len(record['turns'])} of {record['max_turns']} turns")
-        ui.label(f"{row['tokens']} tokens")
+        if row["tokens"]:
+            ui.label(f"{row['tokens']} tokens")
         if row["replaced"]:
             ui.label("replaced: the resumed run played this step again").classes("bg-orange-200 px-1 rounded")
         ui.label(f"{record['seconds']:.1f} s")
@@ -165,7 +166,8 @@ def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels, s
     with ui.card().props(f"id=turn-{number}").classes("w-full gap-1 scroll-mt-24"):
         with ui.row().classes("items-baseline gap-4 text-xs text-gray-500"):
             ui.label(f"Turn {number}").classes("font-bold text-black")
-            ui.label(f"{turn['tokens']} tokens, {turn['generate_s']:.2f} s; environment {turn['env_s']:.2f} s")
+            tokens = f"{turn['tokens']} tokens, " if turn["tokens"] else ""
+            ui.label(f"{tokens}{turn['generate_s']:.2f} s; environment {turn['env_s']:.2f} s")
             if turn["reward"]:
                 ui.label(f"reward {turn['reward']:g}").classes(
                     "text-green-700" if turn["reward"] > 0 else "text-red-700"
