@@ -6,6 +6,7 @@ import socket
 import stat
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -80,10 +81,9 @@ def test_socket_opens_in_a_folder_with_a_long_path_and_over_a_stale_one(tmp_path
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
     stale = socket.socket(socket.AF_UNIX)
-    os.chdir(folder)
-    stale.bind(SOCKET)
+    with chdir(folder):  # the whole path is too long for an address
+        stale.bind(SOCKET)
     stale.close()
-    os.chdir(tmp_path)
 
     async def drive(run: Run) -> None:
         assert (await run.command("status"))["paused"] is False

@@ -229,7 +229,7 @@ def test_records_without_settings_need_a_recipe(tmp_path: Path):
     recorded = recorded_game(tmp_path)
     with pytest.raises(ConfigError, match="Give an evaluation recipe"):
         settings_of(recorded, [])
-    recipe = Path("recipes/guess_number/eval_cpu.yaml")
+    recipe = Path(__file__).parents[2] / "recipes/guess_number/eval_cpu.yaml"
     settings = settings_of(recorded, ["model.path=random", "env.hosts.where=inline"], recipe)
     assert (settings.model, settings.config.run.env.name) == ("random", "guess_number")
     with pytest.raises(ConfigError, match="does not exist"):
