@@ -100,7 +100,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (["agent.name=raect"], "agent.name='raect' is not registered. Did you mean 'react'?"),
         (
             ["agent.options.loud=true"],
-            "agent.options.loud is not an option of 'react'. Known: instructions, turns_left.",
+            "agent.options.loud is not an option of 'react'. Known: instructions, retry_failed, turns_left.",
         ),
         (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not known. Did you mean 'last'?"),
         (
