@@ -171,8 +171,10 @@ def test_an_evaluation_names_its_dead_engine_and_reports_what_it_has_played(tmp_
     while not (records.is_file() and records.stat().st_size) and time.monotonic() < deadline:
         assert command.poll() is None, command.communicate()[0]
         time.sleep(0.2)
-    next(one for one in marked_processes(tmp_path) if "VLLM::EngineCore" in " ".join(one.cmdline())).kill()
+    # vLLM's title of the process overwrites its environment, and with it the mark.
+    children = psutil.Process(command.pid).children(recursive=True)
+    next(one for one in children if "VLLM::EngineCore" in " ".join(one.cmdline())).kill()
     output = command.communicate(timeout=END_S)[0]
     assert command.returncode == 2 and "Traceback" not in output
     assert "error: the rollout engine (vLLM's EngineCore) ended unexpectedly" in output
-    assert "results: " in output and marked_processes(tmp_path) == []
+    assert "results: " in output and psutil.wait_procs(children, timeout=END_S)[1] == []
