@@ -13,6 +13,7 @@ from env_adapters.babyai.tasks import split_items
 from env_adapters.babyai.texts import Brief, Style
 from env_adapters.babyai.world import Grid
 from verl_agent.envs.action_format import LineFormat
+from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.drawing import Drawing
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
@@ -43,6 +44,7 @@ class BabyAI(EnvAdapter):
             raise ConfigError(f"env.options.strict={strict!r} is not allowed. Allowed: true, false.")
         self.prompt = prompt
         self.strict = strict
+        self.rules = StrictGame if strict else Game
 
     @classmethod
     def requirements(cls) -> Sequence[Requirement]:
@@ -56,7 +58,7 @@ class BabyAI(EnvAdapter):
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """Build the grid and show the mission and the first observation."""
-        self.game = (StrictGame if self.strict else Game)(build(item), STYLES[self.prompt]())
+        self.game = self.rules(build(item), STYLES[self.prompt]())
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text().strip()
         return [{"role": "system", "content": system}, {"role": "user", "content": self.game.opening()}]
 
@@ -65,6 +67,9 @@ class BabyAI(EnvAdapter):
         if self.game.ended:
             return StepResult("The task has ended.", terminated=True)
         return self.game.play(action)
+
+    def describe_action(self, action: str, observation: str) -> ActionTarget:
+        return ActionTarget("", None, self.rules.parse(action))
 
     @classmethod
     def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:

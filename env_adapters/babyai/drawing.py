@@ -26,7 +26,7 @@ def draw_game(game: Game, episode: Episode) -> list[list[Drawing]]:
     """
     states: list[list[Drawing]] = [[draw_world(game.world)]]
     for turn in episode.turns:
-        if turn.step is None or turn.action is None or game.ended:
+        if turn.step is None or turn.action is None or not turn.carried_out or game.ended:
             pass
         elif game.play(turn.action).observation != turn.step.observation:
             break

@@ -56,7 +56,8 @@ class Game:
             return self.answer(self.offer.refusals[command], "failed_action")
         return self.answer("The action is not recognized. Please check valid actions.", "invalid_action")
 
-    def parse(self, action: str) -> str:
+    @staticmethod
+    def parse(action: str) -> str:
         """Return the normalised command: lower case, single spaces, no quotes or period, `pickup` for `pick up`."""
         if len(action) > MAX_COMMAND:
             return ""

@@ -64,7 +64,8 @@ class StrictGame(Game):
         mission = self.world.mission.replace("then", "and").replace("after you", "and")
         return self.style.goal(mission) + self.observation()
 
-    def parse(self, action: str) -> str:
+    @staticmethod
+    def parse(action: str) -> str:
         """Return the command in lower case; any text with `check` asks for the list."""
         command = action[:MAX_COMMAND].lower()
         return CHECK if "check" in command else command

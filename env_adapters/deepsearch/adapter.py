@@ -81,6 +81,7 @@ class DeepSearch(EnvAdapter):
         self.options = section("env.options", SearchOptions, values)
         self.location = parse_location(retriever)
         self.splits = split_names()
+        self.ends_failed_tasks = not guess_again
 
     @classmethod
     def requirements(cls) -> Sequence[Requirement]:

@@ -17,7 +17,7 @@ def draw(episode: Episode) -> list[list[Drawing]]:
     said, seen = "", False
     states: list[list[Drawing]] = []
     for turn in (None, *episode.turns):
-        if turn is not None and turn.step is not None:
+        if turn is not None and turn.step is not None and turn.carried_out:
             said += f"\n{normalize(turn.action or '')}"
             seen = seen or turn.step.info.get("answer_seen", 0.0) > 0 or turn.step.reward > 0
         nodes = [Node(f"{query} ({thought})", normalize(query) in said) for thought, query in searches]

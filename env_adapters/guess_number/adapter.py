@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from verl_agent.envs.action_format import LineFormat
+from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import ConfigError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
@@ -20,6 +21,7 @@ class GuessNumber(EnvAdapter):
 
     splits = ("train", "test", "small_train", "small_test")
     action_format = LineFormat(placeholder="<number>")
+    ends_failed_tasks = False
 
     def __init__(self, tolerant: bool = False) -> None:
         """Set the parsing of actions.
@@ -77,6 +79,10 @@ class GuessNumber(EnvAdapter):
         found = re.search(r"-?[0-9]+", bare) if self.tolerant else re.fullmatch(r"(-?[0-9]+)\.?", bare)
         # Twelve characters suffice to see that a number is out of range; int() refuses thousands of digits.
         return int(found[0].rstrip(".")[:12]) if found else None
+
+    def describe_action(self, action: str, observation: str) -> ActionTarget:
+        guess = self.read_guess(action)
+        return ActionTarget("", None, action.strip() if guess is None else str(guess))
 
     def oracle_turns(self, item: TaskItem) -> int:
         return len(self.demonstration(item))

@@ -10,6 +10,7 @@ from env_adapters.scienceworld.oracle import solution, thought
 from env_adapters.scienceworld.simulator import MAX_SESSIONS, Answer, SimulatorSession
 from env_adapters.scienceworld.tasks import SPLITS
 from verl_agent.envs.action_format import LineFormat
+from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement, SubGoal
 from verl_agent.envs.drawing import Drawing
 from verl_agent.envs.parsing import shorten
@@ -112,6 +113,9 @@ class ScienceWorld(EnvAdapter):
         info = {"wrong_focus" if focused else "wrong_answer": 1.0}
         return StepResult(text, 0.0 - self.earned, terminated=True, info=info)
 
+    def describe_action(self, action: str, observation: str) -> ActionTarget:
+        return ActionTarget("", None, to_command(action, asked=False).removesuffix("."))
+
     @classmethod
     def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
         """Return the rooms as far as they were seen, and what the agent carries."""
@@ -138,7 +142,7 @@ class ScienceWorld(EnvAdapter):
         world.describe()
         asked = False
         for turn in episode.turns:
-            if turn.action is None or turn.step is None:
+            if turn.action is None or not turn.carried_out:
                 continue
             command = to_command(turn.action, asked)
             if asked or 0 < len(command) <= MAX_COMMAND:

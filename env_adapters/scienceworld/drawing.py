@@ -85,7 +85,7 @@ def draw(episode: Episode) -> list[list[Drawing]]:
     house.read("", prompt[-1]["content"] if prompt else "")
     states = [house.tables()]
     for turn in episode.turns:
-        if turn.step is not None and turn.action is not None:
+        if turn.step is not None and turn.action is not None and turn.carried_out:
             house.read(" ".join(turn.action.split()), turn.step.observation)
         states.append(house.tables())
     return states

@@ -5,11 +5,12 @@ from functools import cache
 from pathlib import Path
 
 from env_adapters.textcraft.drawing import draw
-from env_adapters.textcraft.game import Game
+from env_adapters.textcraft.game import Game, command_name, normalize
 from env_adapters.textcraft.oracle import Action, plan
 from env_adapters.textcraft.recipes import recipe_book, words
 from env_adapters.textcraft.tasks import split_goals, stable_hash, task_item
 from verl_agent.envs.action_format import LineFormat, Parameter, Tool
+from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.drawing import Drawing
 from verl_agent.errors import ConfigError, EnvError
@@ -42,6 +43,7 @@ class TextCraft(EnvAdapter):
 
     splits = ("train", "test", "easy_train", "easy_test")
     action_format = LineFormat(TOOLS, "one action, on one line")
+    ends_failed_tasks = False
     hosting = Hosting(threads=0, sessions=256)  # a step takes 0.04 ms
 
     def __init__(self, prompt: str = "full", distractors: int = 10) -> None:
@@ -87,6 +89,10 @@ class TextCraft(EnvAdapter):
         result = self.game.play(action)
         self.ended = result.terminated
         return result
+
+    def describe_action(self, action: str, observation: str) -> ActionTarget:
+        command = normalize(action)
+        return ActionTarget(command_name(command), None, command)
 
     @classmethod
     def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:

@@ -18,7 +18,7 @@ def draw(episode: Episode) -> list[list[Drawing]]:
     obtained: Counter[str] = Counter()
     states = [_state(game, chosen, obtained)]
     for turn in episode.turns:
-        if turn.action is not None and turn.step is not None:
+        if turn.action is not None and turn.carried_out:
             before = Counter(game.inventory)
             game.play(turn.action)
             obtained += game.inventory - before

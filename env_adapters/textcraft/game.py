@@ -32,15 +32,14 @@ class Game:
 
     def play(self, action: str) -> StepResult:
         """Execute one command. Crafting the goal earns reward 1 and ends the episode."""
-        command = " ".join(action[: MAX_COMMAND + 1].lower().split()).strip("\"'`* ").rstrip(". ")
-        if len(command) > MAX_COMMAND:
-            return not_understood(command)
+        command = normalize(action)
+        name = command_name(command)
         try:
-            if command.startswith("inventory"):
+            if name == "inventory":
                 return StepResult(self.describe_inventory())
-            if get := GET.fullmatch(command):
+            if name == "get" and (get := GET.fullmatch(command)):
                 return StepResult(self.get(get[2], int(get[1])))
-            if craft := CRAFT.fullmatch(command):
+            if name == "craft" and (craft := CRAFT.fullmatch(command)):
                 recipe = self.craft(craft[1], craft[2])
                 done = recipe.output == self.goal
                 return StepResult(f"Crafted {recipe.count} {recipe.output}", float(done), done)
@@ -90,6 +89,20 @@ class Game:
         """Return the inventory as text, in the order of acquisition."""
         carried = " ".join(f"[{words(name)}] ({count})" for name, count in self.inventory.items())
         return f"Inventory: {carried or 'You are not carrying anything.'}"
+
+
+def normalize(action: str) -> str:
+    """Return an action in the form in which the game reads it: lower case, single spaces, no marks around it."""
+    return " ".join(action[: MAX_COMMAND + 1].lower().split()).strip("\"'`* ").rstrip(". ")
+
+
+def command_name(command: str) -> str:
+    """Return the name of a normalized command: `get`, `craft`, `inventory`, or "" for any other text."""
+    if len(command) > MAX_COMMAND:
+        return ""
+    if command.startswith("inventory"):
+        return "inventory"
+    return "get" if GET.fullmatch(command) else "craft" if CRAFT.fullmatch(command) else ""
 
 
 def not_understood(command: str) -> StepResult:

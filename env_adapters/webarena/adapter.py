@@ -50,6 +50,7 @@ class WebArena(EnvAdapter):
     """
 
     splits = tuple(SPLITS)
+    names_elements = True
     action_format = FenceFormat(TOOLS, "click [id]")
     # The sessions of a host share its browsers and one event loop, so their calls need only one thread, which waits.
     hosting = Hosting(threads=1, sessions=32, busy=16, episodes=4000, memory_mb=8192)

@@ -80,12 +80,14 @@ class AccessOptions:
         auth: folder of saved logins.
         logged_out: start logged out, even in tasks that expect a login.
         reset: URL by site; a POST request to it resets the site before a task.
+        exact_urls: compare URLs exactly in `url_match`, so that no URL solves several tasks. WebArena does not.
     """
 
     allow: str | Sequence[str] = ()
     auth: str | None = None
     logged_out: bool = False
     reset: Mapping[str, str] | None = None
+    exact_urls: bool = False
 
     @property
     def allowed_urls(self) -> tuple[str, ...]:

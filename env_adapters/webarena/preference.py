@@ -171,7 +171,7 @@ def _mean(values: Sequence[float]) -> tuple[float | None, tuple[float, float] | 
     scale = 1 + Z95**2 / count
     middle = (mean + Z95**2 / (2 * count)) / scale
     half = Z95 * sqrt(mean * (1 - mean) / count + Z95**2 / (4 * count**2)) / scale
-    return mean, (middle - half, middle + half)
+    return mean, (max(0.0, middle - half), min(1.0, middle + half))
 
 
 def report(folder: Path) -> list[str]:

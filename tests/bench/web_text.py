@@ -21,10 +21,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
-from env_adapters.webarena.browser.accessibility_tree import build_page_text, layout_rects, tab_line
+from env_adapters.webarena.browser.accessibility_tree import (
+    DomSnapshot,
+    Tree,
+    build_page_text,
+    layout_rects,
+    tab_line,
+)
 from env_adapters.webarena.browser.chromium import find_chromium
 from env_adapters.webarena.sites import Copy, SiteSet
 
@@ -135,10 +142,10 @@ def adapter_text(page: Page, client: CDPSession, whole: bool) -> str:
             ("DOMSnapshot.captureSnapshot", {"computedStyles": []}),
         )
     )
-    document = snapshot["documents"][0]
-    title = " ".join(snapshot["strings"][document["title"]].split()) if document["title"] >= 0 else ""
-    text = build_page_text(tree["nodes"], layout_rects(document), None if whole else SIZE)
-    return tab_line([title], 0) + "\n\n" + "\n".join(text.lines)
+    document = msgspec.convert(snapshot, DomSnapshot)
+    nodes = msgspec.convert(tree, Tree).nodes
+    text = build_page_text(nodes, layout_rects(document.documents[0]), None if whole else SIZE)
+    return tab_line([document.title], 0) + "\n\n" + "\n".join(text.lines)
 
 
 def webarena_text(processors: ModuleType, page: Page, client: CDPSession, whole: bool) -> str:

@@ -28,6 +28,8 @@ PLAYED = {"all": EVERY, "sites": ONE_PER_SITES}.get(os.environ.get("WEB_TASKS", 
 MINIWOB_PAGE = "http://miniwob.test/miniwob"
 AGAIN = ['click [button "ONE"]']
 SECOND_TAB = ["new_tab", f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=0]"]
+SUBMIT = ['click [button "Submit"]']
+NUMBER = ['type [textbox "" #2] [-7] [0]', *SUBMIT]
 MINIWOB = [
     ("click-test-2", ['click [button "ONE"]'], 1.0),
     ("click-test-2", ['click [button "TWO"]', 'click [button "ONE"]'], 0.0),
@@ -40,6 +42,12 @@ MINIWOB = [
     ("click-test-2", [f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=7&seed=0]", *AGAIN], 0.0),
     ("click-test-2", [*SECOND_TAB, 'click [button "TWO"]', "tab_focus [0]", *AGAIN], 0.0),
     ("click-test-2", [*SECOND_TAB, *AGAIN, "tab_focus [0]", 'click [button "TWO"]'], 1.0),
+    ("click-test-2", ["press [Tab]", f"goto [{MINIWOB_PAGE}/click-test-2.html?seed=0]", "stop []"], 0.0),
+    ("click-test-2", [*SECOND_TAB, "press [Tab]", "tab_focus [0]", *AGAIN], 0.0),
+    ("form-sequence-2", ['click [radio "" #3]', *NUMBER], 1.0),
+    ("form-sequence-2", ['click [radio "" #1]', *NUMBER], 0.0),
+    ("use-autocomplete", ['type [textbox "Tags:"] [San Marino] [0]', *SUBMIT], 1.0),
+    ("use-autocomplete", ['type [textbox "Tags:"] [Saino] [0]', *SUBMIT], 0.0),
 ]
 
 

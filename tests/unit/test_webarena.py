@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from env_adapters.webarena.adapter import WebArena
+from env_adapters.webarena.browser.driver import MARK_ARGUMENT
 from env_adapters.webarena.browser.grammar import parse_action
-from env_adapters.webarena.browser.pool import MARK_ARGUMENT
 from env_adapters.webarena.grading.redundancy import RedundancyTracker
 from env_adapters.webarena.options import ViewOptions
 from tests.support.web import needs_chromium, page, serving, serving_pages

@@ -38,7 +38,8 @@ class CannedPage:
 async def verdicts(cases):
     found = ""
     for case in cases:
-        final = FinalState(case.get("answer", ""), SimpleNamespace(page=CannedPage(case)), "", {})
+        page = CannedPage(case)
+        final = FinalState(case.get("answer", ""), SimpleNamespace(page=page, tab=page), "", {})
         found += str(int(await evaluate(case["eval"], final, None)))
     return found
 

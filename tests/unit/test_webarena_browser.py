@@ -212,7 +212,8 @@ def test_new_document_restarts_the_node_numbers(site):
     with playing(site) as player:
         tab = player.session.tab
         assert tab._numbers.number_of("a node") != "1"
-        tab._on_navigated({"frame": {"id": tab._main_frame}})
+        navigation = tab._navigation
+        navigation._on_navigated({"frame": {"id": navigation._main_frame, "url": tab.url}})
         assert tab._numbers.number_of("a node") == "1"
 
 
@@ -340,6 +341,24 @@ def test_misbehaving_page_ends_only_its_own_episode(script, reason):
         with pytest.raises(EnvError, match=reason):
             player.do("click <'go'>")
         assert other.do("click <'stay'>").url == "http://site.test/#"
+
+
+def test_window_whose_name_has_half_a_surrogate_pair_ends_no_session():
+    """Chromium reports the name in an event that the usual JSON decoders reject."""
+    pages = {"/": "<button onclick=\"window.open('/p', '\\ud800')\">go</button><a href=#>stay</a>", "/p": "<p>popup"}
+    with serving_pages(pages) as port, playing(port) as other, playing(port) as player:
+        assert "Tab 1" in player.do("click <'go'>").tabs
+        assert other.do("click <'stay'>").url == "http://site.test/#"
+
+
+def test_window_that_is_left_after_its_opener_has_closed_is_attached():
+    """The evaluators need the URL of the current tab, which no observation has shown."""
+    body = "<button onclick=\"window.open('/p')\">go</button>"
+    with serving_pages({"/": body, "/p": "<p>popup"}) as port, playing(port) as player:
+        player.do("click <'go'>")
+        player.run(player.session.page.close())
+        player.run(player.session.ensure_tab())
+        assert player.session.tab.url == "http://site.test/p"
 
 
 def test_endless_redirect_is_reported_and_can_be_left():
@@ -491,6 +510,24 @@ def test_hung_browser_is_killed_with_all_its_processes(site):
     with pytest.raises(EnvError, match="has ended"):
         player.do("click <'Press me'>")
     player.close()
+
+
+def test_hung_driver_is_replaced(site):
+    limits = BrowserLimits(max_open_contexts=2, max_contexts=101, ping_interval_s=0.2, ping_timeout_s=1.5)
+    player = Player(site, limits=limits)
+    player.start("/")
+    driver = player.session._lease.browser.process.parent()
+    driver.suspend()
+    deadline = time.monotonic() + 15
+    while player.session._alive:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(EnvError, match="has ended"):
+        player.do("click <'Press me'>")
+    with playing(site, limits=limits) as again:
+        assert "'pressed'" in again.do("click <'Press me'>").text
+    player.close()
+    assert not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE
 
 
 def test_retired_browser_closes_after_its_last_session(site):

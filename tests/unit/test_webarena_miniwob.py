@@ -2,12 +2,21 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
-from env_adapters.webarena.tasks.miniwob import CORE, LOCATOR, PageServer, all_pages, miniwob_tasks, pages_folder
-from env_adapters.webarena.tasks.miniwob_pages import EXCLUDED, PAGES, TEST_PAGES
+from env_adapters.webarena.tasks.miniwob import (
+    CORE,
+    LOCATOR,
+    PAGE_HEADER,
+    PageServer,
+    all_pages,
+    miniwob_tasks,
+    pages_folder,
+)
+from env_adapters.webarena.tasks.miniwob_pages import CHECKS, EXCLUDED, PAGES, TEST_PAGES
 from verl_agent.errors import ConfigError
 
 needs_pages = pytest.mark.skipif(
@@ -30,15 +39,15 @@ def pages(tmp_path):
     server.server_close()
 
 
-def get(pages, path):
+def get(pages, path, task_page="click"):
     host, port = pages.routes["miniwob.test:80"]
-    with urlopen(f"http://{host}:{port}{path}") as response:
+    with urlopen(Request(f"http://{host}:{port}{path}", headers={PAGE_HEADER: task_page})) as response:
         return response.read().decode(response.headers.get_content_charset())
 
 
 def test_train_and_test_have_no_page_in_common():
     train, test = miniwob_tasks("train"), miniwob_tasks("test")
-    assert len(train) == 560 and len(test) == 120
+    assert len(train) == 550 and len(test) == 120
     assert not {task["intent_template_id"] for task in train} & {task["intent_template_id"] for task in test}
     assert len({task["task_id"] for task in (*train, *test)}) == len(train) + len(test)
     assert {task["category"] for task in train} >= {task["category"] for task in test}
@@ -64,6 +73,20 @@ def test_page_has_the_script_after_the_core(pages):
     page = get(pages, "/miniwob/click.html?seed=3")
     assert page.index("core.js") < page.index("data-reward") < page.index("</head>")
     assert get(pages, "/core/core.js") == "var core = {};"
+
+
+@pytest.mark.parametrize("path", ["/miniwob/click.html", "/miniwob/%63lick.html?seed=1", "//miniwob//click.html"])
+def test_other_pages_are_not_served(pages, path):
+    """A page that shows typed text as HTML, for example `terminal`, could solve the tasks of all others."""
+    with pytest.raises(HTTPError, match="404"):
+        get(pages, path, task_page="other")
+
+
+@pytest.mark.parametrize("page", CHECKS)
+def test_missing_check_is_added_to_its_page(pages, page):
+    (pages.folder / "miniwob" / f"{page}.html").write_bytes(CORE)
+    assert CHECKS[page] in get(pages, f"/miniwob/{page}.html", page)
+    assert "(true)" in get(pages, "/miniwob/click.html")
 
 
 @pytest.mark.parametrize("path", ["/../secret", "/%2e%2e/secret", "/miniwob/none.html", "/miniwob"])

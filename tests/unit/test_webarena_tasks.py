@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from env_adapters.webarena.adapter import WebArena
+from env_adapters.webarena.grading.urls import EXACT_URL, url_match
 from env_adapters.webarena.tasks.items import installed_task_file, make_item, read_items
 from env_adapters.webarena.tasks.site_urls import UserSites
 from env_adapters.webarena.tasks.splits import PAPER_TEST, READ_ONLY_TEMPLATES
@@ -76,7 +77,7 @@ def test_valid_task_becomes_an_item(tmp_path):
             "reference_answers.must_include must be a list of strings, got 'x'.",
         ),
         (("eval", "reference_url"), "", "eval.reference_url is empty."),
-        (("eval", "url_note"), "PRED in GOLD", "eval.url_note is 'PRED in GOLD'. Allowed: 'GOLD in PRED'."),
+        (("eval", "url_note"), "PRED in GOLD", "eval.url_note is 'PRED in GOLD'. Allowed: 'GOLD in PRED', 'EXACT'."),
         (("eval", "program_html"), [], "eval.program_html is empty."),
         (("eval", "program_html", 0, "locator"), None, "eval.program_html[0]: locator is missing."),
         (("eval", "program_html", 0, "locator"), "h1", "program_html[0].locator='h1' is not allowed"),
@@ -188,3 +189,31 @@ def test_file_without_field_split_has_only_the_split_all(tmp_path):
     (tmp_path / "ids.txt").write_text("0\n2\n")
     chosen = select_tasks("webarena", str(tmp_path / "ids.txt"), {"tasks": str(file)})
     assert [item.id for item in chosen] == ["0", "2"]
+
+
+def test_exact_urls_pay_no_url_that_contains_all_pages():
+    """WebArena's rule pays it in every task that checks only the URL."""
+    items = WebArena(access={"exact_urls": True}).tasks("train")
+    checked = [item.data["eval"] for item in items if item.data["eval"]["eval_types"] == ["url_match"]]
+    joined = {}
+    for evaluation in checked:
+        for reference in evaluation["reference_url"].split(" |OR| "):
+            site, _, path = reference.partition("/")
+            joined.setdefault(site, []).append(path.partition("?")[::2])
+    wrong = []
+    for site, parts in joined.items():
+        paths, queries = "/".join(f"{site}/{path}" for path, _ in parts), "&".join(query for _, query in parts if query)
+        wrong.append(f"{site}/404/{paths}/?{queries}")
+    for evaluation in checked:
+        reference = evaluation["reference_url"]
+        assert evaluation["url_note"] == EXACT_URL
+        assert url_match(reference, f"{reference.split(' |OR| ')[0]}#top", exact=True) == 1.0
+        assert any(url_match(reference, url) for url in wrong)
+        assert not any(url_match(reference, url, exact=True) for url in wrong)
+    assert len(checked) == 58
+
+
+@pytest.mark.parametrize("tasks", ["embedded", "miniwob", "webarena_verified"])
+def test_exact_urls_are_refused_where_they_have_no_effect(tasks):
+    with pytest.raises(ConfigError, match="has no effect"):
+        WebArena(tasks=tasks, access={"exact_urls": True})

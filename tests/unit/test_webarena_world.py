@@ -46,6 +46,17 @@ def test_meetings_are_on_days_after_their_announcement():
     assert len(meetups) > 10
 
 
+def test_upc_does_not_reveal_the_key_of_the_product():
+    """The key is in the URL of the product's page, so it would replace the search in the dashboard."""
+    products = world().shop.products
+    digits = [one.upc.removeprefix("FH") for one in products]
+    assert {len(text) for text in digits} == {7} and len(set(digits)) == len(products)
+    for start in range(7):
+        for end in range(start + 1, 8):
+            equal = sum(int(text[start:end]) == one.pk for text, one in zip(digits, products, strict=True))
+            assert equal < 6, (start, end)
+
+
 def test_there_is_enough_to_look_for():
     made = world()
     assert len(made.shop.products) == 240

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
+
 from verl_agent.types import Box
 
 Rect: TypeAlias = tuple[float, float, float, float]
@@ -29,6 +31,85 @@ INLINE_TEXT_BOX = "] InlineTextBox '"
 STATIC_TEXT = re.compile(r"\[\d+\] StaticText (.+)", re.DOTALL)
 DUPLICATE_WINDOW = 3
 """A text is left out if one of this many lines above contains it."""
+
+
+class Value(msgspec.Struct, frozen=True, gc=False):
+    """Value of a field of an accessibility node; without `value` if the node has none."""
+
+    value: Any = None
+
+
+class Property(msgspec.Struct, gc=False):
+    """Property of an accessibility node."""
+
+    name: str
+    value: Value
+
+
+class Node(msgspec.Struct, gc=False):
+    """Accessibility node in the DevTools protocol, with the fields that the text needs."""
+
+    id: str = msgspec.field(name="nodeId")
+    ignored: bool = False
+    role: Value = Value("")
+    name: Value = Value()
+    properties: Sequence[Property] = ()
+    parent_id: str = msgspec.field(name="parentId", default="")
+    child_ids: Sequence[str] = msgspec.field(name="childIds", default=())
+    backend_id: int = msgspec.field(name="backendDOMNodeId", default=0)
+
+
+class Tree(msgspec.Struct):
+    """Result of `Accessibility.getFullAXTree`. The first node is the root."""
+
+    nodes: Sequence[Node]
+
+
+class NodeField(msgspec.Struct):
+    """Field that few nodes have: the indexes of these nodes, and the values as indexes of the snapshot's strings."""
+
+    index: Sequence[int] = ()
+    value: Sequence[int] = ()
+
+
+class DomNodes(msgspec.Struct):
+    """Nodes of a document in document order; `names` are indexes of the snapshot's strings."""
+
+    backend_ids: Sequence[int] = msgspec.field(name="backendNodeId")
+    parent_indexes: Sequence[int] = msgspec.field(name="parentIndex", default=())
+    names: Sequence[int] = msgspec.field(name="nodeName", default=())
+    pseudo_types: NodeField = msgspec.field(name="pseudoType", default_factory=NodeField)
+    shadow_root_types: NodeField = msgspec.field(name="shadowRootType", default_factory=NodeField)
+
+
+class Layout(msgspec.Struct):
+    """Boxes of a document: the index of the node, and the bounds in CSS pixels relative to the document."""
+
+    node_indexes: Sequence[int] = msgspec.field(name="nodeIndex")
+    bounds: Sequence[Rect]
+
+
+class Document(msgspec.Struct):
+    """A document of a DOM snapshot; `title` is an index of the snapshot's strings, or -1."""
+
+    nodes: DomNodes
+    layout: Layout
+    title: int = -1
+    scroll_left: float = msgspec.field(name="scrollOffsetX", default=0.0)
+    scroll_top: float = msgspec.field(name="scrollOffsetY", default=0.0)
+
+
+class DomSnapshot(msgspec.Struct):
+    """Result of `DOMSnapshot.captureSnapshot`, with the fields that the text needs."""
+
+    documents: Sequence[Document]
+    strings: Sequence[str] = ()
+
+    @property
+    def title(self) -> str:
+        """Title of the main document."""
+        index = self.documents[0].title
+        return " ".join(self.strings[index].split()) if index >= 0 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +175,16 @@ class PageText:
     elements: Mapping[str, Element]
 
 
-def layout_rects(document: Mapping[str, Any]) -> dict[int, Rect | None]:
+def layout_rects(document: Document) -> dict[int, Rect | None]:
     """Return the layout rectangle of each node by backend node id.
 
     A node without layout has None. Nodes that the browser itself adds to a text field are not in the snapshot.
-
-    Args:
-        document: a document of `DOMSnapshot.captureSnapshot`.
     """
-    ids, layout = document["nodes"]["backendNodeId"], document["layout"]
-    left, top = document.get("scrollOffsetX", 0.0), document.get("scrollOffsetY", 0.0)
+    ids, left, top = document.nodes.backend_ids, document.scroll_left, document.scroll_top
     rects: dict[int, Rect | None] = dict.fromkeys(ids)
-    for index, (x, y, width, height) in zip(layout["nodeIndex"], layout["bounds"], strict=True):
+    for index, (x, y, width, height) in zip(document.layout.node_indexes, document.layout.bounds, strict=True):
         rects[ids[index]] = (x - left, y - top, width, height)
-    for index in document["nodes"].get("pseudoType", {}).get("index", ()):
+    for index in document.nodes.pseudo_types.index:
         rects[ids[index]] = None  # WebArena asks an element for its rectangle, and a pseudo-element has no element
     return rects
 
@@ -127,7 +204,7 @@ def is_in_view(rect: Rect | None, size: tuple[int, int]) -> bool:
 
 
 def build_page_text(
-    nodes: Sequence[Mapping[str, Any]],
+    nodes: Sequence[Node],
     rects: Mapping[int, Rect | None],
     size: tuple[int, int] | None,
     show_options: bool = False,
@@ -142,47 +219,43 @@ def build_page_text(
         show_options: show the options of closed lists wherever the list is shown. WebArena does not show them.
         numbers: numbers of the nodes; None for the browser's own.
     """
-    by_id: dict[str, Mapping[str, Any]] = {}
+    by_id: dict[str, Node] = {}
     for node in nodes:
-        by_id.setdefault(node["nodeId"], node)  # the browser sends a few nodes twice
+        by_id.setdefault(node.id, node)  # the browser sends a few nodes twice
     lines: list[str] = []
     elements: dict[str, Element] = {}
     if numbers is not None and nodes:
-        numbers.start_page(nodes[0]["nodeId"])
-    stack: list[tuple[str, int, Rect | None]] = [(nodes[0]["nodeId"], 0, None)] if nodes else []
+        numbers.start_page(nodes[0].id)
+    stack: list[tuple[str, int, Rect | None]] = [(nodes[0].id, 0, None)] if nodes else []
     while stack:
         node_id, depth, rect = stack.pop()
-        node = by_id.pop(node_id, {})
-        if not node:
+        found = by_id.pop(node_id, None)
+        if found is None:
             continue
-        role, backend_id = _role(node), node.get("backendDOMNodeId", 0)
+        role, backend_id = str(found.role.value), found.backend_id
         if not (show_options and role in OPTION_ROLES):  # options use the rectangle of their list
             rect = rects.get(backend_id, None if role in ROLES_WITHOUT_LAYOUT else rect) if backend_id else None
         shown = size is None or role == "RootWebArea" or is_in_view(rect, size)
-        description = _describe(node, role) if shown else ""
+        description = _describe(found, role) if shown else ""
         number = numbers.number_of(node_id) if description and numbers is not None else node_id
         if description:
             lines.append(f"{depth * chr(9)}[{number}] {description}")
         if description and backend_id:
             elements[number] = Element(backend_id, role, description, rect)
             depth += 1
-        stack += [(child, depth, rect) for child in reversed(node.get("childIds", ()))]
+        stack += [(child, depth, rect) for child in reversed(found.child_ids)]
     return PageText([line for line in _without_repeated_text(lines) if INLINE_TEXT_BOX not in line], elements)
 
 
-def _role(node: Mapping[str, Any]) -> str:
-    return str(node.get("role", {}).get("value", ""))
-
-
-def _describe(node: Mapping[str, Any], role: str) -> str:
+def _describe(node: Node, role: str) -> str:
     """Return role, name and properties of a node, or "" if the node is not shown."""
-    name = node.get("name", {}).get("value")
+    name = node.name.value
     if name is None or not role:
         return ""
     properties = [
-        f"{entry['name']}: {' '.join(str(entry['value']['value']).split())}"  # a value must not add lines to the text
-        for entry in node.get("properties", ())
-        if entry["name"] not in HIDDEN_PROPERTIES and "value" in entry.get("value", {})
+        f"{entry.name}: {' '.join(str(entry.value.value).split())}"  # a value must not add lines to the text
+        for entry in node.properties
+        if entry.name not in HIDDEN_PROPERTIES and entry.value.value is not None
     ]
     if not name.strip() and (role == "listitem" or (role in STRUCTURAL_ROLES and not properties)):
         return ""

@@ -1,8 +1,5 @@
 """Execution of actions on an element or on the history of a tab."""
 
-from collections.abc import Awaitable
-from contextlib import suppress
-
 from playwright.async_api import Error
 
 from env_adapters.webarena.browser.accessibility_tree import Element
@@ -13,12 +10,6 @@ from verl_agent.errors import EnvError
 
 MAX_TYPED_KEYS = 200
 """Texts of up to this many characters are typed key by key; longer ones are inserted at once."""
-
-
-async def ignore_errors(work: Awaitable[None]) -> None:
-    """Await an operation of the browser that may fail, because its page or dialog has closed."""
-    with suppress(Error):
-        await work
 
 
 async def click_or_hover(tab: Tab, element: Element, action: Action) -> None:

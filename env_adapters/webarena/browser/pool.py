@@ -9,7 +9,6 @@ import atexit
 import gc
 import logging
 import re
-import secrets
 import threading
 import time
 from collections.abc import Coroutine
@@ -19,33 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from playwright.async_api import BrowserContext, Error, Playwright, StorageState, async_playwright
+from playwright.async_api import BrowserContext, Error, StorageState
 
-from env_adapters.webarena.browser.chromium import find_chromium
-from env_adapters.webarena.browser.process import BrowserLimits, RunningBrowser, kill_process_tree, main_process
+from env_adapters.webarena.browser.driver import START_TIMEOUT_S, Driver, first_line
+from env_adapters.webarena.browser.process import BrowserLimits, RunningBrowser
 from verl_agent.errors import EnvError
 
 T = TypeVar("T")
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--no-pings",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-breakpad",
-    "--disable-domain-reliability",
-    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-)
-"""Browsers resolve no host names, network proxies do. A request that does not go through a network proxy fails."""
-UNUSED_PROXY = "http://127.0.0.1:9"
-"""Proxy for traffic that belongs to no context; nothing listens on this port."""
-MARK_ARGUMENT = "--verl-agent-browser"
-START_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 3.0
 """Seconds that closing may take; an episode gives its environment five."""
 NOT_STATIC = re.compile(r"^(?![^?#]*\.(?:css|js|png|jpe?g|gif|svg|woff2?|ttf|ico|webp)(?:[?#]|$))")
@@ -69,7 +48,7 @@ class BrowserPool:
         self.limits = limits
         self.browsers: list[RunningBrowser] = []
         self.loop = asyncio.new_event_loop()
-        self._playwright: Playwright | None = None
+        self._driver = Driver()
         self._starting = asyncio.Lock()
         self._watcher: asyncio.Task[None] | None = None
         # The response with a page's nodes holds some ten thousand small objects. Their allocation triggers garbage
@@ -123,13 +102,11 @@ class BrowserPool:
                     )
                 return ContextLease(self, browser, context)
             except (TimeoutError, Error) as error:
-                if not await browser.answers(CLOSE_TIMEOUT_S):
-                    self._kill(browser)
-                elif isinstance(error, Error) and state is not None:
+                if not await self._kill_if_hung(browser) and isinstance(error, Error) and state is not None:
                     refused = True
-                    raise RefusedStateError(_first_line(error)) from error
+                    raise RefusedStateError(first_line(error)) from error
                 if last:
-                    raise EnvError(f"the browser did not open a new context: {_first_line(error)}") from error
+                    raise EnvError(f"the browser did not open a new context: {first_line(error)}") from error
             finally:
                 if context is None:
                     if not refused:  # failed or cancelled: the browser may still open a context that no lease holds
@@ -151,9 +128,10 @@ class BrowserPool:
         if not self.loop.is_running():
             return
         with suppress(Exception):  # at the exit of the process: all browsers are killed below
-            asyncio.run_coroutine_threadsafe(self._shutdown(), self.loop).result(timeout=2 * CLOSE_TIMEOUT_S)
+            asyncio.run_coroutine_threadsafe(self._shutdown(), self.loop).result(timeout=3 * CLOSE_TIMEOUT_S)
         for browser in self.browsers:
             browser.kill()
+        self._driver.kill()
         self.loop.call_soon_threadsafe(self.loop.stop)
 
     async def _shutdown(self) -> None:
@@ -161,8 +139,7 @@ class BrowserPool:
             self._watcher.cancel()
         await asyncio.gather(*map(_close, self.browsers))
         self.browsers.clear()
-        if self._playwright is not None:
-            await self._playwright.stop()
+        await self._driver.stop()
 
     async def _available_browser(self) -> RunningBrowser:
         async with self._starting:
@@ -179,37 +156,15 @@ class BrowserPool:
         return not retired and browser.open_contexts < self.limits.max_open_contexts
 
     async def _start(self) -> RunningBrowser:
-        command = find_chromium()
-        mark = f"{MARK_ARGUMENT}={secrets.token_hex(8)}"
         started = None
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                if self._playwright is None:
-                    self._playwright = await async_playwright().start()
-                browser = await self._playwright.chromium.launch(
-                    executable_path=command,
-                    args=[*ARGUMENTS, mark],
-                    proxy={"server": UNUSED_PROXY},
-                    handle_sigint=False,
-                )
-                started = RunningBrowser(browser, await browser.new_browser_cdp_session(), main_process(mark))
-        except (TimeoutError, Error) as error:
-            raise EnvError(f"{command} does not start: {_first_line(error)}") from error
+            started = await self._driver.start_browser()
         finally:
-            if started is None:
-                await self._clean_up_failed_start(mark)
+            if started is None and not self.browsers:
+                await self._driver.stop()
         if self._watcher is None:
             self._watcher = self.loop.create_task(self._watch())
         return started
-
-    async def _clean_up_failed_start(self, mark: str) -> None:
-        """Kill the browser of a failed start, and stop the driver if it has no other browser."""
-        with suppress(EnvError):
-            kill_process_tree(main_process(mark))
-        if self._playwright is not None and not self.browsers:
-            driver, self._playwright = self._playwright, None
-            with suppress(Exception):  # the driver may have failed too; the error of the start is raised
-                await driver.stop()
 
     async def _watch(self) -> None:
         """Kill browsers that hang, and retire browsers that use too much memory."""
@@ -218,9 +173,7 @@ class BrowserPool:
             await asyncio.gather(*map(self._check_health, list(self.browsers)))
 
     async def _check_health(self, browser: RunningBrowser) -> None:
-        if not browser.alive or not await browser.answers(self.limits.ping_timeout_s):
-            log.warning("a browser with %d sessions does not answer, and is killed", browser.open_contexts)
-            self._kill(browser)
+        if await self._kill_if_hung(browser):
             return
         if browser.retired and not browser.open_contexts and browser in self.browsers:
             self.browsers.remove(browser)
@@ -233,6 +186,21 @@ class BrowserPool:
         if memory_mb > self.limits.max_memory_mb and not browser.retired:
             log.info("a browser uses %.0f MiB and takes no more sessions", memory_mb)
             browser.retired = True
+
+    async def _kill_if_hung(self, browser: RunningBrowser) -> bool:
+        """Kill a browser that does not answer, or if only the driver does not, the driver with all its browsers."""
+        on_pipe, by_driver = await browser.ping(self.limits.ping_timeout_s) if browser.alive else (False, False)
+        if on_pipe and by_driver:
+            return False
+        ended = [browser]
+        if on_pipe and browser in self.browsers:
+            log.warning("Playwright's driver does not answer, and is killed with %d browsers", len(self.browsers))
+            self._driver.kill()
+            ended = list(self.browsers)
+        for one in ended:
+            log.warning("a browser with %d sessions does not answer, and is killed", one.open_contexts)
+            self._kill(one)
+        return True
 
     def _kill(self, browser: RunningBrowser) -> None:
         browser.kill()
@@ -274,7 +242,3 @@ async def _close(browser: RunningBrowser) -> None:
         pass
     finally:
         browser.kill()
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

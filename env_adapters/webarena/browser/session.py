@@ -7,23 +7,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Dialog, Download, Error, Page, StorageState
+from playwright.async_api import BrowserContext, Error, Page, StorageState
 
 from env_adapters.webarena.browser import actions
 from env_adapters.webarena.browser.accessibility_tree import Element, tab_line
+from env_adapters.webarena.browser.driver import START_TIMEOUT_S
 from env_adapters.webarena.browser.grammar import Action, ActionError
 from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy
+from env_adapters.webarena.browser.page_events import PageEvents
 from env_adapters.webarena.browser.pool import BROWSER_ENDED, BrowserPool, ContextLease
 from env_adapters.webarena.browser.proxy_login import proxy_login
 from env_adapters.webarena.browser.snapshot import Snapshot, View
 from env_adapters.webarena.browser.tab import POLL_S, PROTOCOL_TIMEOUT_S, Tab
 from env_adapters.webarena.browser.tabs import MAX_TABS, Tabs
 from verl_agent.errors import EnvError
-
-CLOSING_S = 0.5
-"""Seconds that the browser may take to report that a tab has closed."""
-MAX_POPUPS = 20
-"""Most windows and dialogs that pages may open during one action; more end the episode."""
 
 
 class BrowserSession:
@@ -45,23 +42,24 @@ class BrowserSession:
         self._browser_pool = browser_pool
         self._lease: ContextLease | None = None
         self._tabs = Tabs(view.paint_scale)
+        self._events = PageEvents(self._tabs)
         self._elements: Mapping[str, Element] = {}
-        self._notes: list[str] = []
-        self._popups = 0
-        self._opening_evaluator_pages = 0
-        self._background: set[asyncio.Task[None]] = set()
-        self._error = ""
 
     @property
     def tab(self) -> Tab:
         """Current tab."""
         if not self._tabs:
-            raise EnvError(self._error or BROWSER_ENDED)
+            raise EnvError(self._events.error or BROWSER_ENDED)
         return self._tabs.current
 
     @property
     def _alive(self) -> bool:
         return self._lease is not None and self._lease.browser.alive
+
+    @property
+    def _healthy(self) -> bool:
+        """True if neither the browser nor a site nor a page has failed."""
+        return self._alive and not (self._events.error or self.network_proxy.traffic.site_error)
 
     @property
     def page(self) -> Page:
@@ -81,13 +79,14 @@ class BrowserSession:
         """
         await self.network_proxy.start()
         self._lease = await self._browser_pool.lease(self.network_proxy.url, self.view.size, state, self.network_log)
-        self._lease.context.on("page", self._on_page)
+        self._events.subscribe(self._lease.context)
         for url in urls:
-            tab = self._tabs.of(page := await self._guard(self._lease.context.new_page()))
-            await self._guard(tab.attach())
-            async with proxy_login(page, self.network_proxy):
-                await actions.open_start_page(tab, url, self.network_proxy, self.view.settle_s)
-            await self._guard(tab.settle(lambda: self.network_proxy.traffic.busy, self.view.settle_s))
+            limit_s = START_TIMEOUT_S + 2 * self.view.settle_s
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._guard(self._open_start_page(self._lease.context, url))
+            except TimeoutError:
+                raise EnvError(f"the browser did not open the start page {url} within {limit_s:g} s.") from None
         return await self._observe()
 
     async def act(self, action: Action) -> Snapshot:
@@ -97,7 +96,7 @@ class BrowserSession:
             ActionError: the action cannot be carried out on this page.
             EnvError: the browser, a site or a page failed.
         """
-        self._notes, self._popups = [], 0
+        self._events.start_action()
         if not self._tabs and self._lease is not None and await self._lease.browser.answers(PROTOCOL_TIMEOUT_S):
             self.check()
             raise ActionError("The page had closed its tab.")
@@ -108,7 +107,7 @@ class BrowserSession:
                 await self._guard(self._execute(action))
         except TimeoutError:
             self.check()
-            raise EnvError(f"the page {tab.page.url[:200]} does not answer to {action.kind}.") from None
+            raise EnvError(f"the page {tab.url[:200]} does not answer to {action.kind}.") from None
         except EnvError as error:
             if not await self._tab_has_closed(tab, error):
                 raise
@@ -119,7 +118,7 @@ class BrowserSession:
 
     async def observe(self) -> Snapshot:
         """Return a snapshot of the current tab."""
-        self._notes, self._popups = [], 0
+        self._events.start_action()
         return await self._observe()
 
     async def screenshot(self, path: Path) -> None:
@@ -135,24 +134,35 @@ class BrowserSession:
         """Raise EnvError if a site or a page has failed."""
         if self.network_proxy.traffic.site_error:
             raise EnvError(f"a site does not answer: {self.network_proxy.traffic.site_error}")
-        if self._error:
-            raise EnvError(self._error)
+        if self._events.error:
+            raise EnvError(self._events.error)
 
     async def ensure_tab(self) -> None:
-        """Open an empty tab if pages have closed the last one."""
-        if not self._tabs:
-            self.check()
-            await self._guard(self._open_tab())
-            self._note("The last tab was closed by its page; this one is empty.")
+        """Attach the current tab; open an empty one first if pages have closed the last."""
+        while True:
+            if not self._tabs:
+                self.check()
+                await self._guard(self._open_tab())
+                self._events.note("The last tab was closed by its page; this one is empty.")
+            tab = self.tab
+            try:
+                await self.attach(tab)
+                if self._tabs and tab is self.tab:
+                    return
+            except EnvError as error:
+                if not await self._tab_has_closed(tab, error):
+                    raise
 
     async def new_evaluator_page(self) -> Page:
         """Open a page for evaluators that is not a tab of the agent; the caller closes it."""
         assert self._lease is not None
-        self._opening_evaluator_pages += 1
-        try:
+        with self._events.ignoring_pages():
             return await self._lease.context.new_page()
-        finally:
-            self._opening_evaluator_pages -= 1
+
+    async def attach(self, tab: Tab) -> None:
+        """Subscribe to the events of the page in a tab; a second call has no effect."""
+        assert self._lease is not None
+        await self._guard(tab.attach(self._lease.browser.pipe))
 
     async def close(self) -> None:
         """Return the context to the pool and stop the proxy; a second call has no effect."""
@@ -162,6 +172,13 @@ class BrowserSession:
                 await lease.close()
         finally:
             await self.network_proxy.close()
+
+    async def _open_start_page(self, context: BrowserContext, url: str) -> None:
+        tab = self._tabs.of(page := await context.new_page())
+        await self.attach(tab)
+        async with proxy_login(page, self.network_proxy):
+            await actions.open_start_page(tab, url, self.network_proxy, self.view.settle_s)
+        await tab.settle(lambda: self.network_proxy.traffic.busy, self.view.settle_s)
 
     async def _execute(self, action: Action) -> None:
         match action.kind:
@@ -174,9 +191,9 @@ class BrowserSession:
             case "scroll":
                 await self.tab.scroll(1 if action.text == "down" else -1)
             case "goto":
-                self._note(await actions.navigate(self.tab, action.text, self.network_proxy, self.view.settle_s))
+                self._events.note(await actions.navigate(self.tab, action.text, self.network_proxy, self.view.settle_s))
             case "go_back" | "go_forward":
-                self._note(await actions.navigate_history(self.tab, action.kind, self.view.settle_s))
+                self._events.note(await actions.navigate_history(self.tab, action.kind, self.view.settle_s))
             case "new_tab":
                 await self._open_tab()
             case "close_tab":
@@ -192,7 +209,7 @@ class BrowserSession:
             raise ActionError(f"There are {MAX_TABS} tabs already. Close one with close_tab.")
         assert self._lease is not None
         page = await self._lease.context.new_page()
-        self._popups -= 1
+        self._events.popups -= 1  # the agent has opened it
         self._tabs.switch_to(self._tabs.of(page))
 
     async def _close_tab(self) -> None:
@@ -222,14 +239,13 @@ class BrowserSession:
 
     async def _tab_has_closed(self, tab: Tab, error: EnvError) -> bool:
         """Return True if an error only means that the tab has closed itself, which is reported a moment later."""
-        deadline = time.monotonic() + CLOSING_S
-        while "closed" in str(error) and not tab.page.is_closed() and time.monotonic() < deadline:
+        deadline = time.monotonic() + PROTOCOL_TIMEOUT_S
+        while "closed" in str(error) and not tab.page.is_closed() and self._healthy and time.monotonic() < deadline:
             await asyncio.sleep(POLL_S)
-        return tab.page.is_closed() and self._alive and not (self._error or self.network_proxy.traffic.site_error)
+        return tab.page.is_closed() and self._healthy
 
     async def _read(self) -> Snapshot:
         """Wait until the current tab has settled, and read it."""
-        await self._guard(self.tab.attach())
         await self._guard(self.tab.settle(lambda: self.network_proxy.traffic.busy, self.view.settle_s))
         self.check()
         size = None if self.view.whole_page else self.view.size
@@ -237,7 +253,7 @@ class BrowserSession:
         titles = [title if tab is self.tab else await tab.title() for tab in self._tabs]
         self._elements = text.elements
         self.check()
-        return Snapshot(tab_line(titles, self._tabs.current_index), text, self.page.url, tuple(self._notes))
+        return Snapshot(tab_line(titles, self._tabs.current_index), text, self.tab.url, tuple(self._events.notes))
 
     async def _guard(self, work: Any) -> Any:
         """Await `work` and convert errors of Playwright to EnvError, or to ActionError for an unknown key."""
@@ -251,50 +267,3 @@ class BrowserSession:
             if "Unknown key" in reason:
                 raise ActionError(f"{reason}.") from error
             raise EnvError(f"the browser: {reason}") from error
-
-    def _on_page(self, page: Page) -> None:
-        """Add the tab that an action or a page has opened."""
-        if self._opening_evaluator_pages:
-            return
-        self._popups += 1
-        for other in self._tabs:
-            other.stop_waiting_for_window()
-        if len(self._tabs) >= MAX_TABS or self._popups > MAX_POPUPS:
-            self._note("A page tried to open more tabs than there may be.")
-            if self._popups > MAX_POPUPS:
-                self._fail(f"a page opened more than {MAX_POPUPS} windows at once.")
-            self._run_in_background(page.close())
-            return
-        tab = self._tabs.add(page)
-        page.on("dialog", self._on_dialog)
-        page.on("download", self._on_download)
-        page.on("crash", lambda _: self._fail(f"the page {page.url[:200]} crashed."))
-        page.on("close", lambda _: self._tabs.remove(tab))
-
-    async def _on_dialog(self, dialog: Dialog) -> None:
-        """Close a dialog at once, because the page waits for it; Playwright does the same for WebArena."""
-        self._popups += 1
-        if self._popups > MAX_POPUPS:
-            self._fail(f"a page showed more than {MAX_POPUPS} dialogs at once.")
-        leaving = dialog.type == "beforeunload"
-        if not leaving:
-            self._note(f"A box ({dialog.type}) said {dialog.message[:200]!r}; it was closed.")
-        await actions.ignore_errors(dialog.accept() if leaving or dialog.type == "alert" else dialog.dismiss())
-
-    def _on_download(self, download: Download) -> None:
-        self._note(f"The download of {download.suggested_filename[:100]!r} was refused: downloads are off.")
-
-    def _note(self, sentence: str) -> None:
-        if sentence and sentence not in self._notes and len(self._notes) < 5:
-            self._notes.append(sentence)
-
-    def _run_in_background(self, work: Any) -> None:
-        task = asyncio.ensure_future(actions.ignore_errors(work))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    def _fail(self, reason: str) -> None:
-        """End the episode with an error and close the context."""
-        if not self._error and self._lease is not None:
-            self._error = reason
-            self._run_in_background(self._lease.context.close())

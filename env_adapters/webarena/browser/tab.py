@@ -2,73 +2,32 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
-from playwright.async_api import CDPSession, Error, Page
+import msgspec
+from playwright.async_api import Error, Page
 
-from env_adapters.webarena.browser.accessibility_tree import NodeNumbers, PageText, build_page_text, layout_rects
+from env_adapters.webarena.browser.accessibility_tree import (
+    DomSnapshot,
+    NodeNumbers,
+    PageText,
+    build_page_text,
+    layout_rects,
+)
+from env_adapters.webarena.browser.background import run_in_background
+from env_adapters.webarena.browser.devtools import DevToolsPipe, DevToolsSession
+from env_adapters.webarena.browser.navigation import Navigation
+from env_adapters.webarena.browser.page_scripts import MOVE_CURSOR_TO_END, SCROLL, SELECT_OPTION, WAIT_UNTIL_STABLE
+from env_adapters.webarena.browser.visible_nodes import read_nodes
 from verl_agent.errors import EnvError
 
-QUIET_MS = 40
-"""Milliseconds without a change of the document after which it counts as settled."""
-MOVING_MS = 400
-"""Milliseconds after which a document that keeps changing counts as settled."""
+T = TypeVar("T")
 POLL_S = 0.015
 PROTOCOL_TIMEOUT_S = 8.0
 """Seconds after which a page that does not answer a DevTools command counts as hung."""
 TITLE_TIMEOUT_S = 1.0
-WINDOW_OPEN_S = 1.0
-"""Seconds to wait for a window that a page opens."""
-WAIT_UNTIL_STABLE = f"""new Promise(done => {{
-  const startedAt = performance.now();
-  const over = () => {{ clearTimeout(timer); watch.disconnect(); done(document.readyState); }};
-  let timer = setTimeout(over, {QUIET_MS});
-  const watch = new MutationObserver(() => {{
-    clearTimeout(timer);
-    timer = setTimeout(over, Math.min({QUIET_MS}, Math.max(0, {MOVING_MS} - (performance.now() - startedAt))));
-  }});
-  watch.observe(document, {{subtree: true, childList: true, attributes: true, characterData: true}});
-}})"""
-SCROLL = """sign => {
-  const page = document.scrollingElement || document.body;
-  page.scrollTop += sign * window.innerHeight;
-}"""
-SELECT_OPTION = """function(label) {
-  const normalize = text => text.trim().replace(/\\s+/g, ' ').toLowerCase();
-  let list = this, option = null;
-  if (this.tagName === 'OPTION' && label === null) { list = this.closest('select'); option = this; }
-  if (!list || list.tagName !== 'SELECT') return 'none';
-  if (list.disabled) return 'disabled';
-  if (label !== null) {
-    const options = [...list.options], prefix = normalize(label);
-    const labelOf = option => normalize(option.label);
-    option = options.find(one => labelOf(one) === prefix) || options.find(one => labelOf(one).startsWith(prefix));
-    if (!option) return 'missing';
-  }
-  if (option.disabled) return 'disabled';
-  list.focus();
-  option.selected = !list.multiple || label !== null || !option.selected;
-  list.dispatchEvent(new Event('input', {bubbles: true}));
-  list.dispatchEvent(new Event('change', {bubbles: true}));
-  return 'chosen';
-}"""
-"""Selects an option of a list, because the system draws its menu and a click cannot reach it. Returns the outcome."""
-MOVE_CURSOR_TO_END = """(() => {
-  const field = document.activeElement, chosen = getSelection();
-  if (field.matches('input, textarea')) {
-    const end = field.value.length;
-    if (field.selectionStart === null) return 'by key';
-    if (field.selectionStart === field.selectionEnd) field.setSelectionRange(end, end);
-  } else if (field.isContentEditable && chosen.isCollapsed) {
-    chosen.selectAllChildren(field);
-    chosen.collapseToEnd();
-  }
-})()"""
-"""Some fields (for example, number fields) do not expose their cursor; the key `End` moves it there."""
-LOADING_EVENTS = ("Page.frameRequestedNavigation", "Page.frameStartedNavigating", "Page.frameStartedLoading")
-LOADED_EVENTS = ("Page.frameStoppedLoading", "Page.frameDetached")
 
 
 class ElementGoneError(Exception):
@@ -81,45 +40,65 @@ class Tab:
     Args:
         page: Playwright's page of the tab.
         paint_scale: size at which the page is painted, relative to the viewport. Its layout does not change.
+
     """
 
     def __init__(self, page: Page, paint_scale: float = 1.0) -> None:
         self.page, self._paint_scale = page, paint_scale
-        self._client: CDPSession | None = None
-        self._loading_frames: set[str] = set()
-        self._requested_url = ""
-        self._window_deadline = 0.0
-        self._main_frame = ""
+        self._session: DevToolsSession | None = None
         self._numbers = NodeNumbers()
+        self._navigation = Navigation(on_document=self._numbers.reset)
 
     @property
-    def loading(self) -> bool:
-        """True while a frame loads or a window that the page has opened is awaited."""
-        return bool(self._loading_frames) or time.monotonic() < self._window_deadline
+    def devtools(self) -> DevToolsSession:
+        """DevTools session of the page."""
+        assert self._session is not None
+        return self._session
 
-    async def attach(self) -> None:
-        """Subscribe to the events of the page; a second call has no effect."""
-        if self._client is not None:
-            return
-        client = await self.page.context.new_cdp_session(self.page)
-        for name in LOADING_EVENTS:
-            client.on(name, self._on_loading)
-        for name in LOADED_EVENTS:
-            client.on(name, self._on_loaded)
-        client.on("Page.frameNavigated", self._on_navigated)
-        client.on("Page.windowOpen", self._on_window_open)
-        await client.send("Page.enable")
+    @property
+    def url(self) -> str:
+        """URL of the page, "" before `attach`. Playwright's `page.url` changes some milliseconds later."""
+        return self._navigation.url
+
+    async def attach(self, pipe: DevToolsPipe) -> None:
+        """Subscribe to the events of the page; a second call has no effect.
+
+        Args:
+            pipe: pipe of the browser.
+
+        Raises:
+            EnvError: the page does not answer.
+        """
+        if self._session is None:
+            self._session = await self._in_time("attaching", self._attach(pipe))
+
+    async def _attach(self, pipe: DevToolsPipe) -> DevToolsSession:
+        driver = await self.page.context.new_cdp_session(self.page)
+        try:
+            target = (await driver.send("Target.getTargetInfo"))["targetInfo"]
+        finally:
+            run_in_background(driver.detach())  # waits for a document that is being loaded
+        session = await pipe.attach(target["targetId"])
+        try:
+            await self._subscribe(session, target["targetId"])  # a page's target has the id of its main frame
+        except BaseException:  # also of a timeout: nothing else ends this session
+            session.detach()
+            raise
+        return session
+
+    async def _subscribe(self, session: DevToolsSession, main_frame: str) -> None:
+        self._navigation.subscribe(session, main_frame)
+        commands = [session.send("Page.enable", dict), session.send("Page.getFrameTree", dict)]
         if (size := self.page.viewport_size) and self._paint_scale != 1:
             screen = {"screenWidth": size["width"], "screenHeight": size["height"]}
             metrics = {**size, **screen, "deviceScaleFactor": 1, "mobile": False, "scale": self._paint_scale}
-            await client.send("Emulation.setDeviceMetricsOverride", metrics)
-        tree = await client.send("Page.getFrameTree")
-        self._main_frame = tree["frameTree"]["frame"]["id"]
-        self._client = client
+            commands.append(session.send("Emulation.setDeviceMetricsOverride", dict, **metrics))
+        _, tree, *_ = await asyncio.gather(*commands)
+        self._navigation.set_first_url(tree["frameTree"]["frame"])
 
     def stop_waiting_for_window(self) -> None:
         """Record that a window has opened, so that this page no longer waits for one."""
-        self._window_deadline = 0.0
+        self._navigation.window_deadline = 0.0
 
     async def title(self) -> str:
         """Return the title, or "" if the page does not answer in time."""
@@ -141,16 +120,21 @@ class Tab:
         """
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
-            if self.loading or busy():
+            if self._navigation.loading or busy():
                 await asyncio.sleep(min(POLL_S, left))
                 continue
             with suppress(TimeoutError):  # the old document may not answer while the next one loads
                 async with asyncio.timeout(left):
                     await self._wait_until_stable()
-            if not (self.loading or busy()):
+            if self._navigation.uncommitted:  # the driver reports a download, which this waits for
+                self._navigation.uncommitted = False
+                with suppress(Error, TimeoutError):
+                    async with asyncio.timeout(TITLE_TIMEOUT_S):
+                        await self.page.evaluate("0")
+            if not (self._navigation.loading or busy()):
                 return
-        if self._requested_url:
-            raise EnvError(f"{self._requested_url[:200]} did not come within {timeout_s:g} s.")
+        if requested := self._navigation.requested_url:
+            raise EnvError(f"{requested[:200]} did not come within {timeout_s:g} s.")
 
     async def read(
         self, size: tuple[int, int] | None, show_options: bool = False, browser_numbers: bool = False
@@ -169,16 +153,13 @@ class Tab:
             try:
                 # This order numbers the nodes in document order. An enabled accessibility domain would number them
                 # while the page loads, and differently each time.
-                snapshot, tree = await asyncio.gather(
-                    self._send("DOMSnapshot.captureSnapshot", computedStyles=[]),
-                    self._send("Accessibility.getFullAXTree"),
-                )
-                document = snapshot["documents"][0]
-                index = document.get("title", -1)
-                title = " ".join(snapshot["strings"][index].split()) if index >= 0 else ""
+                snapshot = await self._send("DOMSnapshot.captureSnapshot", DomSnapshot, computedStyles=[])
+                rects = layout_rects(snapshot.documents[0])
+                shown = None if show_options else size  # options are shown wherever their list is
+                nodes = await self._in_time("reading", read_nodes(self.devtools, snapshot, rects, shown))
                 numbers = None if browser_numbers else self._numbers
-                return title, build_page_text(tree["nodes"], layout_rects(document), size, show_options, numbers)
-            except (Error, KeyError, IndexError) as error:  # the document was replaced during the two commands
+                return snapshot.title, build_page_text(nodes, rects, size, show_options, numbers)
+            except (Error, IndexError, msgspec.ValidationError) as error:  # the document was replaced meanwhile
                 if not tries_left or self.page.is_closed():
                     raise EnvError(f"the page cannot be read: {str(error).partition(chr(10))[0]}") from error
                 await asyncio.sleep(POLL_S)
@@ -191,10 +172,13 @@ class Tab:
             ElementGoneError: the element has left the page, or has no area.
         """
         try:
-            await self._send("DOM.scrollIntoViewIfNeeded", backendNodeId=backend_id)
-            quads = (await self._send("DOM.getContentQuads", backendNodeId=backend_id))["quads"]
+            _, response = await asyncio.gather(
+                self._send("DOM.scrollIntoViewIfNeeded", dict, backendNodeId=backend_id),
+                self._send("DOM.getContentQuads", dict, backendNodeId=backend_id),
+            )
         except Error as error:
             raise _element_error(error) from error
+        quads: list[list[float]] = response["quads"]
         for quad in quads:
             xs, ys = quad[0::2], quad[1::2]
             if max(xs) - min(xs) > 0 and max(ys) - min(ys) > 0:
@@ -203,8 +187,13 @@ class Tab:
 
     async def move_mouse(self, x: float, y: float, click: bool = False) -> None:
         """Move the mouse to a point in CSS pixels relative to the viewport, and click there if `click` is set."""
-        mouse, scale = self.page.mouse, self._paint_scale  # the browser expects coordinates of the painted page
-        await (mouse.click if click else mouse.move)(x * scale, y * scale)
+        scale = self._paint_scale  # the browser expects coordinates of the painted page
+        at = {"x": x * scale, "y": y * scale}
+        events: list[dict[str, Any]] = [{"type": "mouseMoved"}]
+        if click:
+            left = {"button": "left", "clickCount": 1}
+            events += [{"type": "mousePressed", "buttons": 1, **left}, {"type": "mouseReleased", **left}]
+        await asyncio.gather(*(self._send("Input.dispatchMouseEvent", dict, **event, **at) for event in events))
 
     async def select_option(self, backend_id: int, label: str | None) -> str:
         """Select an option of a list.
@@ -221,9 +210,10 @@ class Tab:
             ElementGoneError: the element has left the page.
         """
         try:
-            node = await self._send("DOM.resolveNode", backendNodeId=backend_id)
+            node = await self._send("DOM.resolveNode", dict, backendNodeId=backend_id)
             response = await self._send(
                 "Runtime.callFunctionOn",
+                dict,
                 objectId=node["object"]["objectId"],
                 functionDeclaration=SELECT_OPTION,
                 arguments=[{"value": label}],
@@ -237,56 +227,38 @@ class Tab:
     async def move_cursor_to_end(self) -> None:
         """Move the cursor to the end of the focused field; text that the page has selected stays selected."""
         with suppress(Error):  # the click has opened another page
-            response = await self._send("Runtime.evaluate", expression=MOVE_CURSOR_TO_END, returnByValue=True)
+            response = await self._send("Runtime.evaluate", dict, expression=MOVE_CURSOR_TO_END, returnByValue=True)
             if response["result"].get("value") == "by key":
                 await self.page.keyboard.press("End")
 
     async def history(self) -> tuple[bool, bool]:
         """Return True for each direction, back and forward, in which the history has a page."""
-        response = await self._send("Page.getNavigationHistory")
+        response = await self._send("Page.getNavigationHistory", dict)
         current = response["currentIndex"]
         first = int(response["entries"][0]["url"] == "about:blank")  # a new tab starts with this entry
         return current > first, current + 1 < len(response["entries"])
 
     async def scroll(self, sign: int) -> None:
         """Scroll by the height of the viewport, down for 1 and up for -1."""
-        await self._send("Runtime.evaluate", expression=f"({SCROLL})({sign})")
+        await self._send("Runtime.evaluate", dict, expression=f"({SCROLL})({sign})")
 
     async def _wait_until_stable(self) -> None:
         """Wait until the document stops changing or is replaced."""
+        command = {"expression": WAIT_UNTIL_STABLE, "awaitPromise": True, "returnByValue": True}
         with suppress(Error):
-            await self._send("Runtime.evaluate", expression=WAIT_UNTIL_STABLE, awaitPromise=True, returnByValue=True)
+            await self._send("Runtime.evaluate", dict, **command)
 
-    async def _send(self, method: str, **parameters: Any) -> Any:
-        assert self._client is not None
+    async def _send(self, method: str, result_type: type[T], /, **parameters: Any) -> T:
+        return await self._in_time(method, self.devtools.send(method, result_type, **parameters))
+
+    async def _in_time(self, method: str, work: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(PROTOCOL_TIMEOUT_S):
-                # The public `send` searches the whole response, some ten thousand values, for Playwright's own
-                # objects. The protocol has none, and the search takes half of the time of reading a page.
-                return await self._client._impl_obj.send(method=method, params=parameters, timeout=0)
+                return await work
         except TimeoutError:
-            raise EnvError(
-                f"the page {self.page.url[:200]} does not answer: {method} took more than {PROTOCOL_TIMEOUT_S:g} s."
-            ) from None
-
-    def _on_window_open(self, event: dict[str, Any]) -> None:
-        """Wait for the window that the page opens; a blocked window never arrives."""
-        self._window_deadline = time.monotonic() + WINDOW_OPEN_S
-
-    def _on_loading(self, event: dict[str, Any]) -> None:
-        self._loading_frames.add(event["frameId"])
-        if event["frameId"] == self._main_frame and "url" in event:
-            self._requested_url = event["url"]
-
-    def _on_loaded(self, event: dict[str, Any]) -> None:
-        self._loading_frames.discard(event["frameId"])
-        if event["frameId"] == self._main_frame:
-            self._requested_url = ""
-
-    def _on_navigated(self, event: dict[str, Any]) -> None:
-        if event["frame"]["id"] == self._main_frame:
-            self._requested_url = ""
-            self._numbers.reset()
+            url = (self.url or self.page.url)[:200]
+            reason = f"{method} took more than {PROTOCOL_TIMEOUT_S:g} s"
+            raise EnvError(f"the page {url} does not answer: {reason}.") from None
 
 
 def _element_error(error: Error) -> Exception:

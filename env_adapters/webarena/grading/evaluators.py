@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from playwright.async_api import Error, Page
 
@@ -22,13 +21,13 @@ from env_adapters.webarena.grading import strict
 from env_adapters.webarena.grading.answers import exact_match, fuzzy_match, must_include, normalize
 from env_adapters.webarena.grading.helpers import LAST_URL, call_helper
 from env_adapters.webarena.grading.late_content import LATE_CONTENT_S, let_time_pass
+from env_adapters.webarena.grading.urls import EXACT_URL, OR, url_match
 from env_adapters.webarena.sites.records import Change
 from verl_agent.errors import EnvError
 
 Judge = Callable[[str, str, str], Awaitable[float]]
 """Scores from 0 to 1 how well an answer agrees with a reference: `judge(answer, reference, question)`."""
 NOT_ACHIEVABLE = "N/A"
-OR = " |OR| "
 LOAD_TIMEOUT_S = 15.0
 SCRIPT_TIMEOUT_S = 4.0
 
@@ -85,31 +84,6 @@ async def string_match(references: Mapping[str, Any], note: str, final: FinalSta
     return score
 
 
-def url_match(reference: str, url: str) -> float:
-    """Return 1.0 if `url` matches one of the references, else 0.0.
-
-    It must contain host and path of a reference, and every parameter of the references' queries with an allowed value.
-
-    Args:
-        reference: URLs joined by ` |OR| `.
-        url: URL of the agent's last page.
-
-    Example:
-        >>> url_match("http://shop.test/list?size=m", "http://shop.test/list?page=2&size=m")
-        1.0
-    """
-    given = urlsplit(url.rstrip("/"))
-    query = parse_qs(given.query)
-    references = [urlsplit(text.rstrip("/")) for text in reference.split(OR)]
-    if not any(expected.netloc + expected.path in given.netloc + given.path for expected in references):
-        return 0.0
-    allowed: dict[str, set[str]] = {}
-    for expected in references:
-        for key, values in parse_qs(expected.query).items():
-            allowed.setdefault(key, set()).update(values)
-    return float(all(values & set(query.get(key, ())) for key, values in allowed.items()))
-
-
 async def program_html(targets: Sequence[Mapping[str, Any]], final: FinalState) -> float:
     """Return 1.0 if every target has its required content, else 0.0.
 
@@ -151,7 +125,7 @@ async def _target_content(target: Mapping[str, Any], final: FinalState) -> str |
             raise EnvError(f"the page {url} that the evaluator asks for answers {response.status}.")
         loaded = time.monotonic()
         tab = Tab(page)
-        await tab.attach()
+        await session.attach(tab)
         await tab.settle(lambda: session.network_proxy.traffic.busy, LATE_CONTENT_S)
         await let_time_pass(page, since=loaded)
         session.check()
@@ -209,7 +183,8 @@ async def evaluate(evaluation: Mapping[str, Any], final: FinalState, judge: Judg
             note = evaluation.get("string_note") or ""
             score *= await string_match(evaluation["reference_answers"], note, final, judge)
         elif kind == "url_match":
-            score *= url_match(evaluation["reference_url"], final.session.page.url)
+            exact = evaluation.get("url_note") == EXACT_URL
+            score *= url_match(evaluation["reference_url"], final.session.tab.url, exact)
         else:
             score *= await program_html(evaluation["program_html"], final)
         if not score:

@@ -231,7 +231,7 @@ async def strict_score(kind: str, evaluation: Mapping[str, Any], final: FinalSta
     if kind == "single_answer":
         return single_answer(evaluation[kind], final.answer)
     if kind == "final_page":
-        return final_page(evaluation[kind], final.session.page.url)
+        return final_page(evaluation[kind], final.session.tab.url)
     if final.changes is None:
         raise EnvError("the changes of these sites cannot be read; only the embedded sites record them.")
     await wait_for_requests(final.session)

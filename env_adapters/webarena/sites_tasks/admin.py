@@ -42,14 +42,14 @@ def orders(world: GeneratedWorld, split: str) -> Sequence[Order]:
 
 def products(world: GeneratedWorld, split: str) -> Sequence[Product]:
     """Return the products of a split, in another order than for customers."""
-    chosen = [product for product in world.shop.products if side(product.upc) == split]
-    return sorted(chosen, key=lambda product: rank(f"admin {product.upc}"))
+    chosen = [product for product in world.shop.products if side(product.name) == split]
+    return sorted(chosen, key=lambda product: rank(f"admin {product.name}"))
 
 
 def pending(world: GeneratedWorld, split: str) -> Sequence[Review]:
     """Return the reviews of a split that wait for a moderator, without ambiguous ones."""
     names = [(one.customer, one.title) for one in world.shop.reviews]
-    waiting = [one for one in world.shop.reviews if one.pending and side(one.product.upc) == split]
+    waiting = [one for one in world.shop.reviews if one.pending and side(one.product.name) == split]
     return [one for one in waiting if names.count((one.customer, one.title)) == 1]
 
 
@@ -94,7 +94,7 @@ def product_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the product with a UPC."""
     for one in products(world, split):
         steps = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]']
-        yield question(one.upc, {"upc": one.upc}, steps, text(one.title))
+        yield question(one.name, {"upc": one.upc}, steps, text(one.title))
 
 
 @template(TEST, "shopping_admin", "What is the UPC of the {{product}}? Answer with the UPC only.")
@@ -102,7 +102,7 @@ def upc_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the UPC of a product."""
     for one in products(world, split):
         steps = [*PRODUCTS, f'type [textbox "Product title:"] [{one.title}] [1]']
-        yield question(one.upc, {"product": one.title}, steps, text(one.upc))
+        yield question(one.name, {"product": one.title}, steps, text(one.upc))
 
 
 @template(TRAIN, "shopping_admin", "How many orders has the customer {{name}} placed? Answer with the number only.")
@@ -123,7 +123,7 @@ def orders_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 )
 def stars(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for a customer's review of a product."""
-    chosen = [one for one in world.shop.reviews if not one.pending and side(one.product.upc) == split]
+    chosen = [one for one in world.shop.reviews if not one.pending and side(one.product.name) == split]
     for one in sorted(chosen, key=lambda review: rank(f"stars {review.pk}")):
         words = {"name": one.customer.name, "product": one.product.title}
         steps = [*REVIEWS, f'type [textbox "Customer name:"] [{one.customer.name}] [1]']
@@ -142,7 +142,7 @@ def show_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the page of a product in the dashboard."""
     for one in products(world, split)[10:]:
         steps = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', f'click [link "{one.title}"]']
-        yield visit(one.upc, {"product": one.title}, steps, f"{ADMIN}/catalogue/products/{one.pk}/", ignored=FILTERS)
+        yield visit(one.name, {"product": one.title}, steps, f"{ADMIN}/catalogue/products/{one.pk}/", ignored=FILTERS)
 
 
 @template(TRAIN, "shopping_admin", "Change the status of order {{order}} to {{status}}.", changes=True)

@@ -44,7 +44,7 @@ def take_out(product: Product) -> list[str]:
 def add_to_cart(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to add a product to the cart."""
     for one, other in neighbours(in_stock(world, split)):
-        yield cart_draft(world, one.upc, {"product": one.title}, [], (one, other))
+        yield cart_draft(world, one.name, {"product": one.title}, [], (one, other))
 
 
 @template(TEST, "shopping", "Put two of the {{product}} and nothing else into my cart.", changes=True)
@@ -52,7 +52,7 @@ def add_two(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to add two pieces of a product to the cart."""
     for one, other in neighbours(in_stock(world, split)):
         if one.stock > 2:
-            yield cart_draft(world, one.upc, {"product": one.title}, [], (one, other), units=2)
+            yield cart_draft(world, one.name, {"product": one.title}, [], (one, other), units=2)
 
 
 def cart_draft(
@@ -107,7 +107,7 @@ def add_wish(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         twice = [WISHES, *units, 'click [button "Update quantities"]']
         removed = [WISHES, f'click [button "" after "{other.title}"]', 'click [link "Remove"]', CONFIRM]
         yield Draft(
-            one.upc,
+            one.name,
             {"product": one.title},
             changes(added("wish", **values)),
             [*wish, stop()],
@@ -132,7 +132,7 @@ def buy(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         stranger = someone(place, "Greta", "Moss")
         elsewhere = [*put(one), *CHECKOUT, *fill(fields(stranger))[:-1], 'click [button "Continue"]', *PLACE, stop()]
         yield Draft(
-            one.upc,
+            one.name,
             {"product": one.title},
             ordered(world.shop.shopper, one),
             [*order(one), stop()],

@@ -206,7 +206,7 @@ def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to add a product to the cart whose UPC only the dashboard shows."""
     for one, other in neighbours(shopping.in_stock(world, split)[10:]):
         steps = [*admin.PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]']
-        yield cart.cart_draft(world, one.upc, {"upc": one.upc}, [*steps, f"goto [{SHOP}]"], (one, other))
+        yield cart.cart_draft(world, one.name, {"upc": one.upc}, [*steps, f"goto [{SHOP}]"], (one, other))
 
 
 @template(

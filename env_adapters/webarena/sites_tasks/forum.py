@@ -63,7 +63,7 @@ def topic_side(world: GeneratedWorld, topic: Topic) -> str:
     if topic.category == "Open Source":
         return TEST if topic.about[0] in TEST_PROJECTS else TRAIN
     products = {product.title: product for product in world.shop.products}
-    return side(products[topic.about[0]].upc) if topic.about else side(topic.title)
+    return side(products[topic.about[0]].name) if topic.about else side(topic.title)
 
 
 def open_category(name: str) -> list[str]:

@@ -42,8 +42,8 @@ SEARCHED = (
 
 def products(world: GeneratedWorld, split: str) -> Sequence[Product]:
     """Return the products of a split, shuffled."""
-    chosen = [product for product in world.shop.products if side(product.upc) == split]
-    return sorted(chosen, key=lambda product: rank(product.upc))
+    chosen = [product for product in world.shop.products if side(product.name) == split]
+    return sorted(chosen, key=lambda product: rank(product.name))
 
 
 def in_stock(world: GeneratedWorld, split: str) -> Sequence[Product]:
@@ -94,14 +94,14 @@ def of_category(world: GeneratedWorld, category: Category) -> list[Product]:
 def price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the price of a product."""
     for one in products(world, split):
-        yield question(one.upc, {"product": one.title}, find(one), money(one.price))
+        yield question(one.name, {"product": one.title}, find(one), money(one.price))
 
 
 @template(TRAIN, "shopping", f"How many units of the {{{{product}}}} are in stock? {NUMBER_ONLY}")
 def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the stock of a product."""
     for one in in_stock(world, split):
-        yield question(one.upc, {"product": one.title}, find(one), number(one.stock))
+        yield question(one.name, {"product": one.title}, find(one), number(one.stock))
 
 
 @template(
@@ -111,7 +111,7 @@ def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the number of reviews of a product and its price."""
     for one in products(world, split):
         count = number(len(world.shop.reviews_of(one)))
-        yield question(one.upc, {"product": one.title}, find(one), count, money(one.price))
+        yield question(one.name, {"product": one.title}, find(one), count, money(one.price))
 
 
 @template(TEST, "shopping", f'Who wrote the review "{{{{title}}}}" of the {{{{product}}}}? {NAME_ONLY}')
@@ -120,14 +120,14 @@ def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for one in products(world, split):
         for review in world.shop.reviews_of(one)[:1]:
             words = {"title": review.title, "product": one.title}
-            yield question(one.upc, words, find(one), text(review.customer.name))
+            yield question(one.name, words, find(one), text(review.customer.name))
 
 
 @template(TEST, "shopping", f"What is the weight of the {{{{product}}}} in grams? {NUMBER_ONLY}")
 def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for the weight of a product."""
     for one in products(world, split):
-        yield question(one.upc, {"product": one.title}, find(one), grams(one.grams))
+        yield question(one.name, {"product": one.title}, find(one), grams(one.grams))
 
 
 @template(
@@ -139,7 +139,7 @@ def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks that ask for two facts about a product."""
     for one in products(world, split):
         said = (text(one.colour), text(f"{one.warranty} years"))
-        yield question(one.upc, {"product": one.title}, find(one), *said)
+        yield question(one.name, {"product": one.title}, find(one), *said)
 
 
 @template(TRAIN, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
@@ -174,7 +174,7 @@ def open_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     """Yield tasks to open the page of a product."""
     for one in products(world, split):
-        yield visit(one.upc, {"product": one.title}, find(one), SHOP + one.path)
+        yield visit(one.name, {"product": one.title}, find(one), SHOP + one.path)
 
 
 @template(TRAIN, "shopping", 'Search the shop for "{{words}}".')
@@ -206,5 +206,5 @@ def order_with(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for order in own[-20:]:
         for product, _ in order.lines[:1]:
             bought = [one for one in own if any(line[0] is product for line in one.lines)]
-            if side(product.upc) == split and side(order.number) == split and len(bought) == 1:
+            if side(product.name) == split and side(order.number) == split and len(bought) == 1:
                 yield question(order.number, {"product": product.title}, open_order(order), number(order.number))

@@ -85,7 +85,8 @@ class MiniWobTasks:
 
     async def open(self, item: TaskItem) -> SiteEnvironment:
         """See `TaskSource`."""
-        routes = {name: Address(host, port) for name, (host, port) in miniwob.page_server().routes.items()}
+        header = {miniwob.PAGE_HEADER: item.id.split(":")[1]}
+        routes = {name: Address(host, port, header) for name, (host, port) in miniwob.page_server().routes.items()}
         return SiteEnvironment({miniwob.SITE: miniwob.URL}, routes)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str] | None:

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from env_adapters.webarena.grading.helpers import parse_call
+from env_adapters.webarena.grading.urls import EXACT_URL
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
@@ -22,6 +24,8 @@ CATEGORIES = {
 }
 """Category by the site of a task; the paper joins GitLab and Reddit. Tasks of several sites are in `SEVERAL_SITES`."""
 SEVERAL_SITES = "Several sites"
+URL_RULES = ("GOLD in PRED", EXACT_URL)
+"""Values of `url_note`: WebArena's rule, and the exact comparison."""
 KINDS = ("string_match", "url_match", "program_html")
 MATCHES = ("exact_match", "must_include", "fuzzy_match")
 PACKAGES = ("webarena", "webarena_verified/assets/dataset")
@@ -52,6 +56,11 @@ def _read_items(file: Path, modified_ns: int) -> tuple[TaskItem, ...]:
             raise ConfigError(f"{file}: entry {index} has no task_id.")
         validate_task(task, f"{file}: task {task['task_id']}")
     return tuple(map(make_item, tasks))
+
+
+def with_exact_url(item: TaskItem) -> TaskItem:
+    """Return a task whose evaluator compares URLs exactly."""
+    return replace(item, data={**item.data, "eval": {**item.data["eval"], "url_note": EXACT_URL}})
 
 
 def make_item(task: Mapping[str, Any]) -> TaskItem:
@@ -107,9 +116,9 @@ def validate_task(task: Mapping[str, Any], label: str) -> None:
     if "url_match" in kinds:
         if not _field(evaluation, "reference_url", str, f"{label}: eval"):
             raise ConfigError(f"{label}: eval.reference_url is empty.")
-        rule = evaluation.get("url_note") or "GOLD in PRED"
-        if rule != "GOLD in PRED":
-            raise ConfigError(f"{label}: eval.url_note is {rule!r}. Allowed: 'GOLD in PRED'.")
+        rule = evaluation.get("url_note") or URL_RULES[0]
+        if rule not in URL_RULES:
+            raise ConfigError(f"{label}: eval.url_note is {rule!r}. Allowed: {', '.join(map(repr, URL_RULES))}.")
     if "program_html" in kinds:
         targets = _field(evaluation, "program_html", list, f"{label}: eval")
         if not targets:

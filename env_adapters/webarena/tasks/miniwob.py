@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from env_adapters.webarena.tasks.miniwob_pages import EXCLUDED, PAGES, TEST_PAGES
+from env_adapters.webarena.tasks.miniwob_pages import CHECKS, EXCLUDED, PAGES, TEST_PAGES
 from verl_agent.errors import ConfigError
 
 INSTALL_COMMAND = "pip install --no-deps miniwob==1.1.0"
@@ -30,8 +30,14 @@ SCRIPT = """<script>
 (function () {
   var begin = core.startEpisode, end = core.endEpisode, page = document.documentElement;
   var here = location.pathname + location.search, first = localStorage.getItem('task') || here;
-  var ended = first == here && localStorage.getItem('reward'), begun = ended || first != here;
+  var ended = first == here && localStorage.getItem('reward'), owner = localStorage.getItem('owner');
+  var begun = ended || owner || first != here, me = String(Math.random());
   localStorage.setItem('task', first);
+  ['pointerdown', 'keydown', 'input', 'change'].forEach(function (input) {
+    addEventListener(input, function () {
+      if (!localStorage.getItem('owner')) localStorage.setItem('owner', me);
+    }, true);
+  });
   page.setAttribute('data-reward', ended || '0');
   core.EPISODE_MAX_TIME = 2000000000;
   core.startEpisode = function () {
@@ -45,6 +51,7 @@ SCRIPT = """<script>
   };
   core.endEpisode = function (reward, proportional, reason) {
     if (WOB_DONE_GLOBAL) return;
+    if (reward > 0 && !(CHECK && localStorage.getItem('owner') === me)) reward = -1;
     end(reward, false, reason);
     var kept = localStorage.getItem('reward');
     if (kept === null) localStorage.setItem('reward', kept = String(WOB_RAW_REWARD_GLOBAL));
@@ -54,10 +61,14 @@ SCRIPT = """<script>
 </script>"""
 """Script inserted after `core.js`. It starts the page's task once and writes the reward into the document.
 
-The local storage of the browser keeps the first page of an episode and its reward. So a page cannot be played again by
-loading it, and neither can another page or the same page with another seed. Of several tabs that were opened before,
-the first outcome counts.
+The local storage of the browser keeps the first page of an episode, the document in which the agent acted first, and
+its reward. So a page cannot be played again by loading it, and neither can another page or the same page with another
+seed. Of several tabs that were opened before, only the one that was acted on first can be solved. `CHECK` stands for
+the condition that `miniwob_pages.CHECKS` adds.
 """
+FOLDER = "miniwob"
+PAGE_HEADER = "X-MiniWoB-Page"
+"""Header with the page of a session's task, which its network proxy adds to each request."""
 CORE = b'<script src="../core/core.js"></script>'
 
 
@@ -146,7 +157,10 @@ class PageServer(ThreadingHTTPServer):
         if not file.is_relative_to(self.folder) or not file.is_file():
             return None
         content = file.read_bytes()
-        return content.replace(CORE, CORE + SCRIPT.encode(), 1) if file.parent.name == "miniwob" else content
+        if not is_page(path):
+            return content
+        script = SCRIPT.replace("CHECK", f"({CHECKS.get(file.stem, 'true')})")
+        return content.replace(CORE, CORE + script.encode(), 1)
 
 
 class PageHandler(BaseHTTPRequestHandler):
@@ -156,9 +170,10 @@ class PageHandler(BaseHTTPRequestHandler):
     server: PageServer
 
     def do_GET(self) -> None:
-        """Send a file."""
+        """Send a file, but no other page than that of the session's task."""
         path = urlsplit(self.path).path
-        content = self.server.read(path)
+        is_own = path in ("", f"/{FOLDER}/{self.headers.get(PAGE_HEADER)}.html") or not is_page(path)
+        content = self.server.read(path) if is_own else None
         self.send_response(HTTPStatus.OK if content is not None else HTTPStatus.NOT_FOUND)
         kind = guess_type(path)[0] or "application/octet-stream"
         self.send_header("Content-Type", f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
@@ -168,6 +183,11 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
+
+
+def is_page(path: str) -> bool:
+    """Return True for the path of a page, and False for that of a script, a style or an image."""
+    return Path(unquote(path)).parent.name == FOLDER
 
 
 @cache

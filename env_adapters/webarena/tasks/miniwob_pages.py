@@ -1,10 +1,10 @@
-"""Pages of MiniWoB++ by category, and the pages that cannot be played by actions on elements."""
+"""Pages of MiniWoB++ by category, the pages that cannot be played by actions on elements, and missing checks."""
 
 from collections.abc import Mapping
 
 CATEGORIES: Mapping[str, str] = {
     "click": (
-        "button-delay click-button click-button-sequence click-checkboxes click-checkboxes-large "
+        "click-button click-button-sequence click-checkboxes click-checkboxes-large "
         "click-checkboxes-soft click-checkboxes-transfer click-dialog click-dialog-2 click-link click-option "
         "click-test click-test-2 click-test-transfer click-widget sign-agreement unicode-test"
     ),
@@ -50,7 +50,7 @@ EXCLUDED: Mapping[str, str] = {
         "click-shape count-shape count-sides find-midpoint grid-coordinate hot-cold hover-shape identify-shape "
         "number-checkboxes right-angle use-colorwheel use-colorwheel-2 visual-addition"
     ),
-    "they run in real time": "chase-circle generate-number moving-items simon-says stock-market",
+    "they run in real time": "button-delay chase-circle generate-number moving-items simon-says stock-market",
     "they need the clipboard, which is off": "copy-paste copy-paste-2",
     "they have fields or parts without an element": (
         "daily-calendar enter-date enter-time find-greatest form-sequence form-sequence-3 scroll-text "
@@ -58,3 +58,14 @@ EXCLUDED: Mapping[str, str] = {
     ),
 }
 """Pages without tasks, by the reason."""
+
+CHECKS: Mapping[str, str] = {
+    "form-sequence-2": (
+        "document.getElementById('query').textContent.indexOf('Check the ' + ['', '1st', '2nd', '3rd']"
+        "[document.querySelector('input[type=radio]:checked').value] + ' radio button') === 0"
+    ),
+    "use-autocomplete": "ITEMS.indexOf(document.getElementById('tags').value) >= 0",
+    "use-autocomplete-nodelay": "ITEMS.indexOf(document.getElementById('tags').value) >= 0",
+}
+"""Condition in JavaScript for a positive reward of a page that does not check all that it asks for: any radio button
+would do, or a text that is in no list."""

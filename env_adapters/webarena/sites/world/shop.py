@@ -1,6 +1,6 @@
 """The shop's products, customers, reviews and orders, made from a seed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cached_property
@@ -48,7 +48,9 @@ class Product:
     """A product; its title is unique.
 
     Attributes:
-        pk: its key in the database.
+        pk: its key in the database, which is in the URL of its page.
+        name: name of its tasks, which also decides their split. No page shows it, because it contains `pk`.
+        upc: unique article number, drawn independently of `pk`.
         cents: price in US cents, unique in its category.
         stock: units that can be bought.
         grams: weight.
@@ -56,6 +58,7 @@ class Product:
     """
 
     pk: int
+    name: str
     title: str
     upc: str
     category: str
@@ -146,9 +149,10 @@ class ShopWorld:
     def products(self) -> Sequence[Product]:
         """All products, by category."""
         shelves = [shelf for department in DEPARTMENTS.values() for shelf in department]
+        numbers = iter(self.random("UPCs").sample(range(10**6, 10**7), PER_SHELF * len(shelves)))
         found: list[Product] = []
         for shelf in shelves:
-            found += stock_shelf(self.random(shelf.name), shelf, len(found) + 1)
+            found += stock_shelf(self.random(shelf.name), shelf, len(found) + 1, numbers)
         return found
 
     @cached_property
@@ -212,8 +216,8 @@ class ShopWorld:
         return found
 
 
-def stock_shelf(random: Random, shelf: Shelf, first_pk: int) -> list[Product]:
-    """The products of a category, no two of one price or title."""
+def stock_shelf(random: Random, shelf: Shelf, first_pk: int, numbers: Iterator[int]) -> list[Product]:
+    """The products of a category, no two of one price or title; `numbers` has those of their UPCs."""
     pairs = [(make, thing) for make in shelf.makes for thing in shelf.things]
     found: list[Product] = []
     prices: set[int] = set()
@@ -231,9 +235,9 @@ def stock_shelf(random: Random, shelf: Shelf, first_pk: int) -> list[Product]:
             thing=thing.lower(), colour=colour.lower(), grams=grams, years=years, brand=brand
         )
         stock = random.choice((0, *range(3, 120)))
-        upc = f"FH{pk:04d}{random.randint(100, 999)}"
+        name, upc = f"FH{pk:04d}{random.randint(100, 999)}", f"FH{next(numbers)}"
         title = f"{brand} {make} {thing}"
-        found.append(Product(pk, title, upc, shelf.name, brand, thing, colour, cents, stock, grams, years, text))
+        found.append(Product(pk, name, title, upc, shelf.name, brand, thing, colour, cents, stock, grams, years, text))
     return found
 
 

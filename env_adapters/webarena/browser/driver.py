@@ -1,0 +1,130 @@
+"""Playwright's driver: the Node.js process that starts the browsers of a pool and sends commands to them."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from contextlib import closing, suppress
+
+import psutil
+from playwright.async_api import Error, Playwright, async_playwright
+
+from env_adapters.webarena.browser.chromium import find_chromium
+from env_adapters.webarena.browser.handover import Handover
+from env_adapters.webarena.browser.process import RunningBrowser, kill_process_tree, main_process
+from verl_agent.errors import EnvError
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--no-pings",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-breakpad",
+    "--disable-domain-reliability",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+"""Browsers resolve no host names, network proxies do. A request that does not go through a network proxy fails."""
+UNUSED_PROXY = "http://127.0.0.1:9"
+"""Proxy for traffic that belongs to no context; nothing listens on this port."""
+MARK_ARGUMENT = "--verl-agent-browser"
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 3.0
+
+
+class Driver:
+    """Playwright's driver, started with the first browser."""
+
+    def __init__(self) -> None:
+        self._playwright: Playwright | None = None
+        self._processes: Sequence[psutil.Process] = ()
+
+    async def start_browser(self) -> RunningBrowser:
+        """Start a browser.
+
+        Raises:
+            ConfigError: Chromium is not installed, or no folder can hold the command that starts it.
+            EnvError: the browser or the driver does not start. Call `stop` if the driver has no other browser.
+        """
+        command = find_chromium()
+        mark = f"{MARK_ARGUMENT}={secrets.token_hex(8)}"
+        started = None
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                if self._playwright is None:
+                    self._playwright = await self._start()
+                started = await self._launch(self._playwright, command, mark)
+        except (OSError, Error) as error:  # a TimeoutError is an OSError
+            raise EnvError(f"{command} does not start: {first_line(error)}") from error
+        finally:
+            if started is None:
+                with suppress(EnvError):
+                    kill_process_tree(main_process(mark))
+        return started
+
+    async def stop(self) -> None:
+        """Stop the driver, and kill it if it does not answer; the next browser starts another one."""
+        playwright, self._playwright = self._playwright, None
+        if playwright is not None:
+            with suppress(Exception):  # boundary: the driver may have failed, and is killed below
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await playwright.stop()
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the driver; Playwright then fails all commands of its browsers."""
+        self._playwright = None
+        for process in self._processes:
+            with suppress(psutil.Error):
+                process.kill()
+        self._processes = ()
+
+    async def _start(self) -> Playwright:
+        before = _drivers()
+        try:
+            return await async_playwright().start()
+        finally:
+            self._processes = [process for process in _drivers() if process not in before]
+
+    async def _launch(self, playwright: Playwright, command: str, mark: str) -> RunningBrowser:
+        """Start a browser and return it with its DevTools pipe; an error of either ends the start at once."""
+        with closing(Handover(command)) as handover:
+            accepting = asyncio.ensure_future(handover.accept())
+            launching = asyncio.ensure_future(
+                playwright.chromium.launch(
+                    executable_path=handover.command,
+                    args=[*ARGUMENTS, mark],
+                    proxy={"server": UNUSED_PROXY},
+                    handle_sigint=False,
+                )
+            )
+            try:
+                await asyncio.wait((accepting, launching), return_when=asyncio.FIRST_EXCEPTION)
+                for task in (accepting, launching):
+                    if task.done():
+                        task.result()
+                browser, pipe = await launching, await accepting
+            finally:
+                accepting.cancel()
+                launching.cancel()
+        probe = await browser.new_browser_cdp_session()
+        return RunningBrowser(browser, pipe, probe, main_process(mark))
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _drivers() -> list[psutil.Process]:
+    """Return the drivers that this process has started, also for other pools."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):
+            if "run-driver" in process.cmdline():
+                found.append(process)
+    return found
