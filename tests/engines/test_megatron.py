@@ -1,0 +1,120 @@
+"""Tests that verl's Megatron engine on the CPU computes the same on one rank and in each layout of two.
+
+All computation is in float32. Differences are sums in another order.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from tests.support.engines import batch_of, gradients, new_engine, policy_loss, relative_difference
+from tests.support.megatron_rank import ROWS, UNEVEN
+from tests.support.megatron_ranks import LAYOUTS, run_ranks
+from tests.support.models import write_qwen2
+from verl_agent.platform.cpu_engine import CpuLanguageEngine
+
+TOLERANCE = 1e-5
+TWO = [layout for layout in LAYOUTS if layout != "tp1"]
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_qwen2(tmp_path_factory.mktemp("model"), ["go up"], 300)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, model: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return what the ranks of each layout computed; each made three updates and saved after the first."""
+    folder = tmp_path_factory.mktemp("ranks")
+    return {
+        layout: run_ranks(
+            folder / layout, layout, model, gradients=True, updates=3, save=str(folder / f"{layout}_checkpoint")
+        )
+        for layout in LAYOUTS
+    }
+
+
+def rows_of(ranks: list[dict[str, Any]], key: str = "log_probs") -> list[Tensor]:
+    """Return the values of each row from the rank that has it."""
+    found = {index: values for rank in ranks for index, values in rank[key].items()}
+    return [found[index] for index in range(len(ROWS))]
+
+
+def largest_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    assert left.keys() == right.keys()
+    return max(float((left[name] - right[name]).abs().max()) for name in left)
+
+
+def share_that_differs(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
+    """Return the share of weights that differ by more than a tenth of a learning rate."""
+    far = sum(int(((left[name] - right[name]).abs() > 1e-3).sum()) for name in left)
+    return far / sum(weight.numel() for weight in left.values())
+
+
+def log_probs_of_transformers(model: Path, weights: dict[str, Tensor] | None = None) -> list[Tensor]:
+    """Return float `(T - 1,)` for each row: the log-prob of each token but the first."""
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    if weights is not None:
+        reference.load_state_dict(weights)
+    rows = []
+    for row in ROWS:
+        ids = torch.tensor(row.prompt_ids + row.response_ids)
+        with torch.no_grad():
+            every = reference(ids[None]).logits[0].log_softmax(-1)
+        rows.append(every[:-1].gather(1, ids[1:, None])[:, 0])
+    return rows
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_log_probs_are_those_of_transformers(results, model, layout):
+    for actual, expected in zip(rows_of(results[layout]), log_probs_of_transformers(model), strict=True):
+        assert torch.allclose(actual[:-1], expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_trained_and_exported_weights_give_the_log_probs_of_the_engine(results, model, layout):
+    expected = log_probs_of_transformers(model, results[layout][0]["weights"])
+    before = rows_of(results[layout])
+    for row, actual in enumerate(rows_of(results[layout], "log_probs_after")):
+        assert torch.allclose(actual[:-1], expected[row], rtol=0, atol=TOLERANCE)
+        assert (actual - before[row]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(("key", "rows"), [("gradients", ROWS), ("uneven_gradients", UNEVEN)])
+def test_gradients_of_one_rank_are_those_of_fsdp(results, model, key, rows):
+    engine = new_engine(CpuLanguageEngine, model, "float32")
+    expected, _ = gradients(engine, batch_of(rows), policy_loss())
+    assert relative_difference(results["tp1"][0][key], expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("layout", TWO)
+@pytest.mark.parametrize("key", ["gradients", "uneven_gradients"])
+def test_two_ranks_have_the_gradients_of_one(results, layout, key):
+    for rank in results[layout]:
+        assert relative_difference(rank[key], results["tp1"][0][key]) < TOLERANCE
+
+
+@pytest.mark.parametrize("layout", TWO)
+def test_two_ranks_make_the_updates_of_one(results, layout):
+    """Adam divides by the size of a gradient, so a tiny one may turn a difference in rounding into a whole step."""
+    assert share_that_differs(results["tp1"][0]["weights"], results[layout][0]["weights"]) < 1e-3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_resumed_engine_makes_the_same_updates(results, model, tmp_path, layout):
+    checkpoint = Path(results[layout][0]["checkpoint"])
+    resumed = run_ranks(tmp_path / "ranks", layout, model, load=str(checkpoint), updates=2)
+    assert largest_difference(resumed[0]["weights"], results[layout][0]["weights"]) < TOLERANCE
+
+
+def test_one_rank_reads_the_checkpoint_of_two(results, model, tmp_path):
+    """Of data-parallel ones: verl saves the random state of each tensor- and pipeline-parallel rank."""
+    checkpoint = Path(results["dp2"][0]["checkpoint"])
+    resumed = run_ranks(tmp_path / "ranks", "tp1", model, load=str(checkpoint), updates=2)
+    assert share_that_differs(resumed[0]["weights"], results["dp2"][0]["weights"]) < 1e-3

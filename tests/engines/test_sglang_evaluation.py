@@ -1,0 +1,75 @@
+"""Evaluation with SGLang on the CPU: log-probs before the temperature, and a whole evaluation."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("sglang", reason="SGLang is not installed: run `make setup-sglang`, then `make test-engines`")
+
+from transformers import AutoModelForCausalLM
+
+from tests.support.models import write_byte_model
+from tests.support.training_runs import command_line, run_environment, wait_for_end
+from verl_agent.evaluation.settings import EngineSettings
+from verl_agent.evaluation.sglang_engine import SglangEngine
+from verl_agent.evaluation.vllm_engine import Generation
+from verl_agent.trace.record_files import read_records
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+
+TOLERANCE = 2e-5
+CONTEXT = 128
+RECIPE = """
+defaults: [agent_eval, cpu_eval, _self_]
+env: {name: guess_number, eval_tasks: small_test, options: {tolerant: true}}
+agent: {name: raw}
+horizon: {eval_max_turns: 2}
+episode: {max_tokens_per_turn: 8, on_truncated_turn: play}
+data: {max_prompt_length: 256, max_response_length: 256}
+engine: {name: sglang, dtype: float32}
+evaluation: {max_tasks: 4, samples: 2, logprobs: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_byte_model(tmp_path_factory.mktemp("sglang") / "model", ["Guess a whole number. Higher."], 300)
+
+
+def test_log_probs_are_those_before_temperature_and_top_p(folder):
+    prompts = [[5 + place for place in range(length)] for length in (1, 9, CONTEXT - 1)]
+
+    async def ask() -> list[Generation]:
+        settings = EngineSettings(name="sglang", device="cpu", dtype="float32", max_num_seqs=4)
+        with SglangEngine(str(folder), settings, CONTEXT) as engine:
+            sampling = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 1, "logprobs": 3, "seed": 7}
+            requests = [engine.generate("e", prompt_ids=ids, sampling_params=sampling) for ids in prompts]
+            return list(await asyncio.gather(*requests))
+
+    replies = asyncio.run(ask())
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for prompt, reply in zip(prompts, replies, strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+        assert reply.log_probs == pytest.approx([expected[reply.token_ids[0]].item()], abs=TOLERANCE)
+        (most_likely,) = reply.extra_fields["top_log_probs"]
+        assert [token for token, _ in most_likely] == expected.topk(3).indices.tolist()
+        assert [value for _, value in most_likely] == pytest.approx(expected.topk(3).values.tolist(), abs=TOLERANCE)
+
+
+def test_an_evaluation_writes_records_and_results(tmp_path, folder):
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    paths = [f"model.path={folder}", f"evaluation.output_dir={tmp_path / 'results'}"]
+    command = command_line("evaluate", tmp_path, "recipe", *paths)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    ended = subprocess.run(command, env=run_environment(tmp_path), text=True, **pipes)
+    assert wait_for_end(tmp_path) == []
+    assert ended.returncode == 0, ended.stdout
+    records = list(read_records(tmp_path / "results"))
+    assert len(records) == 8 and all(record["turns"] for record in records)
+    versions = json.loads((tmp_path / "results/evaluation.json").read_text())["provenance"]["versions"]
+    assert versions["sglang"] == "0.5.12"
