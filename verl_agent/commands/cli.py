@@ -22,7 +22,7 @@ from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import fail, print_line, read_json
 from verl_agent.commands.view import view
 from verl_agent.commands.what_if import what_if
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
 from verl_agent.system.checks import Status
 
 app = typer.Typer(
@@ -67,9 +67,9 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
             fail(f"recipe {str(recipe)!r} is a folder. Choose one of its recipes: {', '.join(names) or 'none'}.")
         if not recipe.is_file():
             known = [str(path) for path in Path("recipes").rglob("*.yaml") if not path.name.startswith("env")]
-            from verl_agent.commands.hydra_main import find_overlay
+            from verl_agent.config.explanation import find_overlay
 
-            hint = find_overlay(recipe.stem) or did_you_mean(str(recipe), known)[:300]
+            hint = find_overlay(recipe.stem) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
             fail(f"recipe {str(recipe)!r} does not exist. {hint}")
         location = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
         sys.stdout.flush()

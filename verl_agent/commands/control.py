@@ -8,12 +8,18 @@ from rich.console import Console
 from rich.table import Table
 
 from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 
 EXPLAINED = (
     "status: list the episodes. pause, resume: hold the next action of one episode, or of all. step: let one paused "
     "action pass. attend: decide on an episode's actions here. end-episode: end one. end: kill the run within seconds."
 )
+
+STARTED = {
+    "resume": "The held actions pass.",
+    "step": "One held action of each chosen episode passes.",
+}
+"""Messages for commands that take effect after the run has answered."""
 
 
 def control(
@@ -28,6 +34,7 @@ def control(
     from verl_agent.runs.control.attend import attend
     from verl_agent.runs.control.server import send
     from verl_agent.runs.control.state import COMMANDS
+    from verl_agent.runs.terminal_person import check_terminal
 
     try:
         if command not in COMMANDS:
@@ -39,10 +46,15 @@ def control(
         if reason and command != "end-episode":
             raise ConfigError(f"--reason has no effect with {command}. It is for end-episode.")
         if episode is not None and command == "attend":
+            check_terminal("verl-agent control RUN attend", f"attend in a browser: verl-agent view {run}")
             attend(run, episode, _read, print_line)
             return
         sent: dict[str, Any] = {"command": command, "reason": reason}
-        show(send(run, sent if episode is None else sent | {"episode": episode}))
+        answer = send(run, sent if episode is None else sent | {"episode": episode})
+        if command in STARTED:  # the run answers before a waiting action passes, so its table would show the past
+            print_line(f"{STARTED[command]} `verl-agent control {run}` lists the episodes.")
+        else:
+            show(answer)
     except ConfigError as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -52,7 +64,7 @@ def control(
 def show(answer: dict[str, Any]) -> None:
     """Print the answer of a run."""
     if "killed" in answer:
-        print_line(f"ended: {answer['killed']} processes killed.")
+        print_line(f"ended: {counted(answer['killed'], 'process')} killed.")
         return
     table = Table("episode", "task", "turn", "state", "attended by")
     for one in answer["episodes"]:

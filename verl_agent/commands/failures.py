@@ -17,14 +17,14 @@ def failures(
 
     Writes failures.json and failures.md into the folder.
     """
-    from verl_agent.evaluation.failures_report import analyze_failures, write_failures
+    from verl_agent.evaluation.failures_report import analyze_failures, short_summary, write_failures
 
     try:
         summaries, failed = analyze_failures(folder, category)
     except AgentError as error:
         fail(str(error))
     for summary in summaries:
-        print_line(f"{summary.category}: {summary.failed} of {summary.episodes} episodes failed")
+        print_line(short_summary(summary))
     if not summaries:
         print_line("No valid episode failed.")
     for path in write_failures(summaries, failed, folder):

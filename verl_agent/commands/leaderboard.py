@@ -18,14 +18,14 @@ def leaderboard(
     Rows stand in one table only if tasks, options, agent, limits, sampling and version are equal.
     """
     from verl_agent.evaluation.leaderboard import make_boards
-    from verl_agent.evaluation.leaderboard_report import write_leaderboard
+    from verl_agent.evaluation.leaderboard_report import short_conditions, write_leaderboard
 
     try:
         boards = make_boards(folders)
     except ConfigError as error:
         fail(str(error))
     for board in boards:
-        print_line(f"{board.env}, conditions {board.key}:")
+        print_line(f"{short_conditions(board)} (conditions {board.key}):")
         for row in board.rows:
             print_line(f"  {row.label}: {row.overall}")
     for path in write_leaderboard(boards, into):

@@ -1,17 +1,22 @@
-"""Command `verl-agent play`: play one task by hand, with a model's proposals, or watch the model."""
+"""Command `verl-agent play`: play one task by hand, in terminal or browser, with a model's proposals, or watch it."""
 
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 
-from verl_agent.commands.terminal import fail, read_json
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.commands.terminal import fail, print_line, read_json
+from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for it
     from verl_agent.evaluation.by_hand import Game
+    from verl_agent.types import Episode
 
 
 def play(  # noqa: PLR0913 - one for each option
@@ -27,35 +32,78 @@ def play(  # noqa: PLR0913 - one for each option
     ] = None,
     samples: Annotated[int, typer.Option(help="Replies that the model draws at each turn.", min=1)] = 8,
     watch: Annotated[bool, typer.Option("--watch", help="Let the model of --copilot play; show it.")] = False,
+    browser: Annotated[bool, typer.Option("--browser", help="Play on a page of the viewer.")] = False,
+    port: Annotated[int, typer.Option(help="Port of the viewer, for --browser; 0 for any free one.")] = 8080,
     tokens: Annotated[int, typer.Option(help="Most tokens of the model's context, for --copilot.", min=64)] = 4096,
     into: Annotated[Path | None, typer.Option(help="Folder of the record. Default: a new one in runs/play.")] = None,
 ) -> None:
-    """Play one task in the terminal. The record says who acted, so that agents can learn from it."""
-    from verl_agent.evaluation.by_hand import run_game
+    """Play one task in the terminal or a browser. The record says who acted, so that agents can learn from it."""
+    from verl_agent.evaluation.by_hand import claim_folder, run_game
     from verl_agent.runs.console import redirect_output
     from verl_agent.runs.terminal_person import check_terminal
 
     try:
         if watch and copilot is None:
             raise ConfigError("--watch shows a model that plays. Name it with --copilot MODEL.")
+        if watch and browser:
+            raise ConfigError(
+                "--browser is for a person who plays, and --watch has none. To see the model's episode in a browser, "
+                "open the folder that the command prints with `verl-agent view`."
+            )
         if not watch and copilot == "oracle":
             raise ConfigError("--copilot oracle has one plan and no candidates. Add --watch to see it play.")
-        if not watch:
-            check_terminal("verl-agent play")
         sys.path.insert(0, "")  # python:MODULE:NAME, as in `verl-agent eval`, which runs as `python -m`
         sections = _config(env, read_json(options), agent, turns, copilot, tokens)
-        game = _game(sections, split, task, copilot, samples, watch, into)
-        with redirect_output(game.folder / "play.log") as console:
+        where: Literal["terminal", "browser", "watch"] = "watch" if watch else "browser" if browser else "terminal"
+        game = _game(sections, split, task, copilot, samples, where, into)
+        if where == "terminal":
+            check_terminal("verl-agent play", "add --browser to play on a page, or --watch to see --copilot MODEL play")
+        claim_folder(game)
+        with redirect_output(game.folder / "play.log") as console, _page(game.folder, browser, port) as url:
             console.print(f"folder: {game.folder}", markup=False, highlight=False, soft_wrap=True)
+            if url:
+                console.print(f"Open {url}", markup=False, highlight=False, soft_wrap=True)
             episode = run_game(game, console)
-            if episode.messages:
-                console.print(f"\n{episode.messages[-1]['content']}", markup=False, highlight=False, soft_wrap=True)
-            ended = f"{episode.stop}. {episode.error}".strip()
-            console.print(f"\nThe episode ended: {ended} Reward {episode.reward:g}, success: {episode.success}.")
+            console.print(ending(episode), markup=False, highlight=False, soft_wrap=True)
+            if url:
+                console.print("The pages stay open until Ctrl-C.")
+                with suppress(KeyboardInterrupt):
+                    threading.Event().wait()
     except ConfigError as error:
         fail(str(error))
     except KeyboardInterrupt:
+        print_line("Stopped. The episode was not recorded; /end ends and records one.")
         raise typer.Exit(code=130) from None
+
+
+def ending(episode: "Episode") -> str:
+    """Return the last message of the environment, unless a question has shown it, and the end of an episode."""
+    from verl_agent.types import StopReason
+
+    operator = episode.stop is StopReason.OPERATOR
+    last = "" if operator or not episode.turns else f"\n{episode.messages[-1]['content']}\n"
+    reason = f" ({episode.error.removesuffix('.')})" if episode.error else ""
+    return f"{last}\nThe episode ended: {episode.stop}{reason}. Reward {episode.reward:g}, success: {episode.success}."
+
+
+@contextmanager
+def _page(folder: Path, wanted: bool, port: int) -> Iterator[str | None]:
+    """Serve the viewer if it is wanted, and yield the URL of the page on which the person plays."""
+    if not wanted:
+        yield None
+        return
+    try:
+        from verl_agent.viewer.server import ServerSettings, serving
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--browser needs the package {error.name}. Install it: pip install 'verl-agent[viewer]'"
+        ) from error
+    from verl_agent.evaluation.folder import RECORDS
+    from verl_agent.viewer.state import ViewerState
+
+    (folder / RECORDS).touch()
+    with serving(ViewerState([folder]), ServerSettings(port=port)) as url:
+        yield f"{url}run/{quote(folder.name)}/control/1"
 
 
 def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: str | None, tokens: int) -> Any:
@@ -83,7 +131,7 @@ def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: 
 
 
 def _game(
-    sections: Any, split: str, task: str | None, copilot: str | None, samples: int, watch: bool, into: Path | None
+    sections: Any, split: str, task: str | None, copilot: str | None, samples: int, where: Any, into: Path | None
 ) -> "Game":
     from verl_agent.agents.registry import make_agent
     from verl_agent.envs.registry import make_env
@@ -95,7 +143,9 @@ def _game(
     env.check_split(split)
     items = {item.id: item for item in env.tasks(split)}
     if task is not None and task not in items:
-        raise ConfigError(f"--task {task!r} is no task of split {split!r}. {did_you_mean(task, items)[:300]}")
+        raise ConfigError(
+            f"--task {task!r} is no task of split {split!r}. {did_you_mean(task, items, MAX_MESSAGE_CHARS)}"
+        )
     item = items[task] if task is not None else next(iter(items.values()))
     folder = into or Path(f"runs/play/{settings.name}_{datetime.now():%Y%m%d-%H%M%S}")
-    return Game(sections, item, split, copilot, samples, watch, folder.resolve())
+    return Game(sections, item, split, copilot, samples, where, folder.resolve())

@@ -16,7 +16,7 @@ def scaling(
 
     Writes scaling.json and scaling.png into each folder.
     """
-    from verl_agent.evaluation.scaling_report import describe_selection, read_scaling, write_scaling
+    from verl_agent.evaluation.scaling_report import describe_ends, describe_selection, read_scaling, write_scaling
 
     for folder in folders:
         try:
@@ -25,11 +25,7 @@ def scaling(
             fail(str(error))
         print_line(f"{folder}: {found.model}")
         for curve in found.curves:
-            first, last = min(curve.points), max(curve.points)
-            print_line(
-                f"  {curve.name}, {curve.meaning}: {curve.points[first]} at {first:g} {curve.unit}, "
-                f"{curve.points[last]} at {last:g}"
-            )
+            print_line(f"  {curve.name}, {curve.meaning}: {describe_ends(curve)}")
         for selection in found.selections:
             print_line(f"  best of n by {describe_selection(selection)}")
         for path in write_scaling(found, folder):

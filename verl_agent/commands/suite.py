@@ -31,7 +31,8 @@ def suite(
     """
     from verl_agent.evaluation.leaderboard import make_boards
     from verl_agent.evaluation.leaderboard_report import write_leaderboard
-    from verl_agent.evaluation.suite.report import write_suite_report
+    from verl_agent.evaluation.suite.earlier import with_earlier
+    from verl_agent.evaluation.suite.report import suite_rows, suite_table, write_suite_report
     from verl_agent.evaluation.suite.run import models_of, play_suite
     from verl_agent.evaluation.suite.settings import read_suite
 
@@ -44,15 +45,15 @@ def suite(
     except KeyboardInterrupt:
         print_line("Stopped. Run the same command again to resume.")
         raise typer.Exit(code=130) from None
-    written = write_suite_report(chosen, outcomes, folder)
-    if any(outcome.status in ("played", "partial") for outcome in outcomes):
-        written += write_leaderboard(
-            make_boards([outcome.folder for outcome in outcomes if outcome.status in ("played", "partial")]), folder
-        )
+    covered = with_earlier(chosen, outcomes, folder)
+    written = write_suite_report(chosen, covered, folder)
+    measured = [outcome.folder for outcome in covered if outcome.status in ("played", "partial")]
+    if measured:
+        written += write_leaderboard(make_boards(measured), folder)
+    Console().print(suite_table(chosen, suite_rows(chosen, covered)))
     for outcome in outcomes:
-        print_line(
-            f"{outcome.model}: {outcome.evaluation} {outcome.status}{': ' * bool(outcome.reason)}{outcome.reason}"
-        )
+        if outcome.reason:
+            print_line(f"{outcome.model}: {outcome.evaluation} {outcome.status}: {outcome.reason}")
     for path in written:
         print_line(f"wrote {path}")
     raise typer.Exit(code=2 if any(outcome.status in ("partial", "failed") for outcome in outcomes) else 0)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 
 
 def view(
@@ -55,6 +55,6 @@ def _export(paths: list[Path], to: Path, where: str, limit: int | None) -> None:
     from verl_agent.viewer.export.write import export
 
     try:
-        print_line(f"Wrote {export(paths, to, where, limit)} episodes to {to}.")
+        print_line(f"Wrote {counted(export(paths, to, where, limit), 'episode')} to {to}.")
     except ConfigError as error:
         fail(str(error))

@@ -1,12 +1,15 @@
-"""One task played by a person at the terminal: alone, with the proposals of a model, or watching the model."""
+"""One task played by a person in the terminal or a browser: alone, with a model's proposals, or watching the model."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -16,7 +19,7 @@ from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.folder import RECORDS
+from verl_agent.evaluation.folder import GAME, RECORDS, SETTINGS
 from verl_agent.evaluation.job import resolve_for_engine
 from verl_agent.evaluation.policies import check_policy, is_model, start_policies
 from verl_agent.evaluation.settings import EvaluationConfig
@@ -26,9 +29,10 @@ from verl_agent.rollout.episode import EpisodeLimits, Policy, play
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
 from verl_agent.rollout.person import Answer
 from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.runs.control.seat import Seat
 from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
-from verl_agent.runs.identity import lock
+from verl_agent.runs.identity import SETTINGS_FILE, claim, make_folder
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.terminal_person import TerminalLines, TerminalPerson, question
 from verl_agent.trace.record import EpisodeMeta, to_record
@@ -46,7 +50,8 @@ class Game:
         split: split of the task, for the record.
         model: value of `model.path` of the model that proposes actions; None for a person alone.
         samples: replies that the model draws at each turn.
-        watch: let the model play, and only show what it does.
+        where: `terminal`; `browser`, where the person attends the episode over the folder's control socket; or `watch`,
+            which lets the model play and shows what it does.
         folder: folder of the record.
     """
 
@@ -55,7 +60,7 @@ class Game:
     split: str
     model: str | None
     samples: int
-    watch: bool
+    where: Literal["terminal", "browser", "watch"]
     folder: Path
 
 
@@ -69,35 +74,21 @@ class Player(TerminalPerson):
     """
 
     def __init__(self, console: Console, copilot: CandidatePolicy | None, lines: TerminalLines | None = None) -> None:
-        super().__init__(console, lines, full=True)
-        self._copilot = copilot
-
-    @asynccontextmanager
-    async def watch(self, episode: Episode) -> AsyncIterator[None]:
-        """See `Overseer`; without a model the person has every turn."""
-        async with super().watch(episode):
-            if self._copilot is None:
-                self.take_over(episode)
-            yield
+        super().__init__(console, lines, full=True, alone=copilot is None, copilot=copilot)
 
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
         """See `Person`; `/2` takes the second candidate."""
-        if self._copilot is not None and proposal.reply is not None and not refusal:
-            for number, one in enumerate(self._copilot.candidates, start=1):
+        if not refusal:
+            for number, one in enumerate(self.candidates(proposal), start=1):
                 self.announce(f"  /{number}  {one.share:4.0%}  {one.action}")
-        answer = await super().ask(proposal, refusal)
-        if answer.decision == "hand_back" and self._copilot is None:
-            return await self.ask(proposal, "there is no model. Start with --copilot MODEL to let one go on.")
-        return answer
+        return await super().ask(proposal, refusal)
 
     def read(self, proposal: Proposal, line: str) -> Answer:
         """See `TerminalPerson`."""
-        number = line.strip().removeprefix("/")
-        if self._copilot is None or proposal.reply is None or not line.strip().startswith("/") or not number.isdigit():
+        number = re.fullmatch(r"\s*/(\d{1,4})\s*", line, re.ASCII)
+        if number is None or int(number[1]) < 1 or not self.candidates(proposal):
             return super().read(proposal, line)
-        if not 1 <= int(number) <= len(self._copilot.candidates):
-            raise ConfigError(f"there is no candidate {number}. Allowed: 1 to {len(self._copilot.candidates)}.")
-        return Answer("approve") if number == "1" else Answer("edit", self._copilot.candidates[int(number) - 1].action)
+        return Answer("edit", candidate=int(number[1]))
 
 
 class Watcher(Overseer):
@@ -112,7 +103,7 @@ class Watcher(Overseer):
 
     async def review(self, proposal: Proposal) -> Decision | None:
         """See `Overseer`."""
-        text = question(proposal, None, commands=False)
+        text = question(proposal, most_lines=None)
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         return None
 
@@ -129,15 +120,35 @@ def run_game(game: Game, console: Console) -> Episode:
     """Play the task, record the episode, and end all child processes.
 
     Raises:
-        ConfigError: the model cannot be played, or another process plays in the folder.
+        ConfigError: the model cannot be played, another process plays in the folder, or the folder holds an evaluation,
+            a training run, or games of another environment or agent.
     """
     env = make_env(game.config.run.env.name, game.config.run.env.options)
     model = None if game.model is None else check_model(game, env)
-    game.folder.mkdir(parents=True, exist_ok=True)
-    lock(game.folder)
+    claim_folder(game)
     os.environ |= worker_environment(game.folder)
     with ending_all_children():
         return asyncio.run(_play(game, model, env, console))
+
+
+def claim_folder(game: Game) -> None:
+    """Lock the folder of the record, and refuse one whose records are not of games like this one; see `run_game`."""
+    run, records = game.config.run, game.folder / RECORDS
+    recorded = records.is_file() and records.stat().st_size > 0
+    other = any((game.folder / name).is_file() for name in (SETTINGS, SETTINGS_FILE))
+    if other or (recorded and not (game.folder / GAME).is_file()):
+        raise ConfigError(
+            f"--into {str(game.folder)!r} holds a run whose results would count this episode. Name another folder."
+        )
+    make_folder(game.folder, "--into")
+    claim(
+        game.folder,
+        {"env": {"name": run.env.name, "options": dict(run.env.options)}, "agent": asdict(run.agent)},
+        (),
+        contents="games with other settings",
+        advice="Name another folder with --into.",
+        file=GAME,
+    )
 
 
 def check_model(game: Game, env: EnvAdapter) -> str:
@@ -158,7 +169,7 @@ async def _play(game: Game, model: str | None, env: EnvAdapter, console: Console
     pool, agent = local_pool(env, run.env, count=1), make_agent(run.agent, env.action_format)
     try:
         if model is None:
-            return await _record(game, PooledEnv(env, pool), NobodyElse(), RunControl(Player(console, None)))
+            return await _record(game, PooledEnv(env, pool), NobodyElse(), _control(game, console, None))
         async with start_policies(model, game.config, [game.item], game.folder) as new_policy:
 
             def sample(number: int) -> Policy:
@@ -167,21 +178,39 @@ async def _play(game: Game, model: str | None, env: EnvAdapter, console: Console
                     game.item, EpisodeSeed(seed, "play", game.item.env, game.item.id, step=0, sample=number)
                 )
 
-            if game.watch:
+            if game.where == "watch":
                 return await _record(game, PooledEnv(env, pool), sample(0), RunControl(Watcher(console)))
             copilot = CandidatePolicy(sample, agent, game.samples)
-            return await _record(game, PooledEnv(env, pool), copilot, RunControl(Player(console, copilot)))
+            return await _record(game, PooledEnv(env, pool), copilot, _control(game, console, copilot))
     finally:
         await pool.shutdown()
+
+
+def _control(game: Game, console: Console, copilot: CandidatePolicy | None) -> RunControl:
+    """Return the overseer through which the person decides."""
+    if game.where == "terminal":
+        return RunControl(Player(console, copilot))
+    return RunControl(new_seat=partial(Seat, copilot=copilot, alone=copilot is None), attended=True)
 
 
 async def _record(game: Game, session: PooledEnv, policy: Policy, control: RunControl) -> Episode:
     run, limits = game.config.run, EpisodeLimits(game.config.run.horizon.turns_for_evaluation(), None)
     env = make_env(run.env.name, run.env.options)
     agent = make_agent(run.agent, env.action_format)
-    with controlled(game.folder, control), EpisodeWriter(game.folder / RECORDS) as writer:
+    with controlled(game.folder, control), _writer(game.folder / RECORDS) as writer:
         episode = await play(game.item, session, agent, policy, limits, control)
         started = datetime.fromtimestamp(episode.started_at, UTC)
         meta = EpisodeMeta("collection", game.split, 0, game.item.id, 0, started, episode.seconds, 1, game.model or "")
         writer.write(to_record(episode, meta))
     return episode
+
+
+@contextmanager
+def _writer(path: Path) -> Iterator[EpisodeWriter]:
+    """Open a file of records; remove it at the end if it has none, because the person interrupted the first game."""
+    try:
+        with EpisodeWriter(path) as writer:
+            yield writer
+    finally:
+        if path.is_file() and path.stat().st_size == 0:
+            path.unlink()

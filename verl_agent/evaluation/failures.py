@@ -47,6 +47,8 @@ class Failure:
         behaviors: behaviors that at least one of its turns shows.
         divergence: first divergence from the oracle's plan; None without a plan, or if it follows it to its end.
         sub_goals: sub-goals as the environment counts them; empty if it has none.
+        max_turns: turn limit of the episode.
+        plan_turns: number of actions in the oracle's plan; None without a plan.
     """
 
     task: str
@@ -58,6 +60,8 @@ class Failure:
     behaviors: Sequence[str]
     divergence: Divergence | None
     sub_goals: Sequence[SubGoal]
+    max_turns: int
+    plan_turns: int | None
 
     @property
     def missed(self) -> SubGoal | None:
@@ -80,6 +84,8 @@ class CategoryFailures:
         taken: most frequent actions that were taken in their place, with their number.
         sub_goals: share of sub-goals that a failed episode reaches, with its interval over tasks; None without any.
         missed: most frequent kinds of the first missed sub-goal, with their number.
+        tasks: number of tasks with a failed episode.
+        beyond_limit: number of these whose oracle needs more turns than the turn limit; None without a plan.
     """
 
     category: str
@@ -92,6 +98,8 @@ class CategoryFailures:
     taken: Mapping[str, int]
     sub_goals: Estimate | None
     missed: Mapping[str, int]
+    tasks: int
+    beyond_limit: int | None
 
 
 def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Failure]:
@@ -122,6 +130,8 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Fai
             behaviors=shown_behaviors(record),
             divergence=first_divergence([turn.action for turn in carried_out(record).turns], plan_of(record["task"])),
             sub_goals=list(env.sub_goals(carried_out(record))),
+            max_turns=record["max_turns"],
+            plan_turns=len(plan_of(record["task"])) or None,
         )
         for record in sorted(failed, key=lambda one: (one["category"], one["task"], one["sample"]))
     ]
@@ -130,14 +140,14 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Fai
 def carried_out(record: EpisodeRecord) -> Episode:
     """Return the episode with the turns of its last attempt that reached the environment.
 
-    Earlier attempts (`agent.options.retry_failed`) ended in worlds of their own, and actions that a perturbation let
-    fail never reached one.
+    Earlier attempts (`agent.options.retry_failed`) ended in worlds of their own, and actions that were rejected or that
+    a perturbation let fail never reached one.
     """
     episode = to_episode(record)
     infos = [turn.step.info if turn.step else {} for turn in episode.turns]
     begins = max((number + 1 for number, info in enumerate(infos) if info.get("failed_attempts")), default=0)
-    kept = zip(episode.turns[begins:], infos[begins:], strict=True)
-    episode.turns = [turn for turn, info in kept if not info.get("perturbed_fault")]
+    last = episode.turns[begins:]
+    episode.turns = [turn for turn in last if turn.action is None or turn.step is None or turn.carried_out]
     return episode
 
 
@@ -154,6 +164,7 @@ def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Fail
                  for behavior in BEHAVIORS}  # fmt: skip
         diverged = [failure.divergence for failure in failed if failure.divergence]
         missed = Counter(failure.missed.kind for failure in failed if failure.missed)
+        plans = {failure.task: failure.plan_turns > failure.max_turns for failure in failed if failure.plan_turns}
         summaries.append(
             CategoryFailures(
                 category=category,
@@ -166,6 +177,8 @@ def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Fail
                 taken=dict(Counter(one.action for one in diverged).most_common(MOST_COMMON)),
                 sub_goals=_reached(failed),
                 missed=dict(missed.most_common(MOST_COMMON)),
+                tasks=len({failure.task for failure in failed}),
+                beyond_limit=sum(plans.values()) if plans else None,
             )
         )
     return summaries

@@ -8,18 +8,17 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from verl_agent.envs.registry import make_env
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.evaluation.failures import CategoryFailures, Failure, find_failures, summarize_failures
-from verl_agent.evaluation.folder import RECORDS, REPORT
+from verl_agent.evaluation.folder import planned_records, read_report
 from verl_agent.evaluation.leaderboard_report import escaped, line, to_cell
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.provenance import Provenance
-from verl_agent.trace.record_files import read_records
 
-FAILURES_VERSION = 1
+FAILURES_VERSION = 2
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
 JSON, MARKDOWN = "failures.json", "failures.md"
-EPISODE_COLUMNS = ("task", "sample", "stop", "return", "turns", "first divergence", "missed sub-goals")
+EPISODE_COLUMNS = ("task", "sample", "stop", "return", "turns", "first divergence", "sub-goals", "missed")
 
 
 def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[CategoryFailures], list[Failure]]:
@@ -32,16 +31,14 @@ def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[Ca
     Raises:
         ConfigError: the folder holds no evaluation, or the category has no episode.
     """
-    if not (folder / REPORT).is_file():
-        raise ConfigError(f"{folder} contains no {REPORT}. Give the output folder of `verl-agent eval`.")
-    config = json.loads((folder / REPORT).read_text(encoding="utf-8"))["config"]
+    config = read_report(folder)["config"]
     if (config["evaluation"].get("perturb") or {}).get("rename"):
         raise ConfigError(
             f"{folder} was played with evaluation.perturb.rename=true, so its actions have other words than the "
             "oracle's. Analyze an evaluation without it."
         )
     settings = config["env"]
-    records = list(read_records(folder / RECORDS))
+    records = planned_records(folder)
     categories = sorted({record["category"] for record in records})
     if category is not None:
         if category not in categories:
@@ -85,11 +82,17 @@ def to_markdown(summaries: Sequence[CategoryFailures], failures: Sequence[Failur
 
 def summary_lines(summary: CategoryFailures) -> list[str]:
     """Return sentences on the endings, divergences and sub-goals of the failed episodes of a category."""
-    lines = [f"{summary.failed} of {summary.episodes} episodes failed. Ended by: {_counts(summary.stops)}."]
+    lines = [f"{summary.failed} of {counted(summary.episodes, 'episode')} failed. Ended by: {_counts(summary.stops)}."]
     if summary.divergence_turn is not None:
         lines.append(
             f"Half of those that leave the oracle's plan have left it by turn {summary.divergence_turn:g}. "
             f"Due were: {_counts(summary.left_for)}. Taken were: {_counts(summary.taken)}."
+        )
+    if summary.beyond_limit is not None:
+        beyond = " An agent that follows these plans does not finish." if summary.beyond_limit else ""
+        lines.append(
+            f"The oracle's plan has more actions than the turn limit in {summary.beyond_limit} of "
+            f"{counted(summary.tasks, 'task')} with a failed episode.{beyond}"
         )
     if summary.sub_goals is not None:
         lines.append(
@@ -99,17 +102,28 @@ def summary_lines(summary: CategoryFailures) -> list[str]:
     return lines
 
 
+def short_summary(summary: CategoryFailures) -> str:
+    """Return one line: failed episodes, how they ended, and the behavior that most of them show."""
+    parts = [f"{summary.failed} of {counted(summary.episodes, 'episode')} failed", f"ended by {_counts(summary.stops)}"]
+    shares = {name: failed for name, (failed, _) in summary.behaviors.items() if failed}
+    if shares:
+        most = max(shares, key=lambda name: shares[name])
+        parts.append(f"most frequent behavior: {most} ({shares[most]:.0%})")
+    return f"{summary.category or 'no category'}: {'; '.join(parts)}"
+
+
 def episode_cells(failure: Failure) -> list[str]:
     """Return a failed episode as text, in the order of `EPISODE_COLUMNS`."""
     left = failure.divergence
     missed = [goal.text for goal in failure.sub_goals if not goal.reached]
     shown = f"turn {left.turn}: {left.action}, due was {left.planned}" if left else ""
     cells = [failure.task, str(failure.sample), failure.stop, f"{failure.reward:g}", str(failure.turns), shown]
-    return [*cells, "; ".join(missed)]
+    reached = f"{len(failure.sub_goals) - len(missed)} of {len(failure.sub_goals)}" if failure.sub_goals else ""
+    return [*cells, reached, "; ".join(missed)]
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+    return ", ".join(f"{name} ({count}×)" for name, count in counts.items()) or "none"
 
 
 def _percent(share: float | None) -> str:

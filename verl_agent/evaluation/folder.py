@@ -1,10 +1,16 @@
-"""Files in the output folder of an evaluation, and the search for such folders."""
+"""Output folder of an evaluation: its files, its report, its planned records, and the search for such folders."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from verl_agent.errors import ConfigError
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 
 RECORDS, REPORT, SETTINGS, LOG = "episodes.jsonl", "evaluation.json", "settings.json", "evaluation.log"
+GAME = "game.json"
+"""Settings of the tasks that `verl-agent play` recorded in a folder."""
 
 
 def evaluations_in(folder: Path) -> list[Path]:
@@ -17,3 +23,33 @@ def evaluations_in(folder: Path) -> list[Path]:
     if not found:
         raise ConfigError(f"{folder} contains no {REPORT}. Give output folders of `verl-agent eval`.")
     return found
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """Return the report of an evaluation.
+
+    Raises:
+        ConfigError: the folder holds none.
+    """
+    path = folder / REPORT
+    if not path.is_file():
+        raise ConfigError(f"{folder} contains no {REPORT}. Give the output folder of `verl-agent eval`.")
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
+
+
+def planned_records(folder: Path) -> list[EpisodeRecord]:
+    """Return the records of the tasks and samples that the last start of an evaluation planned.
+
+    An evaluation may resume with fewer tasks or samples; records of the others stay in the folder and count nowhere.
+    Without a report, and with one of an earlier version that does not list the tasks, all records are planned.
+
+    Raises:
+        ConfigError: the folder has no records, or they cannot be read.
+    """
+    records = list(read_records(folder / RECORDS))
+    report = read_report(folder) if (folder / REPORT).is_file() else {}
+    if "planned_tasks" not in report:
+        return records
+    tasks, samples = set(report["planned_tasks"]), report["config"]["evaluation"].get("samples", 1)
+    return [record for record in records if record["task"] in tasks and record["sample"] < samples]

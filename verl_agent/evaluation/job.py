@@ -12,24 +12,26 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_agent.agents.registry import make_agent
+from verl_agent.agents.registry import check_retries, make_agent
 from verl_agent.config.keys import check_complete
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.policy import check_api
-from verl_agent.evaluation.folder import RECORDS, SETTINGS
+from verl_agent.evaluation.api.reply_log import FILE as REPLIES
+from verl_agent.evaluation.folder import GAME, RECORDS, SETTINGS, planned_records
 from verl_agent.evaluation.loop import PlannedEpisode, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
-from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, evaluation_config
+from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, complete_model, evaluation_config
 from verl_agent.evaluation.training_differences import TrainingDifference, run_of_model, training_differences
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.preflight.installation import check_engine
 from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs import may_change
-from verl_agent.runs.identity import claim
+from verl_agent.runs.identity import claim, make_folder
 from verl_agent.runs.terminal_person import check_terminal
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
@@ -94,8 +96,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     Raises:
         ConfigError: the evaluation would fail later, or the folder holds another evaluation.
     """
-    if OmegaConf.select(config, "model.api.kind") is not None and OmegaConf.is_missing(config.model, "path"):
-        config.model.path = None
+    complete_model(config)
     check_complete(config)
     try:
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -106,7 +107,9 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     evaluation, settings = sections.evaluation, sections.run.env
     env = make_env(settings.name, settings.options)
     make_agent(sections.run.agent, env.action_format)
-    items = first_tasks(select_tasks(settings.name, evaluation.tasks, settings.options), evaluation)
+    check_retries(sections.run.agent, env)
+    key = "env.eval_tasks" if evaluation.tasks == settings.eval_tasks else "evaluation.tasks"
+    items = first_tasks(select_tasks(settings.name, evaluation.tasks, settings.options, key), evaluation)
     baseline = _read_baseline(evaluation.compare_with) if evaluation.compare_with else []
     if evaluation.compare_with and {record["task"] for record in baseline}.isdisjoint(item.id for item in items):
         raise ConfigError(
@@ -114,6 +117,11 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
             "Name the folder of an evaluation of the same tasks."
         )
     rules = [] if evaluation.approve is None else read_rules(evaluation.approve, "evaluation.approve", env)
+    if rules and (evaluation.perturb.rename or evaluation.perturb.observation_noise):
+        raise ConfigError(
+            "evaluation.approve is not allowed with evaluation.perturb.rename or observation_noise: the rules would "
+            "read changed words, while the environment carries out the original ones. Leave one of them out."
+        )
     if asks_person(rules):
         check_terminal(f"evaluation.approve={evaluation.approve!r}")
     model = str(config.model.path) if sections.api is None else sections.api.label
@@ -131,6 +139,12 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
     api = {} if sections.api is None else {"model.api": asdict(sections.api)}
     folder = Path(evaluation.output_dir or f"runs/eval/{settings.name}_{model_name(model)}_{time}").resolve()
+    if (folder / GAME).is_file():
+        raise ConfigError(
+            f"evaluation.output_dir={str(folder)!r} holds episodes of `verl-agent play`, which the results would "
+            "count. Name another folder."
+        )
+    make_folder(folder, "evaluation.output_dir")
     claim(
         folder,
         {
@@ -144,6 +158,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         contents="another evaluation",
         advice="Choose another evaluation.output_dir, or the same settings.",
         file=SETTINGS,
+        earlier=None if _holds_results(folder) else {},
     )
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
     return Evaluation(sections, plain, items, model, folder, earlier, baseline, rules)
@@ -191,6 +206,8 @@ def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
         ConfigError: the hardware does not fit the recipe, or the model is missing or its context is too short.
     """
     check_device(config.engine.device)
+    if config.engine.name == "sglang":
+        check_engine("engine.name", "sglang", config.engine.device == "cpu")
     model, lengths = resolve_model(path, key="model.path", policies=[ORACLE, RANDOM]), config.data
     longest = context_length(load_config(model, "model.path"))
     check_context(longest, lengths.max_prompt_length, lengths.max_response_length, f"model.path={path!r}")
@@ -199,11 +216,16 @@ def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
 
 def _read_baseline(folder: str) -> list[EpisodeRecord]:
     try:
-        return list(read_records(Path(folder) / RECORDS))
+        return planned_records(Path(folder))
     except ConfigError as error:
         raise ConfigError(
             f"evaluation.compare_with={folder!r} is not the folder of an evaluation that can be read: {error}"
         ) from error
+
+
+def _holds_results(folder: Path) -> bool:
+    """Return True if a folder holds episodes, or requests to an API that were answered or may have been charged."""
+    return any(path.is_file() and path.stat().st_size > 0 for path in (folder / RECORDS, folder / REPLIES))
 
 
 def _records_of(folder: Path, tasks: set[str], samples: int) -> list[EpisodeRecord]:

@@ -11,14 +11,13 @@ from statistics import fmean
 from typing import Any
 
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.folder import RECORDS, REPORT, evaluations_in
+from verl_agent.evaluation.folder import REPORT, evaluations_in, planned_records, read_report
 from verl_agent.evaluation.published import published_rates
 from verl_agent.evaluation.results import ALL, CategoryResult, solved_by_task, summarize
 from verl_agent.evaluation.significance import holm, sign_flip_p_value
 from verl_agent.evaluation.statistics import Estimate, macro_mean, paired_difference
 from verl_agent.runs.identity import task_ids
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.record_files import read_records
 from verl_agent.types import TaskItem
 
 
@@ -35,6 +34,7 @@ class Row:
         played: recorded episodes.
         results: results by category; the last one is over all tasks.
         macro: mean of the success rates of the categories; None without a valid episode.
+        unmeasured: categories of the board in which no episode is valid; `macro` and the rate over all tasks lack them.
         cost_usd: mean cost of a valid episode in US dollars; None if it is unknown.
         pareto: True if no other row has a higher success rate at a cost that is not higher; False without a cost.
     """
@@ -47,6 +47,7 @@ class Row:
     played: int
     results: Sequence[CategoryResult]
     macro: Estimate | None
+    unmeasured: Sequence[str]
     cost_usd: float | None
     pareto: bool
 
@@ -83,7 +84,7 @@ class Board:
         env: name of the environment.
         key: hash of the conditions.
         conditions: settings that all rows share.
-        rows: one row for each evaluation, the highest success rate first.
+        rows: one row for each evaluation, the highest success rate first; rows that lack a category follow.
         differences: all pairs of rows.
         published: published success rates of other models, 0 to 1. Their conditions differ.
     """
@@ -111,7 +112,7 @@ class _Evaluation:
 
     @property
     def key(self) -> str:
-        return sha256(json.dumps(self.conditions, sort_keys=True).encode()).hexdigest()[:12]
+        return _hash(self.conditions)
 
 
 def make_boards(folders: Sequence[Path]) -> list[Board]:
@@ -132,11 +133,12 @@ def make_boards(folders: Sequence[Path]) -> list[Board]:
 
 def _read(folder: Path) -> _Evaluation:
     try:
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        records = list(read_records(folder / RECORDS))
+        report, records = read_report(folder), planned_records(folder)
         tasks = task_ids([TaskItem(report["config"]["env"]["name"], task) for task in sorted(_tasks_of(records))])
         conditions = _conditions(report, tasks)
-        return _Evaluation(folder, report, conditions, summarize(records), solved_by_task(records))
+        operated = conditions["count_operated"]
+        results, solved = summarize(records, operated), solved_by_task(records, operated)
+        return _Evaluation(folder, report, conditions, results, solved)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{folder / REPORT} cannot be read: {type(error).__name__} {error}. Evaluate again with this version."
@@ -162,20 +164,28 @@ def _conditions(report: Mapping[str, Any], tasks: str) -> dict[str, Any]:
         "truncated_turn": config["episode"].get("on_truncated_turn", "stop"),
         "prompt_tokens": config["data"]["max_prompt_length"],
         "response_tokens": config["data"]["max_response_length"],
+        "overlong_prompt": config["data"].get("overlong_prompt", "drop"),
         "temperature": config["evaluation"].get("temperature", 1.0),
         "top_p": config["evaluation"].get("top_p", 1.0),
         "perturb": {key: value for key, value in (config["evaluation"].get("perturb") or {}).items() if value},
+        "approval": _hash(report["approval"]) if config["evaluation"].get("approve") else None,
+        "count_operated": bool(config["evaluation"].get("count_operated")),
         "version": report["provenance"]["versions"]["verl_agent"],
     }
+
+
+def _hash(value: object) -> str:
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:
     models = [str(one.report["model"]) for one in evaluations]
     costs = {one.folder: _mean_cost(one.results[-1]) for one in evaluations}
     rates = {one.folder: one.results[-1].success for one in evaluations}
+    categories = dict.fromkeys(result.category for one in evaluations for result in one.results[:-1])
     rows = []
     for one, model in zip(evaluations, models, strict=True):
-        named = [result.success for result in one.results[:-1] if result.success is not None]
+        named = {result.category: result.success for result in one.results[:-1] if result.success is not None}
         cost, rate = costs[one.folder], rates[one.folder]
         rows.append(
             Row(
@@ -186,12 +196,13 @@ def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:
                 planned=one.report["planned"],
                 played=one.report["played"],
                 results=one.results,
-                macro=macro_mean(named) if named else rate,
+                macro=macro_mean(list(named.values())) if named else rate,
+                unmeasured=[name for name in categories if name not in named],
                 cost_usd=cost,
                 pareto=cost is not None and rate is not None and not _dominated(cost, rate.mean, costs, rates),
             )
         )
-    rows.sort(key=lambda row: row.overall.success.mean if row.overall.success else -1.0, reverse=True)
+    rows.sort(key=lambda row: (len(row.unmeasured), -row.overall.success.mean if row.overall.success else 1.0))
     solved = {str(one.folder): one.solved for one in evaluations}
     return Board(env, key, evaluations[0].conditions, rows, _differences(rows, solved), published_rates(env))
 

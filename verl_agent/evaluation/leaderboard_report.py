@@ -1,9 +1,12 @@
 """Files of a leaderboard: JSON, Markdown, and a plot of cost against success."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from verl_agent.config.keys import leaves
+from verl_agent.errors import counted
 from verl_agent.evaluation.leaderboard import Board, Row
 from verl_agent.evaluation.published import SOURCE, TASKS
 from verl_agent.evaluation.results import ALL, CategoryResult
@@ -68,6 +71,9 @@ def notes(board: Board) -> list[str]:
         found.append(f"{FEW} fewer than {MIN_TASKS} tasks: too few for a reliable interval.")
     if any(row.played < row.planned for row in board.rows):
         found.append("† not all planned episodes are played.")
+    if any(row.unmeasured for row in board.rows):
+        lacking = "; ".join(f"{row.label}: {', '.join(row.unmeasured)}" for row in board.rows if row.unmeasured)
+        found.append(f"‡ over fewer categories than the other rows, since no episode of these is valid: {lacking}.")
     if any(row.pareto for row in board.rows):
         found.append(f"{PARETO}: no other row is better at a cost that is not higher.")
     if board.differences:
@@ -85,7 +91,27 @@ def pairs(board: Board) -> list[list[str]]:
 
 def conditions(board: Board) -> str:
     """Return the settings that all rows of a board share, in one line."""
-    return ", ".join(f"{name} {value}" for name, value in board.conditions.items() if name != "env")
+    return ", ".join(f"{name} {_plain(value)}" for name, value in board.conditions.items() if name != "env")
+
+
+def short_conditions(board: Board) -> str:
+    """Return environment, number of tasks, agent and turn limit of a board, for the terminal."""
+    tasks = counted(max(row.overall.tasks for row in board.rows), "task")
+    agent = board.conditions["agent"].get("name")
+    return ", ".join(
+        [board.env, tasks, *([f"agent {agent}"] if agent else []), f"turns {_plain(board.conditions['turns'])}"]
+    )
+
+
+def _plain(value: Any) -> str:
+    """Return a value of a config as text: `name=act context.keep=last` for a section, `none` for null and `{}`."""
+    if isinstance(value, Mapping) and value:
+        return " ".join(f"{key}={_plain(one)}" for key, one in leaves(dict(value)))
+    if isinstance(value, list | tuple):
+        return " ".join(map(_plain, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None or value == {} else str(value)
 
 
 def _board(board: Board) -> str:
@@ -108,11 +134,12 @@ def _cells(board: Board, row: Row) -> list[str]:
     by_category = {result.category: result for result in row.results}
     overall = by_category[ALL]
     cost = "" if row.cost_usd is None else f"{row.cost_usd:.4f}"
+    lacking = " ‡" if row.unmeasured else ""
     return [
         row.label + (" †" if row.played < row.planned else ""),
         *(_rate(by_category.get(name)) for name in board.categories),
-        to_cell(row.macro),
-        _rate(overall),
+        to_cell(row.macro) + lacking,
+        _rate(overall) + lacking,
         "" if overall.turns_mean is None else f"{overall.turns_mean:.1f}",
         "" if overall.tokens_mean is None else f"{overall.tokens_mean:.0f}",
         f"{cost} {PARETO}" if row.pareto else cost,

@@ -136,7 +136,8 @@ async def play_all(
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     if outages.total:
-        raise ConfigError(f"{outages.total} episodes are pending, because {outages.last}")
+        pending = "1 episode is" if outages.total == 1 else f"{outages.total} episodes are"
+        raise ConfigError(f"{pending} pending, because {outages.last}")
 
 
 async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:

@@ -1,8 +1,8 @@
-"""Policies of an evaluation: a model behind vLLM or an API, the oracle, random actions, or Python code."""
+"""Policies of an evaluation: a model behind vLLM, SGLang or an API, the oracle, random actions, or Python code."""
 
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -85,11 +85,24 @@ async def start_policies(
         new_policy = load_policy(model)
         yield lambda item, seed: new_policy()
     else:
-        from verl_agent.evaluation.vllm_engine import VllmEngine
-
-        context = config.data.max_prompt_length + config.data.max_response_length
-        with VllmEngine(model, config.engine, context) as engine:
+        with start_engine(model, config) as engine:
             yield engine_policies(model, config, engine)
+
+
+def start_engine(model: str, config: EvaluationConfig) -> AbstractContextManager[Any]:
+    """Return the running engine of a model, a `TokenEngine`, whose context has the length of an episode.
+
+    Raises:
+        ConfigError: the engine is not installed, or the machine has too few GPUs.
+    """
+    context = config.data.max_prompt_length + config.data.max_response_length
+    if config.engine.name == "sglang":
+        from verl_agent.evaluation.sglang_engine import SglangEngine
+
+        return SglangEngine(model, config.engine, context)
+    from verl_agent.evaluation.vllm_engine import VllmEngine
+
+    return VllmEngine(model, config.engine, context)
 
 
 def prompt_counter(model: str, config: EvaluationConfig) -> CountTokens | None:

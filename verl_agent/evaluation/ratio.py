@@ -19,7 +19,7 @@ def paired_ratio(
 
     The interval holds every ratio r for which the mean of `value - r * baseline` over tasks does not differ from 0 by a
     t test (Fieller 1954). Two tasks with opposite outcomes, `PSEUDO`, are added to its data, as Agresti and Min (2005)
-    do for the difference of paired shares: without them it covers less than it says if few tasks differ.
+    do for the difference of paired shares. Without them it covers too seldom if few tasks differ.
 
     Args:
         values_by_task: 0.0 or 1.0 for each sample of each task.

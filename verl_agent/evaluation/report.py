@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import Totals
 from verl_agent.evaluation.results import ALL, CategoryResult, Comparison
 from verl_agent.evaluation.statistics import MIN_TASKS
@@ -18,8 +19,14 @@ REPORT_VERSION = 2
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
 
 
-def results_table(results: Sequence[CategoryResult], title: str) -> Table:
-    """Return a table with one row per category; success rates have their 95 % intervals."""
+def results_table(results: Sequence[CategoryResult], title: str, policy: str | None = None) -> Table:
+    """Return a table with one row per category; success rates have their 95 % intervals.
+
+    Args:
+        results: output of `verl_agent.evaluation.results.summarize`.
+        title: title of the table.
+        policy: file of the approval policy whose rules decided on actions, for the caption; None without one.
+    """
     most = max((k for result in results for k in result.pass_at), default=1)
     columns: dict[str, Callable[[CategoryResult], str]] = {
         "tasks": lambda result: _tasks(result.tasks),
@@ -42,6 +49,7 @@ def results_table(results: Sequence[CategoryResult], title: str) -> Table:
             *_stop_counts(results),
             *_overlong(results),
             *_operated(results),
+            *_ruled(results, policy),
             *_too_few(result.tasks for result in results),
         ]
     )
@@ -122,12 +130,36 @@ def _overlong(results: Sequence[CategoryResult]) -> list[str]:
 
 
 def _operated(results: Sequence[CategoryResult]) -> list[str]:
-    """Return the caption that says how many episodes no rate counts, because a person intervened."""
-    return [
+    """Return the captions on episodes that a person changed, which no rate counts, or only approved, which it does."""
+    overall = [one for one in results if one.category == ALL]
+    lines = [
         f"operated: {one.operated} of {one.played} episodes are in no rate, since a person decided in them. "
         "evaluation.count_operated=true counts those that the person did not end"
+        for one in overall
+        if one.operated
+    ]
+    return lines + [
+        f"approved: in {counted(one.approved, 'counted episode')} a person approved actions" + _rejected(one.rejected)
+        for one in overall
+        if one.approved or one.rejected
+    ]
+
+
+def _rejected(episodes: int) -> str:
+    """Return the part of a caption on episodes in which a person rejected actions; empty without one."""
+    if not episodes:
+        return ""
+    bias = "If these are not counted, the rates are too high: a person rejects what goes wrong"
+    return f"; in {counted(episodes, 'episode')} a person rejected some. {bias}"
+
+
+def _ruled(results: Sequence[CategoryResult], policy: str | None) -> list[str]:
+    """Return the caption on actions that the rules of an approval policy decided on."""
+    return [
+        f"rules{f' of {escape(policy)}' if policy else ''}: {counted(one.rule_rejected, 'action')} rejected in "
+        f"{one.rule_rejected_episodes} of {counted(one.episodes, 'counted episode')}, {one.rule_approved} approved"
         for one in results
-        if one.category == ALL and one.operated
+        if one.category == ALL and (policy or one.rule_approved or one.rule_rejected)
     ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.spending import episode_cost, episode_tokens
 from verl_agent.evaluation.statistics import (
     Estimate,
     clustered_wilson_interval,
@@ -43,11 +44,16 @@ class CategoryResult:
         pass_hat: by k, probability that all of k samples solve a task (pass^k), over the same tasks.
         reward_mean: mean return, in the environment's own units.
         turns_mean: mean number of replies per episode.
-        tokens_mean: mean number of generated tokens per episode.
+        tokens_mean: mean number of generated tokens per episode; None if a server did not count those of a reply.
         invalid_rate: invalid actions per turn.
         stops: number of episodes by stop reason, excluded ones included.
         cost_usd: cost of the valid episodes in US dollars; None without a model behind an API, or if the cost of one
             of their replies is unknown.
+        approved: number of valid episodes in which a person approved actions and decided nothing else.
+        rejected: number of episodes in which a person rejected an action.
+        rule_approved: number of actions that rules of an approval policy approved, in valid episodes.
+        rule_rejected: number of actions that they rejected, also because a person did not decide in time.
+        rule_rejected_episodes: number of valid episodes in which they rejected an action.
     """
 
     category: str
@@ -65,6 +71,11 @@ class CategoryResult:
     invalid_rate: float | None
     stops: Mapping[str, int]
     cost_usd: float | None = None
+    approved: int = 0
+    rejected: int = 0
+    rule_approved: int = 0
+    rule_rejected: int = 0
+    rule_rejected_episodes: int = 0
 
     def __str__(self) -> str:
         """Return one line: category, tasks, episodes, success with its interval, and mean number of turns."""
@@ -109,7 +120,10 @@ class Comparison:
 class _Played:
     task: str
     summary: EpisodeSummary
+    tokens: int | None
     cost_usd: float | None
+    by_person: Counter[str]
+    by_rule: Counter[str]
 
 
 def final_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
@@ -136,9 +150,7 @@ def summarize(records: Iterable[EpisodeRecord], count_operated: bool = False) ->
     Returns:
         An empty list if there are no records.
     """
-    played = _played(records)
-    if count_operated:
-        played = [replace(one, summary=replace(one.summary, operated=False)) for one in played]
+    played = _played(records, count_operated)
     if not played:
         return []
     return [*(_result(name, part) for name, part in _by_category(played).items()), _result(ALL, played)]
@@ -184,23 +196,24 @@ def validation_gain(
     return first, last, compare(by_step[first], by_step[last])[-1]
 
 
-def solved_by_task(records: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
-    """Return 1.0 or 0.0 for each valid episode of each task."""
-    return _solved_by_task(one for one in _played(records) if one.summary.valid)
+def solved_by_task(records: Iterable[EpisodeRecord], count_operated: bool = False) -> dict[str, list[float]]:
+    """Return 1.0 or 0.0 for each valid episode of each task; see `summarize`."""
+    return _solved_by_task(one for one in _played(records, count_operated) if one.summary.valid)
 
 
-def _played(records: Iterable[EpisodeRecord]) -> list[_Played]:
-    return [
-        _Played(record["task"], summarize_episode(to_episode(record)), episode_cost(record))
-        for record in final_records(records)
-    ]
-
-
-def episode_cost(record: EpisodeRecord) -> float | None:
-    """Return the cost of an episode in US dollars; None if that of a reply is unknown."""
-    costs = [turn["usage"]["cost_usd"] if "usage" in turn else None for turn in record["turns"]]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if costs and len(known) == len(costs) else None
+def _played(records: Iterable[EpisodeRecord], count_operated: bool = False) -> list[_Played]:
+    played = []
+    for record in final_records(records):
+        episode = to_episode(record)
+        summary = summarize_episode(episode)
+        if count_operated:
+            summary = replace(summary, operated=False)
+        spent = episode_tokens(record), episode_cost(record)
+        reviews = [turn.review for turn in episode.turns if turn.review is not None]
+        by_rule = Counter[str](review.decision for review in reviews if review.by == "rule")
+        by_person = Counter[str](review.decision for review in reviews if review.by != "rule")
+        played.append(_Played(record["task"], summary, *spent, by_person, by_rule))
+    return played
 
 
 def _by_category(played: Sequence[_Played]) -> dict[str, list[_Played]]:
@@ -224,13 +237,15 @@ def _solved_by_task(played: Iterable[_Played]) -> dict[str, list[float]]:
 
 
 def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
-    valid = [one.summary for one in played if one.summary.valid]
-    solved = _solved_by_task(one for one in played if one.summary.valid)
+    counting = [one for one in played if one.summary.valid]
+    valid = [one.summary for one in counting]
+    solved = _solved_by_task(counting)
     turns = sum(summary.turns for summary in valid)
     overlong = sum(one.summary.stop is StopReason.OVERLONG_PROMPT for one in played)
     operated = sum(one.summary.operated or one.summary.stop is StopReason.OPERATOR for one in played)
-    costs = [one.cost_usd for one in played if one.summary.valid]
+    costs = [one.cost_usd for one in counting]
     known = [cost for cost in costs if cost is not None]
+    counted = [one.tokens for one in counting if one.tokens is not None]
     invalid = sum(summary.info.get(INVALID_ACTION, 0.0) for summary in valid)
     return CategoryResult(
         category=category,
@@ -244,10 +259,15 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
         pass_hat=_over_tasks(pass_hat_k, solved),
         reward_mean=fmean(summary.reward for summary in valid) if valid else None,
         turns_mean=turns / len(valid) if valid else None,
-        tokens_mean=fmean(summary.tokens for summary in valid) if valid else None,
+        tokens_mean=fmean(counted) if counted and len(counted) == len(valid) else None,
         invalid_rate=invalid / turns if turns else None,
         stops=dict(Counter(str(one.summary.stop) for one in played).most_common()),
         cost_usd=sum(known) if costs and len(known) == len(costs) else None,
+        approved=sum(one.by_person.keys() == {"approved"} for one in counting),
+        rejected=sum("rejected" in one.by_person for one in played),
+        rule_approved=sum(one.by_rule["approved"] for one in counting),
+        rule_rejected=sum(one.by_rule["rejected"] for one in counting),
+        rule_rejected_episodes=sum(one.by_rule["rejected"] > 0 for one in counting),
     )
 
 

@@ -15,6 +15,7 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv, Session
+from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import FILE, totals
 from verl_agent.evaluation.folder import RECORDS, REPORT
 from verl_agent.evaluation.job import Evaluation, model_name
@@ -56,7 +57,9 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
     config, pending = evaluation.config, evaluation.pending
     settings = config.run.env
     env = make_env(settings.name, settings.options)
-    console.print(f"starting {evaluation.model}; {len(pending)} episodes to play", markup=False, soft_wrap=True)
+    console.print(
+        f"starting {evaluation.model}; {counted(len(pending), 'episode')} to play", markup=False, soft_wrap=True
+    )
     console.print(f"folder: {evaluation.folder}", markup=False, highlight=False, soft_wrap=True)
     pool, cutting = local_pool(env, settings), prompt_counter(evaluation.model, config)
     control = new_control(evaluation, env, console)
@@ -125,7 +128,8 @@ def report(evaluation: Evaluation, console: Console) -> None:
     played = overall.played
     title = f"{config.run.env.name}, {config.evaluation.tasks}: {model_name(evaluation.model)}"
     partial_title = f"{title} ({played} of {evaluation.planned} episodes)"
-    console.print(results_table(results, title if played == evaluation.planned else partial_title))
+    shown_title = title if played == evaluation.planned else partial_title
+    console.print(results_table(results, shown_title, config.evaluation.approve))
     shared = {record["task"] for record in evaluation.baseline} & {record["task"] for record in records}
     comparisons = compare(evaluation.baseline, records) if shared else []
     ratio = _success_ratio(evaluation.baseline, records) if comparisons else None
@@ -141,6 +145,8 @@ def report(evaluation: Evaluation, console: Console) -> None:
         "model": evaluation.model,
         "seed": config.evaluation.seed,
         "planned": evaluation.planned,
+        "planned_tasks": [item.id for item in evaluation.items],
+        "approval": [asdict(rule) for rule in evaluation.rules],
         "played": played,
         "training_run": str(evaluation.training_run) if evaluation.training_run else None,
         "training_differences": [asdict(one) for one in evaluation.training_differences],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from verl_agent.evaluation.results import final_records
+from verl_agent.evaluation.spending import turn_cost, turn_tokens
 from verl_agent.evaluation.statistics import Estimate, clustered_wilson_interval, pass_at_k, pass_hat_k
 from verl_agent.evaluation.turns_curve import return_within, success_within_turns
 from verl_agent.trace.record import EpisodeRecord, to_episode
@@ -36,8 +37,8 @@ class ScalingCurve:
 def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) -> list[ScalingCurve]:
     """Return the curves that the records of one evaluation support.
 
-    Success within a budget is the success rate of an evaluation with that budget if the replies do not depend on it:
-    neither the prompt nor the context tells the budgets of turns, tokens or cost.
+    Success within a budget is the success rate of an evaluation with that budget if the replies do not depend on it.
+    Neither the prompt nor the context tells the budgets of turns, tokens or cost.
 
     Args:
         records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid.
@@ -51,7 +52,7 @@ def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) 
         return curves
     turns = {float(limit): success for limit, success in success_within_turns(valid).items()}
     curves.insert(0, ScalingCurve("turns", "solved within k turns", "turns", turns))
-    for name, unit, amount in (("tokens", "generated tokens", _tokens), ("cost", "USD", _cost)):
+    for name, unit, amount in (("tokens", "generated tokens", turn_tokens), ("cost", "USD", turn_cost)):
         if points := _within_budgets(valid, amount):
             curves.append(ScalingCurve(name, f"solved within a budget of {unit} per episode", unit, points))
     return curves
@@ -122,11 +123,3 @@ def _within_budgets(
             solved[record["task"]].append(float(within >= record["success_reward"]))
         curve[budget] = clustered_wilson_interval(solved)
     return curve
-
-
-def _tokens(turn: TurnRecord) -> float:
-    return float(turn["tokens"])
-
-
-def _cost(turn: TurnRecord) -> float | None:
-    return turn["usage"]["cost_usd"] if "usage" in turn else None

@@ -1,18 +1,16 @@
 """Files of test-time scaling: JSON and a plot, in the folder of the evaluation."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from verl_agent.errors import ConfigError
-from verl_agent.evaluation.folder import RECORDS, REPORT
+from verl_agent.errors import ConfigError, counted
+from verl_agent.evaluation.folder import planned_records, read_report
 from verl_agent.evaluation.scaling import ScalingCurve, scaling_curves
 from verl_agent.evaluation.selectors import Selection, best_of_n
 from verl_agent.evaluation.turns_curve import knows_turn_limit
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.provenance import Provenance
-from verl_agent.trace.record_files import read_records
 
 SCALING_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -41,10 +39,7 @@ def read_scaling(folder: Path) -> Scaling:
     Raises:
         ConfigError: the folder holds no evaluation, or one without a valid episode.
     """
-    if not (folder / REPORT).is_file():
-        raise ConfigError(f"{folder} contains no {REPORT}. Give the output folder of `verl-agent eval`.")
-    report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-    records = list(read_records(folder / RECORDS))
+    report, records = read_report(folder), planned_records(folder)
     curves = scaling_curves(records, knows_turn_limit(report["config"]["agent"].get("options") or {}))
     selections = best_of_n(records, folder)
     if not curves and not selections:
@@ -62,13 +57,20 @@ def write_scaling(scaling: Scaling, folder: Path) -> list[Path]:
     return [folder / JSON, folder / PLOT]
 
 
+def describe_ends(curve: ScalingCurve) -> str:
+    """Return success at the least and at the largest amount of a curve."""
+    first, last = min(curve.points), max(curve.points)
+    least = "" if first == last else f"{curve.points[first]} at {first:g}, "
+    return f"{least}{curve.points[last]} at {last:g} {curve.unit.removesuffix('s') if last == 1 else curve.unit}"
+
+
 def describe_selection(selection: Selection) -> str:
     """Return one line: the selector, its meaning, and its success with all samples or the reason without one."""
     name = f"{selection.name} ({UPPER_BOUND})" if selection.upper_bound else selection.name
     if not selection.points:
         return f"{name}: not available, {selection.missing}"
     most = max(selection.points)
-    return f"{name}, {selection.meaning}: {selection.points[most]} with {most} samples"
+    return f"{name}, {selection.meaning}: {selection.points[most]} with {counted(most, 'sample')}"
 
 
 def _plot(scaling: Scaling, path: Path) -> None:

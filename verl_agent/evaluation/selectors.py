@@ -74,7 +74,6 @@ def best_of_n(records: Sequence[EpisodeRecord], folder: Path, seed: int = 0) -> 
          lambda samples: _best(samples, [-len(one["turns"]) for one in samples]), ""),
         ("log-prob", "the highest mean log-prob of its tokens", False, by_log_prob if known else None,
          "" if known else "no log-probs are recorded for all samples; evaluate with evaluation.logprobs=1"),
-        ("critic", "the highest value of a critic", False, None, "an evaluation has no critic: it records no values"),
         ("oracle", "a solved sample if there is one (pass@k)", True,
          lambda samples: float(any(one["success"] for one in samples)), ""),
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Any, Literal
 
+from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -38,20 +39,23 @@ class LengthSettings:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class EngineSettings:
-    """Section `engine` of an evaluation: options of vLLM, which serves the model.
+    """Section `engine` of an evaluation: options of vLLM or SGLang, which serves the model.
 
     Attributes:
+        name: engine. SGLang needs an environment of its own, as for training, and ignores the seeds of requests.
         device: device that the recipe is sized for. vLLM itself uses the device that it was built for.
         dtype: type of the weights, as vLLM names it; `auto` is the type of the checkpoint.
-        enforce_eager: disables compilation and CUDA graphs; vLLM then starts sooner and decodes slower.
+        enforce_eager: disables compilation and CUDA graphs; the engine then starts sooner and decodes slower.
         max_num_seqs: most sequences that are decoded at once.
         tensor_parallel_size: number of GPUs that share the model.
         data_parallel_size: number of copies of the model, between which episodes are divided; null for as many as the
             GPUs hold. A CPU holds one.
-        gpu_memory_utilization: share of a GPU's memory, above 0, up to 1; on a CPU VLLM_CPU_KVCACHE_SPACE is used.
-        block_size: tokens in a block of the KV cache, the unit of prefix caching; null is vLLM's choice.
+        gpu_memory_utilization: share of a GPU's memory, above 0, up to 1; on a CPU the KV cache of vLLM
+            has 1 GiB, or VLLM_CPU_KVCACHE_SPACE GiB, and that of SGLang 32,768 tokens.
+        block_size: tokens in a block of vLLM's KV cache, the unit of prefix caching; null is vLLM's choice.
     """
 
+    name: Literal["vllm", "sglang"] = "vllm"
     device: Literal["cuda", "cpu"] = "cuda"
     dtype: str = "auto"
     enforce_eager: bool = False
@@ -160,6 +164,12 @@ class EvaluationConfig:
     engine: EngineSettings
     evaluation: EvaluationSettings
     api: ApiSettings | None = None
+
+
+def complete_model(config: DictConfig) -> None:
+    """Set `model.path` to null in a composed recipe that names a model behind an API instead."""
+    if OmegaConf.select(config, "model.api.kind") is not None and OmegaConf.is_missing(config.model, "path"):
+        config.model.path = None
 
 
 def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:

@@ -23,6 +23,7 @@ class Estimate:
         low: lower end of the interval.
         high: upper end of the interval.
         tasks: number of tasks, the independent draws.
+        trials: effective number of independent trials behind a success rate; None for other estimates.
         too_few: True if there are fewer than `MIN_TASKS` tasks; the interval then says little.
     """
 
@@ -30,6 +31,7 @@ class Estimate:
     low: float
     high: float
     tasks: int
+    trials: float | None = None
     too_few: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +54,8 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Es
     """
     if not 0 <= successes <= trials or trials < 1:
         raise ValueError(f"successes must lie in 0 to trials and trials be >= 1, got {successes} of {trials}.")
-    return Estimate(successes / trials, *_wilson_limits(successes / trials, trials, confidence), trials)
+    share = successes / trials
+    return Estimate(share, *_wilson_limits(share, trials, confidence), trials, float(trials))
 
 
 def clustered_wilson_interval(solved_by_task: Mapping[str, Sequence[float]], confidence: float = 0.95) -> Estimate:
@@ -87,7 +90,7 @@ def clustered_wilson_interval(solved_by_task: Mapping[str, Sequence[float]], con
         least = fmean(1 / len(samples) for samples in solved_by_task.values())
         worth = min(1.0, max(least, spread / (share * (1 - share))))
     trials = len(shares) * (rarer + 1) / (rarer * worth + 1)
-    return Estimate(share, *_wilson_limits(share, trials, confidence), len(shares))
+    return Estimate(share, *_wilson_limits(share, trials, confidence), len(shares), trials)
 
 
 def pass_at_k(samples: int, successes: int, k: int) -> float:
@@ -116,20 +119,34 @@ def pass_hat_k(samples: int, successes: int, k: int) -> float:
     return math.comb(successes, k) / math.comb(samples, k)
 
 
-def macro_mean(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of several rates, each with the same weight, with an interval made from theirs.
+def macro_mean(rates: Sequence[Estimate], confidence: float = 0.95) -> Estimate:
+    """Return the mean of several success rates, each with the same weight, with a stratified interval of Wilson.
 
-    With rates p_i, limits l_i and u_i and C rates, the limits are `mean - sqrt(sum((p_i - l_i)²)) / C` and
-    `mean + sqrt(sum((u_i - p_i)²)) / C`: the method of variance estimates recovery (Zou and Donner 2008). The rates
-    must be independent, as those of different categories are.
+    It is Wilson's interval of their mean with an effective number of trials (Franco, Little, Louis and Slud 2019). For
+    C rates p_i of n_i trials this number is `q(1-q) / (sum(q_i(1-q_i) / n_i) / C²)`. Here `q_i = (n_i p_i + 1/2) /
+    (n_i + 1)` is the mean under Jeffreys' prior (Brown, Cai and DasGupta 2001), and q the mean of the q_i. The prior
+    gives rates of 0 and 1 a variance. A single rate has its own interval. The rates must be independent, as those of
+    different categories are.
+
+    In simulations with 1 to 27 categories of 3 to 100 tasks and rates of 0.01 to 0.99 this covers 92 % or more.
+    Joining the intervals of the rates instead (Zou and Donner 2008) covers 86 % for 27 rates of 0.05.
 
     Args:
-        estimates: rates with intervals of the same confidence, at least one.
+        rates: results of `wilson_interval` or `clustered_wilson_interval`, at least one.
+        confidence: coverage of the interval, in 0 to 1.
+
+    Raises:
+        ValueError: an estimate is not a success rate.
     """
-    mean = fmean(one.mean for one in estimates)
-    below = math.hypot(*(one.mean - one.low for one in estimates)) / len(estimates)
-    above = math.hypot(*(one.high - one.mean for one in estimates)) / len(estimates)
-    return Estimate(mean, max(0.0, mean - below), min(1.0, mean + above), sum(one.tasks for one in estimates))
+    trials = [one.trials for one in rates if one.trials is not None]
+    if not rates or len(trials) < len(rates):
+        raise ValueError(f"a macro mean needs success rates with their trials, got {list(map(str, rates))}.")
+    smoothed = [(n * one.mean + 0.5) / (n + 1) for n, one in zip(trials, rates, strict=True)]
+    variance = math.fsum(q * (1 - q) / n for n, q in zip(trials, smoothed, strict=True)) / len(rates) ** 2
+    effective = fmean(smoothed) * (1 - fmean(smoothed)) / variance
+    mean = fmean(one.mean for one in rates)
+    limits = _wilson_limits(mean, effective, confidence)
+    return Estimate(mean, *limits, sum(one.tasks for one in rates), effective)
 
 
 def mean_over_tasks(
@@ -165,8 +182,14 @@ def paired_difference(
     """Return the difference to a baseline of values in 0 to 1, paired by task, with an interval over tasks.
 
     Pairing removes the difficulty of each task, so that smaller differences show than by comparing two intervals
-    (Miller, arXiv 2411.00640, section 4). The interval is a t interval, clipped to -1 to 1. If the differences of all
-    tasks are equal, it is that of `unanimous_interval`. The two sides may have different numbers of samples.
+    (Miller, arXiv 2411.00640, section 4). The interval is a t interval over the differences of n tasks and two more,
+    `+c` and `-c`. With one sample per task and side, c = 1. This is the adjusted interval of Bonett and Price (2012),
+    which Fagerland, Lydersen and Laake (2014) recommend among others. A t interval without the two covers too seldom
+    if few tasks differ: 85 % for 80 tasks of which 6 % are gained and none is lost.
+
+    With more samples the differences d are smaller, and so is c: `c² = (sum(d²) + 1) / (k + 1)` over the k tasks that
+    differ. This is their mean square with one more task, which differs wholly. The two sides may have different
+    numbers of samples. tests/unit/test_coverage.py measures the coverage.
 
     Raises:
         ValueError: the sides have different tasks, or a task has no sample.
@@ -177,9 +200,10 @@ def paired_difference(
     if not values_by_task or not all([*values_by_task.values(), *baseline_by_task.values()]):
         raise ValueError("Every task needs a sample on both sides.")
     differences = [fmean(values) - fmean(baseline_by_task[task]) for task, values in values_by_task.items()]
-    if max(differences) - min(differences) < 1e-9:
-        return unanimous_interval(differences[0], len(differences), -1.0, 1.0, confidence)
-    return _t_interval(differences, confidence, -1.0, 1.0)
+    differing = sum(abs(one) > 1e-9 for one in differences)
+    scale = math.sqrt((math.fsum(one * one for one in differences) + 1) / (differing + 1))
+    adjusted = _t_interval([*differences, scale, -scale], confidence, -1.0, 1.0)
+    return Estimate(fmean(differences), adjusted.low, adjusted.high, len(differences))
 
 
 def difference_of_shares(
@@ -187,8 +211,8 @@ def difference_of_shares(
 ) -> Estimate:
     """Return the difference of two shares of independent trials with the hybrid score interval of Newcombe (1998).
 
-    Method 10 of "Interval estimation for the difference between independent proportions": with the Wilson limits
-    l, u of each share p, the interval of d = p - p' is `d - sqrt((p - l)² + (u' - p')²)` to
+    It is method 10 of "Interval estimation for the difference between independent proportions". Let l and u be the
+    Wilson limits of each share p. The interval of d = p - p' begins at `d - sqrt((p - l)² + (u' - p')²)` and ends at
     `d + sqrt((u - p)² + (p' - l')²)`. It stays in -1 to 1 and has a width even if all trials of a side agree.
 
     Args:
@@ -212,23 +236,6 @@ def difference_of_shares(
     low = difference - math.hypot(side.mean - side.low, baseline.high - baseline.mean)
     high = difference + math.hypot(side.high - side.mean, baseline.mean - baseline.low)
     return Estimate(difference, low, high, min(trials, baseline_trials))
-
-
-def unanimous_interval(value: float, tasks: int, least: float, most: float, confidence: float = 0.95) -> Estimate:
-    """Return the interval of a mean whose draws were all equal, where a t interval would have no width.
-
-    With the given confidence at most a share `p = 1 - (1 - confidence) ** (1 / tasks)` of further draws differs
-    (Clopper and Pearson 1934, for no event in `tasks` trials), and such a draw lies in `least` to `most`.
-
-    Args:
-        value: value of every draw.
-        tasks: number of draws, >= 1.
-        least: smallest possible value of a draw.
-        most: largest possible value of a draw.
-        confidence: coverage of the interval, in 0 to 1.
-    """
-    other = 1 - (1 - confidence) ** (1 / tasks)
-    return Estimate(value, value - other * (value - least), value + other * (most - value), tasks)
 
 
 def t_quantile(probability: float, degrees: int) -> float:

@@ -22,7 +22,7 @@ def knows_turn_limit(agent_options: Mapping[str, Any]) -> bool:
 def success_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, Estimate]:
     """Return the success rate within k turns, for k from 1 to the largest turn limit, with intervals over tasks.
 
-    It is the success rate of an evaluation with turn limit k if the replies do not depend on the limit: neither the
+    It is the success rate of an evaluation with turn limit k if the replies do not depend on the limit. Neither the
     prompt nor the context tells it (see `knows_turn_limit`).
 
     Args:

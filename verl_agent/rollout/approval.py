@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,10 +30,13 @@ class Rule:
     """One rule of an approval policy. It applies to an action if all of its conditions hold.
 
     Attributes:
-        actions: names of actions, such as `click`; `*` for all.
-        elements: words or phrases, one of which the name of the element contains, in any case; empty for every element.
-            An element whose name is unknown matches, unless the rule approves.
-        text: regular expression that the action as a whole contains, in any case; null for every action.
+        actions: names of actions, such as `click`; `*` for all. A rule that approves must name every effect of an
+            action (`ActionTarget.effects`). For other rules one of them suffices, and unknown actions match any name.
+        elements: words or phrases, in any case; empty for every element. A rule that approves needs one of them as
+            whole words in each name of the element, see `ActionTarget.elements`. For other rules a part of one name
+            suffices, and unknown elements match.
+        text: regular expression that the action as a whole contains, in any case, in the form in which the environment
+            reads it; null for every action.
         by: `rule` decides by `decision`, `human` asks a person.
         decision: `approve` or `reject`, for `by: rule`.
         reason: explanation that the agent reads after a rejection.
@@ -65,18 +68,37 @@ class Rule:
             except re.error as error:
                 raise ConfigError(f"text={self.text!r} is no regular expression: {error}.") from error
 
-    def applies(self, target: ActionTarget, action: str) -> bool:
+    def applies(self, target: ActionTarget) -> bool:
         """Return True if all conditions hold for an action."""
-        if ANY not in self.actions and target.name not in self.actions:
+        if self.text is not None and not re.search(self.text, target.text, re.IGNORECASE):
             return False
-        if self.text is not None and not re.search(self.text, action, re.IGNORECASE):
-            return False
+        if self.decision == "approve":
+            return all(map(self._names, (target.name, *target.effects))) and self._approves(target.elements)
+        if (not target.name or self._names(target.name)) and self._covers(target.elements):
+            return True
+        return any(map(self._names, target.effects))  # on an unknown element
+
+    def _names(self, action: str) -> bool:
+        return ANY in self.actions or action in self.actions
+
+    def _approves(self, names: tuple[str, ...] | None) -> bool:
+        """Return True if each name contains a phrase of `elements` as whole words."""
         if not self.elements:
             return True
-        if target.element is None:
-            return self.decision != "approve"
-        words = " ".join(target.element.split()).casefold()
-        return any(" ".join(element.split()).casefold() in words for element in self.elements)
+        return bool(names) and all(
+            any(re.search(rf"(?<!\w){re.escape(_plain(phrase))}(?!\w)", _plain(name)) for phrase in self.elements)
+            for name in names or ()
+        )
+
+    def _covers(self, names: tuple[str, ...] | None) -> bool:
+        """Return True if a name contains a phrase of `elements`, also inside a word, or if the names are unknown."""
+        if not self.elements or names is None:
+            return True
+        return any(_plain(phrase) in _plain(name) for phrase in self.elements for name in names)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
 
 
 @settings_class(frozen=True, config=STRICT)
@@ -99,10 +121,17 @@ def read_rules(path: str, key: str, env: EnvAdapter) -> list[Rule]:
         env: environment whose actions the rules name.
 
     Raises:
-        ConfigError: the file cannot be read, a rule is not allowed, or it names an action that `env` does not have.
+        ConfigError: the file cannot be read, a rule is not allowed, or `env` lacks an action or the elements of a rule.
     """
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+        problem = ", ".join(text for text in (error.problem, error.context) if text)
+        raise ConfigError(
+            f"{key}={path!r} is not valid YAML{at}: {problem}. Check brackets and indentation."
+        ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{key}={path!r} cannot be read: {error}") from error
     rules = section(key, RuleList, content).rules
@@ -114,13 +143,22 @@ def read_rules(path: str, key: str, env: EnvAdapter) -> list[Rule]:
         try:
             rule = section(name, Rule, values)
         except ConfigError as error:
-            raise ConfigError(str(error) if str(error).startswith(name) else f"{name}: {error}") from error
+            text = str(error) if str(error).startswith(name) else f"{name}: {error}"
+            hint = " Null, or no decision, is for by: human." if text.startswith(f"{name}.decision=") else ""
+            if "=False is not allowed" in text or "=True is not allowed" in text:
+                hint = " YAML reads words such as no and yes as booleans: put them in quotes."
+            raise ConfigError(text + hint) from error
         for action in rule.actions:
             if action != ANY and action not in known:
                 raise ConfigError(
                     f"{name}.actions has {action!r}, which is no action of {type(env).__name__}. "
                     f"{did_you_mean(action, [*known, ANY])}"
                 )
+        if rule.elements and not env.names_elements:
+            raise ConfigError(
+                f"{name}.elements={list(rule.elements)!r} never matches: actions of {type(env).__name__} have no "
+                "elements. Remove it, or match the words of the action with text."
+            )
         read.append(rule)
     return read
 
@@ -135,7 +173,7 @@ class Approval(Overseer):
 
     Args:
         rules: rules in order.
-        describe: returns name and element of an action from the action and the last observation.
+        describe: returns the target of an action from the action and the last observation of the environment.
         person: person whom rules ask; None if no rule does, or none may be asked.
     """
 
@@ -163,7 +201,7 @@ class Approval(Overseer):
         """See `Overseer`; a reply without an action passes, because it does not reach the environment."""
         if proposal.action is None:
             return None
-        decided = self.decide(proposal.action, proposal.observation)
+        decided = self.decide(proposal.action, proposal.env_observation)
         return Decision(decided) if isinstance(decided, Review) else await self._ask(decided, proposal)
 
     def decide(self, action: str, observation: str) -> Review | Rule:
@@ -180,7 +218,7 @@ class Approval(Overseer):
     def match(self, action: str, observation: str) -> tuple[int, Rule | None]:
         """Return number and rule that decides on an action; 0 and None if no rule applies."""
         target = self._describe(action, observation)
-        matches = ((number, rule) for number, rule in enumerate(self._rules, 1) if rule.applies(target, action))
+        matches = ((number, rule) for number, rule in enumerate(self._rules, 1) if rule.applies(target))
         return next(matches, (0, None))
 
     async def _ask(self, rule: Rule, proposal: Proposal) -> Decision | None:
@@ -189,7 +227,7 @@ class Approval(Overseer):
         limit = asyncio.timeout(rule.timeout_s)
         try:
             async with limit:
-                return await self._person.review(proposal)
+                return await self._person.review(replace(proposal, timeout_s=rule.timeout_s))
         except TimeoutError:
             if not limit.expired():
                 raise

@@ -124,7 +124,7 @@ async def _play_turn(episode: Episode, session: Session, agent: Agent, policy: P
     asked_at, reply = time.monotonic(), Reply("")
     if taken is None:
         reply = await policy.reply(agent.visible_messages(episode.messages, episode.prompt_length))
-    generate_s = time.monotonic() - asked_at
+    generate_s = time.monotonic() - asked_at - reply.paused_s
     if reply.truncated_by and not reply.tokens:
         episode.stop = reply.truncated_by
         return True
@@ -156,9 +156,7 @@ class _Draft:
 
     @property
     def author(self) -> Author:
-        if self.decision is None or self.decision.reply is None or self.decision.review.by == "rule":
-            return "policy"
-        return self.decision.review.by
+        return self.decision.author if self.decision else "policy"
 
 
 async def _carry_out(episode: Episode, session: Session, agent: Agent, draft: _Draft) -> bool:
@@ -175,10 +173,11 @@ async def _carry_out(episode: Episode, session: Session, agent: Agent, draft: _D
             return True
         if review is not None and review.decision == "ended":
             raise OperatorEndError(review.reason or ENDED)
-        if draft.action is None:
-            step = StepResult(agent.format_error, info={"invalid_action": 1.0})
-        elif review is not None and review.decision == "rejected":
-            step = StepResult(REJECTED + review.reason, info={"rejected_action": 1.0})
+        invalid = {} if draft.action is not None else {"invalid_action": 1.0}
+        if review is not None and review.decision == "rejected":
+            step = StepResult(REJECTED + review.reason, info={"rejected_action": 1.0, **invalid})
+        elif draft.action is None:
+            step = StepResult(agent.format_error, info=invalid)
         else:
             step = await session.step(draft.action)
     finally:

@@ -7,10 +7,13 @@ from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter, Oracle
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.oversight import REJECTED
 from verl_agent.types import DemoAction, Episode, Message, Reply, TaskItem
 
 ORACLE = "oracle"
 """Value of `model.path` with which an evaluation plays the environment's oracle."""
+NO_ACTION = "All actions of the plan are played."
+"""Reply of a fixed plan that has ended before the task, because an action was rejected or failed."""
 RECORD_IT = (
     "Record its episodes by an evaluation with model.path=oracle evaluation.purpose=collection, and learn from them: "
     "episodes.oracle=false episodes.records=[FOLDER]."
@@ -22,7 +25,9 @@ class OraclePolicy:
 
     Args:
         agent: agent that renders the replies, with the settings of the episode's agent.
-        actions: all actions in order, or a function that returns the next action for the latest observation.
+        actions: all actions in order, or a function that returns the next action for the latest observation. After a
+            rejected action, a plan goes on with its next action, and a function is asked again about the same
+            observation.
     """
 
     def __init__(self, agent: Agent, actions: Sequence[DemoAction] | Oracle) -> None:
@@ -33,10 +38,18 @@ class OraclePolicy:
     async def reply(self, messages: Sequence[Message]) -> Reply:
         """See `Policy.reply`."""
         if self._next_action is not None:
-            self._actions.append(self._next_action(self._agent.without_turns_left(messages[-1]["content"])))
+            shown = next(one["content"] for one in reversed(messages) if not _rejects(one))
+            self._actions.append(self._next_action(self._agent.without_turns_left(shown)))
+        if self._turn >= len(self._actions):
+            return Reply(NO_ACTION)
         text = self._agent.render_demo(self._actions, self._turn)
         self._turn += 1
         return Reply(text)
+
+
+def _rejects(message: Message) -> bool:
+    """Return True for a reply, and for a message that its action was rejected."""
+    return message["role"] == "assistant" or REJECTED in message["content"]
 
 
 def oracle_policy(item: TaskItem, env: EnvAdapter, agent: Agent) -> OraclePolicy:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from verl_agent.agents.base import Agent
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
-from verl_agent.types import DemoAction, Episode, Reply, Review
+from verl_agent.types import Author, DemoAction, Episode, Reply, Review
 
 REJECTED = "The action was not carried out: "
 """Beginning of the observation of a rejected action; the reason follows."""
@@ -23,17 +23,26 @@ class Proposal:
         agent: agent of the episode.
         reply: reply of the policy; None if the policy is not asked for this turn.
         action: action in the reply; None if it has none.
+        timeout_s: seconds after which the action is rejected if a person does not decide; None for no limit.
     """
 
     episode: Episode
     agent: Agent
     reply: Reply | None = None
     action: str | None = None
+    timeout_s: float | None = None
 
     @property
     def observation(self) -> str:
         """Message that the turn answers."""
         return self.episode.messages[-1]["content"]
+
+    @property
+    def env_observation(self) -> str:
+        """Last message that shows the environment's state; no rejection or format error has changed it since."""
+        turns, first = self.episode.turns, self.episode.prompt_length - 1
+        carried_out = [number for number, turn in enumerate(turns, start=1) if turn.carried_out]
+        return self.episode.messages[first + 2 * max(carried_out, default=0)]["content"]
 
     def write(self, action: str, thought: str = "") -> str:
         """Return the reply with another action, in the form in which the agent's own replies are.
@@ -62,10 +71,12 @@ class Decision:
     Attributes:
         review: entry for the record.
         reply: reply to play instead of the policy's; None for the policy's own.
+        author: author of `reply`.
     """
 
     review: Review
     reply: str | None = None
+    author: Author = "policy"
 
 
 class Overseer:

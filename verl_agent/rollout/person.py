@@ -1,7 +1,7 @@
 """People in the place of an agent: their answers to proposals, and the turns that they take over."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from math import inf
 from typing import Annotated, ClassVar, Literal
@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.candidates import Candidate, CandidatePolicy
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
 from verl_agent.sections import STRICT
 from verl_agent.types import Episode, Review
@@ -39,6 +40,7 @@ class Answer:
             `take_over`. `end` ends the episode.
         action: other action, for `edit` and `take_over`, and for a turn that was taken over.
         thought: reason for the action, which the reply contains if the agent's replies have thoughts.
+        candidate: number of the copilot's candidate to play instead of `action`, from 1; for `edit` only.
         reason: reason for a rejection or for the end of the episode.
         turns: number of turns to take over, this one included; None until they are handed back.
     """
@@ -48,14 +50,21 @@ class Answer:
     thought: str = ""
     reason: str = ""
     turns: Annotated[int, Field(ge=1)] | None = None
+    candidate: Annotated[int, Field(ge=1)] | None = None
 
 
 class Person(Overseer, ABC):
-    """Overseer that asks a person, or an oracle in a person's place, about every turn."""
+    """Overseer that asks a person, or an oracle in a person's place, about every turn.
+
+    Args:
+        alone: no policy plays, so that every turn is the person's.
+        copilot: policy of the episode, whose candidates the person may pick; None without candidates.
+    """
 
     author: ClassVar[Literal["person", "oracle"]] = "person"
 
-    def __init__(self) -> None:
+    def __init__(self, alone: bool = False, copilot: CandidatePolicy | None = None) -> None:
+        self._alone, self._copilot = alone, copilot
         self._turns_left: dict[int, float] = {}  # of episodes that the person has taken over, by their identity
 
     @abstractmethod
@@ -81,7 +90,7 @@ class Person(Overseer, ABC):
 
     async def act(self, proposal: Proposal) -> Decision | None:
         """See `Overseer`."""
-        left = self._turns_left.get(id(proposal.episode), 0)
+        left = inf if self._alone else self._turns_left.get(id(proposal.episode), 0)
         if left < 1:
             return None
         self._turns_left[id(proposal.episode)] = left - 1
@@ -108,32 +117,67 @@ class Person(Overseer, ABC):
         """
         taken = proposal.reply is None
         if answer.decision == "hand_back":
+            if self._alone:
+                raise ConfigError("there is no model. Start with --copilot MODEL to let one go on.")
             if not taken:
-                raise ConfigError("the policy has this turn already. Allowed: approve, edit, take_over, reject, end.")
+                raise ConfigError(f"the agent has this turn already. Allowed: {self._allowed(proposal)}.")
             self._turns_left.pop(id(proposal.episode), None)
             return None
         if answer.decision == "end":
             return Decision(Review("ended", self.author, answer.reason[:MAX_REASON]))
         if taken and answer.decision in ("approve", "reject"):
-            raise ConfigError("you have this turn: there is no proposal. Allowed: an action, hand_back, end.")
+            raise ConfigError(f"you have this turn: there is no proposal. Allowed: {self._allowed(proposal)}.")
         if answer.decision == "approve":
             return Decision(Review("approved", self.author))
         if answer.decision == "reject":
             return Decision(Review("rejected", self.author, answer.reason[:MAX_REASON] or NO_REASON))
+        if answer.candidate is not None:
+            return self._pick(proposal, answer.candidate)
+        if not answer.action:
+            needs = "/take needs the action of this turn: /take [turns] action."
+            raise ConfigError(needs if answer.decision == "take_over" else "the action is missing. Type the action.")
         reply = proposal.write(answer.action, answer.thought)
         if answer.decision == "take_over":
             self.take_over(proposal.episode, None if answer.turns is None else answer.turns - 1)
         over = taken or answer.decision == "take_over"
-        return Decision(Review("taken_over" if over else "edited", self.author), reply)
+        return Decision(Review("taken_over" if over else "edited", self.author), reply, self.author)
+
+    def commands(self, proposal: Proposal) -> tuple[str, ...]:
+        """Return the commands that suit a turn, a part of `COMMANDS`."""
+        if self._alone:
+            return ("end",)
+        return ("back", "end") if proposal.reply is None else ("approve", "reject", "take", "end")
+
+    def _allowed(self, proposal: Proposal) -> str:
+        return ", ".join(["an action", *(f"/{command}" for command in self.commands(proposal))])
+
+    def candidates(self, proposal: Proposal) -> Sequence[Candidate]:
+        """Return the actions that the copilot's samples take at a turn; empty without a copilot or a proposal."""
+        return self._copilot.candidates if self._copilot is not None and proposal.reply is not None else ()
+
+    def _pick(self, proposal: Proposal, number: int) -> Decision:
+        """Return the decision to play a candidate's own reply, whose author is the policy."""
+        candidates = self.candidates(proposal)
+        if not number <= len(candidates):
+            allowed = f"Allowed: 1 to {len(candidates)}." if candidates else "This turn has no candidates."
+            raise ConfigError(f"there is no candidate {number}. {allowed}")
+        reply = candidates[number - 1].reply.text
+        if proposal.reply is not None and reply == proposal.reply.text:
+            return Decision(Review("approved", self.author))
+        return Decision(Review("edited", self.author), reply)
 
 
-def read_line(line: str) -> Answer:
+def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
     """Return the answer in a line that a person typed: a command that begins with `/`, or another action.
 
     Commands may be shortened: `/a`, `/r the wrong shop`, `/t 3 click [4]`, `/b`, `/e`.
 
+    Args:
+        line: the line.
+        suitable: commands that messages name.
+
     Raises:
-        ConfigError: the line is empty, or its command is unknown.
+        ConfigError: the line is empty, its command is unknown, or it is `/help`, which the message answers.
     """
     line = line.strip()
     if not line:
@@ -141,9 +185,12 @@ def read_line(line: str) -> Answer:
     if not line.startswith("/"):
         return Answer("edit", line)
     name, _, rest = line[1:].partition(" ")
+    if name.lower() in ("help", "h", "?"):
+        raise ConfigError(f"{explain(suitable)}; or type an action.")
     found = [command for command in COMMANDS if name and command.startswith(name.lower())]
     if len(found) != 1:
-        raise ConfigError(f"/{name} is no command. Allowed: {', '.join('/' + command for command in COMMANDS)}.")
+        allowed = ", ".join(f"/{command}" for command in (*suitable, "help"))
+        raise ConfigError(f"/{name} is no command. Allowed: {allowed}.")
     rest = rest.strip()
     if found == ["take"]:
         number, _, action = rest.partition(" ")
@@ -154,3 +201,8 @@ def read_line(line: str) -> Answer:
     if found == ["back"]:
         return Answer("hand_back")
     return Answer("end" if found == ["end"] else "reject", reason=rest)
+
+
+def explain(commands: Sequence[str]) -> str:
+    """Return an explanation of commands, in one line."""
+    return "; ".join(HELP[command] for command in commands)

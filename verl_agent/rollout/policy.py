@@ -10,8 +10,11 @@ from verl_agent.errors import OverlongPromptError
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, add_given_reply
+from verl_agent.rollout.versions import expand
 from verl_agent.types import Message, Reply, StopReason
 
+FULL = "length"
+"""Stop reason of SGLang for a reply that reached its limit or that of the engine, whose context or cache is full."""
 TopLogProbs: TypeAlias = Sequence[tuple[int, float]]
 """Ids and log-probs of the most likely tokens at one position, the most likely first."""
 
@@ -37,7 +40,7 @@ class EnginePolicy:
         end_ids: ids with which the model ends its reply.
         seed: source of the seed of each request; None to use the engine's own random numbers.
         seed_name: name of the seed among the engine's sampling parameters.
-        steps: training step of the weights that wrote each reply.
+        versions: training step of the weights that sampled each token of all replies.
         top_log_probs: most likely tokens at each token of all replies, where the engine returns them.
     """
 
@@ -49,7 +52,8 @@ class EnginePolicy:
     end_ids: frozenset[int]
     seed: EpisodeSeed | None = None
     seed_name: str = "seed"
-    steps: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    _replies: int = 0
     top_log_probs: list[TopLogProbs] = field(default_factory=list)
     _request_id: str = field(default_factory=lambda: uuid4().hex)
 
@@ -64,6 +68,8 @@ class EnginePolicy:
         if limit < 1:
             return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
         output = await self._generate(self.tokens.ids, limit)
+        if not output.token_ids:
+            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
         return self._to_reply(output, limit)
 
     async def add_given(self, messages: Sequence[Message], reply: Reply) -> None:
@@ -78,7 +84,7 @@ class EnginePolicy:
         """
         await self._add_messages(messages)
         await asyncio.to_thread(add_given_reply, self.tokens, self.tokenizer, reply)
-        self.steps.append(0)
+        self._replies += 1
 
     async def continue_reply(self, messages: Sequence[Message], beginning: str) -> Reply:
         """Return a reply whose beginning is given; the policy writes the rest. The episode ends with it.
@@ -100,9 +106,11 @@ class EnginePolicy:
             return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
         output = await self._generate([*self.tokens.ids, *given], limit)
         ids: list[int] = output.token_ids
+        if not ids:
+            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode([*given, *(ids[:-1] if ended else ids)], skip_special_tokens=True)
-        truncated_by, force_closed = self._truncation(ended, len(ids), limit)
+        truncated_by, force_closed = self._truncation(ended, output, limit)
         return Reply(text, truncated_by, len(ids), force_closed)
 
     async def _add_messages(self, messages: Sequence[Message]) -> None:
@@ -118,13 +126,13 @@ class EnginePolicy:
         output = await self.engine.generate(
             self._request_id, prompt_ids=list(prompt_ids), sampling_params=self._sampling_params(limit)
         )
-        if not output.token_ids:
+        if not output.token_ids and output.stop_reason != FULL:
             raise RuntimeError(f"the engine returned no tokens (stop reason {output.stop_reason!r}).")
         return output
 
     def _sampling_params(self, max_tokens: int) -> dict[str, Any]:
         """Return the parameters of the next reply, with its own seed."""
-        seed = {} if self.seed is None else {self.seed_name: self.seed.at(len(self.steps))}
+        seed = {} if self.seed is None else {self.seed_name: self.seed.at(self._replies)}
         return {**self.sampling, **seed, "max_tokens": max_tokens}
 
     def _tokens_left(self) -> int:
@@ -136,25 +144,30 @@ class EnginePolicy:
     def _to_reply(self, output: Any, limit: int) -> Reply:
         """Append the engine's tokens to the episode, and return them as a reply."""
         ids: list[int] = output.token_ids
-        self.steps.append(output.extra_fields.get("global_steps") or 0)
-        self.top_log_probs += output.extra_fields.get("top_log_probs") or []
+        said = output.extra_fields
+        versions = expand(said.get("versions") or [(said.get("global_steps") or 0, len(ids))])
+        self._replies += 1
+        self.versions += versions
+        self.top_log_probs += said.get("top_log_probs") or []
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
-        self.tokens.add_reply(text, ids, output.log_probs or None)
-        truncated_by, force_closed = self._truncation(ended, len(ids), limit)
+        self.tokens.add_reply(text, ids, output.log_probs or None, versions)
+        truncated_by, force_closed = self._truncation(ended, output, limit)
         if not ended and truncated_by is None:
             self.tokens.close_reply()
-        return Reply(text, truncated_by, len(ids), force_closed)
+        return Reply(text, truncated_by, len(ids), force_closed, paused_s=said.get("paused_s", 0.0))
 
-    def _truncation(self, ended: bool, tokens: int, limit: int) -> tuple[StopReason | None, bool]:
+    def _truncation(self, ended: bool, output: Any, limit: int) -> tuple[StopReason | None, bool]:
         """Return `truncated_by` and `force_closed` of a reply.
 
         Args:
             ended: True if the model ended the reply itself.
-            tokens: number of tokens of the reply.
-            limit: most tokens that it could have.
+            output: result of the engine.
+            limit: most tokens that the reply could have.
         """
-        if ended or tokens < limit:
+        if not ended and len(output.token_ids) < limit and output.stop_reason == FULL:
+            return StopReason.EPISODE_TOKENS, False
+        if ended or len(output.token_ids) < limit:
             return None, False
         if limit < self.budget.turn:
             return StopReason.EPISODE_TOKENS, False

@@ -16,9 +16,9 @@ AGAIN = (
 class RetryingSession(WrappedSession):
     """Session whose task starts again when the environment has ended it unsolved (`agent.options.retry_failed`).
 
-    The model reads that it failed, a request to reflect, and the first observation again; the conversation goes on
-    (Reflexion, arXiv 2303.11366, with the failed attempts themselves as memory). The turn limit counts the turns of
-    all attempts. The return is that of the last attempt: the turn that ends an attempt also has the reward that
+    The model reads that it failed, a request to reflect, and the first observation again. The conversation continues:
+    its memory is the failed attempts themselves (Reflexion, arXiv 2303.11366). The turn limit counts the turns of all
+    attempts. The return is that of the last attempt: the turn that ends an attempt also has the reward that
     brings the sum to 0. A task that its environment does not end, such as one that the turn limit ends, is not
     started again.
 

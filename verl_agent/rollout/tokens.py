@@ -23,18 +23,22 @@ class Segment:
         response_ids: replies and observations, T tokens; the model wrote the last one.
         response_mask: T values, 1 where the model wrote the token.
         response_log_probs: T values, 0.0 where the mask is 0; None if the engine returned none.
+        response_versions: T values, the training step of the weights that sampled the token; 0 where the mask is 0.
+            None if unknown.
     """
 
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[int]
     response_log_probs: list[float] | None
+    response_versions: list[int] | None = None
 
     def followed_by(self, ids: Sequence[int]) -> "Segment":
         """Return the segment with further tokens that the model did not write."""
         zeros = [0] * len(ids)
         log_probs = None if self.response_log_probs is None else [*self.response_log_probs, *map(float, zeros)]
-        return Segment(self.prompt_ids, [*self.response_ids, *ids], [*self.response_mask, *zeros], log_probs)
+        versions = None if self.response_versions is None else [*self.response_versions, *zeros]
+        return Segment(self.prompt_ids, [*self.response_ids, *ids], [*self.response_mask, *zeros], log_probs, versions)
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ class EpisodeTokens:
     _messages: list[Message] = field(default_factory=list)
     _mask: list[int] = field(default_factory=list)
     _log_probs: list[float] = field(default_factory=list)
+    _versions: list[int] = field(default_factory=list)
     _has_log_probs: bool = True
     _finished: list[Segment] = field(default_factory=list)
 
@@ -87,12 +92,17 @@ class EpisodeTokens:
             merged = self.builder.merge_context_tokens(self._messages, messages, self.ids, tools=self.tools)
             self._append(merged, None)
         else:
-            self._finished, self._mask, self._log_probs = self.segments(), [], []
+            self._finished, self._mask, self._log_probs, self._versions = self.segments(), [], [], []
             self.ids = self.builder.build_initial_tokens(messages, tools=self.tools)
         self._messages = messages
 
     def add_reply(
-        self, text: str, token_ids: Sequence[int], log_probs: Sequence[float] | None = None, trained: bool = True
+        self,
+        text: str,
+        token_ids: Sequence[int],
+        log_probs: Sequence[float] | None = None,
+        versions: Sequence[int] | None = None,
+        trained: bool = True,
     ) -> None:
         """Append a reply, with mask 1 or, if it is not trained on, 0.
 
@@ -100,6 +110,7 @@ class EpisodeTokens:
             text: the reply as it stands in the conversation.
             token_ids: ids that the engine returned, at least one.
             log_probs: one value for each id, or None if the engine returned none.
+            versions: training step of the weights that sampled each id; None for 0.
             trained: False if another author than those to learn from wrote the reply.
         """
         start = len(self._mask)
@@ -107,10 +118,12 @@ class EpisodeTokens:
         self._append(
             self.builder.merge_assistant_tokens(self.ids, list(token_ids)),
             list(log_probs) if log_probs is not None else [0.0] * len(token_ids),
+            list(versions) if versions is not None else [0] * len(token_ids),
         )
         if not trained:
             self._mask[start:] = [0] * (len(self._mask) - start)
             self._log_probs[start:] = [0.0] * (len(self._log_probs) - start)
+            self._versions[start:] = [0] * (len(self._versions) - start)
         self._messages = [*self._messages, {"role": "assistant", "content": text}]
 
     def close_reply(self) -> None:
@@ -133,6 +146,7 @@ class EpisodeTokens:
             response_ids=self.ids[start : start + end],
             response_mask=self._mask[:end],
             response_log_probs=self._log_probs[:end] if self._has_log_probs else None,
+            response_versions=self._versions[:end],
         )
         return [*self._finished, present]
 
@@ -155,11 +169,12 @@ class EpisodeTokens:
         written = len(self._mask) - self._mask[::-1].index(1)
         return [*self.ids[len(self.ids) - len(self._mask) + written :], self.end_of_turn]
 
-    def _append(self, merged: MergeResult, log_probs: list[float] | None) -> None:
+    def _append(self, merged: MergeResult, log_probs: list[float] | None, versions: list[int] | None = None) -> None:
         self.ids = merged.token_ids
-        self._mask, self._log_probs = self.builder.align_response_metadata(
-            merged, self._mask, self._log_probs, assistant_logprobs=log_probs
-        )
+        before, align = self._mask, self.builder.align_response_metadata
+        self._mask, self._log_probs = align(merged, before, self._log_probs, assistant_logprobs=log_probs)
+        _, aligned = align(merged, before, self._versions, assistant_logprobs=versions)  # any value by token will do
+        self._versions = [int(version) for version in aligned]
 
 
 def encode_reply(tokenizer: Any, text: str, end_of_turn: int) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from verl_agent.models.resolve import WEIGHTS, checkpoints, resolve_checkpoint
+from verl_agent.models.resolve import HUGGINGFACE, WEIGHTS, checkpoints, resolve_checkpoint
 from verl_agent.runs.folder import RunFolder
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
@@ -106,16 +106,16 @@ def store_best(checkpoint: Path, result: Best, run: Path) -> None:
     target = run / BEST
     actor = checkpoint / "actor"
     weights = actor if actor.is_dir() else checkpoint
-    merged = weights / "huggingface"
-    has_merged = any(next(merged.glob(pattern), None) for pattern in WEIGHTS)
-    if has_merged:
+    places = (weights / HUGGINGFACE, weights / "model" / HUGGINGFACE)  # of FSDP and of Megatron
+    merged = next((place for place in places if any(next(place.glob(name), None) for name in WEIGHTS)), None)
+    if merged:
         resolve_checkpoint(merged)  # merges LoRA adapters now: the file with their rank is not kept
     draft, old = run / f"{BEST}.new", run / OLD
     for leftover in (draft, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    for path in sorted((merged if has_merged else weights).rglob("*")):
+    for path in sorted((merged or weights).rglob("*")):
         if path.is_file() and not path.name.startswith(NOT_NEEDED):
-            _link(path, draft / path.relative_to(weights))
+            _link(path, draft / path.relative_to(merged.parent if merged else weights))
     write_json_atomically(draft / NOTE, asdict(result))
     if target.is_dir():
         target.rename(old)

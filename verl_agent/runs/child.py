@@ -79,8 +79,11 @@ class Stop:
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Record SIGINT and SIGTERM while the block runs; one that this process was started to ignore stays ignored."""
-    stop = Stop()
+    """Record SIGINT and SIGTERM while the block runs; one that this process was started to ignore stays ignored.
+
+    A child that is forked in the block keeps its own handlers at the end of the block.
+    """
+    stop, owner = Stop(), os.getpid()
 
     def record(number: int, frame: FrameType | None) -> None:
         stop.since_s = stop.since_s or time.monotonic()
@@ -90,7 +93,7 @@ def stop_signals() -> Iterator[Stop]:
     try:
         yield stop
     finally:
-        for number, handler in previous.items():
+        for number, handler in previous.items() if os.getpid() == owner else ():
             signal.signal(number, handler)
 
 
@@ -122,6 +125,8 @@ class Child:
                 os.kill(self._pid, signal.SIGINT)
                 asked = True
             death = self._receive() or (None if self._ended() else self._check())
+        if death is not None and not self._ended():
+            time.sleep(POLL_S)  # a child that is killed at the same moment explains the other death
         if self._ended() and self.status is not None and self.status < 0:
             death = self._explain_signal(self.status, death)
         self._memory = shared_memory(psutil.Process().children(recursive=True))
@@ -200,10 +205,19 @@ def fork() -> Child | Link:
         return Child(pid, own_end)
     own_end.close()
     os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _interrupt_once)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
     if os.getppid() != parent:  # it has ended in the meantime
         sys.exit(STOPPED)
     return Link(child_end)
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt for the first signal; when a parent is killed, the kernel may send one per thread of it.
+
+    A second one would interrupt the end of the run's own processes.
+    """
+    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which programs that are started later would inherit
+    raise KeyboardInterrupt

@@ -13,6 +13,7 @@ ACTORS = {
     "RunScopedHttpServer": "the server of a rollout engine",
     "vLLMHttpServer": "the server of a rollout engine",
     "SGLangHttpServer": "the server of a rollout engine",
+    "FullContextServer": "the server of a rollout engine",
     "GlobalRequestLoadBalancer": "the load balancer of the rollout engines",
     "SimpleStorageUnit": "a storage unit of TransferQueue",
     "TransferQueueController": "the controller of TransferQueue",

@@ -73,8 +73,29 @@ def claim(
         first = "; ".join(f"{key} was {was!r}, is now {value!r}" for key, was, value in changed[:MAX_LISTED])
         more = f"; and {len(changed) - MAX_LISTED} more" if len(changed) > MAX_LISTED else ""
         raise ConfigError(f"{folder} holds {contents}: {first}{more}. {advice}")
-    if _is_first_rank():
+    if is_first_rank():
         write_json_atomically(folder / file, {"version": VERSION, **now})
+
+
+def make_folder(folder: Path, key: str) -> None:
+    """Create the folder of a run, if it is missing.
+
+    Args:
+        folder: the folder.
+        key: setting that names it, for messages.
+
+    Raises:
+        ConfigError: it cannot be created or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK) else "it is read-only"
+    except FileExistsError:
+        reason = "there is a file of this name"
+    except OSError as error:
+        reason = f"it cannot be created ({(error.strerror or str(error)).lower()})"
+    if reason:
+        raise ConfigError(f"{key}={str(folder)!r} is not allowed: {reason}. Name a folder that can be written.")
 
 
 def lock(folder: Path) -> None:
@@ -86,7 +107,7 @@ def lock(folder: Path) -> None:
         ConfigError: another process holds the folder.
     """
     folder = folder.resolve()
-    if folder in _locks or not _is_first_rank():
+    if folder in _locks or not is_first_rank():
         return
     file = (folder / LOCK_FILE).open("a+", encoding="utf-8")
     try:
@@ -164,5 +185,6 @@ def _without(settings: Mapping[str, Any], patterns: Sequence[str], prefix: str =
     return kept
 
 
-def _is_first_rank() -> bool:
+def is_first_rank() -> bool:
+    """Return True in the first process of a torchrun run, and in a run of one process."""
     return os.environ.get("RANK", "0") == "0"

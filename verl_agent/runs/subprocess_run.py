@@ -1,10 +1,14 @@
 """Run of another command of this package as a child process that ends with this one."""
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 GRACE_S = 10
 """Seconds that a child has to end by itself after Ctrl-C."""
@@ -12,17 +16,41 @@ PR_SET_PDEATHSIG = 1
 """Linux, sys/prctl.h: the signal that a child gets when its parent is killed."""
 INTERRUPTED = 130
 """Exit status of a command after Ctrl-C."""
+MARKER = "VERL_AGENT_KILL_MARKER"
+"""Environment variable with the file that a killed command writes, so that the command above it ends too."""
 
 
 def run_command(command: Sequence[str]) -> int:
     """Run a command, whose output goes to the terminal, and return its exit status.
 
+    A command that a person kills (`verl-agent control RUN end`) may end with any status: with that of an error if the
+    death of its engine is noticed first, or by SIGKILL if it ignores SIGINT.
+
     Raises:
-        KeyboardInterrupt: the command, or this process while it waits, was interrupted.
+        KeyboardInterrupt: the command, or this process while it waits, was interrupted or killed by a person.
     """
-    with subprocess.Popen(command, preexec_fn=_end_with_parent) as child:
+    with tempfile.TemporaryDirectory() as folder:
+        marker = Path(folder) / "killed"
+        code = _wait(command, os.environ | {MARKER: str(marker)})
+        killed = marker.exists()
+    if killed:
+        mark_killed()
+    if killed or code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
+
+
+def mark_killed() -> None:
+    """Tell the command that runs this one that a person kills it."""
+    if MARKER in os.environ:
+        with suppress(OSError):  # the command above has ended
+            Path(os.environ[MARKER]).touch()
+
+
+def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    with subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent) as child:
         try:
-            code = child.wait()
+            return child.wait()
         except KeyboardInterrupt:  # a terminal sends Ctrl-C to the child too; `kill` signals this process alone
             try:
                 child.wait(GRACE_S)
@@ -30,9 +58,6 @@ def run_command(command: Sequence[str]) -> int:
                 child.terminate()
                 child.wait()
             raise
-    if code == INTERRUPTED:
-        raise KeyboardInterrupt
-    return code
 
 
 def _end_with_parent() -> None:

@@ -4,14 +4,16 @@ import asyncio
 import os
 import sys
 import termios
+from collections.abc import Sequence
 from contextlib import suppress
 
 from rich.console import Console
 from rich.markup import escape
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
+from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
-from verl_agent.rollout.person import HELP, Answer, Person, read_line
+from verl_agent.rollout.person import Answer, Person, explain, read_line
 
 SHOWN_LINES = 30
 """Last lines of an observation that a question shows."""
@@ -57,67 +59,93 @@ class TerminalPerson(Person):
         console: console of the terminal.
         lines: lines that the person types.
         full: show whole observations, not only their last lines.
+        alone, copilot: see `Person`.
     """
 
-    def __init__(self, console: Console, lines: TerminalLines | None = None, full: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        console: Console,
+        lines: TerminalLines | None = None,
+        full: bool = False,
+        alone: bool = False,
+        copilot: CandidatePolicy | None = None,
+    ) -> None:
+        super().__init__(alone, copilot)
         self._console, self._lines, self._full = console, lines or TerminalLines(), full
         self._free = asyncio.Lock()
+        self._withdrawn = False
+        """True if the last question was withdrawn, so that the person may be typing the answer to it."""
 
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
-        """See `Person`; a closed terminal ends the episode."""
+        """See `Person`; a closed terminal ends the episode.
+
+        After a question that was withdrawn, by its timeout or the end of its episode, the next line is discarded: the
+        person may have typed it for that question.
+        """
         async with self._free:
-            if not refusal:
-                self.announce(question(proposal, None if self._full else SHOWN_LINES))
-            while True:
-                if refusal:
-                    self._console.print(f"[yellow]{escape(refusal)}[/]", highlight=False, soft_wrap=True)
-                self._console.print("[bold]>[/] ", end="")
-                line = await self._lines.read()
-                if line is None:
+            if self._withdrawn:
+                self.announce("\nThe last question was withdrawn. Press Enter to see the next one.")
+                if await self._lines.read() is None:
                     return Answer("end", reason=CLOSED)
-                try:
-                    return self.read(proposal, line)
-                except ConfigError as error:
-                    refusal = str(error)
+            self._withdrawn = True
+            answer = await self._answer(proposal, refusal)
+            self._withdrawn = False
+            return answer
+
+    async def _answer(self, proposal: Proposal, refusal: str) -> Answer:
+        if not refusal:
+            self.announce(question(proposal, self.commands(proposal), None if self._full else SHOWN_LINES))
+        while True:
+            if refusal:
+                self._console.print(f"[yellow]{escape(refusal)}[/]", highlight=False, soft_wrap=True)
+            self._console.print("[bold]>[/] ", end="")
+            line = await self._lines.read()
+            if line is None:
+                return Answer("end", reason=CLOSED)
+            try:
+                return self.read(proposal, line)
+            except ConfigError as error:
+                refusal = str(error)
 
     def read(self, proposal: Proposal, line: str) -> Answer:
         """Return the answer in a line; see `read_line`."""
-        return read_line(line)
+        return read_line(line, self.commands(proposal))
 
     def announce(self, text: str) -> None:
         """Print a text as it is."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def question(proposal: Proposal, most_lines: int | None = SHOWN_LINES, commands: bool = True) -> str:
-    """Return the text of a question: task, turn, observation, reply, action and commands.
+def question(proposal: Proposal, commands: Sequence[str] = (), most_lines: int | None = SHOWN_LINES) -> str:
+    """Return the text of a question: task, turn, observation, reply, action, commands and time limit.
 
     Args:
         proposal: the turn.
+        commands: commands that suit the turn, see `Person.commands`; empty if nobody is asked.
         most_lines: most lines of the observation, the last ones; None for all.
-        commands: name the possible answers.
     """
     episode, lines = proposal.episode, proposal.observation.splitlines()
     left_out = 0 if most_lines is None else max(0, len(lines) - most_lines)
     parts = [f"\n── {episode.item.id}, turn {len(episode.turns) + 1} of {episode.max_turns} ──"]
-    parts += [f"({left_out} lines above)"] if left_out else []
+    parts += [f"({counted(left_out, 'line')} above)"] if left_out else []
     parts += lines[left_out:]
     if proposal.reply is None:
-        return "\n".join([*parts, f"Your turn: type an action. {HELP['back']}; {HELP['end']}."])
+        return "\n".join([*parts, f"Your turn: type an action. {explain(commands)}."])
     parts.append(f"── the agent replies ──\n{proposal.reply.text.strip()}")
     parts.append(f"── action: {proposal.action if proposal.action is not None else '(none found)'}")
     if commands:
-        known = "; ".join(HELP[name] for name in ("approve", "reject", "take", "end"))
-        parts.append(f"{known}; or type another action.")
+        parts.append(f"{explain(commands)}; or type another action.")
+    if proposal.timeout_s is not None:
+        parts.append(f"Without an answer within {proposal.timeout_s:g} s the action is rejected.")
     return "\n".join(parts)
 
 
-def check_terminal(setting: str) -> None:
+def check_terminal(setting: str, instead: str = "let rules decide (by: rule)") -> None:
     """Check that a person can be asked at the terminal of this process.
 
     Args:
-        setting: setting that needs the person, for the message.
+        setting: setting or command that needs the person, for the message.
+        instead: advice for a process without a terminal.
 
     Raises:
         ConfigError: the standard input is no terminal.
@@ -125,5 +153,5 @@ def check_terminal(setting: str) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(
             f"{setting} asks a person, and the standard input is no terminal. Start the command in a terminal, or "
-            "let rules decide (by: rule)."
+            f"{instead}."
         )

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.metrics_log import ENTROPY, GAP, read_metrics, validation_scores
+from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY, read_metrics, validation_scores
 from verl_agent.types import StopReason
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#9a9a9a"
@@ -182,7 +182,7 @@ def _draw_entropy(axes: Axes, log: Log) -> None:
 
 
 def _draw_gap(axes: Axes, log: Log) -> None:
-    _line(axes, log.series(*GAP), BLUE)
+    _line(axes, log.series(*GAP_PROBABILITY, *GAP_LOG_PROB), BLUE)
 
 
 def _draw_seconds(axes: Axes, log: Log) -> None:
@@ -218,19 +218,19 @@ class Panel:
         needs: prefixes of metric names; the panel has data if one of them was logged.
         draw: function that draws the plot.
         measure: validation measure that the panel shows too, or "".
-        instead_of: metric name that hides the panel if it was logged, or "".
+        instead_of: metric names that hide the panel if one of them was logged.
     """
 
     title: str
     needs: tuple[str, ...]
     draw: Callable[[Axes, Log], None]
     measure: str = ""
-    instead_of: str = ""
+    instead_of: tuple[str, ...] = ()
 
     def has_data(self, log: Log) -> bool:
         """Return True if the log has data for the panel."""
         logged = {name for values in log.by_step.values() for name in values}
-        if self.instead_of in logged:
+        if logged.intersection(self.instead_of):
             return False
         return any(name.startswith(self.needs) for name in logged) or bool(log.validation(self.measure))
 
@@ -241,8 +241,8 @@ PANELS = (
     Panel("Turns of an episode (mean) under the horizon", ("episode/turns_mean", "episode/horizon"), _draw_turns),
     Panel("Why episodes ended (% of episodes)", ("stop/",), _draw_stops),
     Panel("Policy entropy (nats per token)", ENTROPY, _draw_entropy),
-    Panel("Engine against trainer (mean |Δ probability|)", GAP[:1], _draw_gap),
-    Panel("Engine against trainer (mean Δ log-prob)", GAP[1:], _draw_gap, instead_of=GAP[0]),
+    Panel("Engine against trainer (mean |Δ probability|)", GAP_PROBABILITY, _draw_gap),
+    Panel("Engine against trainer (mean Δ log-prob)", GAP_LOG_PROB, _draw_gap, instead_of=GAP_PROBABILITY),
     Panel("Time of a step (seconds)", ("timing_s/step",), _draw_seconds),
 )
 """All panels, in reading order."""

@@ -35,6 +35,7 @@ class EpisodeSummary:
         env_label: label of its environment in a mixture; "" for a run with one environment.
         shaped_return: return after reward shaping; None where it is `reward`.
         actions: `action_checksums` of the episode.
+        paused_s: seconds spent waiting for an update of the weights.
         operated: True if a person intervened; see `Episode.operated`.
     """
 
@@ -57,6 +58,7 @@ class EpisodeSummary:
     oracle_turns: int | None = None
     actions: str = ""
     operated: bool = False
+    paused_s: float = 0.0
 
     @property
     def effective_return(self) -> float:
@@ -102,6 +104,7 @@ class EpisodeSummary:
             oracle_turns=int(values["oracle_turns"]) if "oracle_turns" in values else None,
             actions=str(values.get("actions", "")),
             operated=bool(values.get("operated", False)),
+            paused_s=float(values.get("paused_s", 0.0)),
         )
 
 
@@ -134,4 +137,5 @@ def summarize_episode(
         oracle_turns=episode.oracle_turns,
         actions=action_checksums(episode),
         operated=episode.operated,
+        paused_s=sum(turn.reply.paused_s for turn in episode.turns),
     )

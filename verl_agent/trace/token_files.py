@@ -50,6 +50,7 @@ COLUMNS = (
     TokenColumn("advantages", "advantage, as the loss uses it", written_only=True),
     TokenColumn("values", "critic's value of the state before the token"),
     TokenColumn("rollout_is_weights", "importance weight of the token in the loss (verl's name)", written_only=True),
+    TokenColumn("versions", "training step of the weights that sampled the token", True, pa.int32()),
     TokenColumn("top_token_ids", "ids of the most likely tokens", True, pa.list_(pa.int32())),
     TokenColumn("top_logprobs", "log-probs of `top_token_ids`", True, pa.list_(pa.float32())),
 )

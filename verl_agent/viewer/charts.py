@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.trace.curves import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, STOP_COLOURS, running_mean
-from verl_agent.trace.metrics_log import ENTROPY, GAP
+from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY
 from verl_agent.types import StopReason
 from verl_agent.viewer.queries import StepSummary
 
@@ -148,10 +148,10 @@ def panels(run: RunData) -> list[Panel]:
             Curve("groups", run.uniform, PURPLE, parameters=TRAIN),
         ], share=True),
         Panel("Entropy (nats per token)", [Curve("entropy", _logged(run, *ENTROPY))]),
-        Panel("Engine against trainer (mean |Δ probability|)", [Curve("difference", _logged(run, GAP[0]))]),
+        Panel("Engine against trainer (mean |Δ probability|)", [Curve("difference", _logged(run, *GAP_PROBABILITY))]),
         Panel(
             "Engine against trainer (mean Δ log-prob)",
-            [Curve("difference", {} if _logged(run, GAP[0]) else _logged(run, GAP[1]))],
+            [Curve("difference", {} if _logged(run, *GAP_PROBABILITY) else _logged(run, *GAP_LOG_PROB))],
         ),
         Panel("Seconds by phase", [
             Curve(phase, _logged(run, PHASE + phase), COLORS[number % len(COLORS)], stack="seconds")

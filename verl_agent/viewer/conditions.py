@@ -4,7 +4,7 @@ from verl_agent.trace.returns import TOLERANCE
 from verl_agent.types import StopReason
 
 LAST_ATTEMPT = "NOT retried AND NOT replaced"
-"""Condition that an episode is the last attempt of its sample, and its step was not played again after a resume."""
+"""Condition that an episode is the last attempt of its sample, and was not played again after a resume."""
 INVALID = tuple(reason for reason in StopReason if not reason.valid)
 VALID = f"stop NOT IN ({', '.join(map(repr, map(str, INVALID)))})"
 """Condition that an episode measures the policy."""

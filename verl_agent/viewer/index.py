@@ -65,7 +65,7 @@ class RecordIndex:
         self.path = (folder or index_folder(source)) / f"{source.name}.sqlite"
         self._temporary = folder is None and self.path.parent != source.folder / FOLDER
         self._labels_version: object = None
-        self._starts: list[str] = []
+        self._replays: tuple[list[str], frozenset[str]] = ([], frozenset())
         self._read_states: dict[Path, tuple[int, int, int]] = {}  # of files that had no further complete line
         with explained(self.path):
             self._db = open_index(self.path)
@@ -198,17 +198,17 @@ class RecordIndex:
                     drop_file(self._db, file)
 
     def _mark_replaced(self, new: bool = False) -> bool:
-        """Mark the episodes of steps that a later start of the run played again, and return True if any changed.
+        """Mark the episodes that a later start of the run played again, and return True if any changed.
 
         Args:
             new: True if episodes were added since the last call; otherwise only a new start changes anything.
         """
-        starts = self.source.starts()
-        if len(starts) < 2 or (starts == self._starts and not new):
+        replays = (starts, abandoned) = self.source.starts(), self.source.abandoned_groups()
+        if (len(starts) < 2 and not abandoned) or (replays == self._replays and not new):
             return False
         with transaction(self._db):
-            changed = mark_replaced(self._db, starts)
-        self._starts = starts
+            changed = mark_replaced(self._db, starts, abandoned)
+        self._replays = replays
         return changed
 
     def _read_new(self, path: Path) -> Iterator[int]:

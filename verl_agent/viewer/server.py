@@ -2,7 +2,9 @@
 
 import secrets
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -84,6 +86,30 @@ def serve(state: ViewerState, settings: ServerSettings, report: Callable[[str], 
     Raises:
         ConfigError: the port is in use, or the address is not of this machine.
     """
+    with _serving(state, settings) as (address, server):
+        report(address.url)
+        server.run(sockets=[address.socket])
+
+
+@contextmanager
+def serving(state: ViewerState, settings: ServerSettings) -> Iterator[str]:
+    """Serve the pages in a thread while the block runs; yield the URL.
+
+    Raises:
+        ConfigError: see `serve`.
+    """
+    with _serving(state, settings) as (address, server):
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [address.socket]}, daemon=True)
+        thread.start()
+        try:
+            yield address.url
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def _serving(state: ViewerState, settings: ServerSettings) -> Iterator[tuple[Address, uvicorn.Server]]:
     address = bind(settings)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_pages(state)
@@ -91,9 +117,7 @@ def serve(state: ViewerState, settings: ServerSettings, report: Callable[[str], 
     guarded = GuardRequests(app, settings.host, address.token)
     state.start()
     try:
-        report(address.url)
-        server = uvicorn.Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
-        server.run(sockets=[address.socket])
+        yield address, uvicorn.Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
     finally:
         state.close()
         address.socket.close()

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.folder import REPORT, read_report
+from verl_agent.trace.abandoned import read_abandoned
 
 Kind = Literal["training", "evaluation", "records"]
 _START = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)")
@@ -52,9 +54,23 @@ class Source:
         found = (_START.fullmatch(file.stem) for file in self.metrics_files())
         return ["{}-{}-{}T{}:{}:{}".format(*start.groups()) for start in found if start is not None]
 
+    def abandoned_groups(self) -> frozenset[str]:
+        """Return the groups of a training run that it plays again under other names after a resume."""
+        return read_abandoned(self.path) if self.kind == "training" else frozenset()
+
     def metrics_files(self) -> list[Path]:
         """Return the metrics files of all starts, oldest first; empty if the source is no training run."""
         return sorted((self.path / "metrics").glob("*.jsonl")) if self.kind == "training" else []
+
+
+def describe_result(source: Source) -> str:
+    """Return model, environment and success of an evaluation that has ended; empty for other sources."""
+    if not (source.folder / REPORT).is_file():
+        return ""
+    report = read_report(source.folder)
+    success = report["results"][-1]["success"]
+    rate = "no valid episode" if success is None else "success {mean:.3f} [{low:.3f}, {high:.3f}]".format(**success)
+    return f"{report['model']} on {report['config']['env']['name']}: {rate}"
 
 
 def open_source(path: Path | str) -> Source:

@@ -76,11 +76,7 @@ class ViewerState:
         if len({source.path for source in sources}) < len(sources):
             raise ConfigError("a run is given twice. Give each path once.")
         self.opened: dict[str, OpenedSource] = {}
-        for source in sources:
-            key, number = source.name, 1
-            while key in self.opened:
-                number += 1
-                key = f"{source.name}~{number}"
+        for key, source in zip(short_keys([source.path for source in sources]), sources, strict=True):
             self.opened[key] = OpenedSource(key, source, RecordIndex(source))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follow records", daemon=True)
@@ -141,6 +137,28 @@ class ViewerState:
             opened.labels_problem = ""
         except ConfigError as error:
             opened.labels_problem = str(error)
+
+
+def short_keys(paths: Sequence[Path]) -> list[str]:
+    """Return a key for each path: its last part, with as many parts before it as distinguish it from the others.
+
+    Parts are joined by a colon, since a slash in the key would be one of the URL: `oracle:babyai`.
+
+    Args:
+        paths: different absolute paths.
+    """
+    keys: list[str] = []
+    for path in paths:
+        most = len(path.parts)
+        others = [other.parts for other in paths if other != path]
+        count = next((n for n in range(1, most) if all(path.parts[-n:] != parts[-n:] for parts in others)), most)
+        name = ":".join(part for part in path.parts[-count:] if part != path.anchor)
+        key, number = name, 1
+        while key in keys:  # names may have colons, too
+            number += 1
+            key = f"{name}~{number}"
+        keys.append(key)
+    return keys
 
 
 def _describe_invalid(index: RecordIndex) -> str:

@@ -5,7 +5,7 @@ Whatever changes an episode calls `summarize` for its purpose and step, which ar
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
 from verl_agent.trace.behaviors import BEHAVIORS, first_divergence
@@ -46,6 +46,10 @@ _LATER = """EXISTS (SELECT 1 FROM episodes AS later
     AND later.attempt > episodes.attempt AND later.file = episodes.file AND later.purpose = episodes.purpose
     AND later.env = episodes.env AND later.model = episodes.model)"""
 """Condition in SQL that a later attempt followed. One process plays all attempts, so they stand in one file."""
+
+_ABANDONED = '"group" IN (SELECT value FROM json_each(:groups))'
+_PLAYED_AGAIN = f"started_at < :start OR {_ABANDONED}"
+"""Condition in SQL that an episode was played again: it began before a start, or is of an abandoned group."""
 
 
 class _Divergence:
@@ -89,12 +93,13 @@ def drop_file(db: sqlite3.Connection, file: int) -> None:
     summarize(db, [(row["purpose"], row["step"]) for row in steps])
 
 
-def mark_replaced(db: sqlite3.Connection, starts: Sequence[str]) -> bool:
-    """Mark the episodes of steps that a later start of the run played again; in a transaction.
+def mark_replaced(db: sqlite3.Connection, starts: Sequence[str], abandoned: Collection[str]) -> bool:
+    """Mark the episodes of steps and groups that a later start of the run played again; in a transaction.
 
     Args:
         db: connection to the index.
         starts: times at which the run was started, in order.
+        abandoned: groups that were played again under other names, in any step.
 
     Returns:
         True if any mark changed.
@@ -103,16 +108,20 @@ def mark_replaced(db: sqlite3.Connection, starts: Sequence[str]) -> bool:
         "SELECT purpose, step, min(started_at) AS first, max(started_at) AS last, max(replaced) AS marked "
         "FROM episodes GROUP BY purpose, step"
     ).fetchall()
+    groups = json.dumps(sorted(abandoned))
+    found = db.execute(f"SELECT DISTINCT purpose, step FROM episodes WHERE {_ABANDONED}", {"groups": groups})
+    with_abandoned = {(row["purpose"], row["step"]) for row in found}
     changed = []
     for row in steps:
+        step = (row["purpose"], row["step"])
         latest = max((start for start in starts if start <= row["last"]), default="")
-        if row["first"] < latest or row["marked"]:
+        if row["first"] < latest or row["marked"] or step in with_abandoned:
             cursor = db.execute(
-                "UPDATE episodes SET replaced = started_at < :start "
-                "WHERE purpose = :purpose AND step = :step AND replaced != (started_at < :start)",
-                {"start": latest, "purpose": row["purpose"], "step": row["step"]},
+                f"UPDATE episodes SET replaced = {_PLAYED_AGAIN} "
+                f"WHERE purpose = :purpose AND step = :step AND replaced != ({_PLAYED_AGAIN})",
+                {"start": latest, "groups": groups, "purpose": row["purpose"], "step": row["step"]},
             )
             if cursor.rowcount:
-                changed.append((row["purpose"], row["step"]))
+                changed.append(step)
     summarize(db, changed)
     return bool(changed)

@@ -40,8 +40,8 @@ TABLES = (
     *SUMMARY_TABLES,
 )
 """Statements that create the tables. `indexed` is the number of bytes of a file that were read. `tags` separates and
-surrounds tags by spaces. `replaced` is 1 for an episode of a step that the run played again after a resume, `retried`
-for an attempt that a later one followed."""
+surrounds tags by spaces. `replaced` is 1 for an episode of a step or group that the run played again after a resume,
+`retried` for an attempt that a later one followed."""
 INDEX_VERSION = zlib.crc32("\n".join(TABLES).encode()) & 0x7FFFFFFF
 """Version of the tables, a checksum of `TABLES`. An index of another version is deleted and built anew."""
 

@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+from verl_agent.trace.turn_record import TurnRecord
+
 MAX_SHOWN = 20_000
 """Characters of one text that a page shows at first."""
 MAX_NAME = 200
@@ -51,3 +53,13 @@ def split_reply(reply: str, action: str | None) -> tuple[str, str, str]:
     if action is None or start < 0:
         return reply, "", ""
     return reply[:start], action, reply[start + len(action) :]
+
+
+def describe_decision(turn: TurnRecord) -> str:
+    """Return who wrote a turn and who decided on it, in a line; "" where the policy wrote it and nobody decided."""
+    parts = [f"written by the {turn['author']}"] if "author" in turn else []
+    if review := turn.get("review"):
+        by = "a rule" if review["by"] == "rule" else f"the {review['by']}"
+        reason = f": {review['reason']}" if review["reason"] else ""
+        parts.append(f"{review['decision'].replace('_', ' ')} by {by}{reason} ({review['seconds']:.1f} s)")
+    return "; ".join(parts)

@@ -9,6 +9,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
+from verl_agent.rollout.oversight import Decision, Overseer, Proposal
 from verl_agent.types import DemoAction, Episode, Message, Reply
 from verl_agent.what_if.recorded import RecordedEpisode
 
@@ -45,6 +46,7 @@ class Players:
         retries: further sessions after an environment error, see `EpisodeLimits`.
         timeout_s: most seconds of one call into the environment; None if sessions limit their calls themselves.
         concurrency: episodes and replies at once, >= 1.
+        overseer: decides on the actions after the turn, as in the recorded run; None to carry all out.
     """
 
     new_agent: Callable[[], Agent]
@@ -53,6 +55,29 @@ class Players:
     retries: int = 0
     timeout_s: float | None = None
     concurrency: int = 32
+    overseer: Overseer | None = None
+
+
+class RecordedReviews(Overseer):
+    """Overseer that rejects in a replay what was rejected in the recorded episode, before a turn.
+
+    Args:
+        recorded: the recorded episode.
+        turn: number of the turn from which on the other overseer decides, from 1.
+        then: the other overseer.
+    """
+
+    def __init__(self, recorded: RecordedEpisode, turn: int, then: Overseer | None) -> None:
+        self._reviews = [played.review for played in recorded.episode.turns[: turn - 1]]
+        self._then = then or Overseer()
+
+    async def review(self, proposal: Proposal) -> Decision | None:
+        """See `Overseer`."""
+        turn = len(proposal.episode.turns)
+        if turn >= len(self._reviews):
+            return await self._then.review(proposal)
+        review = self._reviews[turn]
+        return Decision(review) if review is not None and review.decision == "rejected" else None
 
 
 class BranchPolicy:
@@ -185,8 +210,8 @@ async def play_on(
 ) -> list[Episode]:
     """Replay an episode to a turn in fresh sessions, give a reply there, and play on.
 
-    The environment must answer as it did in the record. After an environment error the actions are replayed once more
-    (`ReplayingSession`).
+    The environment must answer as it did in the record. What was rejected there is rejected again
+    (`RecordedReviews`). After an environment error the actions are replayed once more (`ReplayingSession`).
 
     Args:
         recorded: the recorded episode.
@@ -208,13 +233,14 @@ async def play_on(
             "played up to a turn again. Ask for other replies at the turn instead: leave out --action and --oracle."
         )
     limits = EpisodeLimits(max_turns, players.timeout_s, players.retries)
+    overseer = RecordedReviews(recorded, turn, players.overseer)
 
     async def play(index: int) -> Episode:
         def new_policy() -> Policy:
             return BranchPolicy(recorded, turn, players.new_agent(), given, players.new_policy(index))
 
         attempts = await play_until_valid(
-            recorded.episode.item, players.new_session, players.new_agent, new_policy, limits
+            recorded.episode.item, players.new_session, players.new_agent, new_policy, limits, overseer
         )
         check_replayed(recorded, turn, attempts[-1])
         return attempts[-1]

@@ -13,6 +13,7 @@ from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.job import resolve_for_engine
 from verl_agent.evaluation.policies import check_policy, is_model, prompt_counter, start_policies
 from verl_agent.preflight.rl import worker_environment
+from verl_agent.rollout.approval import Approval, asks_person
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.rollout.prompts import FittedSession
 from verl_agent.runs.processes import ending_all_children
@@ -57,6 +58,11 @@ def check(question: Question, settings: Settings) -> str:
         raise ConfigError(
             f"evaluation.temperature=0 takes the most likely token, so all of --samples {question.samples} would be "
             "equal. Set evaluation.temperature=1.0, or --samples 1."
+        )
+    if asks_person(settings.rules) and (question.oracle or question.action is not None):
+        raise ConfigError(
+            "the episode was played under an approval policy that asks a person, whom this command does not ask. Draw "
+            "replies only: leave out --action and --oracle."
         )
     if config.api is not None:
         raise ConfigError(
@@ -105,6 +111,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
                 new_session=new_session,
                 retries=config.run.env.retries,
                 concurrency=config.evaluation.concurrency,
+                overseer=Approval(settings.rules, env.describe_action) if settings.rules else None,
             )
             if action is None:
                 await draw_replies(question, sampling, players, report)

@@ -22,7 +22,9 @@ from verl_agent.evaluation.folder import SETTINGS as EVALUATION_SETTINGS
 from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
 from verl_agent.models.resolve import checkpoints
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.rollout.approval import Rule
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
+from verl_agent.sections import section
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.what_if.recorded import RecordedEpisode
 
@@ -39,17 +41,20 @@ class Settings:
         config: sections of an evaluation.
         model: `model.path`.
         folder: folder whose settings were taken; None if a recipe was given.
+        rules: rules of the approval policy under which the episode was played; empty for none.
     """
 
     config: EvaluationConfig
     model: str
     folder: Path | None
+    rules: Sequence[Rule] = ()
 
     def checksum(self) -> str:
         """Return a short checksum of the settings on which samples depend, beside model, sampling and turn limit."""
         run, data = self.config.run, self.config.data
         parts = [asdict(one) for one in (run.agent, run.episode, data)]
-        text = json.dumps([run.env.name, run.env.options, *parts], sort_keys=True, default=str)
+        rules = [asdict(rule) for rule in self.rules]
+        text = json.dumps([run.env.name, run.env.options, *parts, *rules], sort_keys=True, default=str)
         return f"{zlib.crc32(text.encode()):08x}"
 
 
@@ -94,7 +99,10 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
             f"env.name={sections.run.env.name!r}, but {recorded.name} was played in {recorded.record['env']!r}. Give "
             "the recipe of that environment."
         )
-    return Settings(sections, str(plain["model"]["path"]), folder)
+    rules = [] if folder is None else read_settings(folder, EVALUATION_SETTINGS).get("approval") or []
+    return Settings(
+        sections, str(plain["model"]["path"]), folder, [section("approval", Rule, values) for values in rules]
+    )
 
 
 def settings_folder(recorded: RecordedEpisode) -> Path:

@@ -30,13 +30,21 @@ class Budget:
         async with self._settled:
             while self.max_usd is not None and self.spent_usd + self._reserved_usd + usd > self.max_usd:
                 if not self._in_flight:
-                    raise ConfigError(
-                        f"evaluation.max_usd={self.max_usd:g} is reached: {self.spent_usd:.4f} USD are spent, and the "
-                        f"next request may cost {usd:.4f} USD. Raise it to play the pending episodes."
-                    )
+                    raise ConfigError(self._refusal(self.max_usd, usd))
                 await self._settled.wait()
             self._reserved_usd += usd
             self._in_flight += 1
+
+    def _refusal(self, max_usd: float, usd: float) -> str:
+        if usd > max_usd:
+            return (
+                f"evaluation.max_usd={max_usd:g} is too low for the next request, which may cost {usd:.4f} USD; "
+                f"{self.spent_usd:.4f} USD are spent. Raise it, or lower model.api.max_output_tokens."
+            )
+        return (
+            f"evaluation.max_usd={max_usd:g} is reached: {self.spent_usd:.4f} USD are spent, and the next request may "
+            f"cost {usd:.4f} USD. Raise it to play the pending episodes."
+        )
 
     async def settle(self, reserved_usd: float, usd: float) -> None:
         """Replace a reservation by the cost.

@@ -7,7 +7,10 @@ several environment variables, and repeat requests by rules of their own.
 import asyncio
 import json
 import logging
+import os
 import random
+import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from verl_agent.errors import ConfigError, OverlongPromptError, ReplyUnavailableError
+from verl_agent.errors import ConfigError, OverlongPromptError, ReplyUnavailableError, counted
 from verl_agent.evaluation.api.anthropic_dialect import AnthropicDialect
 from verl_agent.evaluation.api.budget import Budget
 from verl_agent.evaluation.api.chat import Answer, ChatRequest, Dialect
@@ -42,6 +45,7 @@ SETTINGS = frozenset({"temperature", "top_p", "seed"})
 """Fields of a request that are settings of the evaluation, and recorded if they are dropped."""
 LOCAL = frozenset({"127.0.0.1", "::1", "localhost"})
 """Hosts that are never reached through a proxy."""
+UNREACHABLE = "Start the server at this URL, or correct model.api.base_url."
 EXTRA_TOKENS = 1000
 """Tokens that servers add to a request at most, for example to explain functions."""
 
@@ -113,7 +117,9 @@ class ApiClient:
                 continue
             self._stop_if_final(outcome)
             if retries == self._settings.retries:
-                raise ReplyUnavailableError(f"{self._where} gave no reply to {retries + 1} requests: {outcome.message}")
+                raise ReplyUnavailableError(
+                    f"{self._where} gave no reply to {counted(retries + 1, 'request')}: {outcome.message}"
+                )
             await self._wait(retries, outcome)
             retries += 1
         return answer
@@ -153,7 +159,7 @@ class ApiClient:
                 status, answered = response.status, response.headers
                 text = (await response.read()).decode(errors="replace")
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            return Failure(Meaning.RETRY, f"it cannot be reached: {error}"), False
+            return Failure(Meaning.RETRY, f"it cannot be reached ({_reason(error)}). {UNREACHABLE}"), False
         except TimeoutError:
             return Failure(Meaning.RETRY, f"no answer within model.api.timeout_s={self._settings.timeout_s:g}"), True
         except aiohttp.InvalidURL as error:
@@ -230,3 +236,13 @@ def _proxy(url: str) -> str | None:
     parts = urlsplit(url)
     host = parts.hostname or ""
     return None if host in LOCAL or proxy_bypass(host) else getproxies().get(parts.scheme)
+
+
+def _reason(error: Exception) -> str:
+    """Return the operating system's reason for a failed connection; aiohttp's message wraps it in its own fields."""
+    cause = getattr(error, "os_error", None)
+    if isinstance(cause, socket.gaierror):
+        return cause.strerror or str(cause)
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno:
+        return os.strerror(cause.errno).lower()
+    return str(error)

@@ -27,6 +27,12 @@ CONTEXT = re.compile(
     re.IGNORECASE,
 )
 OTHER_LIMIT = re.compile(r"\buse\b.{0,10}max_completion_tokens", re.IGNORECASE)
+NOT_ACCEPTED = (
+    r"(un|not )(supported|recognized|known|expected)|not (allowed|permitted|accepted)|deprecated|extra inputs?|"
+    r"does not (support|accept|recognize)|cannot (both )?be (used|specified|set)|only the default|"
+    r"(unknown|unexpected|invalid|unsupported) (parameter|field|argument|value|key|option|keyword)"
+)
+"""Words of a message that refuses a field; a message may also repeat a prompt that contains the field's name."""
 TOOLS = re.compile(r"\b(tools?|tool_choice|function[ _]call\w*)\b", re.IGNORECASE)
 
 
@@ -102,7 +108,15 @@ def _refused_field(message: str, parameter: str, body: Collection[str]) -> str:
         return "max_tokens"
     if parameter in DROPPABLE and parameter in body:
         return parameter
-    return next((name for name in DROPPABLE if name in body and re.search(rf"\b{name}\b", message)), "")
+    return next((name for name in DROPPABLE if name in body and _refuses(message, name)), "")
+
+
+def _refuses(message: str, field: str) -> bool:
+    """Return True if a message names a field as such: in quotes, or in a sentence that says that it is refused."""
+    if re.search(rf"""(?<!\w)(["'`]){field}\1""", message):
+        return True
+    sentences = re.split(r"(?<=[.;!?])\s", message)
+    return any(re.search(rf"\b{field}\b", one) and re.search(NOT_ACCEPTED, one, re.IGNORECASE) for one in sentences)
 
 
 def _read_error(text: str) -> tuple[str, frozenset[str], str]:

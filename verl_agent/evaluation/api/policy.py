@@ -2,7 +2,8 @@
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from typing import Any
 
 from verl_agent.errors import ConfigError, OverlongPromptError
@@ -19,8 +20,8 @@ from verl_agent.types import Message, Reply, StopReason
 class ApiPolicy:
     """Policy of one episode that asks a server for its replies.
 
-    The text of an episode is not tokenized here, so its budget acts on the tokens that the server counts: the prompt
-    is limited by the model's context, and the episode may exceed its budget by the length of one observation.
+    The text of an episode is not tokenized here, so its budget acts on the tokens that the server counts. The prompt
+    is limited by the model's context. The episode may exceed its budget by the length of one observation.
 
     Attributes:
         client: client of the model.
@@ -82,28 +83,31 @@ class ApiPolicy:
             truncated_by = StopReason.TURN_TOKENS if limit == self.budget.turn else StopReason.EPISODE_TOKENS
             if truncated_by is StopReason.TURN_TOKENS and self.budget.play_truncated_turns:
                 truncated_by, force_closed = None, True
-        # A truncated reply has tokens, also if the server does not count them.
-        tokens = answer.usage.output_tokens or int(answer.truncated)
+        tokens = answer.usage.output_tokens
+        if tokens is None:  # 0 stands for an unknown number; a truncated reply has as many as the limit allows
+            tokens = limit if answer.truncated else 0
         return Reply(answer.text, truncated_by, tokens, force_closed, answer.usage)
 
 
 def with_originals(messages: Sequence[Message], answers: Sequence[Answer]) -> list[ChatMessage]:
     """Return the messages of a request, in which the episode's own replies are as the server sent them.
 
-    A context window may remove early replies, and a prompt may contain examples of replies. The last replies are
-    therefore matched first.
+    A context window may remove early replies, a prompt may contain examples of replies, and a person may have played
+    another reply in place of one. The longest common runs of replies are therefore matched, the last ones first.
 
     Args:
         messages: messages that the model reads.
         answers: replies of the episode so far, oldest first.
     """
-    left, rendered = list(answers), list[ChatMessage]()
-    for message in reversed(messages):
-        own = None
-        if message["role"] == "assistant" and left and left[-1].text == message["content"]:
-            own = left.pop().original
-        rendered.append(ChatMessage(message["role"], message["content"], own))
-    return rendered[::-1]
+    rendered = [ChatMessage(message["role"], message["content"], None) for message in messages]
+    own = [place for place, message in enumerate(messages) if message["role"] == "assistant"][::-1]
+    texts = [messages[place]["content"] for place in own]
+    matcher = SequenceMatcher(None, texts, [answer.text for answer in reversed(answers)], autojunk=False)
+    for first, newest, length in matcher.get_matching_blocks():
+        for offset in range(length):
+            place, answer = own[first + offset], answers[len(answers) - 1 - newest - offset]
+            rendered[place] = replace(rendered[place], original=answer.original)
+    return rendered
 
 
 def check_api(settings: ApiSettings, temperature: float, max_usd: float | None) -> None:

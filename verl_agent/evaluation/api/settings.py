@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -32,7 +32,8 @@ OWN_FIELDS = {
 }
 """Fields of a request that other settings determine, and these settings."""
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
-SECRET = re.compile(r"api_?key|authorization|password|secret", re.IGNORECASE)
+SECRET = re.compile(r"api[_-]?key|authorization|password|secret|credential|bearer|(^|[_-])(token|key)$", re.IGNORECASE)
+"""Names of fields that hold keys; `max_tokens` and `logit_bias` are none."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -101,13 +102,14 @@ class ApiSettings:
         for field in self.options:
             if field in OWN_FIELDS:
                 raise ConfigError(f"model.api.options.{field} is not allowed. Set {OWN_FIELDS[field]}.")
-            if SECRET.search(field):
-                raise ConfigError(
-                    f"model.api.options.{field} is not allowed, since settings are recorded. The key comes from the "
-                    "environment variable that model.api.key_env names."
-                )
             if field in ("stream", "stream_options"):
                 raise ConfigError(f"model.api.options.{field} is not allowed. Replies are always read whole.")
+        for path in _names(self.options):
+            if SECRET.search(path.rpartition(".")[2]):
+                raise ConfigError(
+                    f"model.api.options.{path} is not allowed, since settings are recorded. The key comes from the "
+                    "environment variable that model.api.key_env names."
+                )
         if self.kind is not None and not self.name:
             raise ConfigError(f"model.api.name is missing. Set the name by which the server ({self.url}) knows it.")
 
@@ -198,3 +200,12 @@ def read_key(settings: ApiSettings) -> str | None:
     if not (key.isascii() and key.isprintable() and " " not in key):
         raise ConfigError(f"the environment variable {variable} holds spaces or characters that no key has.")
     return key
+
+
+def _names(value: object, path: str = "") -> Iterator[str]:
+    """Return the paths of all fields in nested values, joined by dots."""
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in entries:
+        inside = f"{path}.{name}" if path else str(name)
+        yield inside
+        yield from _names(inner, inside)

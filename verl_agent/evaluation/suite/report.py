@@ -1,12 +1,15 @@
 """Report of a suite: a row for each category and model, means over categories, and a table of transfer."""
 
-import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from verl_agent.evaluation.folder import RECORDS, REPORT
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from verl_agent.evaluation.folder import planned_records, read_report
 from verl_agent.evaluation.leaderboard_report import FEW, escaped, line, to_cell
 from verl_agent.evaluation.published import SOURCE, published_rates
 from verl_agent.evaluation.results import ALL, CategoryResult, summarize
@@ -16,7 +19,6 @@ from verl_agent.evaluation.suite.settings import Suite
 from verl_agent.evaluation.training_differences import run_of_model
 from verl_agent.runs.identity import read_settings, write_json_atomically
 from verl_agent.trace.provenance import Provenance
-from verl_agent.trace.record_files import read_records
 
 SUITE_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -76,7 +78,7 @@ def suite_rows(suite: Suite, outcomes: Sequence[Outcome]) -> list[SuiteRow]:
     """Return the rows of a suite, in the order of its evaluations; categories that it does not list follow."""
     rows = []
     for outcome in outcomes:
-        entry = suite.entries[outcome.evaluation]
+        entry = suite.listed[outcome.evaluation]
         found = {result.category: result for result in _results(outcome)}
         others = [name for name in found if name != ALL and name not in entry.categories]
         for category in [*entry.categories, *others]:
@@ -121,6 +123,28 @@ def write_suite_report(suite: Suite, outcomes: Sequence[Outcome], folder: Path) 
     return [folder / JSON, folder / MARKDOWN]
 
 
+def suite_table(suite: Suite, rows: Sequence[SuiteRow]) -> Table:
+    """Return the table of a suite for the terminal: a row for each category, a column for each model."""
+    names = list(dict.fromkeys(row.model for row in rows))
+    table = Table(title=suite.file.stem, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("evaluation", "category"):
+        table.add_column(heading, no_wrap=True)
+    for name in names:
+        table.add_column(escape(name), justify="right")
+    cells = {(row.evaluation, row.category, row.model): row for row in rows}
+    for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in rows):
+        found = (cells.get((evaluation, category, name)) for name in names)
+        table.add_row(*map(escape, (evaluation, category, *map(_text, found))))
+    return table
+
+
+def _text(row: SuiteRow | None) -> str:
+    """Return success with its interval and number of tasks, or the status; empty for an evaluation not played."""
+    if row is None:
+        return ""
+    return row.status if row.success is None else f"{row.success} ({row.success.tasks})"
+
+
 def to_markdown(
     suite: Suite, rows: Sequence[SuiteRow], models: Sequence[ModelSummary], outcomes: Sequence[Outcome]
 ) -> str:
@@ -142,11 +166,8 @@ def to_markdown(
         lines.append("")
     if any(row.success and row.success.too_few for row in rows):
         lines.append(f"{escaped(FEW)} fewer than {MIN_TASKS} tasks: too few for a reliable interval.\n")
-    incomplete = {(outcome.evaluation, outcome.status): outcome.reason for outcome in outcomes if outcome.reason}
-    if incomplete:
-        lines += ["## Skipped or not complete\n"]
-        lines += [f"* {name}, {status}: {reason}" for (name, status), reason in incomplete.items()]
-        lines.append("")
+    if incomplete := _incomplete(outcomes):
+        lines += ["## Skipped or not complete\n", *incomplete, ""]
     return "\n".join([*lines, *_transfer(models, outcomes)])
 
 
@@ -175,6 +196,19 @@ def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[Outcome]) -> li
     return [*lines, ""]
 
 
+def _incomplete(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return a line for each evaluation, status and reason that is not complete, with the models that it concerns."""
+    models: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for one in outcomes:
+        if one.reason:
+            models[one.evaluation, one.status, one.reason].append(one.model)
+    every = len({one.model for one in outcomes})
+    return [
+        f"* {', '.join([name, *(found if len(found) < every else ()), status])}: {reason}"
+        for (name, status, reason), found in models.items()
+    ]
+
+
 def _cell(row: SuiteRow) -> str:
     return to_cell(row.success) or row.status
 
@@ -182,13 +216,13 @@ def _cell(row: SuiteRow) -> str:
 def _results(outcome: Outcome) -> list[CategoryResult]:
     if outcome.status not in ("played", "partial"):
         return []
-    return summarize(read_records(outcome.folder / RECORDS))
+    count_operated = read_report(outcome.folder)["config"]["evaluation"].get("count_operated", False)
+    return summarize(planned_records(outcome.folder), count_operated)
 
 
 def _trained_on(outcome: Outcome) -> list[str]:
     """Return the environments of the run that trained the model of an evaluation; empty if it is not known."""
-    report: Mapping[str, Any] = json.loads((outcome.folder / REPORT).read_text(encoding="utf-8"))
-    run = run_of_model(str(report["model"]))
+    run = run_of_model(str(read_report(outcome.folder)["model"]))
     env = read_settings(run).get("env", {}) if run else {}
     mixture = env.get("mixture") if isinstance(env, Mapping) else None
     entries = mixture if isinstance(mixture, list) else [env]

@@ -1,10 +1,9 @@
 """Run of a suite: one evaluation after another, each in a process of its own, for one or several models."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +15,9 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.evaluation.folder import REPORT
+from verl_agent.evaluation.folder import REPORT, read_report
 from verl_agent.evaluation.job import model_name
-from verl_agent.evaluation.suite.settings import Suite, compose_entry
+from verl_agent.evaluation.suite.settings import Suite, UnresolvedError, compose_entry
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.subprocess_run import run_command
 from verl_agent.sections import section
@@ -76,44 +75,67 @@ def models_of(suite: Suite, models: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
+def compose_suite(
+    suite: Suite, models: Mapping[str, Sequence[str]]
+) -> dict[tuple[str, str], Mapping[str, Any] | UnresolvedError]:
+    """Return the config of each evaluation with each model, by the names of both.
+
+    The value is the error if an evaluation with `needs` refers to something that this machine does not have.
+
+    Args:
+        suite, models: see `play_suite`.
+
+    Raises:
+        ConfigError: a setting of an evaluation is not allowed.
+    """
+    composed: dict[tuple[str, str], Mapping[str, Any] | UnresolvedError] = {}
+    for name, entry in suite.entries.items():
+        for model, overrides in models.items():
+            try:
+                composed[name, model] = compose_entry(replace(suite, common=[*suite.common, *overrides]), name)
+            except UnresolvedError as error:
+                if not entry.needs:
+                    raise ConfigError(f"{name}: {error}") from error
+                composed[name, model] = error
+    return composed
+
+
 def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, console: Console) -> list[Outcome]:
     """Play all evaluations for all models; each resumes in its folder `<into>/<model>/<evaluation>`.
 
-    A failed evaluation does not stop the others.
+    The settings of all evaluations are checked first. A failed evaluation does not stop the others.
 
     Args:
         suite: the suite.
         models: overrides of each model by its name, see `models_of`.
         into: folder of the suite.
         console: output console; the evaluations write to the terminal themselves.
+
+    Raises:
+        ConfigError: a setting of an evaluation is not allowed; nothing was played.
     """
-    outcomes = []
+    composed, outcomes = compose_suite(suite, models), []
     missing: dict[str, str | None] = {}
-    for name, entry in suite.entries.items():
-        for model, overrides in models.items():
-            folder = (into / model / name).resolve()
-            console.rule(f"{model}: {name}", align="left")
-            one = Suite(suite.file, {name: entry}, [*suite.common, *overrides], suite.own)
-            env, reason = "", None
-            try:
-                config = compose_entry(one, name)
-                env = str(config["env"]["name"])
-                if entry.needs and name not in missing:
-                    missing[name] = missing_need(config)
-                reason = missing.get(name)
-            except ConfigError as error:
-                reason = str(error)
-            if reason is not None:
-                status: Status = "skipped" if entry.needs else "failed"
-                text = f"needs {entry.needs}. {reason}" if entry.needs else reason
-                console.print(f"{name} is {status}: {text}", markup=False, highlight=False, soft_wrap=True)
-                outcomes.append(Outcome(model, name, env, folder, status, text))
-                continue
-            recipe = one.recipe(name)
-            location = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
-            given = [*one.overrides(name), f"evaluation.output_dir={folder}"]
-            code = run_command([*PROGRAM, *location, *given])
-            outcomes.append(_outcome(model, name, env, folder, code))
+    for (name, model), config in composed.items():
+        folder, needs = (into / model / name).resolve(), suite.entries[name].needs
+        console.rule(f"{model}: {name}", align="left")
+        env = "" if isinstance(config, UnresolvedError) else str(config["env"]["name"])
+        if isinstance(config, UnresolvedError):
+            reason: str | None = str(config)
+        elif needs and name not in missing:
+            reason = missing[name] = missing_need(config)
+        else:
+            reason = missing.get(name)
+        if reason is not None:
+            text = f"needs {needs}. {reason}"
+            console.print(f"{name} is skipped: {text}", markup=False, highlight=False, soft_wrap=True)
+            outcomes.append(Outcome(model, name, env, folder, "skipped", text))
+            continue
+        recipe, overrides = suite.recipe(name), [*suite.common, *models[model]]
+        location = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
+        given = [*replace(suite, common=overrides).overrides(name), f"evaluation.output_dir={folder}"]
+        code = run_command([*PROGRAM, *location, *given])
+        outcomes.append(outcome_of_report(model, name, env, folder, code))
     return outcomes
 
 
@@ -144,12 +166,12 @@ def missing_need(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _outcome(model: str, name: str, env: str, folder: Path, code: int) -> Outcome:
+def outcome_of_report(model: str, name: str, env: str, folder: Path, code: int = 0) -> Outcome:
     """Return the outcome of an evaluation that has ended, from its report and its exit status."""
     error = f"it ended with status {code}; its error is above" if code else ""
     if not (folder / REPORT).is_file():
         return Outcome(model, name, env, folder, "failed", error or "it recorded no episode")
-    report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    report = read_report(folder)
     complete = report["played"] >= report["planned"] and not code
     played = f"{report['played']} of {report['planned']} episodes"
     reason = "" if complete else ": ".join(filter(None, [played, error]))

@@ -8,15 +8,17 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, OmegaConfBaseException
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from yaml import YAMLError
+from yaml import MarkedYAMLError, YAMLError
 
 import verl_agent.config
+from verl_agent.config.explanation import explain_failure
 from verl_agent.config.keys import add_free_keys, check_complete, check_keys, check_kind, leaves
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.evaluation.settings import complete_model, evaluation_config
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.sections import STRICT, section
 
@@ -50,12 +52,14 @@ class Suite:
 
     Attributes:
         file: the suite file.
-        entries: evaluations by name.
+        listed: all evaluations of the file by name.
+        entries: evaluations to play by name, a part of `listed`.
         common: overrides of all evaluations.
         own: overrides of one evaluation, by its name.
     """
 
     file: Path
+    listed: Mapping[str, SuiteEntry]
     entries: Mapping[str, SuiteEntry]
     common: Sequence[str]
     own: Mapping[str, Sequence[str]]
@@ -81,7 +85,7 @@ def read_suite(file: Path, overrides: Sequence[str], only: Sequence[str] = ()) -
         only: names of the evaluations to play; empty for all.
 
     Raises:
-        ConfigError: the file is no suite, a recipe does not exist, or a name is unknown.
+        ConfigError: the file is no suite, a recipe does not exist, a name is unknown, or the overrides name a folder.
     """
     try:
         content = OmegaConf.to_container(OmegaConf.load(file))
@@ -101,6 +105,10 @@ def read_suite(file: Path, overrides: Sequence[str], only: Sequence[str] = ()) -
             raise ConfigError(f"--only {name!r} is not an evaluation of {file}. {did_you_mean(name, entries)}")
     common, own = [], dict[str, list[str]]()
     for override in overrides:
+        if "evaluation.output_dir=" in override:
+            raise ConfigError(
+                f"{override!r}: a suite gives each evaluation a folder of its own. Name theirs with --into."
+            )
         name, colon, rest = override.partition(":")
         if colon and "=" not in name:
             if name not in entries:
@@ -109,31 +117,54 @@ def read_suite(file: Path, overrides: Sequence[str], only: Sequence[str] = ()) -
         else:
             common.append(override)
     chosen = {name: entry for name, entry in entries.items() if not only or name in only}
-    suite = Suite(file, chosen, common, own)
+    suite = Suite(file, entries, chosen, common, own)
     for name, entry in chosen.items():
         if not suite.recipe(name).is_file():
             raise ConfigError(f"evaluations.{name}.recipe={entry.recipe!r} does not exist beside {file}.")
     return suite
 
 
+class UnresolvedError(ConfigError):
+    """An evaluation refers to something that this machine does not have, such as an environment variable."""
+
+
 def compose_entry(suite: Suite, name: str) -> dict[str, Any]:
     """Return the resolved config of an evaluation.
 
     Raises:
-        ConfigError: it does not compose or resolve, or a key is unknown.
+        UnresolvedError: a reference does not resolve.
+        ConfigError: it does not compose, or a key or a value is not allowed.
     """
+    try:
+        return _compose(suite.recipe(name), suite.overrides(name))
+    except UnresolvedError:
+        raise
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def _compose(recipe: Path, overrides: Sequence[str]) -> dict[str, Any]:
     register_config()
-    recipe = suite.recipe(name)
     try:
         with initialize_config_dir(str(recipe.parent), version_base=None):
-            config = compose(recipe.stem, [add_free_keys(override) for override in suite.overrides(name)])
+            config = compose(recipe.stem, [add_free_keys(override) for override in overrides])
+    except (HydraException, MarkedYAMLError, ValueError) as error:
+        arguments = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem, *overrides]
+        if (message := explain_failure(error, arguments, BASE)) is None:
+            raise
+        raise ConfigError(message) from error
+    try:
         check_kind(config, BASE)
         check_keys(config, BASE)
+        complete_model(config)
         check_complete(config)
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"{name} does not compose: {str(error).splitlines()[0]}") from error
+    except OmegaConfBaseException as error:
+        lacking = isinstance(error, InterpolationResolutionError) and not isinstance(error, InterpolationKeyError)
+        kind = UnresolvedError if lacking else ConfigError
+        raise kind(f"the config does not resolve: {str(error).splitlines()[0]}") from error
     assert isinstance(plain, dict)
+    evaluation_config(plain)
     return {str(key): value for key, value in plain.items()}
 
 

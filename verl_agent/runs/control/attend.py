@@ -2,18 +2,71 @@
 
 import getpass
 import os
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.person import read_line
+from verl_agent.rollout.person import Answer, read_line
 from verl_agent.runs.control.server import Connection, connect
 
 
+class Attendance:
+    """Connection of a person who attends one episode.
+
+    Args:
+        folder: folder of the run.
+        episode: number of the episode.
+
+    Raises:
+        ConfigError: no run is active in the folder.
+    """
+
+    def __init__(self, folder: Path, episode: int) -> None:
+        self._stream = connect(folder)
+        self._connection = Connection(self._stream)
+        name = f"{getpass.getuser()} (process {os.getpid()})"
+        self._connection.send({"command": "attend", "episode": episode, "name": name})
+
+    def receive(self) -> dict[str, Any] | None:
+        """Wait for the next message: `attending`, a `question` (`Seat.ask`), or `ended`; None if the run has ended.
+
+        Raises:
+            ConfigError: the episode cannot be attended, or the answer does not have the right form.
+        """
+        message = self._connection.receive(None)
+        if message is not None and "error" in message:
+            raise ConfigError(str(message["error"]))
+        return message
+
+    @property
+    def ready(self) -> bool:
+        """True if `receive` returns at once."""
+        return self._connection.ready
+
+    def answer(self, answer: Answer) -> None:
+        """Answer the last question.
+
+        Raises:
+            ConfigError: the run has ended.
+        """
+        try:
+            self._connection.send(asdict(answer))
+        except OSError as error:
+            raise ConfigError("the run has ended.") from error
+
+    def close(self) -> None:
+        """Leave the episode, which is paused until somebody resumes or attends it."""
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
+        self._stream.close()
+
+
 def attend(folder: Path, episode: int, ask: Callable[[str], str | None], show: Callable[[str], None]) -> None:
-    """Attend an episode until it ends or the person leaves.
+    """Attend an episode at a terminal until it ends or the person leaves.
 
     Args:
         folder: folder of the run.
@@ -24,14 +77,9 @@ def attend(folder: Path, episode: int, ask: Callable[[str], str | None], show: C
     Raises:
         ConfigError: no run is active in the folder, or the episode cannot be attended.
     """
-    with connect(folder) as stream:
-        connection = Connection(stream)
-        connection.send(
-            {"command": "attend", "episode": episode, "name": f"{getpass.getuser()} (process {os.getpid()})"}
-        )
-        while (message := connection.receive(None)) is not None:
-            if "error" in message:
-                raise ConfigError(str(message["error"]))
+    attendance = Attendance(folder, episode)
+    try:
+        while (message := attendance.receive()) is not None:
             if "ended" in message:
                 show(str(message["ended"]))
                 return
@@ -41,13 +89,15 @@ def attend(folder: Path, episode: int, ask: Callable[[str], str | None], show: C
             show(str(message["refusal"] or message["question"]))
             if (answer := _read(ask, show)) is None:
                 return
-            connection.send(answer)
+            attendance.answer(answer)
+    finally:
+        attendance.close()
 
 
-def _read(ask: Callable[[str], str | None], show: Callable[[str], None]) -> dict[str, Any] | None:
+def _read(ask: Callable[[str], str | None], show: Callable[[str], None]) -> Answer | None:
     while (line := ask("> ")) is not None:
         try:
-            return asdict(read_line(line))
+            return read_line(line)
         except ConfigError as error:
             show(str(error))
     return None

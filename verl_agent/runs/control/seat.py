@@ -4,6 +4,7 @@ import asyncio
 import queue
 from typing import Any
 
+from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
 from verl_agent.rollout.person import Answer, Person
 from verl_agent.runs.terminal_person import question
@@ -14,14 +15,17 @@ class SeatLeftError(Exception):
 
 
 class Seat(Person):
-    """Person in another process. The connection's thread takes `messages`; the event loop calls the methods.
+    """Person at another terminal or in a browser.
+
+    The connection's thread takes `messages`; the event loop calls the methods.
 
     Args:
         name: name of the person, for others who want the seat.
+        copilot, alone: see `Person`.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
+    def __init__(self, name: str, copilot: CandidatePolicy | None = None, alone: bool = False) -> None:
+        super().__init__(alone, copilot)
         self.name = name
         self.messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """Questions for the person as JSON values; the last message has the key `ended`."""
@@ -34,11 +38,24 @@ class Seat(Person):
             SeatLeftError: the person left.
         """
         self._answer = asyncio.get_running_loop().create_future()
-        self.messages.put({"question": question(proposal), "refusal": refusal})
+        self.messages.put(
+            {"question": question(proposal, self.commands(proposal)), "refusal": refusal} | self._describe(proposal)
+        )
         try:
             return await self._answer
         finally:
             self._answer = None
+
+    def _describe(self, proposal: Proposal) -> dict[str, Any]:
+        """Return the parts of a question, for a page that lays them out by itself."""
+        episode, reply = proposal.episode, proposal.reply
+        return {
+            "turn": f"{episode.item.id}, turn {len(episode.turns) + 1} of {episode.max_turns}",
+            "observation": proposal.observation,
+            "reply": None if reply is None else reply.text,
+            "action": proposal.action,
+            "candidates": [{"action": one.action, "share": one.share} for one in self.candidates(proposal)],
+        }
 
     def answer(self, answer: Answer) -> None:
         """Pass on the answer to the last question; without one it is ignored."""

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import select
 import socket
 import socketserver
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 from verl_agent.errors import AgentError, ConfigError
 from verl_agent.runs.control.kill import kill_run
+from verl_agent.runs.subprocess_run import mark_killed
 
 SOCKET = "control.sock"
 """Name of the socket in the folder of a run. Only its owner may connect (mode 0600)."""
@@ -65,6 +67,11 @@ class Connection:
         return message
 
     @property
+    def ready(self) -> bool:
+        """True if `receive` does not wait: something has arrived, or the other side has closed the connection."""
+        return b"\n" in self._received or bool(select.select([self._stream], [], [], 0)[0])
+
+    @property
     def closed(self) -> bool:
         """True if the other side has closed the connection."""
         self._stream.setblocking(False)
@@ -108,6 +115,7 @@ def control_socket(
                     return
                 answer = handle(command)
                 if command["command"] == "end":
+                    mark_killed()
                     answer |= {"killed": kill_run()}
                 connection.send(answer)
             except AgentError as error:

@@ -61,12 +61,17 @@ class RunControl(Overseer):
 
     Args:
         then: overseer of episodes that nobody attends, such as an approval policy.
+        new_seat: makes the seat of a person who attends an episode, from the person's name.
+        attended: every turn waits until a person attends its episode.
     """
 
-    def __init__(self, then: Overseer | None = None) -> None:
+    def __init__(
+        self, then: Overseer | None = None, new_seat: Callable[[str], Seat] = Seat, attended: bool = False
+    ) -> None:
         self.stopped = False
         """True from the moment at which the run is ended: no further action and no further episode passes."""
         self._then = then or Overseer()
+        self._new_seat, self._attended = new_seat, attended
         self._paused = False
         self._live: dict[int, LiveEpisode] = {}  # by the identity of the episode
         self._numbers = itertools.count(1)
@@ -94,17 +99,18 @@ class RunControl(Overseer):
     async def act(self, proposal: Proposal) -> Decision | None:
         """See `Overseer`."""
         live = self._live[id(proposal.episode)]
-        decision = await self._decide(live, lambda overseer: overseer.act(proposal))
-        if decision is not None:
-            await self._pass(live)
-        return decision
+        while True:
+            seat, decision = await self._decide(live, lambda overseer: overseer.act(proposal))
+            if decision is None or await self._pass(live, seat):
+                return decision
 
     async def review(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`."""
+        """See `Overseer`; a person who attends the episode while its action is held decides on this action."""
         live = self._live[id(proposal.episode)]
-        decision = await self._decide(live, lambda overseer: overseer.review(proposal))
-        await self._pass(live)
-        return decision
+        while True:
+            seat, decision = await self._decide(live, lambda overseer: overseer.review(proposal))
+            if await self._pass(live, seat):
+                return decision
 
     def handle(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out a command of a person, and return the state of the run.
@@ -144,7 +150,7 @@ class RunControl(Overseer):
             raise ConfigError(f"episode {live.number} is attended by {live.seat.name}. One person decides at a time.")
         if live.asked:
             raise ConfigError(f"episode {live.number} waits for the decision of the person at the run's terminal.")
-        live.seat, live.paused = Seat(name), False
+        live.seat, live.paused = self._new_seat(name), False
         self._announce()
         return live.seat
 
@@ -169,32 +175,49 @@ class RunControl(Overseer):
         raise ConfigError(f"episode {number} is not being played. Running: {running}.")
 
     def _end(self, live: LiveEpisode, reason: str) -> None:
-        live.ending = reason
-        live.limit.reschedule(asyncio.get_running_loop().time())
+        if not live.ending:  # else the end is taking effect
+            live.ending = reason
+            live.limit.reschedule(asyncio.get_running_loop().time())
 
     async def _decide(
         self, live: LiveEpisode, ask: Callable[[Overseer], Awaitable[Decision | None]]
-    ) -> Decision | None:
-        """Ask the person who attends the episode, or else the overseer behind this one."""
+    ) -> tuple[Seat | None, Decision | None]:
+        """Ask the person who attends the episode, or else the overseer behind this one.
+
+        Returns:
+            The seat of the person who decided, or None, and the decision.
+        """
         live.waits = True
         try:
             while True:
-                if live.seat is None:
+                await self._wait_while(lambda: self._attended and live.seat is None)
+                seat = live.seat
+                if seat is None:
                     live.asked = True
-                    return await ask(self._then)
+                    return None, await ask(self._then)
                 try:
-                    return await ask(live.seat)
+                    return seat, await ask(seat)
                 except SeatLeftError:
                     await self._wait_while(lambda: live.seat is None and live.paused)
         finally:
             live.asked = live.waits = False
 
-    async def _pass(self, live: LiveEpisode) -> None:
-        """Wait until an action may pass."""
+    async def _pass(self, live: LiveEpisode, decided: Seat | None) -> bool:
+        """Wait until an action may pass; return False if another person than that in `decided` came to decide on it."""
+
+        def held() -> bool:
+            return (self._paused or live.paused) and not live.steps
+
+        def other() -> bool:
+            return live.seat is not None and live.seat is not decided
+
         live.waits = True
         try:
-            await self._wait_while(lambda: self.stopped or ((self._paused or live.paused) and not live.steps))
+            await self._wait_while(lambda: self.stopped or (held() and not other()))
+            if other():
+                return False
             live.steps = 0
+            return True
         finally:
             live.waits = False
 

@@ -7,7 +7,7 @@ from html import escape
 from verl_agent.trace.behaviors import behavior_turns
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import TurnRecord
-from verl_agent.viewer.text import MAX_SHOWN, make_visible, split_reply
+from verl_agent.viewer.text import MAX_SHOWN, describe_decision, make_visible, split_reply
 
 STYLE = """
 .va {font: 14px/1.45 system-ui, sans-serif; color: #222; background: #fff}
@@ -19,6 +19,8 @@ STYLE = """
 .va .action {background: #dbeafe; padding: 2px 6px; border-radius: 4px}
 .va .observation {background: #f1f1f1; padding: 4px 6px; border-radius: 4px}
 .va .behavior {background: #fed7aa; padding: 0 4px; border-radius: 4px}
+.va .decision {background: #fef9c3; padding: 2px 6px; border-radius: 4px}
+.va .proposed {color: #666; text-decoration: line-through}
 .va .solved {color: #15803d}
 .va img {max-width: 100%; border: 1px solid #ddd}
 .va summary {cursor: pointer; color: #444}
@@ -94,7 +96,13 @@ def _turn(number: int, turn: TurnRecord, behaviors: Sequence[str]) -> str:
     facts += [f"{_text(name)} {value:g}" for name, value in turn["info"].items()]
     facts += [f"<span class='behavior'>{_text(name.replace('_', ' '))}</span>" for name in behaviors]
     thought, action, rest = split_reply(turn["reply"], turn["action"])
-    parts = [_block(thought.strip())]
+    parts = [_block(describe_decision(turn), "decision")]
+    if "proposed" in turn:
+        parts += [
+            "<p class='facts'>reply of the policy, which was not played</p>",
+            _block(turn["proposed"], "proposed"),
+        ]
+    parts.append(_block(thought.strip()))
     if action:
         parts.append(_block(action, "action"))
     elif turn["action"] is not None:

@@ -2,6 +2,7 @@
 
 from verl_agent.viewer import media
 from verl_agent.viewer.pages import (
+    attend,
     compare,
     control,
     episode,
@@ -18,7 +19,22 @@ from verl_agent.viewer.pages import (
 )
 from verl_agent.viewer.state import ViewerState
 
-PAGES = (home, run, episodes, episode, group, task, horizon, labels, tokens, compare, leaderboard, failures, control)
+PAGES = (
+    home,
+    run,
+    episodes,
+    episode,
+    group,
+    task,
+    horizon,
+    labels,
+    tokens,
+    compare,
+    leaderboard,
+    failures,
+    control,
+    attend,
+)
 """Modules with a function `add(state)`."""
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from nicegui import run, ui
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.runs.control.server import send
-from verl_agent.viewer.layout import frame
+from verl_agent.viewer.layout import frame, link_to, run_path
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 REFRESH_S = 1.0
@@ -31,7 +31,7 @@ class _Buttons:
     """
 
     def __init__(self, opened: OpenedSource) -> None:
-        self._folder = opened.source.folder
+        self._opened, self._folder = opened, opened.source.folder
         with ui.row():
             for command in ("pause", "resume", "step"):
                 ui.button(command, on_click=lambda _, chosen=command: self._send({"command": chosen}))
@@ -54,7 +54,7 @@ class _Buttons:
         if answer is None:  # the viewer ends
             return
         if "killed" in answer:
-            self._show(f"The run was ended: {answer['killed']} processes killed.", [])
+            self._show(f"The run was ended: {counted(answer['killed'], 'process')} killed.", [])
             return
         self._show("The run is paused." if answer["paused"] else "The run goes on.", answer["episodes"])
 
@@ -79,6 +79,7 @@ class _Buttons:
                 sent = {"command": command, "episode": number}
                 button = ui.button(command, on_click=lambda _, chosen=sent: self._send(chosen))
                 button.props(f'dense flat size=sm aria-label="{command} {number}"')
+            ui.link("attend", f"{link_to(run_path(self._opened, '/control'))}/{number}")
         return label
 
     def _confirm(self) -> None:

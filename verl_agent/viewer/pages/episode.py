@@ -19,7 +19,7 @@ from verl_agent.viewer.raw_prompt import RawPrompts
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.state_panels import StatePanels
-from verl_agent.viewer.text import short_name, split_reply
+from verl_agent.viewer.text import describe_decision, short_name, split_reply
 from verl_agent.viewer.why import WhyPanels
 
 ENDINGS = {
@@ -29,6 +29,7 @@ ENDINGS = {
     StopReason.EPISODE_TOKENS: "The episode reached its token budget.",
     StopReason.ENV_ERROR: "The environment failed; the episode is not trained on.",
     StopReason.CANCELLED: "The run was stopped during the episode.",
+    StopReason.OPERATOR: "A person ended the episode.",
 }
 """Sentence for each reason to end."""
 
@@ -65,7 +66,7 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
         if row["tokens"]:
             ui.label(f"{row['tokens']} tokens")
         if row["replaced"]:
-            ui.label("replaced: the resumed run played this step again").classes("bg-orange-200 px-1 rounded")
+            ui.label("replaced: the resumed run played this episode again").classes("bg-orange-200 px-1 rounded")
         ui.label(f"{record['seconds']:.1f} s")
         ui.label(ENDINGS.get(StopReason(record["stop"]), record["stop"]))
     if record["error"]:
@@ -176,6 +177,11 @@ def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels, s
                 ui.label(f"{name} {value:g}")
             for name in behaviors:
                 ui.label(name.replace("_", " ")).classes("bg-orange-200 text-black px-1 rounded")
+        if decision := describe_decision(turn):
+            show_text(decision, "bg-yellow-100 px-2 rounded")
+        if "proposed" in turn:
+            ui.label("reply of the policy, which was not played").classes("text-xs text-gray-500")
+            show_text(turn["proposed"].strip(), "text-gray-500 line-through")
         if thought.strip():
             if action:
                 ui.label("said before the action").classes("text-xs text-gray-500")

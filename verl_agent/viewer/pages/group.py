@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_text
@@ -128,7 +128,9 @@ def _samples(opened: OpenedSource, summary: GroupSummary) -> None:
 
 def _head(opened: OpenedSource, row: Row, advantage: float) -> None:
     ui.link(f"sample {row['sample']}", run_path(opened, f"/episode/{row['id']}"))
-    ui.label(f"{'solved' if row['success'] else 'not solved'}: {row['stop']}, {row['turns']} turns").classes("text-sm")
+    ui.label(f"{'solved' if row['success'] else 'not solved'}: {row['stop']}, {counted(row['turns'], 'turn')}").classes(
+        "text-sm"
+    )
     shaped = "" if row["shaped_return"] is None else f", shaped {row['shaped_return']:g}"
     ui.label(f"return {row['reward']:g}{shaped}").classes("text-sm")
     color = "text-green-700" if advantage > 0 else "text-red-700" if advantage < 0 else "text-gray-600"

@@ -2,9 +2,11 @@
 
 from nicegui import ui
 
+from verl_agent.errors import counted
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path
 from verl_agent.viewer.queries import count_episodes
+from verl_agent.viewer.sources import describe_result
 from verl_agent.viewer.state import ViewerState
 
 
@@ -18,4 +20,6 @@ def add(state: ViewerState) -> None:
                 with ui.card().classes("w-full"):
                     ui.link(opened.key, link_to(run_path(opened))).classes("text-lg")
                     ui.label(str(opened.source.path)).classes("text-sm text-gray-600")
-                    ui.label(f"{count_episodes(opened.index, Filter())} episodes")
+                    ui.label(counted(count_episodes(opened.index, Filter()), "episode"))
+                    if result := describe_result(opened.source):
+                        ui.label(result)

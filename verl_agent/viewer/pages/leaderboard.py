@@ -67,7 +67,7 @@ def _show_board(board: Board) -> None:
         ]
         ui.echart(
             {
-                "title": {"text": "Cost against success; large: no other is better and not dearer"},
+                "title": {"text": "Cost against success; large: no other is better at a cost that is not higher"},
                 "tooltip": {},
                 "xAxis": {"type": "value", "name": "USD"},
                 "yAxis": {"type": "value", "min": 0, "max": 1},
@@ -90,7 +90,7 @@ def _show_board(board: Board) -> None:
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.table:
     heads = [{"name": str(at), "label": name, "field": str(at), "align": "left"} for at, name in enumerate(names)]
     data = [{str(at): cell for at, cell in enumerate(row)} | {"id": number} for number, row in enumerate(rows)]
-    return ui.table(columns=heads, rows=data, row_key="id").props("dense flat").classes("w-full")
+    return ui.table(columns=heads, rows=data, row_key="id").props("dense flat wrap-cells").classes("w-full")
 
 
 def _chart(unit: str, curves: Sequence[ScalingCurve]) -> dict[str, Any]:

@@ -1,0 +1,34 @@
+"""File of abandoned groups: those in flight at a checkpoint, which a resumed run plays again under other names.
+
+Episodes of such a group that had ended before the run did are recorded like any other; the file tells them apart.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from verl_agent.trace.record_files import remove_unfinished_line
+
+ABANDONED_FILE = "abandoned_groups.txt"
+"""File in the folder of a training run, one name of a group a line."""
+
+
+def add_abandoned(run: Path, groups: Sequence[str]) -> None:
+    """Append groups to the file of a run; a group may be added again.
+
+    Args:
+        run: folder of the run; created if missing.
+        groups: names of groups, as in the records.
+    """
+    path = run / ABANDONED_FILE
+    run.mkdir(parents=True, exist_ok=True)
+    remove_unfinished_line(path)
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(f"{group}\n" for group in groups)
+
+
+def read_abandoned(run: Path) -> frozenset[str]:
+    """Return the abandoned groups of a run; empty if it has no such file."""
+    try:
+        return frozenset((run / ABANDONED_FILE).read_text(encoding="utf-8").split())
+    except FileNotFoundError:
+        return frozenset()
