@@ -1,4 +1,4 @@
-"""Errors that are raised on purpose.
+"""Errors that are raised on purpose, and words of their messages.
 
     AgentError
     ├── ConfigError          the run must not start or cannot continue; a person has to change something
@@ -67,11 +67,38 @@ class PoolFullError(EnvError):
     """No slot for another session became free in time."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a name that is not among `known`: the closest name, or all names."""
+def did_you_mean(name: str, known: Iterable[str], most_chars: int | None = None) -> str:
+    """Return a hint for a name that is not among `known`: the closest name, or all names.
+
+    Args:
+        name: the name.
+        known: allowed names.
+        most_chars: most characters of the listed names, of which the first ones are kept; None for all names.
+    """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names) or 'none'}."
+    if close := difflib.get_close_matches(name, names, n=1):
+        return f"Did you mean {close[0]!r}?"
+    listed = ", ".join(names)
+    if most_chars is not None and len(listed) > most_chars:
+        kept = listed[:most_chars].split(", ")[:-1]
+        return f"Known: {', '.join(kept)} and {len(names) - len(kept)} more."
+    return f"Known: {listed or 'none'}."
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, which is in the plural unless the number is 1.
+
+    Example:
+        >>> counted(1, "process"), counted(2, "process"), counted(0, "reply")
+        ('1 process', '2 processes', '0 replies')
+    """
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{number} {noun}es"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{number} {noun[:-1]}ies"
+    return f"{number} {noun}s"
 
 
 def describe_exception(error: BaseException) -> str:

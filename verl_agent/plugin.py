@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.patches import value_model_attention
-from verl_agent.platform.register import register_cpu_device, register_weight_transfer
+from verl_agent.platform.register import register_cpu_device, register_rollouts
 
 # vLLM's server imports `model_hosting_container_standards`, which raises the level of the root logger and of its
 # handlers to ERROR unless this variable names another one. Our warnings would be lost. Its own report files of
@@ -20,12 +20,16 @@ logging.getLogger("model_hosting_container_standards").disabled = True
 
 if use_cpu_device():
     register_cpu_device()
-register_weight_transfer()
+register_rollouts()
 value_model_attention()
 
 
-def require_plugin() -> None:
+def require_plugin() -> str:
     """Check that `import verl` loads this plugin in every process and uses the device that the plugin selected.
+
+    Returns:
+        verl's name of the device's platform (`VERL_PLATFORM`). A run passes it on to all its processes: those on a
+        machine without a GPU would otherwise select the CPU device, and weight transfers between the two would hang.
 
     Raises:
         ConfigError: verl does not load the plugin, or uses another device.
@@ -36,10 +40,14 @@ def require_plugin() -> None:
     if "verl_agent" not in {entry.name for entry in entry_points(group="verl.plugins")}:
         raise ConfigError("verl does not know the plugin verl_agent. Install this package: `pip install -e .`.")
     from verl.plugin.platform import get_platform
+    from verl.plugin.platform.platform_manager import PlatformRegistry
 
-    device = get_platform().device_name
+    platform = get_platform()
+    device = platform.device_name
     if (device == "cpu") != use_cpu_device():
         raise ConfigError(
             f"verl uses the device {device!r}, but this machine has {'no' if use_cpu_device() else 'an'} accelerator. "
             "Set VERL_PLATFORM=cpu to use the CPU, or unset it; `verl-agent doctor` shows what is installed."
         )
+    names = PlatformRegistry.registered_names()
+    return str(next(name for name in names if PlatformRegistry.get(name) is type(platform)))

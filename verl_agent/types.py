@@ -153,6 +153,7 @@ class Reply:
         force_closed: True if the token budget of the turn truncated the reply, which was then closed and played
             (`episode.on_truncated_turn=play`).
         usage: tokens and cost of a model behind an API; None for other policies.
+        paused_s: seconds in which the engine was paused for an update of its weights.
     """
 
     text: str
@@ -160,6 +161,7 @@ class Reply:
     tokens: int = 0
     force_closed: bool = False
     usage: Usage | None = None
+    paused_s: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -200,7 +202,7 @@ class Turn:
         action: action that the agent parsed from the reply; None if it found none.
         step: answer of the environment, or the agent's format error for a reply without an action; None if the
             episode ended before an answer.
-        generate_s: seconds that the policy took.
+        generate_s: seconds that the policy took, without `reply.paused_s`.
         env_s: seconds that the environment took.
         author: author of the reply.
         proposed: text of the policy's reply where another one was played; None if the policy's was, or was not asked.
@@ -215,6 +217,13 @@ class Turn:
     author: Author = "policy"
     proposed: str | None = None
     review: Review | None = None
+
+    @property
+    def carried_out(self) -> bool:
+        """True if the environment carried the action out: it was not rejected, and no perturbation let it fail."""
+        if self.action is None or self.step is None:
+            return False
+        return not (self.step.info.get("rejected_action") or self.step.info.get("perturbed_fault"))
 
     @property
     def operated(self) -> bool:

@@ -8,6 +8,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.agents.context import make_context
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.action_format import ActionFormat
+from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 
 ENTRY_POINT_GROUP = "verl_agent.agents"
@@ -69,3 +70,17 @@ def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:
         raise ConfigError(f"agent.options of {settings.name!r}: {describe_exception(error)}") from error
     made.turns_left, made.retry_failed = turns_left, retries
     return made
+
+
+def check_retries(settings: AgentSettings, env: EnvAdapter) -> None:
+    """Check that failed tasks are only retried where the environment ends them.
+
+    Raises:
+        ConfigError: `agent.options.retry_failed` has no effect.
+    """
+    retries = settings.options.get(RETRY_OPTION)
+    if retries and not env.ends_failed_tasks:
+        raise ConfigError(
+            f"agent.options.retry_failed={retries!r} has no effect: in {type(env).__name__} only success ends a task, "
+            "and the turn limit ends the episode. Leave it out, or raise the turn limit."
+        )

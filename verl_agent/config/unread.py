@@ -35,7 +35,6 @@ UNREAD: Mapping[str, str] = {
     f"{_ROLLOUT}.multi_stage_wake_up": _TRAINER,
     f"{_ROLLOUT}.multi_turn.": _OWN_TURNS,
     f"{_ROLLOUT}.agent.custom_async_server.": f"Set {_ROLLOUT}.name.",
-    "actor_rollout_ref.hybrid_engine": "Engine and trainer always share the GPUs.",
     "algorithm.use_pf_ppo": _TRAINER,
     "algorithm.pf_ppo.": _TRAINER,
     "critic.rollout_n": f"Set {_ROLLOUT}.n.",
@@ -63,8 +62,6 @@ UNREAD: Mapping[str, str] = {
     "trainer.balance_batch": "A batch is always balanced.",
     "trainer.esi_redundant_time": "Set trainer.save_freq.",
     "trainer.ray_wait_register_center_timeout": _TRAINER,
-    "trainer.v1.colocate_async.": "Training is synchronous.",
-    "trainer.v1.separate_async.": "Training is synchronous.",
 }
 """Remedy of each key that no engine reads. A key that ends with `.` or `_` stands for all keys that begin with it."""
 UNREAD_WITH_FSDP: Mapping[str, str] = {

@@ -1,4 +1,4 @@
-"""Name of an action and of the element that it acts on, as approval policies match them."""
+"""Names, elements and normal form of an action, as approval policies match them."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,21 @@ from verl_agent.envs.action_format import ActionFormat, TagFormat
 
 @dataclass(frozen=True, slots=True)
 class ActionTarget:
-    """An action by its name and its element.
+    """An action by its name, its element and its normal form.
 
     Attributes:
         name: name of the action, one of `action_names`; "" for any other text.
-        element: name of the element that it acts on, such as that of a button; "" for an action on no element; None if
-            the element is unknown, which an approval policy treats as any element that it forbids.
+        elements: names of everything that the action acts on, such as an image and the button around it; empty for an
+            action on no element; None if one of the names is unknown.
+        text: the action in the one form in which the environment reads it, however it was spelled.
+        effects: names of further actions that this one may amount to, on an unknown element. Enter in a text field, for
+            example, clicks on a button of its form.
     """
 
     name: str
-    element: str | None = ""
+    elements: tuple[str, ...] | None
+    text: str
+    effects: tuple[str, ...] = ()
 
 
 def action_names(action_format: ActionFormat) -> list[str]:
@@ -28,9 +33,10 @@ def action_names(action_format: ActionFormat) -> list[str]:
 
 def named_action(action_format: ActionFormat, action: str) -> ActionTarget:
     """Return the target of an action by the tool or the tag that it is written with; the element is unknown."""
-    for tool in action_format.tools:
-        if tool.parse(action) is not None:
-            return ActionTarget(tool.name, None)
-    if isinstance(action_format, TagFormat) and (tag := action_format.split(action)):
-        return ActionTarget(tag[0], None)
-    return ActionTarget("", None)
+    text = " ".join(action.split())
+    if isinstance(action_format, TagFormat):
+        if tag := action_format.split(action):
+            return ActionTarget(tag[0], None, f"<{tag[0]}>{' '.join(tag[1].split())}</{tag[0]}>")
+        return ActionTarget("", None, text)
+    named = (tool.name for tool in action_format.tools if tool.parse(action) is not None)
+    return ActionTarget(next(named, ""), None, text)

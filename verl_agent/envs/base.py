@@ -105,7 +105,7 @@ class EnvAdapter(ABC):
     threads, so they may compute or wait. A call that exceeds `env.timeout_s` ends its episode, and so does any
     exception. `check_adapter()` tests a new adapter against this contract.
 
-    The five attributes below may be set by the class or, where they depend on options, by the constructor.
+    The seven attributes below may be set by the class or, where they depend on options, by the constructor.
     """
 
     splits: Sequence[str] = ("train", "test")
@@ -120,11 +120,18 @@ class EnvAdapter(ABC):
     After an environment error the actions of an episode are then replayed in a fresh session, so that it continues.
     """
 
+    ends_failed_tasks: bool = True
+    """False if only success ends an episode, so that a turn limit ends the others; `agent.options.retry_failed`, which
+    starts a task anew that the environment has ended, is then refused."""
+
     hosting: Hosting = Hosting()
     """Limits of one host process that runs sessions of this environment."""
 
     action_format: ActionFormat = LineFormat()
     """Syntax of an action inside a reply. Agents explain it to the model and parse replies with it."""
+
+    names_elements: bool = False
+    """True if `describe_action` returns the names of elements, so that approval policies may have rules about them."""
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -182,14 +189,14 @@ class EnvAdapter(ABC):
         """Release the resources of the session. May be called more than once."""
 
     def describe_action(self, action: str, observation: str) -> ActionTarget:
-        """Return name and element of an action, as approval policies match them; computed from the texts alone.
+        """Return the target of an action, as approval policies match it; computed from the texts alone.
 
-        The default knows the tool or the tag of the action and no element. An environment that reads actions more
-        generously than its tools are written overrides it with its own parser.
+        The default knows the tool or the tag of the action and no element, and reads single spaces. An environment that
+        accepts other spellings of its actions overrides it with its own parser.
 
         Args:
             action: action of a reply.
-            observation: message that the reply answers.
+            observation: last message of the environment before the reply.
         """
         return named_action(self.action_format, action)
 

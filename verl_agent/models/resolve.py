@@ -7,6 +7,7 @@ safetensors in the cache folder, with corrected special tokens, so that trainer 
 import difflib
 import importlib.util
 import logging
+import math
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 SMOLLM2 = "smollm2-135m"
 HUGGINGFACE = "huggingface"
 """Folder of a checkpoint with weights in the format of Hugging Face."""
+IN_CHECKPOINT = (f"actor/{HUGGINGFACE}", f"actor/model/{HUGGINGFACE}", HUGGINGFACE)
+"""Places of this folder in a checkpoint of RL with FSDP, of RL with Megatron, and of supervised training."""
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 """Patterns of the weight files in a model folder."""
@@ -77,9 +80,8 @@ def resolve_checkpoint(path: Path | str) -> Path:
     """Return the folder of Hugging Face weights for a local folder; LoRA adapters are merged in place.
 
     Args:
-        path: a model folder; a checkpoint `global_step_<n>` of RL (weights in `actor/huggingface`) or of supervised
-            training (in `huggingface`), or `best` of either; or a run, which means its latest checkpoint, or its
-            `best` if it has no other.
+        path: a model folder; a checkpoint `global_step_<n>` with weights in one of `IN_CHECKPOINT`, or `best`; or a
+            run, which means its latest checkpoint, or its `best` if it has no other.
 
     Raises:
         ConfigError: the folder is another one, or the checkpoint has no Hugging Face weights.
@@ -87,7 +89,7 @@ def resolve_checkpoint(path: Path | str) -> Path:
     folder = Path(path)
     if (folder / "config.json").is_file():
         return _with_weights(folder)
-    for inside in (f"actor/{HUGGINGFACE}", HUGGINGFACE):
+    for inside in IN_CHECKPOINT:
         finish_merging(folder / inside)
         if (folder / inside).is_dir():
             return _with_weights(folder / inside)
@@ -175,17 +177,21 @@ def _count_structure(hub_id: str) -> int | None:
     return sum(int(weight.numel()) for weight in model.parameters())
 
 
+def largest_weight(model: str | Path) -> int | None:
+    """Return the number of elements of a model's largest tensor; None if its weights are not in a local safetensors."""
+    files = sorted(Path(model).glob("*.safetensors"))
+    return max((size for file in files for size in _sizes(file)), default=None)
+
+
 def _count(file: Path) -> int:
+    return sum(_sizes(file))
+
+
+def _sizes(file: Path) -> list[int]:
     from safetensors import safe_open
 
-    count = 0
     with safe_open(file, framework="np") as weights:
-        for name in weights.keys():  # noqa: SIM118 - not a mapping
-            size = 1
-            for length in weights.get_slice(name).get_shape():
-                size *= length
-            count += size
-    return count
+        return [math.prod(weights.get_slice(name).get_shape()) for name in weights.keys()]  # noqa: SIM118 - no mapping
 
 
 def prepare_smollm2() -> Path:

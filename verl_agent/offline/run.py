@@ -2,7 +2,7 @@
 
 import os
 import shutil
-import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +25,7 @@ from verl_agent.preflight.loggers import check_loggers
 from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.runs.console import poll_in_background, redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
+from verl_agent.runs.identity import is_first_rank
 from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,
@@ -95,6 +96,7 @@ def run(config: DictConfig, method: Method) -> None:
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with redirect_output(folder.log) as console:
+        shown = console if is_first_rank() else Console(quiet=True)
         check_complete(config)
         check_loggers(config.trainer.logger)
         check_resume(config.trainer, "model.path")
@@ -108,19 +110,19 @@ def run(config: DictConfig, method: Method) -> None:
         if folder.last_step >= steps:
             keep_best(folder.root)
             folder.prune(config.trainer.max_ckpt_to_keep)
-            console.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
+            shown.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
             return
-        console.print(f"{plan.summary}{needed(config, plan)}", markup=False, highlight=False, soft_wrap=True)
+        shown.print(f"{plan.summary}{needed(config, plan)}", markup=False, highlight=False, soft_wrap=True)
         if folder.last_step:
-            console.print(f"resuming after step {folder.last_step} of {steps}", highlight=False)
+            shown.print(f"resuming after step {folder.last_step} of {steps}", highlight=False)
         with report_failure(folder, console), show_progress(folder, steps, method, console):
             train(config, folder, method)
             if folder.last_step < steps:
                 raise RuntimeError(f"the training ended after step {folder.last_step} of {steps}.")
         best = read_best(folder.root)
         if best is not None:
-            console.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
-        console.print(f"{method.title}: {folder.root}   log: {folder.log}", soft_wrap=True)
+            shown.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
+        shown.print(f"{method.title}: {folder.root}   log: {folder.log}", soft_wrap=True)
 
 
 def complete(config: DictConfig, folder: RunFolder) -> None:
@@ -209,30 +211,35 @@ def train(config: DictConfig, folder: RunFolder, method: Method) -> None:
     folder.metrics.parent.mkdir(parents=True, exist_ok=True)
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    be_one_rank()
     from verl_agent.plugin import require_plugin  # importing it imports verl
 
     require_plugin()
     from verl_agent.offline.sft_trainer import run_trainer
 
-    run_trainer(method.trainer(), config)
+    with one_rank():
+        run_trainer(method.trainer(), config)
 
 
-def be_one_rank() -> None:
-    """Set the environment variables of a process group of one rank, unless torchrun has set them."""
+@contextmanager
+def one_rank() -> Iterator[None]:
+    """Set the environment variables of a process group of one rank, unless torchrun has set those of several.
+
+    The group meets at a file: a free port could be taken by another process before the group listens at it.
+    """
     if "RANK" in os.environ:
+        yield
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    os.environ |= {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",  # read, and not used (verl, single_controller/base/worker.py:199)
+            "MASTER_PORT": "0",
+            "DIST_INIT_METHOD": f"file://{folder}/group?rank=0&world_size=1",  # verl, utils/distributed.py:66
+        }
+        yield
 
 
 @contextmanager
@@ -247,7 +254,7 @@ def show_progress(folder: RunFolder, steps: int, method: Method, console: Consol
         TimeRemainingColumn(),
     )
     tail = MetricsTail(folder.metrics)
-    plain, first_rank, printed_s = not console.is_terminal, os.environ.get("RANK", "0") == "0", -LINE_S
+    plain, first_rank, printed_s = not console.is_terminal, is_first_rank(), -LINE_S
     hidden = plain or not first_rank
     with Progress(*columns, console=console, disable=hidden, redirect_stdout=False, redirect_stderr=False) as progress:
         bar = progress.add_task(method.title, total=steps, completed=folder.last_step, state="loading the model")

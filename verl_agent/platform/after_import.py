@@ -1,4 +1,4 @@
-"""Code that runs when a module of another package is imported, and not before.
+"""Code that runs when a module of another package is imported, just before or after it.
 
 `import verl` loads this package's plugin in each of a run's processes. Only the trainer needs verl's engines, whose
 import takes seconds and 80 MB.
@@ -21,11 +21,19 @@ def after_import(name: str, action: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _Finder(name, action))
 
 
+def before_import(name: str, action: Callable[[], None]) -> None:
+    """Call a function before the first import of a module; at once if it is imported already."""
+    if name in sys.modules:
+        action()
+    elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(name, action, before=True))
+
+
 class _Finder(MetaPathFinder):
     """Finder of one module, which leaves the search to the others."""
 
-    def __init__(self, name: str, action: Callable[[], None]) -> None:
-        self.name, self._action = name, action
+    def __init__(self, name: str, action: Callable[[], None], before: bool = False) -> None:
+        self.name, self._action, self._before = name, action, before
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -35,7 +43,9 @@ class _Finder(MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
+        if spec is not None and self._before:
+            self._action()
+        elif spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self._action)
         return spec
 

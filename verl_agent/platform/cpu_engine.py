@@ -6,19 +6,25 @@ micro-batches without loss, and compute log-probs of the tokens in the loss only
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
+from verl.utils.fsdp_utils import fsdp_version
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from verl_agent.platform.float32_attention import use_float32_attention
+from verl_agent.platform.gated_mlp import use_gated_mlps
+from verl_agent.platform.input_norm import use_input_norms
 from verl_agent.platform.log_prob_head import LogProbHead, Targets
+from verl_agent.platform.memory import trim_heap
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +38,11 @@ class CpuEngine(FSDPEngine):
     engine_config: Any
 
     def _build_module(self) -> Any:
-        """See `FSDPEngine`; sets the model's attention."""
+        """See `FSDPEngine`; replaces attention, norms and MLPs by ones that need less."""
         module = super()._build_module()
         use_float32_attention(module)
+        use_input_norms(module)
+        use_gated_mlps(module)
         return module
 
     def _build_fsdp_module(self, module: Any) -> Any:
@@ -42,15 +50,35 @@ class CpuEngine(FSDPEngine):
 
         With `param_dtype: bfloat16` in FSDP, the residual stream of SmolLM2-135M, which reaches 25,000 at the first
         tokens, has 8 bits. Log-probs then differ from those in float32 by twice as much.
+
+        A model on one rank stays as it is. FSDP would have nothing to shard, but would copy all weights in each pass
+        and all gradients in each backward pass.
         """
         settings = self.engine_config.mixed_precision or {}
         wanted = PrecisionType.to_dtype(settings.get("param_dtype", "bf16"))
+        if self._fits_one_rank() and wanted != torch.float16:
+            self._autocast_dtype = wanted
+            module.register_load_state_dict_pre_hook(lambda _, state, *__: gather(state))
+            return module
         if wanted == torch.bfloat16:
             precise = {**settings, "param_dtype": "fp32"}
             self.engine_config = replace(self.engine_config, mixed_precision=precise)
         module = super()._build_fsdp_module(module)
         self._autocast_dtype = wanted
         return module
+
+    def _build_optimizer(self, module: Any) -> Any:
+        """See `FSDPEngine`."""
+        optimizer = super()._build_optimizer(module)
+        if fsdp_version(module) == 0:
+            optimizer.register_load_state_dict_pre_hook(gather_moments)
+        return optimizer
+
+    def _fits_one_rank(self) -> bool:
+        """Return True if nothing needs FSDP: neither several ranks nor features that verl builds on its modules."""
+        config, model = self.engine_config, self.model_config
+        wrapped = config.offload_policy or config.forward_only or self._is_lora or model.enable_activation_offload
+        return torch.distributed.get_world_size() == 1 and config.strategy == "fsdp2" and not wrapped
 
     def forward_backward_batch(
         self, data: TensorDict, loss_function: Callable[..., Any], forward_only: bool = False
@@ -61,11 +89,26 @@ class CpuEngine(FSDPEngine):
         all_rows = forward_only or tu.get_non_tensor_data(data=data, key="return_model_output", default=False)
         # Several ranks gather their shards in each pass, so all of them need equally many passes.
         order = order_rows(data, keep_all=all_rows or self.get_data_parallel_size() > 1)
-        output = super().forward_backward_batch(tu.index_select_tensor_dict(data, order), loss_function, forward_only)
+        with kept_casts():
+            output = super().forward_backward_batch(
+                tu.index_select_tensor_dict(data, order), loss_function, forward_only
+            )
         for name, nested in output["model_output"].items():
             rows = nested.unbind()
             output["model_output"][name] = tu.nested_tensor_from_tensor_list([rows[row] for row in order.argsort()])
         return output
+
+    def forward_step(self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool) -> Any:
+        """See `FSDPEngine`; activations of the last pass leave gaps between gradients, which this one rarely fits."""
+        trim_heap()
+        return super().forward_step(micro_batch, loss_function, forward_only)
+
+    def optimizer_step(self) -> float:
+        """See `FSDPEngine`; frees gradients and activations, so that the rollout engine can use their memory."""
+        norm: float = super().optimizer_step()
+        self.optimizer_zero_grad()
+        trim_heap()
+        return norm
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
         """See `FSDPEngineWithLMHead`; tokens of a row never attend to the padding behind them, so no mask is needed."""
@@ -128,6 +171,32 @@ class CpuLanguageEngine(CpuEngine, FSDPEngineWithLMHead):
         asked = any(tu.get_non_tensor_data(data=micro_batch, key=name, default=False) for name in ALL_LOGITS)
         mask = micro_batch.get("response_mask", None)
         return asked or _packed(micro_batch) or (mask is not None and not mask.is_nested)
+
+
+def gather(state: dict[str, Any]) -> None:
+    """Replace the sharded tensors of a checkpoint, as earlier versions wrote them on one rank too, by whole ones."""
+    state.update({name: value.full_tensor() for name, value in state.items() if isinstance(value, DTensor)})
+
+
+def gather_moments(_: object, state: dict[str, Any]) -> None:
+    """Apply `gather` to the state dict of an optimizer, before the latter loads it."""
+    for one in state["state"].values():
+        gather(one)
+
+
+@contextmanager
+def kept_casts() -> Iterator[None]:
+    """Keep autocast's copies of weights in the lower precision for a block of code, which must not change weights.
+
+    Each micro-batch has an autocast of its own, at whose end torch would free the copies. They are in use until the
+    end of the backward pass anyway, so that keeping them takes no memory.
+    """
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
 
 
 def returns_output_of(module: Any, head: LogProbHead) -> bool:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-LOGITS = 1 << 25
-"""Largest number of logits at a time: 128 MiB in float32."""
+LOGITS = 1 << 23
+"""Largest number of logits at a time: 32 MiB in float32, of which the backward pass has three copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class TokenLogProbs(torch.autograd.Function):
             if hidden_gradient is not None:
                 hidden_gradient[part] = by_logit @ weight_VH.to(by_logit.dtype)
             if weight_gradient is not None:
-                weight_gradient += by_logit.T @ hidden_NH[part]
+                weight_gradient.addmm_(by_logit.T.float(), hidden_NH[part].float())
             if bias_gradient is not None:
                 bias_gradient += by_logit.sum(0)
         return (

@@ -52,16 +52,23 @@ def value_model_attention() -> None:
 
 
 def keep_unpacked_weights() -> None:
-    """Keep the original of the weights that vLLM packs, because weight updates write to it.
+    """Keep the storage of the weights that vLLM packs, because weight updates write to it.
 
     vLLM 0.28.0, model_executor/layers/linear.py:202 calls `dispatch_cpu_unquantized_gemm(layer,
-    remove_weight=True)`, which replaces `layer.weight` by an empty tensor.
+    remove_weight=True)`, which replaces `layer.weight` by an empty tensor. Here the parameter stays, without its values
+    and their memory: an update writes all of them before vLLM packs them again.
     """
     from vllm.model_executor.layers import utils
+
+    from verl_agent.platform.memory import release_pages
 
     upstream = utils.dispatch_cpu_unquantized_gemm
 
     def dispatch(layer: Any, remove_weight: bool) -> None:
-        upstream(layer, remove_weight=False)
+        weight = layer.weight
+        upstream(layer, remove_weight)
+        if layer.weight is not weight:  # packed and removed
+            layer.weight = weight
+            release_pages(weight)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch

@@ -3,6 +3,8 @@
 from typing import Any
 
 from verl_agent.platform.after_import import after_import
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.megatron.activation import register_engines, stand_in_when_imported, stand_ins_wanted
 from verl_agent.platform.versions import check_versions
 
 
@@ -22,6 +24,8 @@ def register_cpu_device() -> None:
     set_platform(PlatformCPU())
     answer_vllm_version()
     one_backend_per_device()
+    if stand_ins_wanted():
+        stand_in_when_imported()
     after_import("verl.workers.engine", _register_engines)
 
 
@@ -32,10 +36,12 @@ def _register_engines() -> None:
 
     for model_type, engine in (("language_model", CpuLanguageEngine), ("value_model", CpuValueEngine)):
         EngineRegistry.register(model_type=model_type, backend=["fsdp", "fsdp2"], device=["cpu"])(engine)
+    if stand_ins_wanted():
+        register_engines()
 
 
-def register_weight_transfer() -> None:
-    """Make verl's vLLM rollout transfer weights through a socket of the run."""
+def register_rollouts() -> None:
+    """Make verl use this package's servers and weight transfers for vLLM and SGLang."""
     after_import("verl.workers.rollout.base", _register_adapter)
     after_import("verl.workers.rollout.replica", _register_replica)
 
@@ -44,15 +50,28 @@ def _register_adapter() -> None:
     from verl.workers.rollout import base
 
     base._ROLLOUT_REGISTRY[("vllm", "async")] = "verl_agent.platform.vllm_rollout.RunScopedServerAdapter"
+    if use_cpu_device():
+        base._ROLLOUT_REGISTRY[("sglang", "async")] = "verl_agent.platform.sglang.rollout.CpuServerAdapter"
 
 
 def _register_replica() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    RolloutReplicaRegistry.register("vllm", _load_replica)
+    RolloutReplicaRegistry.register("vllm", _load_vllm)
+    RolloutReplicaRegistry.register("sglang", _load_sglang)
 
 
-def _load_replica() -> Any:
+def _load_vllm() -> Any:
     from verl_agent.platform.vllm_rollout import RunScopedReplica
 
     return RunScopedReplica
+
+
+def _load_sglang() -> Any:
+    if not use_cpu_device():
+        from verl.workers.rollout import replica
+
+        replica._load_sglang()  # prepares the import of SGLang in a process without a GPU
+    from verl_agent.platform.sglang.rollout import FullContextReplica
+
+    return FullContextReplica

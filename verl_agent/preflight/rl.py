@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
+from verl_agent.agents.registry import check_retries
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import MixtureEnv, run_envs
 from verl_agent.envs.registry import make_env
@@ -19,14 +20,16 @@ from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
-from verl_agent.models.resolve import parameters, resolve_model
+from verl_agent.models.resolve import largest_weight, parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import RUN_NAME
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
+from verl_agent.preflight.asynchrony import SEPARATE, check_asynchrony
 from verl_agent.preflight.conditions import check_conditions
 from verl_agent.preflight.estimates import estimate, shape_of
 from verl_agent.preflight.installation import check_installation
 from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
+from verl_agent.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.preflight.update import check_update
 from verl_agent.system.resources import (
@@ -34,6 +37,7 @@ from verl_agent.system.resources import (
     RL_BARE_GB,
     RL_BYTES,
     RL_MEMORY_GB,
+    activations_gb,
     disk_needed,
     memory_needed,
     read_memory,
@@ -41,6 +45,10 @@ from verl_agent.system.resources import (
     require_memory,
 )
 
+ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
+"""File for verl that names the class which assigns requests to rollout servers."""
+BUCKET_MB = 128
+"""Smallest bucket of a weight transfer in MiB."""
 logger = logging.getLogger(__name__)
 
 
@@ -65,6 +73,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     envs = run_envs(OmegaConf.to_container(config))
     check_trainer(config)
     check_algorithm(OmegaConf.to_container(config), envs)
+    check_asynchrony(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
     check_conditions(config)
     check_installation(OmegaConf.to_container(config))
@@ -79,6 +88,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
         check_prompts(config, run_env.settings, report)
     if has_critic(config):
         load_config(config.critic.model.path, "critic.model.path")
+    check_megatron(config)
     check_machine(config)
     return config, envs
 
@@ -96,7 +106,12 @@ def check_trainer(config: DictConfig) -> None:
             else "this recipe is for the CPU, and the machine has an accelerator. To train on the CPU anyway, set "
             "VERL_PLATFORM=cpu and use the packages of `make setup DEVICE=cpu`."
         )
-    for key in ("trainer.total_training_steps", "data.train_batch_size", "actor_rollout_ref.rollout.n"):
+    for key in (
+        "trainer.total_training_steps",
+        "trainer.nnodes",
+        "data.train_batch_size",
+        "actor_rollout_ref.rollout.n",
+    ):
         value = OmegaConf.select(config, key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 1.")
@@ -116,11 +131,8 @@ def check_trainer(config: DictConfig) -> None:
             raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 0.")
     if use_cpu_device():
         check_ranks(config.trainer, len(os.sched_getaffinity(0)))
-    if use_cpu_device() and os.environ.get("RAY_ADDRESS"):
-        raise ConfigError("RAY_ADDRESS names a Ray cluster, but a recipe for the CPU starts its own Ray. Unset it.")
     for key, required in (
         ("trainer.use_v1", True),
-        ("trainer.v1.trainer_mode", "verl_agent"),
         ("trainer.v1.sampler.sync_refill_failed_groups", False),
     ):
         if OmegaConf.select(config, key) != required:
@@ -130,25 +142,20 @@ def check_trainer(config: DictConfig) -> None:
 
 
 def check_ranks(trainer: DictConfig, cores: int) -> None:
-    """Check that each rank of a run on the CPU has a core of this machine.
+    """Check that each rank of a run on the CPU has a core of its machine, for which this one stands.
 
     Args:
         trainer: section `trainer`.
         cores: number of cores that this process may use.
 
     Raises:
-        ConfigError: there are more ranks than cores, or several machines.
+        ConfigError: there are more ranks than cores.
     """
-    ranks, machines = trainer.n_gpus_per_node, trainer.nnodes
+    ranks = trainer.n_gpus_per_node
     if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= cores:
         raise ConfigError(
             f"trainer.n_gpus_per_node={ranks!r} is not allowed. Without a GPU each rank needs a core. Allowed on this "
             f"machine: a whole number from 1 to {cores}."
-        )
-    if machines != 1:
-        raise ConfigError(
-            f"trainer.nnodes={machines!r} does not work on a CPU. Allowed: 1. For several ranks on this machine, set "
-            "trainer.n_gpus_per_node."
         )
 
 
@@ -163,9 +170,9 @@ def check_environment(run_env: MixtureEnv, envs: Sequence[MixtureEnv]) -> None:
         ConfigError: the environment or its agent is not valid, or train and held-out tasks overlap.
     """
     env = run_env.env
-    make_env(env.name, env.options)
     agent_for_checks(run_env.settings)
-    select_tasks(env.name, env.train_tasks, env.options)
+    check_retries(run_env.settings.agent, make_env(env.name, env.options))
+    select_tasks(env.name, env.train_tasks, env.options, "env.train_tasks")
     for other in envs:
         if other.env.name == env.name and not other.env.overlap:
             check_disjoint(env.name, env.train_tasks, other.env.eval_tasks, env.options)
@@ -215,7 +222,10 @@ def needed_gb(config: DictConfig) -> tuple[float, float]:
         sizes.append(parameters(config.critic.model.path))
     count, trainer = sum(size or 0 for size in sizes) or None, config.trainer
     saved = list(config.actor_rollout_ref.actor.checkpoint.save_contents) if trainer.save_freq > 0 else []
+    actor, row = config.actor_rollout_ref.actor, config.data.max_prompt_length + config.data.max_response_length
+    tokens = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * row
     memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB) + (trainer.n_gpus_per_node - 1) * RANK_GB
+    memory_gb += activations_gb(count, tokens)
     return memory_gb, disk_needed(count, saved, trainer.max_actor_ckpt_to_keep)
 
 
@@ -235,10 +245,29 @@ def _complete(config: DictConfig) -> None:
     init = config.ray_kwargs.ray_init
     init.runtime_env.env_vars = {
         **worker_environment(run_dir, config.trainer.n_gpus_per_node),
+        **stand_in_variables(config),
         **(init.runtime_env.get("env_vars") or {}),
     }
+    if use_cpu_device():
+        rollout = config.actor_rollout_ref.rollout
+        alone = rollout.agent.num_workers == 1 and config.trainer.v1.trainer_mode != SEPARATE
+        if alone and rollout.router_config_path is None and not rollout.full_determinism:
+            rollout.router_config_path = str(ROUTER)
+        transfer = rollout.checkpoint_engine
+        largest = largest_weight(config.actor_rollout_ref.model.path)
+        transfer.update_weights_bucket_megabytes = bucket_mb(largest, transfer.update_weights_bucket_megabytes)
     if use_cpu_device() and "_temp_dir" not in init:
         init._temp_dir = str(ray_dir())
+
+
+def bucket_mb(largest: int | None, configured: int) -> int:
+    """Return the MiB of weights that trainer and engine of a CPU share at a time, of which the engine makes a copy.
+
+    Args:
+        largest: elements of the largest tensor, which a bucket must hold in float32; None if unknown.
+        configured: upper bound of the config in MiB.
+    """
+    return configured if largest is None else min(configured, max(BUCKET_MB, -(-4 * largest // 2**20)))
 
 
 def worker_environment(run_dir: Path, ranks: int = 1) -> Mapping[str, str]:
@@ -255,9 +284,10 @@ def worker_environment(run_dir: Path, ranks: int = 1) -> Mapping[str, str]:
         variables |= {
             "VERL_PLATFORM": "cpu",
             "OMP_NUM_THREADS": cores,  # Ray would set 1
-            "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),  # GiB
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # trainer and engine take turns
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_num_workers_soft_limit": "0",  # end idle workers; Ray would keep one for each logical CPU
+            "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory in up to 8 arenas for each core
         }
     return variables
 

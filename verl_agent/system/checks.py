@@ -83,7 +83,7 @@ def check_memory(memory: Memory | None) -> CheckResult:
     details += " (limit of the container)" if memory.limited else ""
     if memory.free < RL_MEMORY_GB * 1e9:
         return CheckResult(
-            "memory", Status.WARN, f"{details}; the CPU recipes take {RL_MEMORY_GB / GIB * 1e9:.0f}", "free -g"
+            "memory", Status.WARN, f"{details}; the quickstart takes {RL_MEMORY_GB / GIB * 1e9:.1f}", "free -g"
         )
     return CheckResult("memory", Status.OK, details)
 

@@ -10,10 +10,14 @@ from pathlib import Path
 
 from verl_agent.errors import ConfigError
 
-RL_MEMORY_GB = 14.0
-"""GB of memory of trainer, engine and Ray's workers while a model of 135M parameters trains on the CPU; measured."""
-RL_BARE_GB = 9.0
-"""GB that they use with a model of a few million parameters; 7.5 measured."""
+RL_MEMORY_GB = 10.0
+"""GB of trainer, engine and Ray's workers while a model of 135M parameters trains on the CPU; 8.8 measured."""
+RL_BARE_GB = 6.0
+"""GB that they use with a model of a few million parameters; 4.7 measured with one rank and no critic."""
+PASS_TOKENS = 960
+"""Tokens of a pass of the update at which `RL_MEMORY_GB` was measured: two rows of the quickstart."""
+TOKEN_BYTES = 1e6
+"""Bytes of activations for each further token of a pass with 135M parameters; 0.8e6 measured."""
 RANK_GB = 3.5
 """GB of each further rank on the CPU: a trainer, an engine and its server, with a model of a few million parameters."""
 SFT_MEMORY_GB = 5.0
@@ -88,6 +92,17 @@ def memory_needed(count: int | None, measured_gb: float, bytes_each: int, bare_g
         + (measured_gb - below) * min(1.0, count / MEASURED_PARAMETERS)
         + max(0.0, count - MEASURED_PARAMETERS) * bytes_each / 1e9
     )
+
+
+def activations_gb(count: int | None, tokens: int) -> float:
+    """Return the GB of activations beyond those in `RL_MEMORY_GB`.
+
+    Args:
+        count: number of parameters of the model; None, if unknown, counts as 135M.
+        tokens: most tokens of a pass of the update.
+    """
+    size = min(1.0, (count or MEASURED_PARAMETERS) / MEASURED_PARAMETERS)
+    return size * TOKEN_BYTES * max(0, tokens - PASS_TOKENS) / 1e9
 
 
 def disk_needed(count: int | None, saved: list[str], kept: int | None) -> float:

@@ -27,6 +27,7 @@ from verl_agent.rollout.policy import EnginePolicy
 from verl_agent.rollout.prompts import FittedSession, token_counter
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment
+from verl_agent.rollout.versions import contract
 from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import EpisodeWriter
@@ -223,8 +224,9 @@ class EpisodeLoop(AgentLoopBase):
                 extra_fields={
                     "turn_scores": [turn.step.reward if turn.step else 0.0 for turn in episode.turns],
                     "tool_rewards": [],
-                    "min_global_steps": min(policy.steps),
-                    "max_global_steps": max(policy.steps),
+                    "min_global_steps": min(policy.versions, default=0),
+                    "max_global_steps": max(policy.versions, default=0),
+                    "versions": contract(written(segment)),
                     "episode": summary.to_fields(),
                     "turns": segment_rewards.to_fields(),
                     "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
@@ -257,6 +259,12 @@ def add_last_state(
     extended = last.followed_by(tokens.tokens_after(visible))
     fits = len(extended.prompt_ids) + len(extended.response_ids) <= max_tokens
     return [*earlier, extended if fits else last]
+
+
+def written(segment: Segment) -> list[int]:
+    """Return the version of the weights for each token that the model wrote."""
+    versions = segment.response_versions or [0] * len(segment.response_mask)
+    return [version for version, mask in zip(versions, segment.response_mask, strict=True) if mask]
 
 
 def count_replies(response_mask: list[int]) -> int:

@@ -28,9 +28,11 @@ class GroupedBatches(PPOTrainer):
     def _fetch_one_gen_batch(self) -> TensorDict:
         """See `PPOTrainer`; gives groups names that sort in the order of tasks. verl's are random."""
         batch = super()._fetch_one_gen_batch()
-        names = [f"{self.global_steps:07d}-{next(self._prompt_numbers):09d}-{uid}" for uid in batch["uid"]]
-        batch["uid"] = NonTensorStack(*names)
+        batch["uid"] = NonTensorStack(*(self._group_name(uid) for uid in batch["uid"]))
         return batch
+
+    def _group_name(self, uid: object) -> str:
+        return f"{self.global_steps:07d}-{next(self._prompt_numbers):09d}-{uid}"
 
     def _balance_batch(
         self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **options: Any

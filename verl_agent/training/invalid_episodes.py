@@ -10,6 +10,7 @@ import transfer_queue as tq
 
 from verl_agent.errors import EnvErrorLimitError
 from verl_agent.trace.episode_summary import EpisodeSummary
+from verl_agent.training.groups import group_of
 from verl_agent.types import StopReason
 
 READ_RECORDS = (
@@ -34,20 +35,25 @@ async def report_invalid(partition_id: str, group: str, sample: int, summary: Ep
 
 
 def take_reports(
-    partitions: Mapping[str, Mapping[str, Any]], partition_id: str, groups: Collection[str]
+    partitions: Mapping[str, Mapping[str, Any]],
+    partition_id: str,
+    groups: Collection[str],
+    others: Collection[str] = (),
 ) -> list[EpisodeSummary]:
-    """Return the reports of some groups, and remove all reports of the partition from TransferQueue.
+    """Return the reports of some groups and remove them from TransferQueue, with those of groups that are gone.
 
     Args:
         partitions: tags by key, by partition, as the replay buffer has polled them.
         partition_id: verl's partition of the episodes.
         groups: uids of the prompts.
+        others: uids of the prompts that are played or wait for a later step; their reports stay.
     """
     name = PARTITION.format(partition_id)
     reports = partitions.get(name, {})
-    if reports:
-        tq.kv_clear(partition_id=name, keys=list(reports))
-    return [EpisodeSummary.from_fields(tag) for key, tag in reports.items() if key.split("_")[0] in groups]
+    done = [key for key in reports if group_of(key) not in others]
+    if done:
+        tq.kv_clear(partition_id=name, keys=done)
+    return [EpisodeSummary.from_fields(tag) for key, tag in reports.items() if group_of(key) in groups]
 
 
 def check_invalid_rate(lost: int, total: int, reports: Collection[EpisodeSummary], allowed: float) -> None:

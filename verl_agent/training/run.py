@@ -170,7 +170,7 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None],
     os.environ.update(environment)
     from verl_agent.plugin import require_plugin  # importing it imports verl
 
-    require_plugin()
+    environment.VERL_PLATFORM = require_plugin()
     import ray
     from verl.trainer.main_ppo import run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -181,11 +181,15 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None],
     except (AssertionError, ValueError) as error:
         raise ConfigError(f"verl rejects the config: {error}") from error
     from verl_agent.training.actor_watch import watch_actors
-    from verl_agent.training.runner import EpisodeRunner
+    from verl_agent.training.cluster import join_cluster
+    from verl_agent.training.runner import DriverRunner, EpisodeRunner
 
+    # On GPUs the driver may be on a machine that has none.
+    runner = DriverRunner if config.trainer.device == "cpu" else ray.remote(EpisodeRunner)
     try:
+        join_cluster(config)
         with watch_actors(link):
-            run_ppo(config, EpisodeRunner)
+            run_ppo(config, runner)
     finally:
         before_end()
         ray.shutdown()

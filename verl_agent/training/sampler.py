@@ -124,7 +124,7 @@ class EpisodeSampler(ReplayBuffer):
             groups = self.finished_keys[partition_id] | self.failure_keys[partition_id]
             self._check_crashes(partition_id, groups)
             batch, metrics = KVBatchMeta(partition_id=partition_id, keys=[], tags=[]), {}
-            self._invalid = take_reports(self.partitions, partition_id, groups)
+            self._take_reports(partition_id, groups)
         size = self.val_group_size if partition_id == "val" else self.group_size
         lost = batch_size * size - len({episode_key(key) for key in batch.keys})
         check_invalid_rate(lost, batch_size * size, self._invalid, self.max_env_error_rate)
@@ -169,8 +169,12 @@ class EpisodeSampler(ReplayBuffer):
             EpisodeCrashError: an agent loop raised an exception; environment errors are recorded instead.
         """
         self._check_crashes(partition_id, set(selected_prompt_uids))
-        self._invalid = take_reports(self.partitions, partition_id, set(selected_prompt_uids))
+        self._take_reports(partition_id, set(selected_prompt_uids))
         return super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)
+
+    def _take_reports(self, partition_id: str, selected: set[str]) -> None:
+        others = self.prompt_global_steps[partition_id].keys() - selected
+        self._invalid = take_reports(self.partitions, partition_id, selected, others)
 
     def _check_crashes(self, partition_id: str, groups: set[str]) -> None:
         crashed = self.failure_keys[partition_id] & groups

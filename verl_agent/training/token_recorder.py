@@ -96,6 +96,11 @@ def _row(key: str, values: Mapping[str, Tensor], turn_batch: TurnBatch, number: 
             turns[turn.start : turn.end] = turn.number
     trained = values["response_mask"].numpy().astype(bool) & (not turn_batch.dropped[number])
     group, sample, segment = row_order(key)
+    columns: dict[str, Sequence[Any]] = {
+        ours: values[name].float().numpy() for name, ours in COLUMNS.items() if name in values
+    }
+    if (versions_T := turn_batch.versions[number]).max() >= 0:
+        columns["versions"] = versions_T.tolist()
     return TokenRow(
         group=group,
         sample=sample,
@@ -105,5 +110,5 @@ def _row(key: str, values: Mapping[str, Tensor], turn_batch: TurnBatch, number: 
         token_ids=np.concatenate([prompt, response]).tolist(),
         loss_mask=[*[False] * len(prompt), *trained.tolist()],
         turns=[*[-1] * len(prompt), *turns.tolist()],
-        columns={ours: values[name].float().numpy() for name, ours in COLUMNS.items() if name in values},
+        columns=columns,
     )

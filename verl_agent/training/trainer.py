@@ -1,14 +1,14 @@
-"""verl's synchronous trainer with turn limits, turn-level estimators and mini-batches of whole groups.
+"""verl's trainer with turn limits, turn-level estimators and mini-batches of whole groups.
 
-Its name for `trainer.v1.trainer_mode` is `verl_agent`. `verl_agent.training.runner` imports it in the process in which
-verl looks up the name.
+The name of the synchronous one for `trainer.v1.trainer_mode` is `verl_agent`; `verl_agent.training.partial` has the
+others. `verl_agent.training.runner` imports both in the process in which verl looks up the name.
 """
 
 import json
 import logging
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -31,8 +31,9 @@ from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.short_rows import shortened
+from verl_agent.training.staleness import staleness_metrics
 from verl_agent.training.token_recorder import TokenRecorder
-from verl_agent.training.turn_batch import MASKS, TurnBatch, computed, read_columns, replaced, write_columns
+from verl_agent.training.turn_batch import MASKS, Columns, TurnBatch, computed, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turn_metrics import COLUMNS, turn_metrics
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns
@@ -47,13 +48,18 @@ LONGER = "Raise horizon.max_turns or the token budgets, choose easier tasks, or 
 logger = logging.getLogger(__name__)
 
 
-@register_trainer("verl_agent")
-class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
-    """verl's `PPOTrainerSync`, which sets the turn limit of each prompt and passes turns to estimators."""
+class EpisodeTraining(GroupedBatches):
+    """verl's `PPOTrainer`, which sets the turn limit of each prompt and passes turns to estimators.
+
+    Attributes:
+        mode: verl's mode of the trainer (`trainer.v1.trainer_mode`) from which a subclass also inherits.
+    """
+
+    mode: ClassVar[str]
 
     def __init__(self, config: DictConfig) -> None:
-        with open_dict(config):  # the mode selected this class; verl takes every other mode for an asynchronous one
-            config.trainer.v1.trainer_mode = "sync"
+        with open_dict(config):  # the mode of the recipe selected this class; verl knows its own modes only
+            config.trainer.v1.trainer_mode = self.mode
         self._rejection = Rejection.taken_from(config.algorithm.rollout_correction)
         super().__init__(config)
         envs = run_envs(OmegaConf.to_container(config, resolve=True))
@@ -115,8 +121,11 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         return sampler
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
-        """See `PPOTrainer`; adds the columns `max_turns` and `draw` of `RolloutRow`, int64 `(B, 1)`."""
-        batch = super()._next_train_batch(num_prompts)
+        """See `PPOTrainer`; adds the columns of `_add_limits`."""
+        return self._add_limits(super()._next_train_batch(num_prompts))
+
+    def _add_limits(self, batch: TensorDict) -> TensorDict:
+        """Set the columns `max_turns` and `draw` of `RolloutRow`, int64 `(B, 1)`, of prompts that this step plays."""
         labels, tasks = ([str(value) for value in batch[name]] for name in ("env_label", "task_id"))
         limits = [[self.turn_limits.max_turns(label, self.global_steps)] for label in labels]
         batch["max_turns"] = torch.tensor(limits, dtype=torch.int64)
@@ -152,7 +161,9 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         actor = self.config.actor_rollout_ref.actor
         by_token = actor.policy_loss.loss_mode == "vanilla"
         clip = (actor.clip_ratio_low, actor.clip_ratio_high) if by_token else None
-        metrics.update(turn_metrics(turn_batch.turns, read_columns(batch, computed(COLUMNS, self._bypass)), clip))
+        columns = read_columns(batch, computed(COLUMNS, self._bypass))
+        metrics.update(turn_metrics(turn_batch.turns, columns, clip))
+        metrics.update(self._staleness_metrics(batch, turn_batch, columns))
         metrics["credit/dropped_share"] = turn_batch.dropped_share
         if self._rejection is not None:
             metrics.update(self._rejection.apply(batch))
@@ -160,6 +171,11 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
             metrics.update(self._token_recorder.record(batch, turn_batch, self.global_steps))
         self._count_empty(turn_batch.dropped_share == 1)
         return batch
+
+    def _staleness_metrics(self, batch: KVBatchMeta, turn_batch: TurnBatch, columns: Columns) -> dict[str, float]:
+        both = [columns[name] for name in ("old_log_probs", "rollout_log_probs") if name in columns]
+        log_probs = (both[0], both[1]) if len(both) == 2 else None
+        return staleness_metrics(batch.keys, turn_batch.versions, self.global_steps - 1, log_probs)
 
     def _count_empty(self, empty: bool) -> None:
         """Count consecutive steps in which no episode is left in the loss.
@@ -232,3 +248,10 @@ class EpisodeTrainer(GroupedBatches, PPOTrainerSync):
         if file is None:
             raise ConfigError(f"{folder} has no {STATE_FILE}: it was not written by a run with this trainer.")
         self.turn_limits.restore(json.loads(file.read_text(encoding="utf-8")))
+
+
+@register_trainer("verl_agent")
+class EpisodeTrainer(EpisodeTraining, PPOTrainerSync):
+    """Trainer that waits for all episodes of a step before it updates the weights."""
+
+    mode = "sync"

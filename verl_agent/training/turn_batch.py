@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transfer_queue import KVBatchMeta
 
+from verl_agent.rollout.versions import expand
 from verl_agent.training.turns import TurnSpan, locate_turns, rewards_on_last_tokens, values_on_tokens
 
 Columns = dict[str, list[Tensor]]
@@ -67,12 +68,14 @@ class TurnBatch:
         masks: 0/1 `(T,)` of each row, 1 where the model wrote the token.
         dropped: True for each row of an episode that is left out of the loss.
         padding: True for each row that verl added.
+        versions: int64 `(T,)` of each row, training step of the weights that sampled the token; -1 where the mask is 0.
     """
 
     turns: Sequence[TurnSpan]
     masks: Sequence[Tensor]
     dropped: Sequence[bool]
     padding: Sequence[bool]
+    versions: Sequence[Tensor] = ()
 
     @classmethod
     def read(cls, batch: KVBatchMeta) -> Self:
@@ -85,7 +88,9 @@ class TurnBatch:
         masks = columns["response_mask"]
         turns = locate_turns(batch.keys, masks, rewards, columns.get("values"))
         dropped = [row is not None and row.get("truncated") == "drop" for row in rewards]
-        return cls(turns, masks, dropped, padding)
+        runs = [[] if pad else field.get("versions", []) for pad, field in zip(padding, fields, strict=True)]
+        versions = [_on_written(expand(row), mask) for row, mask in zip(runs, masks, strict=True)]
+        return cls(turns, masks, dropped, padding, versions)
 
     @property
     def dropped_share(self) -> float:
@@ -136,3 +141,11 @@ class TurnBatch:
 
     def _rows(self, values_BT: Tensor) -> list[Tensor]:
         return [row[: len(mask)] for row, mask in zip(values_BT, self.masks, strict=True)]
+
+
+def _on_written(values: Sequence[int], mask_T: Tensor) -> Tensor:
+    """Return int64 `(T,)` with one value for each token with mask 1, in order, and -1 elsewhere; all -1 for none."""
+    row_T = torch.full_like(mask_T, -1, dtype=torch.int64)
+    if values:
+        row_T[mask_T.bool()] = torch.tensor(values, dtype=torch.int64)
+    return row_T

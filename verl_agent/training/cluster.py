@@ -1,0 +1,210 @@
+"""A running Ray cluster that a run joins: the environment of its processes, and checks of its machines."""
+
+import os
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from verl_agent.errors import ConfigError
+
+FORWARDED = (
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "JAVA_HOME",
+    "NO_PROXY",
+    "PLAYWRIGHT_BROWSERS_PATH",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+    "XDG_CACHE_HOME",
+)
+"""Variables that all processes of a run have as the command does, if it has them."""
+PREFIXES, SUFFIXES = ("DEEPSEARCH_", "HF_", "VERL_AGENT_", "WANDB_", "WEBARENA_"), ("_API_KEY", "_TOKEN")
+"""Beginnings and ends of names of further such variables; the latter are those of keys."""
+OWN_CLUSTER = ("num_cpus", "num_gpus", "object_store_memory", "_temp_dir", "include_dashboard")
+"""Settings of `ray_kwargs.ray_init` that are for a Ray of this run alone; a running one has its own."""
+WORKER_CPUS = 3
+"""Logical CPUs that verl reserves for each rank (verl 0.9.1, single_controller/ray/base.py:192)."""
+STARTING_CPUS = 2
+"""Logical CPUs that must be free while actors start: the run itself and one more at a time."""
+PROBE_S = 120.0
+"""Most seconds for the first task on a machine, which imports this package."""
+
+
+def joins(config: DictConfig) -> bool:
+    """Return True if a run joins a Ray that is running already, on this or another machine."""
+    return bool(
+        os.environ.get("RAY_ADDRESS")
+        or OmegaConf.select(config, "ray_kwargs.ray_init.address")
+        or config.trainer.nnodes > 1
+    )
+
+
+def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that processes on other machines need."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in FORWARDED or name.startswith(PREFIXES) or name.endswith(SUFFIXES)
+    }
+
+
+def needed_cpus(config: DictConfig) -> int:
+    """Return the logical CPUs without which Ray would wait for ever: those of ranks, TransferQueue and starting actors.
+
+    Hosts of environments come on top. They wait for a free CPU with a time limit, `env.hosts.wait_s`.
+    """
+    units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    return WORKER_CPUS * int(config.trainer.n_gpus_per_node * config.trainer.nnodes) + 1 + units + STARTING_CPUS
+
+
+def join_cluster(config: DictConfig) -> None:
+    """Connect to the running Ray if the run joins one, and check its machines; verl then uses the connection.
+
+    A run that joins none starts its own Ray later; its logical CPUs are checked here.
+
+    Keys and tokens of the environment go to the processes directly: they are in no config, record or log of the run.
+    Who may use the cluster can read them.
+
+    Args:
+        config: complete config, as verl gets it.
+
+    Raises:
+        ConfigError: no Ray can be reached, its machines cannot serve the run, or the run's own Ray has too few CPUs.
+    """
+    if not joins(config):
+        check_own_cpus(config)
+        return
+    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+    init = dict(OmegaConf.to_container(config.ray_kwargs.ray_init))
+    own = init.pop("runtime_env", {})
+    defaults = get_ppo_ray_runtime_env(config)
+    variables = defaults.pop("env_vars") | forwarded(os.environ) | (own.get("env_vars") or {})
+    variables |= {"TRANSFER_QUEUE_ENABLE": "1"} if config.transfer_queue.enable else {}
+    init = {key: value for key, value in init.items() if key not in OWN_CLUSTER}
+    address = init.pop("address", None) or os.environ.get("RAY_ADDRESS") or "auto"
+    try:
+        ray.init(address=address, runtime_env={**defaults, **own, "env_vars": variables}, **init)
+    except (ConnectionError, RayError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address!r}: {_first_line(error)}. trainer.nnodes={config.trainer.nnodes} and "
+            "RAY_ADDRESS need a running one: `ray start --head` on one machine, `ray start --address=HEAD:6379` on the "
+            "others."
+        ) from error
+    check_cluster(config)
+
+
+def check_own_cpus(config: DictConfig) -> None:
+    """Check the logical CPUs of the Ray that the run starts for itself.
+
+    Raises:
+        ConfigError: they are too few, so that verl would wait for ever.
+    """
+    given = OmegaConf.select(config, "ray_kwargs.ray_init.num_cpus")
+    cpus = len(os.sched_getaffinity(0)) if given is None else given
+    if cpus < (needed := needed_cpus(config)):
+        raise ConfigError(
+            f"ray_kwargs.ray_init.num_cpus={'null' if given is None else given} gives Ray {cpus} logical CPUs, and the "
+            f"run needs {needed}; it would wait for ever. Set it to {needed} or more, even with fewer cores."
+        )
+
+
+def check_cluster(config: DictConfig) -> None:
+    """Check that the connected cluster has free resources for the run, and that its machines see its files.
+
+    Raises:
+        ConfigError: it does not; the message names the machine and what to change.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    free = ray.available_resources()
+    total = ray.cluster_resources()
+    gpus = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
+    fitting = [node for node in nodes if node["Resources"].get("GPU", 0) >= config.trainer.n_gpus_per_node]
+    if len(fitting) < config.trainer.nnodes:
+        held = ", ".join(f"{node['NodeManagerHostname']} {node['Resources'].get('GPU', 0):g}" for node in nodes)
+        raise ConfigError(
+            f"trainer.nnodes={config.trainer.nnodes} with trainer.n_gpus_per_node={config.trainer.n_gpus_per_node} "
+            f"needs as many machines with as many GPUs. GPUs of the cluster: {held}. Add machines with `ray start`, or "
+            "lower the settings. On machines without GPUs, `ray start --num-gpus=N` declares N ranks."
+        )
+    for name, needed in (("GPU", gpus), ("CPU", needed_cpus(config))):
+        if free.get(name, 0) < needed:
+            raise ConfigError(
+                f"the run needs {needed} {name}s of Ray, and {free.get(name, 0):g} of {total.get(name, 0):g} are free "
+                f"in the cluster; it would wait for ever. End its other jobs (`ray status` shows them), or start its "
+                f"machines with more (`ray start --num-{name.lower()}s=N`; they are logical)."
+            )
+    check_machines(nodes, Path(config.trainer.default_local_dir), config.actor_rollout_ref.model.path)
+
+
+def check_machines(nodes: list[dict[str, Any]], folder: Path, model: str) -> None:
+    """Check that all machines have this package, and see the folder of the run and the model.
+
+    Args:
+        nodes: alive nodes, as `ray.nodes()` describes them.
+        folder: folder of the run, absolute.
+        model: folder of the model.
+
+    Raises:
+        ConfigError: a machine does not.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".seen-by-all-{uuid.uuid4().hex[:8]}"
+    probe.touch()
+    try:
+        for node in nodes:
+            name = node["NodeManagerHostname"]
+            on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            asked = _look.options(scheduling_strategy=on_node).remote(str(probe), model)
+            try:
+                found = ray.get(asked, timeout=PROBE_S)
+            except RayError as error:
+                raise ConfigError(
+                    f"machine {name} cannot run this package: {_first_line(error)}. Install the same environment "
+                    "there, and start Ray from it."
+                ) from error
+            _check_machine(name, found, folder, model)
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+
+
+def _check_machine(name: str, found: Mapping[str, Any], folder: Path, model: str) -> None:
+    if not found["probe"]:
+        raise ConfigError(
+            f"machine {name} does not see the folder of the run, {folder}. Set trainer.default_local_dir to a folder "
+            "that all machines share under the same path."
+        )
+    if not found["model"]:
+        raise ConfigError(
+            f"machine {name} does not see the model at {model}. Put it into a folder that all machines share "
+            "(VERL_AGENT_CACHE is where this package keeps models)."
+        )
+    own = _versions()
+    other = {package: number for package, number in found["versions"].items() if number != own[package]}
+    if other:
+        raise ConfigError(
+            f"machine {name} has other versions: {other}, and this machine {own}. Install the same environment there."
+        )
+
+
+@ray.remote(num_cpus=0)
+def _look(probe: str, model: str) -> dict[str, Any]:
+    """Return what the machine of this task sees."""
+    return {"probe": Path(probe).exists(), "model": Path(model).exists(), "versions": _versions()}
+
+
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in ("verl-agent", "verl", "torch")}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
