@@ -18,7 +18,14 @@ import psutil
 import pytest
 
 from tests.support.models import write_byte_model
-from tests.support.training_runs import command_line, last_step, marked_processes, run_environment, wait_for_end
+from tests.support.training_runs import (
+    command_line,
+    last_step,
+    marked_processes,
+    run_environment,
+    running_after,
+    wait_for_end,
+)
 
 RECIPE = """
 defaults: [agent_grpo, cpu, _self_]
@@ -49,13 +56,10 @@ KILLED = {
     "raylet/raylet ": "Ray's node manager (raylet)",
     "gcs/gcs_server ": "Ray's control service (gcs_server)",
     "ray::WorkerDict": "A training worker",
-    "driver": "The driver of the run",
-    "ray::EpisodeRunner": "The trainer",
+    "driver": "The driver of the run",  # and its trainer, on a CPU
     "ray::RunScopedHttpServer": "The server of a rollout engine",
     "ray::SimpleStorageUnit": "A storage unit of TransferQueue",
     "ray::TransferQueueController": "The controller of TransferQueue",
-    "ray::GlobalRequestLoadBalancer": "The load balancer of the rollout engines",
-    "VLLM::Worker": "A worker of the rollout engine (vLLM's Worker)",
 }
 """Part of the command line of each process that the run cannot do without, and its name in the message."""
 REPLACED = "verl_agent.envs.hosts.host_main"
@@ -135,12 +139,12 @@ def test_a_killed_process_is_named_and_the_run_resumes(run: Run, part: str, name
     while "Restart" not in run.text(killed_s) and time.monotonic() - killed_s < NOTICE_S + END_S:
         time.sleep(0.1)
     noticed_s = time.monotonic() - killed_s
-    _, left = psutil.wait_procs(others, timeout=END_S)
+    left = running_after(list(others), END_S)
     text = " ".join(run.text(killed_s).split())
     print(f"\n| {part} | {noticed_s:.0f} s | {text} | {len(left)} left |")  # noqa: T201 - a measurement
     assert re.search(rf"{re.escape(name)}, process {victim.pid}, (ended unexpectedly|was killed by signal 9)", text)
     assert "Restart 1 of 3" in text and "Traceback" not in text and noticed_s < NOTICE_S
-    assert [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
+    assert left == []
 
 
 def test_a_killed_host_is_replaced_without_a_restart(run: Run):
@@ -157,7 +161,9 @@ def test_the_death_of_the_command_ends_every_process(run: Run):
     assert wait_for_end(run.mark, timeout_s=END_S) == []
 
 
-def test_an_evaluation_names_its_dead_engine_and_reports_what_it_has_played(tmp_path: Path):
+@pytest.fixture
+def evaluation(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Start an evaluation and wait until it has recorded an episode."""
     tmp_path.joinpath("dead.yaml").write_text(EVALUATION)
     overrides = [f"model.path={write_model(tmp_path)}", f"evaluation.output_dir={tmp_path / 'out'}"]
     command = subprocess.Popen(
@@ -171,10 +177,37 @@ def test_an_evaluation_names_its_dead_engine_and_reports_what_it_has_played(tmp_
     while not (records.is_file() and records.stat().st_size) and time.monotonic() < deadline:
         assert command.poll() is None, command.communicate()[0]
         time.sleep(0.2)
-    # vLLM's title of the process overwrites its environment, and with it the mark.
-    children = psutil.Process(command.pid).children(recursive=True)
-    next(one for one in children if "VLLM::EngineCore" in " ".join(one.cmdline())).kill()
-    output = command.communicate(timeout=END_S)[0]
-    assert command.returncode == 2 and "Traceback" not in output
+    yield command
+    command.kill()
+    command.communicate()
+
+
+def descendants(command: "subprocess.Popen[str]") -> tuple[psutil.Process, list[psutil.Process]]:
+    """Return the engine of an evaluation, and all processes that it has started.
+
+    vLLM's title of the engine overwrites its environment, and with it the mark.
+    """
+    found = psutil.Process(command.pid).children(recursive=True)
+    return next(one for one in found if "VLLM::EngineCore" in " ".join(one.cmdline())), found
+
+
+def test_an_evaluation_names_its_dead_engine_and_reports_what_it_has_played(evaluation: "subprocess.Popen[str]"):
+    engine, children = descendants(evaluation)
+    engine.kill()
+    output = evaluation.communicate(timeout=END_S)[0]
+    assert evaluation.returncode == 2 and "Traceback" not in output
     assert "error: the rollout engine (vLLM's EngineCore) ended unexpectedly" in output
-    assert "results: " in output and psutil.wait_procs(children, timeout=END_S)[1] == []
+    assert "results: " in output and running_after(children, END_S) == []
+
+
+def test_the_death_of_an_evaluation_ends_its_engine_and_hosts(evaluation: "subprocess.Popen[str]"):
+    _, children = descendants(evaluation)
+    assert any(REPLACED in " ".join(child.cmdline()) for child in children)
+    killed_s = time.monotonic()
+    evaluation.kill()
+    evaluation.wait()
+    left = running_after(children, END_S)
+    print(f"\n| evaluation | {len(children)} ended after {time.monotonic() - killed_s:.1f} s |")  # noqa: T201 - a measurement
+    for process in left:
+        process.kill()
+    assert left == []

@@ -114,7 +114,3 @@ def test_kill_in_the_middle_of_sixteen_web_episodes_leaves_no_process_and_sends_
 
 def _after_a_turn(folder: Path) -> int:
     return sum(one["turn"] >= 2 for one in send(folder, {"command": "status"})["episodes"])
-
-
-def _names(process: psutil.Process, text: str) -> bool:
-    return any(text in argument for argument in process.info["cmdline"] or ())

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.training_runs import PPO, train_to_end
 from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.trace.record_files import read_records
 
 SOLVES_SOME = ["horizon.max_turns=[6]", "data.max_response_length=512"]
 TURN_PPO = ["+overlay/algorithm=turn_ppo", *PPO[1:]]
@@ -33,6 +34,15 @@ METHODS = {
         [*TURN_PPO, "credit.truncated=bootstrap", "credit.turn_gamma=0.95"],
         ["critic/vf_loss"],
     ),
+    "asynchronous rollout with DAPO": (
+        ["+overlay/rollout=partial", "+overlay/algorithm=dapo", *SOLVES_SOME],
+        ["staleness/mean", "rollout_corr/rollout_is_mean"],
+    ),
+    "asynchronous rollout with a critic": (
+        [*PPO, "+overlay/rollout=partial"],
+        ["staleness/mean", "critic/vf_loss"],
+    ),
+    "two agent-loop workers": (["actor_rollout_ref.rollout.agent.num_workers=2"], ["episode/turns_mean"]),
 }
 """Overrides of each method, and metrics that it must log."""
 
@@ -41,10 +51,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @pytest.mark.parametrize(("overrides", "logged"), METHODS.values(), ids=METHODS)
 def test_a_method_trains(tmp_path: Path, overrides: list[str], logged: list[str]):
-    metrics = read_metrics(sorted(train_to_end(tmp_path / "method", *overrides).glob("metrics/*.jsonl")))
+    run = train_to_end(tmp_path / "method", *overrides)
+    metrics = read_metrics(sorted(run.glob("metrics/*.jsonl")))
     assert sorted(metrics) == [1, 2]
     missing = [(step, key) for step in metrics for key in logged if not math.isfinite(metrics[step].get(key, math.nan))]
     assert missing == []
     assert any(metrics[step]["actor/grad_norm"] > 0 and metrics[step]["credit/dropped_share"] < 1 for step in metrics)
+    if "actor_rollout_ref.rollout.agent.num_workers=2" in overrides:
+        records = list(read_records(run / "episodes"))
+        assert len({(record["group"], record["sample"]) for record in records}) == len(records) == 2 * 4 * 4
     if "credit.truncated=drop" in overrides:
         assert any(0 < metrics[step]["credit/dropped_share"] < 1 for step in metrics)

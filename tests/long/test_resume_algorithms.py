@@ -114,16 +114,11 @@ def parameters(checkpoint: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str
         torch.load(next(checkpoint.glob(f"{kind}_world_size_1_rank_0.pt")), weights_only=False)
         for kind in ("model", "optim")
     )
-    tensors = [weight.to_local() for name, weight in weights.items() if name != "lm_head.weight"]  # tied
+    tensors = [weight for name, weight in weights.items() if name != "lm_head.weight"]  # tied
     (settings,) = optimizer["param_groups"]
     assert len(tensors) == len(settings["params"])
     for weight, number in zip(tensors, settings["params"], strict=True):
-        state = optimizer["state"][number]
-        yield (
-            weight,
-            {name: getattr(value, "to_local", lambda value=value: value)() for name, value in state.items()},
-            settings,
-        )
+        yield weight, optimizer["state"][number], settings
 
 
 def test_one_step_of_adam_leads_from_each_checkpoint_to_the_next(run: Run):

@@ -1,4 +1,4 @@
-"""Test that vLLM on a CPU gives the same replies for the same seeds, in another process and in another order.
+"""Tests that vLLM on a CPU gives the same replies for the same seeds, and does not split prompts.
 
 Each engine takes half a minute to start.
 """
@@ -6,12 +6,13 @@ Each engine takes half a minute to start.
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.support.models import write_model
 from verl_agent.evaluation.settings import EngineSettings
-from verl_agent.evaluation.vllm_engine import VllmEngine
+from verl_agent.evaluation.vllm_engine import MAX_BATCHED, Generation, VllmEngine
 from verl_agent.rollout.seeds import EpisodeSeed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -53,3 +54,23 @@ def test_another_engine_gives_the_same_replies_in_any_order(tmp_path):
     assert len({tuple(ids) for ids in first.values()}) == len(REQUESTS), "samples of a group differ"
     assert replies(model, order[::-1], at_once=len(order)) == first
     assert replies(model, order, at_once=3) == first, "the batch in which a request runs changes no reply"
+
+
+def test_prompts_that_do_not_fit_into_one_step_are_all_answered(tmp_path):
+    """A split prompt of a request with a seed would end the engine."""
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    settings = replace(SETTINGS, max_num_seqs=64)
+    prompts = [[*range(100 + shift, 340 + shift)] for shift in range(48)]
+    assert sum(map(len, prompts)) > MAX_BATCHED
+
+    async def generate_all() -> list[Generation]:
+        with VllmEngine(str(write_model(tmp_path)), settings, context=256) as engine:
+            sampling = {"temperature": 1.0, "max_tokens": 4}
+            return await asyncio.gather(
+                *(
+                    engine.generate(f"r{seed}", prompt_ids=prompt, sampling_params={**sampling, "seed": seed})
+                    for seed, prompt in enumerate(prompts)
+                )
+            )
+
+    assert all(reply.token_ids for reply in asyncio.run(generate_all()))

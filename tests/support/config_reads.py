@@ -55,6 +55,8 @@ ROOTS: dict[str, dict[str, tuple[str, ...]]] = {
     "verl/trainer/ppo/checkpoint_callback.py": WHOLE,
     "verl/trainer/ppo/v1/trainer_base.py": WHOLE,
     "verl/trainer/ppo/v1/trainer_sync.py": WHOLE,
+    "verl/trainer/ppo/v1/trainer_colocate_async.py": WHOLE,
+    "verl/trainer/ppo/v1/trainer_separate_async.py": WHOLE,
     "verl/trainer/ppo/v1/agent_loop_tq.py": LOOP,
     "verl/trainer/ppo/v1/replay_buffer.py": {},
     "verl/experimental/agent_loop/agent_loop.py": LOOP,

@@ -10,6 +10,7 @@ import torch
 import torch.distributed
 from tensordict import TensorDict
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig, FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
@@ -31,6 +32,7 @@ def new_engine(
     model: Path,
     dtype: str = "bfloat16",
     model_type: str = "language_model",
+    lr: float = 1e-5,
     **settings: Any,
 ) -> FSDPEngine:
     """Return an engine with a model that is loaded.
@@ -40,6 +42,7 @@ def new_engine(
         model: folder of the model.
         dtype: type of matrix products, `float32` or `bfloat16`.
         model_type: `language_model`, or `value_model` for a critic.
+        lr: learning rate.
         settings: further settings of `FSDPEngineConfig`.
     """
     one_rank()
@@ -57,7 +60,7 @@ def new_engine(
             use_torch_compile=False,
             **settings,
         ),
-        FSDPOptimizerConfig(lr=1e-5, total_training_steps=10),
+        FSDPOptimizerConfig(lr=lr, total_training_steps=10),
         CheckpointConfig(),
     )
     engine.model_config.model_type = model_type
@@ -116,10 +119,13 @@ def gradients(engine: FSDPEngine, data: TensorDict, loss: partial[Any]) -> tuple
     engine.optimizer_zero_grad()
     with engine.train_mode():
         output = engine.forward_backward_batch(data, loss)
-        found = {
-            name: parameter.grad.to_local().float().clone() for name, parameter in engine.module.named_parameters()
-        }
+        found = {name: local(parameter.grad).float().clone() for name, parameter in engine.module.named_parameters()}
     return found, output
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor, which may be sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def relative_difference(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:

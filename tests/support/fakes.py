@@ -136,6 +136,7 @@ class ScriptedEngine:
         replies: texts, each followed by the end-of-turn token; or ids, which are returned unchanged.
         log_probs: True to return log probabilities, all different and negative.
         steps: version of the weights for each reply; the last one repeats.
+        held: most tokens of a prompt with its reply; None for any number. SGLang reports their end as `length`.
     """
 
     def __init__(
@@ -144,8 +145,9 @@ class ScriptedEngine:
         replies: Iterable[str | Sequence[int]],
         log_probs: bool = True,
         steps: Sequence[int | None] = (7,),
+        held: int | None = None,
     ) -> None:
-        self.tokenizer, self.steps = tokenizer, steps
+        self.tokenizer, self.steps, self.held = tokenizer, steps, held
         self._replies, self._log_probs = iter(replies), log_probs
         self.prompts: list[list[int]] = []
         self.written: list[list[int]] = []
@@ -158,7 +160,9 @@ class ScriptedEngine:
     ) -> EngineOutput:
         line = next(self._replies)
         ids = [*split_ids(self.tokenizer, line), self.tokenizer.eos_token_id] if isinstance(line, str) else list(line)
-        ids = ids[: sampling_params["max_tokens"]]
+        ids, reason = ids[: sampling_params["max_tokens"]], "completed"
+        if self.held is not None and len(prompt_ids) + len(ids) > self.held:
+            ids, reason = ids[: self.held - len(prompt_ids)], "length"
         log_probs = [-(1 + place) / 128 - len(self.prompts) for place in range(len(ids))]
         self.requests.append(request_id)
         self.prompts.append(prompt_ids)
@@ -170,7 +174,7 @@ class ScriptedEngine:
         if sampling_params.get("logprobs"):
             pairs = zip(ids, log_probs, strict=True)
             extra["top_log_probs"] = [[(token, value), (0, value - 1)] for token, value in pairs]
-        return EngineOutput(ids, log_probs if self._log_probs else None, extra_fields=extra)
+        return EngineOutput(ids, log_probs if self._log_probs else None, reason, extra)
 
 
 def split_ids(tokenizer: Any, text: str) -> list[int]:

@@ -87,6 +87,47 @@ def write_llama(folder: Path, tokenizer: Any, **sizes: int) -> Path:
     return folder
 
 
+def write_qwen2(folder: Path, texts: Iterable[str], vocabulary: int, **sizes: int) -> Path:
+    """Write a random Qwen2 with its own byte-level tokenizer, and with heads that two ranks can divide.
+
+    No text has the padding token: transformers computes no gradient for its embedding, and Megatron does.
+
+    Args:
+        folder: output folder, created if it is missing.
+        texts: see `write_byte_tokenizer`.
+        vocabulary: see `write_byte_tokenizer`; the model has an even number of tokens.
+        sizes: keyword arguments of `Qwen2Config` in place of the smallest sizes.
+    """
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = write_byte_tokenizer(folder, texts, vocabulary)
+    tokenizer.pad_token = "\u0100"  # byte 0
+    tokenizer.save_pretrained(folder)
+    smallest = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4}
+    config = Qwen2Config(
+        vocab_size=len(tokenizer) + len(tokenizer) % 2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **{**smallest, **sizes},
+    )
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(config).float()
+    with torch.no_grad():
+        for weight in model.parameters():  # as a trained model: norms and biases differ from 1 and 0
+            if weight.dim() == 1:
+                weight.add_(0.1 * torch.randn_like(weight))
+            else:
+                weight.normal_(0, 0.08)
+    model.save_pretrained(folder)
+    return folder
+
+
 def write_critic(folder: Path, model: Path) -> Path:
     """Write a critic with the weights of a policy and a random value head, which verl would draw anew in each run."""
     import torch

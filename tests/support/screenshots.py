@@ -3,14 +3,9 @@
 python -m tests.support.screenshots runs/textcraft_quickstart recipes/textcraft/viewer
 """
 
-import os
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +13,8 @@ from urllib.parse import quote
 
 import typer
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
-from env_adapters.webarena.browser.chromium import installed_chromiums
+from tests.support.viewing import chromium, viewing
 from verl_agent.trace.labels import Label, LabelFile, key_of
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
@@ -54,8 +48,7 @@ def main(
             if (run / name).is_file():
                 shutil.copy(run / name, copy)
         paths = choose_pages(copy)
-        with serving(copy) as url, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=str(installed_chromiums()[0]), args=["--no-sandbox"])
+        with viewing(copy, Path(parent) / "config") as url, chromium() as browser:
             for name, path in paths.items():
                 page = browser.new_page(viewport=VIEWPORT)
                 page.goto(url + path)
@@ -66,7 +59,6 @@ def main(
                 small.save(into / f"{name}.webp", quality=QUALITY, method=6)
                 page.close()
                 typer.echo(f"{into / name}.webp  {(into / f'{name}.webp').stat().st_size / 1000:.0f} kB  {path}")
-            browser.close()
 
 
 def choose_pages(run: Path) -> Mapping[str, str]:
@@ -112,21 +104,6 @@ def has_tokens(run: Path, index: RecordIndex, episode: int) -> bool:
     """Return True if the tokens of an episode are recorded."""
     row = find_episode(index, episode)
     return row is not None and file_with_tokens(OpenedSource(run.name, index.source, index), row) is not None
-
-
-@contextmanager
-def serving(run: Path) -> Iterator[str]:
-    """Run the viewer; yield its URL."""
-    command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "view", str(run), "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
-    try:
-        assert server.stdout is not None
-        found = re.search(r"http://\S+/", server.stdout.readline())
-        assert found is not None
-        yield found[0].rstrip("/")
-    finally:
-        server.terminate()
-        server.wait(60)
 
 
 if __name__ == "__main__":

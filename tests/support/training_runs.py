@@ -116,6 +116,21 @@ def wait_for_end(mark: Path, timeout_s: float = 60) -> list[str]:
     return lines
 
 
+def running_after(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Wait until the processes have ended and return those that still run; one that waits to be reaped has ended."""
+    deadline = time.monotonic() + timeout_s
+    while (running := [one for one in processes if _runs(one)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return running
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def tasks_by_step(records: Sequence[EpisodeRecord]) -> dict[int, set[str]]:
     """Return the ids of the tasks that were played in each step."""
     tasks = defaultdict(set)

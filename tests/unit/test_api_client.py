@@ -94,7 +94,9 @@ def test_a_server_that_is_not_there_is_named(tmp_path):
     with ModelServer().running() as server:
         api = settings(server, retries=0)
     (failed,) = ask(server, tmp_path, api)
-    assert isinstance(failed, ReplyUnavailableError) and "it cannot be reached" in str(failed)
+    assert isinstance(failed, ReplyUnavailableError)
+    assert "gave no reply to 1 request: it cannot be reached (connection refused). Start the server" in str(failed)
+    assert str(failed).endswith("or correct model.api.base_url.") and "ssl:" not in str(failed)
     assert totals(tmp_path / "replies.jsonl").lost == 0
 
 
@@ -245,6 +247,13 @@ def test_a_cost_without_usage_or_prices_is_unknown_and_not_0(tmp_path):
     assert [one.usage.cost_usd for one in answers if isinstance(one, Answer)] == [None, None]
     assert totals(tmp_path / "a" / "replies.jsonl").cost_usd is None
     assert totals(tmp_path / "a" / "replies.jsonl").unknown_costs == 1
+
+
+def test_a_budget_below_the_cost_of_one_request_is_too_low_and_not_reached(tmp_path):
+    with ModelServer().running() as server:
+        (refused,) = ask(server, tmp_path, settings(server, prices=PRICES), max_usd=0.001)
+    assert server.bodies == []
+    assert str(refused).startswith("evaluation.max_usd=0.001 is too low for the next request, which may cost 1.")
 
 
 def test_the_budget_reserves_what_requests_in_flight_may_cost(tmp_path):

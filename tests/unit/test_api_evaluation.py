@@ -97,7 +97,7 @@ def test_a_reply_at_the_token_limit_ends_the_episode(tmp_path):
         records = evaluated(tmp_path, server, max_tasks=2, concurrency=1).records()
     assert [(record["stop"], record["turns"][0]["tokens"]) for record in records] == [
         ("turn_tokens", 64),
-        ("turn_tokens", 1),
+        ("turn_tokens", 64),
     ]
 
 
@@ -126,7 +126,7 @@ def test_a_prompt_that_the_model_cannot_read_is_recorded_as_overlong(tmp_path):
 
 def test_episodes_without_a_reply_stay_pending_and_are_played_by_the_next_start(tmp_path):
     with ModelServer(faults=[None, error(503, "Down.")]).running() as server:
-        with pytest.raises(ConfigError, match=r"^1 episodes are pending, because 'fake' at http.* status 503: Down"):
+        with pytest.raises(ConfigError, match=r"^1 episode is pending, because 'fake' at http.* status 503: Down"):
             evaluated(tmp_path, server, concurrency=1)
         evaluation = evaluated(tmp_path, server, concurrency=1)
     records = evaluation.records()
@@ -139,6 +139,18 @@ def test_an_evaluation_stops_when_the_server_is_down(tmp_path):
             evaluated(tmp_path, server, max_tasks=None, concurrency=2)
         assert len(server.all_bodies) <= 4
     assert prepared(tmp_path, {"base_url": f"{server.url}/v1"}, max_tasks=None).records() == []
+
+
+def test_a_folder_without_episodes_and_replies_takes_other_settings_and_one_with_a_reply_does_not(tmp_path):
+    prepared(tmp_path, {"base_url": "http://127.0.0.1:9/v1"})
+    with ModelServer().running() as server:
+        evaluated(tmp_path, server, max_tasks=1)
+    other = {"base_url": "http://127.0.0.1:9/v1"}
+    with pytest.raises(ConfigError, match=r"another evaluation: model\.api\.base_url was"):
+        prepared(tmp_path, other)
+    (tmp_path / "episodes.jsonl").unlink()  # a reply that was paid for remains
+    with pytest.raises(ConfigError, match=r"another evaluation: model\.api\.base_url was"):
+        prepared(tmp_path, other)
 
 
 def test_a_budget_that_ends_keeps_the_episodes_and_a_higher_one_goes_on(tmp_path):
@@ -240,6 +252,7 @@ def test_a_resumed_evaluation_keeps_the_model_and_may_change_prices(tmp_path):
     server = {"base_url": "http://127.0.0.1:1/v1"}
     prepared(tmp_path, server)
     prepared(tmp_path, {**server, "prices": {"input": 1.0, "output": 2.0}, "retries": 3}, max_usd=5.0)
+    (tmp_path / "replies.jsonl").write_text('{"key": "a", "reserved_usd": 1.0}\n')
     with pytest.raises(ConfigError, match=r"model\.api\.options\.reasoning_effort was None, is now 'low'"):
         prepared(tmp_path, {**server, "options": {"reasoning_effort": "low"}})
     with pytest.raises(ConfigError, match=r"model was 'openai:fake', is now 'openai:other'"):

@@ -1,12 +1,16 @@
 """Test how conversations become requests of both protocols, how prices apply, and how keys are removed from texts."""
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.anthropic_dialect import AnthropicDialect
 from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
+from verl_agent.evaluation.api.failures import Meaning, explain_status
 from verl_agent.evaluation.api.openai_dialect import OpenAiDialect
 from verl_agent.evaluation.api.policy import with_originals
 from verl_agent.evaluation.api.prices import PriceList
@@ -121,6 +125,18 @@ def test_own_replies_are_matched_from_the_last_one_where_a_window_removed_early_
     assert found == [None, {"number": 2}, {"number": 3}]
 
 
+def test_replies_before_and_after_one_that_a_person_edited_keep_their_originals():
+    answers = [answer_of("Action: 1", 1), answer_of("Action: 5", 2), answer_of("Action: 7", 3)]
+    texts = ["Action: 1", "Action: 4", "Action: 7"]  # a person played 4 instead of 5
+    messages: list[Message] = []
+    for text in texts:
+        messages += [{"role": "user", "content": "Higher."}, {"role": "assistant", "content": text}]
+    found = [one.original for one in with_originals(messages, answers) if one.role == "assistant"]
+    assert found == [{"number": 1}, None, {"number": 3}]
+    last_edited = with_originals(messages[:4], answers[:2])
+    assert [one.original for one in last_edited if one.role == "assistant"] == [{"number": 1}, None]
+
+
 TOKENS = Usage(input_tokens=1_000_000, cached_tokens=400_000, cache_write_tokens=100_000, output_tokens=1_000_000)
 
 
@@ -143,3 +159,44 @@ def test_a_key_is_removed_with_the_word_around_it_and_other_words_stay():
     assert redact(said, "sk-abcdef-12345") == 'Incorrect key "***", or its end ***; see https://x.y/keys.'
     assert redact("No key was sent.", None) == "No key was sent."
     assert redact("a test", "test") == "a ***"
+
+
+SAMPLING_FIELDS = ("temperature", "top_p", "seed", "messages")
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ("Unsupported parameter: 'temperature' is not supported with this model.", "temperature"),
+        ("Unsupported value: temperature does not support 0.7 with this model. Only the default is.", "temperature"),
+        ("`temperature` is deprecated for this model.", "temperature"),
+        ("seed: Extra inputs are not permitted", "seed"),
+        ("temperature and top_p cannot both be specified for this model. Use only one.", "top_p"),
+        ("Invalid prompt: your message 'the temperature of the lead is' was flagged", ""),
+        ("The request was blocked. Its text was: plant the seed in the pot. It is not supported by our policy.", ""),
+        ("messages.3: the text Focus on the temperature is not valid UTF-8", ""),
+    ],
+)
+def test_a_setting_is_refused_only_by_a_message_that_names_it_as_such(message, field):
+    """Messages may repeat a prompt; ScienceWorld's speak of temperatures and seeds."""
+    text = json.dumps({"error": {"message": message}})
+    found = explain_status(400, {}, text, SAMPLING_FIELDS, "KEY")
+    assert (found.meaning, found.field) == (Meaning.REFUSED_FIELD if field else Meaning.REFUSED, field)
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"metadata": {"token": "sk-1"}}, "metadata.token"),
+        ({"extra": [{"headers": {"Authorization": "Bearer x"}}]}, "extra.0.headers.Authorization"),
+        ({"api-key": "sk-1"}, "api-key"),
+        ({"a": {"access_token": "x"}}, "a.access_token"),
+    ],
+)
+def test_options_with_a_key_at_any_depth_are_refused(options, path):
+    with pytest.raises(ConfigError, match=rf"model\.api\.options\.{re.escape(path)} is not allowed, since settings"):
+        ApiSettings("openai", "m", options=options)
+
+
+def test_options_that_only_speak_of_tokens_are_allowed():
+    ApiSettings("openai", "m", options={"min_tokens": 2, "stop_token_ids": [1], "logit_bias": {"50256": -100}})

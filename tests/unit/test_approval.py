@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fakes import ScriptedPolicy
+from tests.support.fakes import ITEM, ScriptedPolicy, Talk
 from tests.support.overseers import ScriptedPerson
 from verl_agent.agents.plain import Act
 from verl_agent.api import make_env
@@ -25,7 +25,11 @@ PAGE = """[1] RootWebArea 'Buy things'
 \t\t[4] image ''
 \t[5] StaticText 'Send us a letter'
 \t[6] button 'Pay'
-\t[6] button 'Home'"""
+\t[6] button 'Home'
+\t[7] button 'A very long name that is bu
+\t[8] button 'A very long name that is bu
+\t\t[9] image 'Home'
+\t[10] button ''"""
 GUARD = """
 rules:
   - {actions: [click, type], elements: [buy, delete, pay, send], decision: reject, reason: no purchases}
@@ -56,10 +60,19 @@ def rules(text: str, env, folder: Path) -> list[Rule]:
         ("click [5]", 1),
         ("click [6]", 1),  # two elements have the number, so the name is unknown
         ("click [99]", 1),
-        ("type [2] [buy] [1]", 2),
+        ("click [1]", 1),  # the page as a whole, in whose middle a button may be
+        ("click [7]", 1),  # a truncated name may go on with any word
+        ("click [9]", 1),  # inside a button whose name is truncated
+        ("click [10]", 1),  # a button without a name
+        ("hover [2]", 2),
+        ("type [2] [buy] [0]", 2),
+        ("type [2] [buy] [1]", 1),  # Enter clicks on a button of the form
+        ("type [2] [buy]", 1),
+        ("press [Enter]", 1),  # clicks on what has the focus
+        ("press [Tab]", 1),
         ("stop [12]", 3),
         ("goto [http://shop.test/buy]", None),
-        ("fly", None),
+        ("fly", 1),  # no action that the environment knows by a name
     ],
 )
 def test_first_rule_that_applies_decides_and_nothing_else_is_approved(web, tmp_path, action, rule):
@@ -74,10 +87,79 @@ def test_rule_with_a_text_matches_the_whole_action(web, tmp_path):
     assert approval.match("goto [http://other.test/?http://shop.test/]", PAGE)[0] == 0
 
 
-def test_unknown_element_is_never_approved_by_name():
+@pytest.mark.parametrize(
+    ("names", "approved"),
+    [
+        (("Home",), True),
+        (("Go  HOME now",), True),
+        (("Home", "Home page"), True),
+        (("Home", "Buy now"), False),  # an image in a button
+        (("Homeopathy",), False),
+        ((), False),
+        (None, False),
+    ],
+)
+def test_approving_rule_needs_each_name_of_the_element_in_whole_words(names, approved):
     rule = Rule(["click"], ["home"], decision="approve")
-    assert rule.applies(ActionTarget("click", "Home"), "click [2]")
-    assert not rule.applies(ActionTarget("click", None), "click [2]")
+    assert rule.applies(ActionTarget("click", names, "click [2]")) == approved
+
+
+def test_search_is_approved_where_the_rule_names_what_enter_does(web, tmp_path):
+    page = "[1] RootWebArea 'Shop'\n\t[2] textbox 'Search'\n\t[3] textbox 'Name'"
+    text = "rules: [{actions: [type, press, click], elements: [search], decision: approve}]"
+    approval = Approval(rules(text, web, tmp_path), web.describe_action)
+    typed = "rules: [{actions: [type], elements: [search], decision: approve}]"
+    only_typed = Approval(rules(typed, web, tmp_path), web.describe_action)
+    assert [approval.match(f"type [{number}] [mug] [1]", page)[0] for number in (2, 3)] == [1, 0]
+    assert [only_typed.match(f"type [2] [mug] [{enter}]", page)[0] for enter in (0, 1)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("env", "plain", "spellings"),
+    [
+        ("textcraft", "get 1 oak log", ["GET 1 oak log", " get  1 oak log", "`Get 1 oak log.`", '"get 1 oak log"']),
+        ("textcraft", "craft 4 oak planks using 1 oak log", ["Craft 4 oak planks  using 1 oak log"]),
+        ("textcraft", "inventory", ["Inventory", " INVENTORY"]),
+        ("babyai", "pickup red ball 1", ["Pick up red  ball 1", "`pickup red ball 1`."]),
+        ("scienceworld", "focus on red box", [" focus  on red box.", "**focus on red box**"]),
+        ("deepsearch", "<search>red box</search>", ["<SEARCH>red  box</Search>", "< search >\nred box"]),
+        ("guess_number", "7", ["`7`", "7.", "007"]),
+        ("webarena", "click [3]", ["Click 3", "`click  [3]`", "click[ 3 ]"]),
+    ],
+)
+def test_other_spellings_of_an_action_have_its_name_and_its_text(env, plain, spellings):
+    adapter = make_env(env, **({"tasks": "embedded"} if env == "webarena" else {}))
+    expected = adapter.describe_action(plain, PAGE)
+    assert expected.text == plain
+    for spelling in spellings:
+        assert adapter.describe_action(spelling, PAGE) == expected, spelling
+
+
+def test_spelling_is_no_way_around_a_rule_in_an_episode():
+    env = make_env("textcraft")
+    rule_list = [Rule(["get"], decision="reject", reason="no"), Rule(["*"], decision="approve")]
+    overseer = Approval(rule_list, env.describe_action)
+    policy = ScriptedPolicy(["Action: get 1 oak log", "Action: GET 1 oak log", "Action: inventory"])
+    episode = asyncio.run(play(env.tasks("test")[0], env, Act(env.action_format), policy, EpisodeLimits(3), overseer))
+    assert [turn.review.decision for turn in episode.turns] == ["rejected", "rejected", "approved"]
+    assert "not carrying anything" in episode.turns[2].step.observation
+
+
+class OnePage(Talk):
+    """Environment that shows a page once, at its reset; its actions are those of the web."""
+
+    async def reset(self, item):
+        await super().reset(item)
+        return [{"role": "user", "content": PAGE}]
+
+
+def test_elements_are_those_of_the_last_page_after_a_rejection_and_after_a_reply_without_an_action(web, tmp_path):
+    session = type("OnePage", (OnePage,), {"made": []})()
+    overseer = Approval(rules(GUARD, web, tmp_path), web.describe_action)
+    policy = ScriptedPolicy(["```click [3]```", "hm", "```click [2]```"])
+    episode = asyncio.run(play(ITEM, session, Act(web.action_format), policy, EpisodeLimits(3), overseer))
+    assert [turn.review.decision if turn.review else None for turn in episode.turns] == ["rejected", None, "approved"]
+    assert session.heard == 1
 
 
 def play_guess(rule_list, script, person=None) -> Episode:
@@ -151,16 +233,28 @@ def test_server_refuses_a_rule_that_asks_a_person():
         ("rules: [{actions: [click], element: buy, decision: approve}]", "element.*Did you mean 'elements'"),
         ("rules: [{actions: [click], text: '(', decision: reject}]", "no regular expression"),
         ("rules: [{actions: [click], decision: approve, reason: x}]", "told to nobody"),
+        ("rules: [{actions: [click], decision: reject, reason: no}]", "reason=False.*words such as no .* in quotes"),
         ("rules: [click]", r"rules\[1\]='click' is not allowed"),
         ("rules: []", "has no rule"),
         ("allow: [click]", "allow"),
         ("- click", "is not allowed"),
-        ("rules: [", "cannot be read"),
+        (
+            "rules: [{actions: [click], decision: allow}]",
+            "Allowed: approve, reject or null. Null, or no decision, is for by",
+        ),
+        ("rules: [\n", r"policy.yaml' is not valid YAML in line 2, column 1: expected the node content, but found"),
     ],
 )
 def test_file_that_is_no_policy_raises_config_error(web, tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         rules(text, web, tmp_path)
+
+
+@pytest.mark.parametrize("decision", ["decision: approve", "decision: reject", "by: human"])
+def test_rule_about_elements_is_refused_where_actions_have_none(tmp_path, decision):
+    text = f"rules: [{{actions: [craft], elements: [stick], {decision}}}]"
+    with pytest.raises(ConfigError, match=r"rules\[1\]\.elements=\['stick'\] never matches: actions of TextCraft have"):
+        rules(text, make_env("textcraft"), tmp_path)
 
 
 def test_missing_file_raises_config_error_naming_the_key(web):

@@ -49,6 +49,18 @@ def test_a_kill_while_the_best_checkpoint_is_replaced_does_not_lose_it(tmp_path)
     assert (resolve_checkpoint(tmp_path / "best") / "model.safetensors").read_text() == "weights 1"
 
 
+def test_the_best_checkpoint_of_megatron_is_in_the_same_place(tmp_path):
+    save(tmp_path, 1, inside="actor/model/", **{SUCCESS: 0.4})
+    assert resolve_checkpoint(tmp_path) == tmp_path / "global_step_1/actor/model/huggingface"
+    keep_best(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "best").rglob("*.*")) == [
+        "best.json",
+        "config.json",
+        "model.safetensors",
+    ]
+    assert resolve_checkpoint(tmp_path / "best") == tmp_path / "best/huggingface"
+
+
 def test_results_on_the_test_tasks_do_not_choose_the_best_checkpoint(tmp_path):
     test = SUCCESS.replace("val-", "test-")
     for step, (chosen_by, tested) in enumerate([(0.4, 0.1), (0.3, 0.9)], start=1):

@@ -8,14 +8,19 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from tests.support.overseers import ScriptedPerson
+from verl_agent.commands.cli import app
+from verl_agent.commands.control import show
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oversight import Overseer
+from verl_agent.rollout.person import Answer
 from verl_agent.runs.control.attend import attend
 from verl_agent.runs.control.server import SOCKET, send
 from verl_agent.runs.control.service import controlled
@@ -37,8 +42,9 @@ class SlowPolicy(ScriptedPolicy):
 class Run:
     """Episode of `Talk` under control, whose test talks to it from threads."""
 
-    def __init__(self, folder: Path, then: Overseer | None = None) -> None:
+    def __init__(self, folder: Path, then: Overseer | None = None, policy: type[ScriptedPolicy] = SlowPolicy) -> None:
         self.folder, self.control, self.talk = folder, RunControl(then), talk_class()()
+        self._new_policy = policy
 
     async def command(self, name: str, **fields) -> dict:
         return await asyncio.to_thread(send, self.folder, {"command": name, **fields})
@@ -54,8 +60,8 @@ class Run:
         async def run() -> Episode:
             with controlled(self.folder, self.control):
                 limits = EpisodeLimits(len(script))
-                policy = SlowPolicy(script)
-                playing = asyncio.create_task(play(ITEM, self.talk, plain(), policy, limits, self.control))
+                self.policy: Any = self._new_policy(script)
+                playing = asyncio.create_task(play(ITEM, self.talk, plain(), self.policy, limits, self.control))
                 while not self.control._live:
                     await asyncio.sleep(0)
                 self.control.handle({"command": "pause", "episode": 1})
@@ -163,6 +169,69 @@ def test_person_attends_an_episode_and_leaves_it_paused(tmp_path):
     assert [turn.review.decision for turn in episode.turns if turn.review] == ["edited", "rejected"]
 
 
+@pytest.mark.parametrize("whole_run", [False, True])
+def test_attending_a_paused_episode_asks_about_the_held_action(tmp_path, whole_run):
+    async def drive(run: Run) -> None:
+        if whole_run:
+            await run.command("pause")
+        await run.until(lambda: run.control.find(1).waits)
+        thread, shown = attending(run, ["/reject no"])
+        await run.until(lambda: any("action: a" in text for text in shown))
+        if whole_run:
+            await run.command("resume")
+        await asyncio.to_thread(thread.join, 5)
+        await run.until(lambda: run.control.find(1).seat is None)
+
+    episode = Run(tmp_path).play(drive)
+    assert [turn.review.decision for turn in episode.turns if turn.review] == ["rejected"]
+    assert episode.turns[0].review, "the held action was carried out"
+
+
+class HeldPolicy(SlowPolicy):
+    """Policy whose replies after the first wait for `go`, and whose cancellation takes a moment."""
+
+    def __init__(self, script) -> None:
+        super().__init__(script)
+        self.go = asyncio.Event()
+
+    async def reply(self, messages):
+        try:
+            if self.heard:
+                await self.go.wait()
+            return await super().reply(messages)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.2)
+            raise
+
+
+def test_person_who_comes_back_after_leaving_while_the_policy_writes_decides_on_its_reply(tmp_path):
+    async def drive(run: Run) -> None:
+        seat = run.control.attend(1, "ada")
+        await run.until(lambda: seat.messages.qsize() > 0)
+        seat.answer(Answer("approve"))
+        await run.until(lambda: run.talk.heard == 1)
+        run.control.leave(seat)
+        run.policy.go.set()
+        await run.until(lambda: run.control.find(1).waits)
+        seat = run.control.attend(1, "ada")
+        await run.until(lambda: seat.messages.qsize() > 0)
+        assert run.talk.heard == 1
+        seat.answer(Answer("end"))
+
+    assert Run(tmp_path, policy=HeldPolicy).play(drive).stop is StopReason.OPERATOR
+
+
+def test_second_command_to_end_an_episode_while_it_ends_changes_nothing(tmp_path):
+    async def drive(run: Run) -> None:
+        run.control.handle({"command": "resume", "episode": 1})
+        await run.until(lambda: run.talk.heard == 1)
+        for reason in ("first", "second"):
+            run.control.handle({"command": "end-episode", "episode": 1, "reason": reason})
+            await asyncio.sleep(0.02)
+
+    assert Run(tmp_path, policy=HeldPolicy).play(drive).error == "first"
+
+
 def test_second_person_on_one_episode_is_refused_with_the_name_of_the_first(tmp_path):
     async def drive(run: Run) -> None:
         seat = run.control.attend(1, "ada")
@@ -208,6 +277,33 @@ def test_step_of_a_run_that_is_not_paused_is_refused(tmp_path):
             await run.command("step")
 
     Run(tmp_path).play(drive)
+
+
+def test_resume_and_step_print_no_state_of_before_they_took_effect(tmp_path):
+    async def drive(run: Run) -> None:
+        async def shown(*arguments: str) -> str:
+            done = await asyncio.to_thread(CliRunner().invoke, app, ["control", str(run.folder), *arguments])
+            return " ".join(done.output.split())
+
+        assert "The run is paused." in await shown("pause")
+        assert (await shown("step")).startswith("One held action of each chosen episode passes. `verl-agent control")
+        assert (await shown("resume")).startswith("The held actions pass. `verl-agent control")
+
+    Run(tmp_path).play(drive)
+
+
+def test_attending_without_a_terminal_is_refused(tmp_path):
+    done = CliRunner().invoke(app, ["control", str(tmp_path), "attend", "1"])
+    assert done.exit_code == 2
+    assert "the standard input is no terminal. Start the command in a terminal, or attend in a browser" in " ".join(
+        done.output.split()
+    )
+
+
+def test_one_killed_process_is_in_the_singular(capsys):
+    show({"killed": 1})
+    show({"killed": 2})
+    assert capsys.readouterr().out == "ended: 1 process killed.\nended: 2 processes killed.\n"
 
 
 def test_folder_without_an_active_run_is_refused(tmp_path):

@@ -49,7 +49,7 @@ def test_memory_is_compared_with_the_need_of_training():
     assert checks.check_memory(Memory(64 * GIB, 60 * GIB)) == CheckResult("memory", Status.OK, "64 GiB, 60 free")
     little = checks.check_memory(Memory(16 * GIB, 8 * GIB, limited=True))
     assert little.status == Status.WARN
-    assert little.details == "16 GiB, 8 free (limit of the container); the CPU recipes take 13"
+    assert little.details == "16 GiB, 8 free (limit of the container); the quickstart takes 9.3"
 
 
 def test_unreadable_memory_is_a_warning():

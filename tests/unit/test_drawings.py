@@ -46,6 +46,15 @@ def test_textcraft_draws_the_inventory_and_what_is_left_to_craft() -> None:
     assert states[-1][-1].roots[0].done is True, "the goal is crafted"
 
 
+@pytest.mark.parametrize(("env", "split"), [("textcraft", "easy_train"), ("babyai", "easy_train")])
+def test_a_rejected_action_changes_no_drawing(env: str, split: str) -> None:
+    record = solved(env, split)
+    without = draw_states(record)
+    refused = {**record["turns"][0], "info": {"rejected_action": 1.0}, "observation": "The action was not carried out."}
+    record["turns"].insert(0, refused)
+    assert draw_states(record) == [without[0], [], *without[1:]]
+
+
 def test_a_drawing_that_did_not_change_is_left_out() -> None:
     record = solved("textcraft", "easy_train")
     record["turns"].insert(0, {**record["turns"][0], "action": "inventory"})

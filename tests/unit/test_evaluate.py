@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tests.support.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, EnvErrorLimitError, OverlongPromptError
+from verl_agent.evaluation import sglang_engine
 from verl_agent.evaluation.job import check_device, first_tasks, model_name, prepare_evaluation
 from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, attempt_seed, pending_episodes, play_all
 from verl_agent.evaluation.settings import EngineSettings, EvaluationSettings
@@ -180,6 +181,20 @@ def test_the_engine_returns_log_probs_only_on_request():
     assert [request_options(sampling)["logprobs"] for sampling in samplings] == [None, None, 0, 5]
 
 
+def test_sglang_gets_its_own_names_of_limits_and_log_probs_and_no_seed():
+    options = sglang_engine.request_options({"temperature": 0.5, "max_tokens": 9, "seed": 3, "logprobs": 2})
+    sampling = {"temperature": 0.5, "max_new_tokens": 9}
+    assert options == {"sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 2}
+
+
+def test_a_reply_of_sglang_without_tokens_has_no_log_probs():
+    """SGLang returns a log-prob of a token that it does not return where the context is full."""
+    meta = {"finish_reason": {"type": "length"}, "output_token_logprobs": [(-1.0, 5, None)]}
+    options = sglang_engine.request_options({"max_tokens": 1, "logprobs": True})
+    found = sglang_engine.generation({"output_ids": [], "meta_info": meta}, options)
+    assert (found.token_ids, found.log_probs, found.stop_reason) == ([], [], "length")
+
+
 def test_alternatives_are_the_most_likely_tokens_without_the_sampled_one():
     by_id = {7: SimpleNamespace(logprob=-3.0), 1: SimpleNamespace(logprob=-0.5), 2: SimpleNamespace(logprob=-1.0)}
     assert most_likely(by_id, 2) == [(1, -0.5), (2, -1.0)]
@@ -239,8 +254,17 @@ def test_more_samples_are_allowed_in_the_same_folder(tmp_path):
 
 def test_another_evaluation_in_the_same_folder_raises_config_error(tmp_path):
     prepare_evaluation(composed(tmp_path, temperature=1.0))
+    (tmp_path / "out" / "episodes.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match=r"holds another evaluation: evaluation\.temperature was 1\.0, is now 0\.5"):
         prepare_evaluation(composed(tmp_path, temperature=0.5))
+
+
+def test_an_output_folder_that_is_a_file_raises_config_error(tmp_path):
+    (tmp_path / "out").touch()
+    with pytest.raises(
+        ConfigError, match=r"^evaluation\.output_dir='.*out' is not allowed: there is a file of this name"
+    ):
+        prepare_evaluation(composed(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +275,11 @@ def test_another_evaluation_in_the_same_folder_raises_config_error(tmp_path):
         ("top_p", 0, "evaluation.top_p=0 is not allowed. Allowed: a number above 0 and at most 1"),
         ("purpose", "train", "evaluation.purpose='train' is not allowed. Allowed: evaluation, collection"),
         ("sample", 2, "Did you mean 'samples'"),
-        ("tasks", "tset", "Did you mean 'test'"),
+        (
+            "tasks",
+            "tset",
+            "^evaluation.tasks='tset' is not allowed: env 'guess_number' has no split 'tset'. Did you mean",
+        ),
         ("compare_with", "runs/never_was", "evaluation.compare_with='runs/never_was' is not the folder"),
         ("output_dir", "???", "lacks a value for evaluation.output_dir"),
     ],
@@ -260,6 +288,15 @@ def test_invalid_settings_raise_config_error_before_a_folder_is_made(tmp_path, s
     with pytest.raises(ConfigError, match=message):
         prepare_evaluation(composed(tmp_path, **{setting: value}))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("perturb", [{"rename": True}, {"observation_noise": 0.1}])
+def test_approval_policy_is_refused_where_it_would_read_changed_words(tmp_path, perturb):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("rules: [{actions: ['*'], decision: approve}]")
+    with pytest.raises(ConfigError, match=r"the rules would read changed words"):
+        prepare_evaluation(composed(tmp_path, approve=str(policy), perturb=perturb))
+    assert prepare_evaluation(composed(tmp_path, approve=str(policy), perturb={"fault_rate": 0.1})).rules
 
 
 @pytest.mark.parametrize(

@@ -167,11 +167,11 @@ def test_a_table_of_enough_tasks_has_no_mark():
 
 def test_the_comparison_table_shows_the_interval_of_the_difference():
     text = shown(
-        comparison_table(compare([record("a"), record("b")], [record("a", True), record("b", True)]), "runs/x")
+        comparison_table(compare([record(task) for task in "abcd"], [record(task, True) for task in "abcd"]), "runs/x")
     )
     assert "compared with runs/x" in text
     assert "* too few tasks" in text
-    assert "1.000 [-0.553, 1.000]" in text, "the interval of two equal differences has a width"
+    assert "1.000 [-0.190, 1.000]" in text, "the interval of four equal differences has a width"
 
 
 def test_the_report_is_written_as_json(tmp_path):
@@ -185,6 +185,7 @@ def test_the_report_is_written_as_json(tmp_path):
         "low": pytest.approx(0.2065, abs=1e-4),
         "high": 1.0,
         "tasks": 1,
+        "trials": 1.0,
         "too_few": True,
     }
     assert report["comparison"][0]["difference"]["mean"] == 1.0
@@ -193,6 +194,38 @@ def test_the_report_is_written_as_json(tmp_path):
 
 def test_provenance_names_command_commit_versions_and_machine(tmp_path):
     provenance = Provenance.collect()
-    assert set(provenance.versions) == {"verl_agent", "verl", "vllm", "torch", "transformers"}
+    assert set(provenance.versions) == {"verl_agent", "verl", "vllm", "sglang", "torch", "transformers"}
     assert provenance.command and provenance.machine["cores"] >= 1
     assert git_commit(tmp_path) == UNKNOWN
+
+
+def reviewed(task: str, decision: str, by: str = "person") -> EpisodeRecord:
+    one = record(task, True)
+    one["turns"][0]["review"] = {"decision": decision, "by": by, "reason": "", "seconds": 1.0}  # type: ignore[typeddict-item]
+    return one
+
+
+def test_rates_over_approved_episodes_say_how_many_a_person_approved_and_rejected():
+    """A person rejects what goes wrong, so rates without the rejected episodes are too high."""
+    records = [record("a"), reviewed("b", "approved"), reviewed("c", "approved"), reviewed("d", "rejected")]
+    records += [reviewed("e", "rejected", by="rule"), reviewed("f", "edited")]
+    results = summarize(records)
+    overall = results[-1]
+    assert (overall.episodes, overall.operated, overall.approved, overall.rejected) == (4, 2, 2, 1)
+    text = " ".join(shown(results_table(results, "talk")).split())
+    assert "in 2 counted episodes a person approved actions; in 1 episode a person rejected some" in text
+    assert "the rates are too high" in text
+    assert "a person approved" not in shown(results_table(summarize([record(task) for task in "abcde"]), "talk"))
+    only_approved = shown(results_table(summarize([reviewed("b", "approved")]), "talk"))
+    assert "in 1 counted episode a person approved actions" in only_approved and "rejected" not in only_approved
+
+
+def test_actions_that_rules_rejected_are_counted_and_their_policy_is_named():
+    records = [reviewed("a", "rejected", "rule"), reviewed("b", "rejected", "rule"), reviewed("c", "approved", "rule")]
+    records[0]["turns"][1]["review"] = records[0]["turns"][0]["review"]
+    results = summarize([*records, record("d"), env_error("e")])
+    overall = results[-1]
+    assert (overall.rule_rejected, overall.rule_rejected_episodes, overall.rule_approved) == (3, 2, 1)
+    text = " ".join(shown(results_table(results, "talk", "no [craft].yaml")).split())
+    assert "rules of no [craft].yaml: 3 actions rejected in 2 of 4 counted episodes, 1 approved" in text
+    assert "rules" not in shown(results_table(summarize([record("a")]), "talk"))

@@ -76,8 +76,9 @@ def test_failed_episodes_are_analyzed_by_category(failed):
     assert (first.divergence_turn, first.left_for, first.taken) == (2, {"5": 9}, {"3": 9})
     assert first.sub_goals is not None and (first.sub_goals.mean, first.missed) == (0.5, {"GoalSay": 9})
     text = to_markdown([first], failures)
-    assert "9 of 10 episodes failed. Ended by: turn_limit 9." in text
-    assert "| repeated_action | 100% | 0% |" in text and "turn 2: 3, due was 5 | say 5 |" in text
+    assert "9 of 10 episodes failed. Ended by: turn_limit (9×)." in text
+    assert "Due were: 5 (9×). Taken were: 3 (9×)." in text
+    assert "| repeated_action | 100% | 0% |" in text and "turn 2: 3, due was 5 | 1 of 2 | say 5 |" in text
 
 
 def test_a_written_analysis_is_read_again_with_its_sub_goals(failed, tmp_path):
@@ -91,9 +92,9 @@ def test_a_written_analysis_is_read_again_with_its_sub_goals(failed, tmp_path):
 def test_only_actions_of_the_last_attempt_that_were_carried_out_count(failed):
     record = next(read_records(failed / "episodes.jsonl"))
     turn = record["turns"][0]
-    infos = ({"failed_attempts": 1.0}, {"perturbed_fault": 1.0}, {}, {})
+    infos = ({"failed_attempts": 1.0}, {"perturbed_fault": 1.0}, {"rejected_action": 1.0}, {}, {})
     record["turns"] = [dict(turn, action=str(n), info=info) for n, info in enumerate(infos)]  # type: ignore[misc]
-    assert [one.action for one in carried_out(record).turns] == ["2", "3"]
+    assert [one.action for one in carried_out(record).turns] == ["3", "4"]
 
 
 def test_the_simulators_table_of_sub_goals_is_read():
@@ -105,7 +106,9 @@ def test_the_simulators_table_of_sub_goals_is_read():
 
 def test_the_command_writes_json_and_markdown(failed):
     result = CliRunner().invoke(app, ["failures", str(failed), "--category", "1 to 7"])
-    assert result.exit_code == 0 and "1 to 7: 6 of 7 episodes failed" in result.output, result.output
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.output.split())
+    assert "1 to 7: 6 of 7 episodes failed; ended by turn_limit (6×); most frequent behavior: no_effect (100%)" in shown
     value = json.loads((failed / "failures.json").read_text())
     assert (len(value["categories"]), len(value["episodes"])) == (1, 6)
     assert "## 1 to 7" in (failed / "failures.md").read_text()
@@ -120,3 +123,17 @@ def test_other_folders_and_categories_are_refused(failed, tmp_path):
     renamed = evaluated(tmp_path / "renamed", "cheap", perturb={"rename": True})
     with pytest.raises(ConfigError, match=r"evaluation\.perturb\.rename=true, so its actions"):
         analyze_failures(renamed)
+
+
+def test_plans_longer_than_the_turn_limit_are_counted(failed):
+    """No agent that follows such a plan can solve the task; the limit of these episodes is four turns."""
+
+    class Long(Planned):
+        plan = tuple("12345")
+
+    records = list(read_records(failed / "episodes.jsonl"))
+    short, long = (summarize_failures(records, find_failures(records, env))[0] for env in (Planned(), Long()))
+    assert (short.beyond_limit, long.beyond_limit, long.tasks) == (0, 9, 9)
+    assert ["does not finish" in to_markdown([one], []) for one in (short, long)] == [False, True]
+    text = to_markdown([long], find_failures(records, Long()))
+    assert "has more actions than the turn limit in 9 of 9 tasks with a failed episode" in text

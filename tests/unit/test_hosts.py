@@ -139,7 +139,8 @@ def test_episodes_of_a_killed_host_are_retried():
 
     played = with_pool(play)
     assert all(tries[-1].stop is StopReason.TERMINATED for tries in played)
-    (culprit,) = (tries for tries in played if tries[0].turns[0].action == "hello")
+    # The first try of another session has no turn if the culprit killed its second host too before it had played one.
+    (culprit,) = (tries for tries in played if [turn.action for turn in tries[0].turns[:1]] == ["hello"])
     assert len(culprit) == 2 and len(culprit[0].replays) == 1, "its action kills the host again in the replay"
     lost = [tries for tries in played if tries[0].replays]
     assert len(lost) > 1

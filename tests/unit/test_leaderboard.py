@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from math import comb
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -15,12 +15,16 @@ from typer.testing import CliRunner
 
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.failures_report import analyze_failures
+from verl_agent.evaluation.folder import planned_records
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.leaderboard import make_boards
 from verl_agent.evaluation.leaderboard_report import to_markdown
 from verl_agent.evaluation.run import play_pending, report
+from verl_agent.evaluation.scaling_report import read_scaling
 from verl_agent.evaluation.significance import EXACT, holm, sign_flip_p_value
-from verl_agent.evaluation.statistics import clustered_wilson_interval, macro_mean, pass_hat_k
+from verl_agent.evaluation.statistics import pass_hat_k
+from verl_agent.trace.record_files import read_records
 from verl_agent.types import Message, Reply, Usage
 
 
@@ -39,15 +43,23 @@ def dominated(messages: Sequence[Message]) -> Reply:
     return Reply("Action: 0", tokens=4, usage=Usage(cost_usd=0.02))
 
 
-def evaluated(folder: Path, model: str, turns: int = 4, **evaluation) -> Path:
+POLICIES = ("cheap", "expensive", "dominated", "uncounted")
+
+
+def uncounted(messages: Sequence[Message]) -> Reply:
+    """Always guess 3; the server counts the tokens of the first reply only."""
+    return Reply("Action: 3", tokens=4 if len(messages) == 1 else 0, usage=Usage())
+
+
+def evaluated(folder: Path, model: str, turns: int = 4, agent: Mapping[str, Any] | None = None, **evaluation) -> Path:
     """Evaluate a policy on the 20 small test tasks of GuessNumber, in two categories."""
     config = {
         "env": {"name": "guess_number", "hosts": {"where": "inline"}, "options": {}},
         "horizon": {"max_turns": [turns]},
         "episode": {"max_tokens_per_turn": 8},
-        "agent": {"name": "act"},
+        "agent": agent or {"name": "act"},
         "data": {"max_prompt_length": 64, "max_response_length": 64},
-        "model": {"path": f"python:{__name__}:{model}" if model in ("cheap", "expensive", "dominated") else model},
+        "model": {"path": f"python:{__name__}:{model}" if model in POLICIES else model},
         "engine": {},
         "evaluation": {"output_dir": str(folder), "tasks": "small_test", **evaluation},
     }
@@ -115,10 +127,15 @@ def test_two_rows_of_one_model_are_named_by_their_folders(runs, tmp_path):
 def test_the_command_writes_json_markdown_and_a_plot(runs, tmp_path):
     result = CliRunner().invoke(app, ["leaderboard", str(runs), "--into", str(tmp_path)])
     assert result.exit_code == 0, result.output
+    assert "guess_number, 17 tasks, agent act, turns 4 (conditions " in result.output
     value = json.loads((tmp_path / "leaderboard.json").read_text())
     assert (value["version"], len(value["boards"]), len(value["boards"][0]["rows"])) == (1, 1, 4)
     assert (tmp_path / "leaderboard.png").stat().st_size > 5000
     text = (tmp_path / "leaderboard.md").read_text()
+    assert (
+        "options none, agent name=act, turns 4, " in text
+        and "perturb none, approval none, count_operated false" in text
+    )
     assert "| model | 1 to 7 | 1 to 10 | macro mean | all | turns | tokens | USD | env errors |" in text
     assert "| oracle | 1.000 [0.646, 1.000] (7) | 1.000 [0.722, 1.000] (10) |" in text
 
@@ -155,23 +172,60 @@ def test_holm_corrects_by_rank_and_keeps_the_order():
     assert holm([]) == []
 
 
-def test_the_interval_of_the_macro_mean_covers_as_often_as_it_says():
-    """Five categories of 5 to 50 tasks with different rates, as on BabyAI; 400 simulated evaluations."""
-    draws, covered = random.Random(1), 0
-    categories = [(50, 0.9), (15, 0.7), (5, 0.4), (5, 0.2), (8, 0.6)]
-    truth = sum(rate for _, rate in categories) / len(categories)
-    for _ in range(400):
-        found = macro_mean(
-            [
-                clustered_wilson_interval({str(task): [float(draws.random() < rate)] for task in range(tasks)})
-                for tasks, rate in categories
-            ]
-        )
-        covered += found.low <= truth <= found.high
-    assert 0.93 <= covered / 400 <= 0.99
-
-
 def test_pass_hat_k_is_the_chance_that_all_samples_succeed():
     assert (pass_hat_k(4, 2, 1), pass_hat_k(4, 2, 2), pass_hat_k(4, 2, 3), pass_hat_k(3, 3, 3)) == (0.5, 1 / 6, 0, 1)
     with pytest.raises(ValueError, match=r"pass\^5 of 2 successes in 4 samples"):
         pass_hat_k(4, 2, 5)
+
+
+def test_evaluations_with_other_rules_of_approval_have_a_board_of_their_own(runs, tmp_path):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{actions: ['*'], decision: reject, reason: never}]")
+    evaluated(tmp_path / "rejected", "expensive", approve=str(rules))
+    boards = make_boards([runs, tmp_path / "rejected"])
+    assert sorted(len(board.rows) for board in boards) == [1, 4]
+    assert {board.conditions["approval"] is None for board in boards} == {True, False}
+
+
+def test_evaluations_that_treat_overlong_prompts_differently_have_boards_of_their_own(runs, tmp_path):
+    evaluated(tmp_path / "other", "expensive")
+    report = tmp_path / "other/evaluation.json"
+    content = json.loads(report.read_text())
+    content["config"]["data"]["overlong_prompt"] = "truncate_observation"
+    report.write_text(json.dumps(content))
+    assert sorted(len(board.rows) for board in make_boards([runs, tmp_path / "other"])) == [1, 4]
+
+
+def test_records_beyond_the_planned_tasks_and_samples_count_nowhere(tmp_path):
+    """An evaluation that resumes with a smaller limit keeps the records of the others."""
+    folder = evaluated(tmp_path, "cheap", samples=2)
+    evaluated(tmp_path, "cheap", max_tasks=5, samples=1)
+    ((row,),) = (board.rows for board in make_boards([folder]))
+    assert (row.overall.tasks, row.overall.episodes, row.planned, row.played) == (5, 5, 5, 5)
+    curve = read_scaling(folder).curves[0]
+    assert {one.tasks for one in curve.points.values()} == {5}
+    summaries, failures = analyze_failures(folder)
+    assert sum(summary.episodes for summary in summaries) == 5 and len(failures) < 5
+    assert len(planned_records(folder)) == 5 < len(list(read_records(folder / "episodes.jsonl")))
+
+
+def test_a_row_without_a_category_is_marked_and_below_the_others(runs, tmp_path):
+    """All episodes of the category ended with an environment error."""
+    folder = evaluated(tmp_path / "broken", "oracle")
+    records = list(read_records(folder / "episodes.jsonl"))
+    for record in records:
+        if record["category"] == "1 to 7":
+            record |= {"stop": "env_error", "error": "lost", "success": False}
+    (folder / "episodes.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (board,) = make_boards([runs, folder])
+    assert [bool(row.unmeasured) for row in board.rows] == [False] * 4 + [True]
+    assert board.rows[-1].overall.success is not None and board.rows[-1].overall.success.mean == 1.0
+    text = to_markdown([board])
+    assert "(10) ‡ |" in text and "oracle (broken): 1 to 7" in text
+
+
+def test_tokens_that_a_server_did_not_count_are_unknown(tmp_path):
+    folder = evaluated(tmp_path, "uncounted")
+    ((row,),) = (board.rows for board in make_boards([folder]))
+    assert row.overall.tokens_mean is None and row.overall.turns_mean is not None
+    assert [curve.name for curve in read_scaling(folder).curves] == ["turns"]

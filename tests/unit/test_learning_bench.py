@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.bench.learning.__main__ import points
-from tests.bench.learning.analysis import Point, at_budget, collapsed, compare, over_seeds, reached
+from tests.bench.learning.analysis import Point, at_budget, collapsed, compare, over_seeds, paired, reached
 from tests.support.episodes import talk
 from verl_agent.trace.record_files import EpisodeWriter
 
@@ -52,3 +52,14 @@ def test_steps_that_a_resumed_run_repeats_count_once(tmp_path):
     lines = [{"step": step, "data": {"val-core/talk/success/mean@1": 0.5}} for step in range(4)]
     (tmp_path / "metrics/a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [(point.step, point.env_steps) for point in points(tmp_path)] == [(0, 0), (1, 2), (2, 4), (3, 6)]
+
+
+def test_success_after_the_last_step_is_paired_whatever_number_of_turns_the_arms_took():
+    """The second arm needs half the turns, so at the same number of turns only the first has reached its end."""
+    arms = {
+        "synchronous": [[Point(0, 0, 0.0, 0.5), Point(1, 200, 0.0, 0.7)] for _ in range(2)],
+        "partial": [[Point(0, 0, 0.0, 0.5), Point(1, 100, 0.0, 0.8)] for _ in range(2)],
+    }
+    table = paired(arms)
+    assert str(table["partial"]["paired_last_success"]).startswith("0.100")
+    assert str(table["partial"]["paired_success"]).startswith("0.200")

@@ -7,9 +7,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from verl_agent.errors import ConfigError
-from verl_agent.models.resolve import parameters
+from verl_agent.models.resolve import largest_weight, parameters
 from verl_agent.system.resources import (
+    PASS_TOKENS,
     Memory,
+    activations_gb,
     disk_needed,
     memory_needed,
     parse_memory,
@@ -19,6 +21,7 @@ from verl_agent.system.resources import (
 )
 
 GIB = 1024**3
+MEASURED = 135_000_000
 
 
 def meminfo(total_gib: int, free_gib: int) -> str:
@@ -60,15 +63,22 @@ def test_too_little_memory_raises_config_error():
     require_memory(found, 9)
 
 
+def test_a_pass_of_more_tokens_than_the_quickstarts_takes_more_memory():
+    assert activations_gb(MEASURED, PASS_TOKENS) == activations_gb(None, 1) == 0
+    assert activations_gb(None, PASS_TOKENS + 2000) == activations_gb(10 * MEASURED, PASS_TOKENS + 2000) == 2.0
+    assert activations_gb(MEASURED // 2, PASS_TOKENS + 2000) == pytest.approx(1.0)
+
+
 def test_parameters_are_counted_from_the_weights(tmp_path):
     save_file({"a": np.zeros((3, 5), np.float32), "b": np.zeros(7, np.float16)}, tmp_path / "one.safetensors")
     save_file({"c": np.zeros((2, 2), np.float32)}, tmp_path / "two.safetensors")
     assert parameters(tmp_path) == 3 * 5 + 7 + 4
+    assert largest_weight(tmp_path) == 15
 
 
 def test_parameters_of_a_remote_model_are_unknown(tmp_path):
     assert parameters("Qwen/Qwen2.5-3B-Instruct") is None
-    assert parameters(tmp_path) is None
+    assert parameters(tmp_path) is None and largest_weight(tmp_path) is None
 
 
 def test_a_larger_model_needs_more_memory_and_disk():

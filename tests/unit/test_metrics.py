@@ -23,6 +23,8 @@ ENV_ERROR = summary(0.0, StopReason.ENV_ERROR, turns=9, attempts=3, info={"inval
 
 OF_TOKENS = {
     "credit/dropped_share",
+    *(f"staleness/{name}" for name in ("mean", "max", "mixed_episodes")),
+    *(f"staleness/<updates>/{name}" for name in ("tokens", "rollout_kl", "probs_diff")),
     *(f"turn/<turns>/{name}" for name in ("advantage", "entropy", "ref_kl", "rollout_kl", "ratio_outside")),
 }
 """Metrics that the trainer computes from tokens; see tests/verl/test_turn_metrics.py."""

@@ -76,6 +76,14 @@ def test_rejected_action_does_not_reach_the_environment_and_its_reason_reaches_t
     assert episode.turns[0].step.info == {"rejected_action": 1.0}
 
 
+def test_reason_for_the_rejection_of_a_reply_without_an_action_reaches_the_policy():
+    person, policy = ScriptedPerson(["/reject be polite", "/a"]), ScriptedPolicy(["hm", "Action: a"])
+    session = talk_class()()
+    episode = asyncio.run(play(ITEM, session, ReAct(LineFormat()), policy, EpisodeLimits(2), person))
+    assert policy.heard[1][-1]["content"] == "The action was not carried out: be polite"
+    assert episode.turns[0].step.info == {"rejected_action": 1.0, "invalid_action": 1.0}
+
+
 def test_taken_over_turns_are_played_without_the_policy_until_they_are_handed_back():
     episode, session, policy = oversee(["a", "d"], ["/take one", "two", "/back", "/approve"], max_turns=4, turns=3)
     assert session.actions == ["one", "two", "d"]
@@ -104,18 +112,25 @@ def test_ended_episode_has_its_own_stop_reason_and_carries_out_nothing_more(line
     assert len(episode.messages) == episode.prompt_length + 2 * len(episode.turns) - (lines[0].startswith("/end"))
 
 
-@pytest.mark.parametrize("line", ["/back", "/take", "/t 2"])
-def test_answer_that_does_not_suit_the_turn_is_asked_again_with_the_reason(line):
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("/back", "the agent has this turn already. Allowed: an action, /approve, /reject, /take, /end."),
+        ("/take", "/take needs the action of this turn: /take [turns] action."),
+        ("/t 2", "/take needs the action of this turn: /take [turns] action."),
+    ],
+)
+def test_answer_that_does_not_suit_the_turn_is_asked_again_with_the_reason(line, reason):
     person = ScriptedPerson([line, "/approve"])
     policy = ScriptedPolicy(["Action: a"])
     asyncio.run(play(ITEM, talk_class()(), ReAct(LineFormat()), policy, EpisodeLimits(1), person))
-    assert [refusal != "" for _, refusal in person.asked] == [False, True]
+    assert [refusal for _, refusal in person.asked] == ["", reason]
 
 
 def test_approval_without_a_proposal_is_asked_again():
     person = ScriptedPerson(["/take one", "/approve", "two"])
     asyncio.run(play(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(2), person))
-    assert person.asked[2] == (None, "you have this turn: there is no proposal. Allowed: an action, hand_back, end.")
+    assert person.asked[2] == (None, "you have this turn: there is no proposal. Allowed: an action, /back, /end.")
 
 
 def test_written_reply_has_the_form_of_the_agent_and_its_context():
@@ -147,6 +162,19 @@ def test_line_of_a_person_is_read(line, answer):
 def test_line_that_decides_nothing_raises_config_error(line):
     with pytest.raises(ConfigError):
         read_line(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/help", "/back lets the agent go on; /end [reason] ends the episode; or type an action."),
+        ("/x", "/x is no command. Allowed: /back, /end, /help."),
+    ],
+)
+def test_messages_name_the_commands_that_suit_the_turn(line, message):
+    with pytest.raises(ConfigError) as refused:
+        read_line(line, ("back", "end"))
+    assert str(refused.value) == message
 
 
 def test_record_keeps_author_proposal_and_review():

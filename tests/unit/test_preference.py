@@ -26,6 +26,12 @@ def test_agent_that_takes_the_first_offer_has_a_preference_for_the_position():
     assert found.interval is not None and found.interval[0] > 0.8
 
 
+def test_interval_of_an_agent_that_always_takes_the_last_offer_starts_at_zero():
+    for count in (1, 2, 3, 5, 13):
+        found = measure(PAIRS[:count], chosen_by(lambda names: names[-1]))["seller"]
+        assert found.first == 0.0 and found.interval is not None and str(found.interval[0]) == "0.0"
+
+
 def test_agent_that_takes_an_offer_by_its_name_has_none_for_the_position():
     found = measure(PAIRS, chosen_by(min))["product"]
     assert (found.first, found.by_position, found.by_name) == (0.5, 0, 20)

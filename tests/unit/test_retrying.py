@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from tests.support.fakes import ScriptedPolicy, talk_class
-from verl_agent.agents.registry import make_agent
+from tests.unit.test_leaderboard import evaluated
+from verl_agent.agents.registry import check_retries, make_agent
 from verl_agent.agents.settings import AgentSettings
+from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
 from verl_agent.rollout.retrying import AGAIN
@@ -72,3 +74,26 @@ def test_a_retried_task_continues_after_an_environment_error():
 def test_other_values_are_refused(value):
     with pytest.raises(ConfigError, match=r"agent\.options\.retry_failed=.* Allowed: a whole number >= 0"):
         agent(retry_failed=value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "ends"),
+    [
+        *(("textcraft", {}, False), ("guess_number", {}, False), ("babyai", {}, True)),
+        *(("deepsearch", {}, True), ("deepsearch", {"guess_again": True}, False)),
+    ],
+)
+def test_retries_are_refused_where_only_success_ends_a_task(name, options, ends):
+    env, settings = make_env(name, options), AgentSettings("act", {"retry_failed": 2})
+    assert env.ends_failed_tasks is ends
+    check_retries(AgentSettings("act", {"retry_failed": 0}), env)
+    if ends:
+        check_retries(settings, env)
+    else:
+        with pytest.raises(ConfigError, match=r"retry_failed=2 has no effect: in \w+ only success ends a task"):
+            check_retries(settings, env)
+
+
+def test_an_evaluation_refuses_retries_that_have_no_effect(tmp_path):
+    with pytest.raises(ConfigError, match=r"agent\.options\.retry_failed=1 has no effect: in GuessNumber"):
+        evaluated(tmp_path, "cheap", agent={"name": "act", "options": {"retry_failed": 1}})

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from verl_agent.agents.settings import AgentSettings
 from verl_agent.commands.cli import app
 from verl_agent.envs.registry import make_env
 from verl_agent.evaluation.results import summarize
-from verl_agent.evaluation.scaling import interval_of_shares, scaling_curves
+from verl_agent.evaluation.scaling import ScalingCurve, interval_of_shares, scaling_curves
+from verl_agent.evaluation.scaling_report import describe_ends
 from verl_agent.evaluation.selectors import best_of_n, majority
-from verl_agent.evaluation.statistics import pass_at_k, pass_hat_k
+from verl_agent.evaluation.statistics import pass_at_k, pass_hat_k, wilson_interval
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
@@ -123,7 +125,7 @@ def test_selectors_choose_among_samples_and_the_oracle_is_an_upper_bound(tmp_pat
     }  # fmt: skip
     assert found["oracle"].points[2].mean == pytest.approx(pass_at_k(3, 1, 2)) and found["oracle"].upper_bound
     assert found["shortest"].points[2].mean == pytest.approx(2 / 3)
-    assert "evaluation.logprobs=1" in found["log-prob"].missing and "no critic" in found["critic"].missing
+    assert "evaluation.logprobs=1" in found["log-prob"].missing
 
 
 def test_the_log_prob_selector_reads_the_recorded_tokens(tmp_path):
@@ -151,6 +153,13 @@ def test_the_interval_of_shares_covers_at_least_as_often_as_it_says(estimator, k
         found = interval_of_shares(shares)
         covered += found.low <= truth <= found.high
     assert covered / runs >= 0.93
+
+
+def test_the_ends_of_a_curve_have_their_unit_in_the_right_number():
+    rate = wilson_interval(1, 2)
+    one = ScalingCurve("turns", "success within k turns", "turns", {1: rate})
+    assert describe_ends(one) == f"{rate} at 1 turn"
+    assert describe_ends(replace(one, points={1: rate, 4: rate})) == f"{rate} at 1, {rate} at 4 turns"
 
 
 def test_the_command_writes_json_and_a_plot(sampled):

@@ -48,6 +48,7 @@ HANDED_ON = {
     "data.env_tasks.": "verl_agent/training/dataset.py, _settings, which makes a section env of it",
     "model_engine": "trainer/config/ppo_trainer.yaml, chooses the engine's YAML",
     "trainer.v1.sync": "trainer/ppo/v1/trainer_base.py:163, empty",
+    "trainer.v1.separate_async.hybrid_rollout.": "trainer/ppo/v1/trainer_separate_async.py, HybridRolloutSwitchConfig",
 }
 """Keys that reach their reader in a way that the search of the source does not follow, and the line that reads them."""
 
@@ -101,7 +102,9 @@ def test_the_table_of_unread_keys_has_no_entry_without_a_key():
         assert any(key == name or (name.endswith((".", "_")) and key.startswith(name)) for key in keys), name
 
 
-FILES = [*RECIPES, *COMMON, *(path for path in SHARED.rglob("*.yaml") if path.name != "agent_loop.yaml")]
+NO_SETTINGS = ("agent_loop.yaml", "router.yaml")
+"""Files that name a class for verl."""
+FILES = [*RECIPES, *COMMON, *(path for path in SHARED.rglob("*.yaml") if path.name not in NO_SETTINGS)]
 VERL_BASES = {"agent_sft": ("agent_sft",), "agent_dpo": ("agent_dpo",), "cpu_sft": ("agent_sft",)}
 
 

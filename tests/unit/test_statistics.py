@@ -13,7 +13,6 @@ from verl_agent.evaluation.statistics import (
     paired_difference,
     pass_at_k,
     t_quantile,
-    unanimous_interval,
     wilson_interval,
 )
 
@@ -149,25 +148,27 @@ def test_the_interval_over_tasks_has_its_nominal_coverage():
 
 
 def test_pairing_removes_the_difficulty_of_tasks():
-    baseline = {str(i): [i / 10] for i in range(10)}
-    better = {item: [values[0] + 0.1 + 0.01 * (int(item) % 2)] for item, values in baseline.items()}
+    """The solved samples of 16 differ widely between tasks, and by two on each task."""
+    baseline = {str(i): [float(sample < i % 14) for sample in range(16)] for i in range(42)}
+    better = {str(i): [float(sample < i % 14 + 2) for sample in range(16)] for i in range(42)}
     estimate = paired_difference(better, baseline)
-    assert estimate.mean == pytest.approx(0.105)
-    assert 0.1 < estimate.low < estimate.high < 0.11
+    assert estimate.mean == pytest.approx(0.125)
+    assert 0.1 < estimate.low < estimate.mean < estimate.high < 0.15
+    apart = [clustered_wilson_interval(side) for side in (better, baseline)]
+    assert apart[0].low < apart[1].high
 
 
-@pytest.mark.parametrize(
-    ("value", "tasks", "low", "high"),
-    [(0.0, 10, -0.2589, 0.2589), (1.0, 10, 0.4823, 1.0), (0.0, 1, -0.95, 0.95), (-0.5, 100, -0.5148, -0.4557)],
-)
-def test_equal_differences_have_an_interval_with_a_width(value, tasks, low, high):
-    """After n equal draws, at most a share 1 - 0.05 ** (1 / n) of draws differs: 25.9 % for 10, 2.95 % for 100."""
-    estimate = unanimous_interval(value, tasks, -1.0, 1.0)
-    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=5e-5)
-    values = {str(i): [0.1 * i + max(value, 0.0)] for i in range(tasks)}
-    baseline = {str(i): [0.1 * i - min(value, 0.0)] for i in range(tasks)}
-    paired = paired_difference(values, baseline)
-    assert (paired.low, paired.high, paired.tasks) == pytest.approx((low, high, tasks), abs=5e-5)
+@pytest.mark.parametrize(("gained", "lost", "tasks"), [(12, 4, 50), (0, 0, 10), (10, 0, 10), (0, 3, 100), (0, 0, 1)])
+def test_the_paired_difference_of_single_samples_is_that_of_bonett_and_price(gained, lost, tasks):
+    """With a quantile of t in place of the normal one, which they use."""
+    after = {str(task): [float(task < gained)] for task in range(tasks)}
+    before = {str(task): [float(task >= tasks - lost)] for task in range(tasks)}
+    paired = paired_difference(after, before)
+    assert (paired.mean, paired.tasks) == ((gained - lost) / tasks, tasks)
+    centre, shares = (gained - lost) / (tasks + 2), (gained + lost + 2) / (tasks + 2)
+    half = t_quantile(0.975, tasks + 1) * ((shares - centre**2) / (tasks + 1)) ** 0.5
+    assert (paired.low, paired.high) == pytest.approx((max(-1, centre - half), min(1, centre + half)))
+    assert paired.low < paired.mean < paired.high or paired.mean == paired.high == 1.0
 
 
 def test_pairing_requires_the_same_tasks():

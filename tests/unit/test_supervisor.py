@@ -7,13 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.training_runs import marked_processes, run_environment, wait_for_end
 from verl_agent.errors import ConfigError
 from verl_agent.runs.child import Child, Stop
 from verl_agent.runs.control.server import SOCKET, send
-from verl_agent.runs.deaths import Death, count_oom_kills, describe_status, name_process
+from verl_agent.runs.deaths import Death, count_oom_kills, describe_status, name_actor, name_process
 
 PROGRAM = """
 import os, pathlib, psutil, signal, subprocess, sys, time
@@ -221,6 +222,17 @@ def test_a_stop_signal_interrupts_the_run_once(tmp_path, number):
     assert process.returncode == 130 and marked_processes(tmp_path) == []
 
 
+def test_repeated_signals_do_not_interrupt_the_end_of_a_run(tmp_path):
+    process = start(tmp_path, "waits")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    (run,) = psutil.Process(process.pid).children()
+    (own,) = run.children()
+    while own.is_running() and run.is_running():
+        run.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[0] == "interrupted\n"
+    assert marked_processes(tmp_path) == []
+
+
 def test_a_killed_supervisor_leaves_no_process(tmp_path):
     process = start(tmp_path, "waits")
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -243,6 +255,11 @@ def test_a_killed_supervisor_leaves_no_process(tmp_path):
 )
 def test_processes_that_a_run_needs_have_plain_names(command_line, name):
     assert name_process(command_line) == name
+
+
+@pytest.mark.parametrize("title", ["ray::RunScopedHttpServer.run_server", "ray::FullContextServer"])
+def test_the_servers_of_both_rollout_engines_have_the_same_plain_name(title):
+    assert name_actor(title) == "the server of a rollout engine"
 
 
 def test_out_of_memory_kills_are_counted(tmp_path):

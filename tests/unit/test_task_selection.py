@@ -6,7 +6,7 @@ import pytest
 
 from verl_agent.envs.registry import list_tasks
 from verl_agent.envs.tasks import check_disjoint, select_tasks
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted, did_you_mean
 
 
 @pytest.fixture
@@ -65,6 +65,23 @@ def test_an_unknown_split_suggests_the_nearest_one():
         ids("smal_train")
 
 
+def test_an_unknown_split_names_the_key_that_has_it():
+    with pytest.raises(ConfigError, match=r"^env\.eval_tasks='tset' is not allowed: env 'guess_number' has no split"):
+        select_tasks("guess_number", "tset", key="env.eval_tasks")
+
+
+def test_a_long_list_of_names_ends_with_a_whole_name():
+    names = [f"number {n}" for n in range(100)]
+    assert did_you_mean("x", names, 30) == "Known: number 0, number 1 and 98 more."
+    assert did_you_mean("x", names[:3], 30) == "Known: number 0, number 1, number 2."
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 processes"), (1, "1 process"), (2, "2 processes")])
+def test_a_counted_noun_is_in_the_plural_unless_the_number_is_1(number, text):
+    assert counted(number, "process") == text
+    assert counted(2, "reply") == "2 replies" and counted(2, "turn") == "2 turns"
+
+
 def test_an_unknown_environment_suggests_the_nearest_one():
     with pytest.raises(ConfigError, match=r"env\.name='gess_number' is not registered\. Did you mean 'guess_number'\?"):
         select_tasks("gess_number", "train")
@@ -79,4 +96,4 @@ def test_overlapping_selections_raise_config_error(write):
     leak = write(f"{ids('test')[3]}\n{ids('train')[0]}\n")
     with pytest.raises(ConfigError) as error:
         check_disjoint("guess_number", leak, "test")
-    assert f"share 1 tasks, such as '{ids('test')[3]}'. Choose splits that do not overlap." in str(error.value)
+    assert f"share 1 task, such as '{ids('test')[3]}'. Choose splits that do not overlap." in str(error.value)

@@ -19,7 +19,8 @@ from verl_agent.viewer.charts import Curve, Panel, RunData, chart, panels
 from verl_agent.viewer.queries import StepSummary, TaskStep
 from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.server import ServerSettings, bind
-from verl_agent.viewer.state import ViewerState
+from verl_agent.viewer.sources import describe_result, open_source
+from verl_agent.viewer.state import ViewerState, short_keys
 from verl_agent.viewer.text import MAX_NAME, make_visible, short_name, shorten, split_reply
 
 
@@ -70,15 +71,17 @@ def test_points_of_a_chart_know_their_step() -> None:
 
 
 def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
-    """Two runs may have logged one of them each."""
-    probability, log_prob = "training/rollout_probs_diff_mean", "actor/ppo_kl"
+    """Two runs may have logged one of them each; that of the present weights goes before that of all tokens."""
+    present, probability, log_prob = "staleness/0/probs_diff", "training/rollout_probs_diff_mean", "actor/ppo_kl"
 
-    def titles(**logged: float) -> list[str]:
+    def shown(**logged: float) -> dict[str, float]:
         found = panels(RunData("run", [step(1)], {1: logged}))
-        return [panel.title for panel in found if panel.title.startswith("Engine")]
+        return {panel.title: panel.curves[0].values[1] for panel in found if panel.title.startswith("Engine")}
 
-    assert titles(**{probability: 0.1}) == titles(**{probability: 0.1, log_prob: 0.2})
-    assert titles(**{log_prob: 0.2}) == ["Engine against trainer (mean Δ log-prob)"] != titles(**{probability: 0.1})
+    of_probabilities = {"Engine against trainer (mean |Δ probability|)": 0.1}
+    for logged in ({present: 0.1}, {probability: 0.1}, {present: 0.1, probability: 0.3}):
+        assert shown(**logged) == shown(**logged, **{log_prob: 0.2}) == of_probabilities
+    assert shown(**{log_prob: 0.2}) == {"Engine against trainer (mean Δ log-prob)": 0.2}
 
 
 def test_charts_of_several_runs_name_the_run_of_each_curve() -> None:
@@ -137,10 +140,34 @@ def test_runs_of_the_same_name_get_keys_of_their_own(tmp_path: Path) -> None:
     for parent in "ab":
         (tmp_path / parent / "run" / "metrics").mkdir(parents=True)
     state = ViewerState([tmp_path / "a" / "run", tmp_path / "b" / "run"])
-    assert list(state.opened) == ["run", "run~2"]
+    assert list(state.opened) == ["a:run", "b:run"]
     state.close()
     with pytest.raises(ConfigError, match="twice"):
         ViewerState([tmp_path / "a" / "run", tmp_path / "a" / "run"])
+
+
+def test_keys_have_as_many_folders_as_distinguish_them() -> None:
+    paths = ["/s/oracle/babyai", "/s/random/babyai", "/s/oracle/textcraft", "/t/random/babyai", "/babyai", "/s/a:b/c"]
+    keys = short_keys(list(map(Path, paths)))
+    assert keys == ["oracle:babyai", "s:random:babyai", "textcraft", "t:random:babyai", "babyai", "c"]
+    assert short_keys([Path("/a:b/c"), Path("/a/b:c"), Path("/d/b:c"), Path("/e/c")]) == [
+        "a:b:c",
+        "a:b:c~2",
+        "d:b:c",
+        "e:c",
+    ]
+
+
+def test_the_result_of_an_evaluation_is_described_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "episodes.jsonl").touch()
+    source = open_source(tmp_path)
+    assert describe_result(source) == ""
+    report = {"model": "oracle", "config": {"env": {"name": "babyai"}}}
+    success = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    (tmp_path / "evaluation.json").write_text(json.dumps({**report, "results": [{"success": success}]}))
+    assert describe_result(source) == "oracle on babyai: success 0.500 [0.250, 0.750]"
+    (tmp_path / "evaluation.json").write_text(json.dumps({**report, "results": [{"success": None}]}))
+    assert describe_result(source) == "oracle on babyai: no valid episode"
 
 
 def test_a_run_that_is_followed_gets_the_episodes_that_are_added(tmp_path: Path) -> None:

@@ -2,43 +2,35 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from env_adapters.webarena.browser.chromium import installed_chromiums
+from tests.support.viewing import chromium, viewing
 from tests.support.web import needs_chromium
 from verl_agent.errors import ConfigError
 from verl_agent.runs.control.server import control_socket
 
 ROOT = Path(__file__).parents[2]
+RUN = """
+import sys, time
+from pathlib import Path
+from verl_agent.runs.control.server import control_socket
+
+answer = {"paused": False, "episodes": []}
+try:
+    with control_socket(Path(sys.argv[1]), lambda command: dict(answer)):
+        time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+"""Run that does nothing but listen at its control socket, in a process of its own."""
 
 pytestmark = needs_chromium
 
 
-@contextmanager
-def viewer(run: Path, config: Path) -> Iterator[str]:
-    """Run the viewer; yield its URL."""
-    command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "view", str(run), "--port", "0"]
-    environment = {**os.environ, "XDG_CONFIG_HOME": str(config)}
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
-    assert server.stdout is not None
-    found = re.search(r"http://\S+/", server.stdout.readline())
-    assert found is not None
-    try:
-        yield found[0].rstrip("/")
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(20)
-
-
 def test_buttons_send_commands_and_a_refusal_is_shown(tmp_path):
-    from playwright.sync_api import sync_playwright
-
     run = tmp_path / "run"
     run.mkdir()
     (run / "episodes.jsonl").write_text("")
@@ -51,8 +43,7 @@ def test_buttons_send_commands_and_a_refusal_is_shown(tmp_path):
             raise ConfigError("nothing is paused")
         return {"paused": command["command"] == "pause", "episodes": [episode]}
 
-    with control_socket(run, handle), viewer(run, tmp_path) as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(installed_chromiums()[0]), args=["--no-sandbox"])
+    with control_socket(run, handle), viewing(run, tmp_path) as url, chromium() as browser:
         page = browser.new_page()
         page.goto(f"{url}/run/run")
         page.get_by_role("link", name="Control").click()
@@ -62,6 +53,30 @@ def test_buttons_send_commands_and_a_refusal_is_shown(tmp_path):
         page.get_by_role("button", name="end-episode 7").click()
         page.get_by_role("button", name="step", exact=True).click()
         page.get_by_text("nothing is paused").first.wait_for()
-        browser.close()
     assert '{"command": "pause"}' in heard
     assert '{"command": "end-episode", "episode": 7}' in heard
+
+
+def test_kill_button_ends_the_run_after_it_was_confirmed(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "episodes.jsonl").write_text("")
+    game = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(run)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    try:
+        with viewing(run, tmp_path) as url, chromium() as browser:
+            page = browser.new_page()
+            page.goto(f"{url}/run/run/control")
+            page.get_by_text("The run goes on.").wait_for()
+            page.get_by_role("button", name="end the run").click()
+            page.get_by_role("button", name="cancel").click()
+            page.get_by_text("Kill all processes of the run?").wait_for(state="hidden")
+            assert game.poll() is None
+            page.get_by_role("button", name="end the run").click()
+            page.get_by_role("button", name="kill", exact=True).click()
+            game.wait(20)
+            assert game.returncode in (130, -signal.SIGKILL), "killed if it has not ended in four seconds"
+    finally:
+        game.kill()
+        game.wait()

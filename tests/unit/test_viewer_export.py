@@ -14,12 +14,15 @@ import verl_agent as va
 from tests.support.episodes import STARTED, played, talk
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.trace.turn_record import ReviewRecord
+from verl_agent.viewer.export.episode_html import episode_html
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import static_page
 from verl_agent.viewer.export.write import export
 from verl_agent.viewer.images import ImageBudget
 from verl_agent.viewer.state import ViewerState
 from verl_agent.viewer.svg import line_chart, sparkline
+from verl_agent.viewer.text import describe_decision
 from verl_agent.viewer.words import word_difference
 
 HOSTILE = "</template></script><script>alert(1)</script> \u202e \0 'quoted' \"twice\""
@@ -47,6 +50,22 @@ def test_a_page_has_every_episode_and_no_markup_or_address_from_outside(run: Pat
     assert "&lt;script&gt;alert(1)&lt;/script&gt; ⟨RLO⟩ ␀ &#x27;quoted&#x27; &quot;twice&quot;" in text
     assert not re.search(r"https?://|\ssrc=|@import|url\(", text.replace("img-src", ""))
     assert "2 groups" in text
+
+
+def test_a_turn_says_who_acted_who_decided_and_what_was_proposed() -> None:
+    record = played(("north", "hall"), ("buy", "The action was not carried out: too dear"), ("east", "kitchen"))
+    edited: ReviewRecord = {"decision": "edited", "by": "person", "reason": "", "seconds": 2.0}
+    rejected: ReviewRecord = {"decision": "rejected", "by": "rule", "reason": "too <dear>", "seconds": 0.0}
+    record["turns"][0] |= {"author": "person", "proposed": "south & away", "review": edited}
+    record["turns"][1]["review"] = rejected
+    assert [describe_decision(turn) for turn in record["turns"]] == [
+        "written by the person; edited by the person (2.0 s)",
+        "rejected by a rule: too <dear> (0.0 s)",
+        "",
+    ]
+    text = episode_html(record)
+    assert "edited by the person" in text and "south &amp; away" in text and "too &lt;dear&gt;" in text
+    assert text.count("class='decision'") == 2 and text.count("class='proposed'") == 1
 
 
 def test_a_page_holds_the_images_of_its_turns_and_none_of_other_folders(run: Path, tmp_path: Path) -> None:

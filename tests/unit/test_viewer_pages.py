@@ -2,20 +2,16 @@
 
 import base64
 import json
-import os
-import re
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from env_adapters.webarena.browser.chromium import installed_chromiums
 from tests.support.episodes import STARTED, played
+from tests.support.viewing import chromium, viewing
 from tests.support.web import needs_chromium
 from tests.support.what_if import replies_of
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
@@ -53,6 +49,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     seen = played(("get 2 bamboo", "Got 2 bamboo"), meta=EpisodeMeta("train", "train", 9, "9-0", 0, STARTED, 1.0))
     seen |= {"env": "textcraft", "data": {"goal": "minecraft:stick"}}
     seen["turns"][0]["media"] = [{"path": "a/1.png", "title": "before", "box": [0.25, 0.5, 0.125, 0.1]}]
+    seen["turns"][0]["proposed"] = "get 9 gold"
+    seen["turns"][0]["review"] = {"decision": "edited", "by": "person", "reason": "", "seconds": 2.0}
     append(folder / "episodes" / "a.jsonl", seen)
     (folder / "media" / "a").mkdir(parents=True)
     (folder / "media" / "a" / "1.png").write_bytes(PIXEL)
@@ -66,25 +64,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "view", str(run), "--port", "0"]
-    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path_factory.mktemp("config"))}
-    root = Path(__file__).parents[2]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env=environment)
-    assert server.stdout is not None
-    found = re.search(r"http://\S+/", server.stdout.readline())
-    assert found is not None
-    yield found[0].rstrip("/")
-    server.terminate()
-    server.wait(60)
+    with viewing(run, tmp_path_factory.mktemp("config")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=str(installed_chromiums()[0]), args=["--no-sandbox"])
+    with chromium() as started:
         started.new_context()  # all pages share it, and with it the cache of scripts
         yield started
-        started.close()
 
 
 @pytest.fixture
@@ -279,4 +267,6 @@ def test_an_episode_shows_the_drawings_and_images_of_its_environment(pages) -> N
     assert image.evaluate("image => image.naturalWidth") == 1, "the file was served"
     mark = page.locator("#turn-1 .border-red-600")
     assert mark.evaluate("mark => [mark.style.left, mark.style.height]") == ["25%", "10%"]
+    page.locator("#turn-1").get_by_text("edited by the person (2.0 s)").wait_for()
+    page.locator("#turn-1").get_by_text("get 9 gold").wait_for()
     page.close()

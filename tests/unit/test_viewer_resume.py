@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.support.episodes import STARTED, played
+from verl_agent.trace.abandoned import ABANDONED_FILE, add_abandoned, read_abandoned
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose
 from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
@@ -63,6 +64,36 @@ def test_a_step_that_a_resumed_run_plays_again_counts_once(tmp_path: Path) -> No
         write(run / "episodes" / "c.jsonl", episode("d", 0, 1.0, LATER, step=6))
         index.update()
         assert [at.episodes for at in queries.summarize_steps(index, Filter())] == [1, 2, 1]
+
+
+def test_a_group_that_a_resumed_run_plays_again_in_another_step_counts_once(tmp_path: Path) -> None:
+    """Asynchronous rollout: group `b` was in flight at the checkpoint of step 5, and one of its episodes had ended."""
+    run = tmp_path / "run"
+    start(run, STARTED)
+    write(run / "episodes" / "a.jsonl", *(episode("a", sample, 1.0) for sample in (0, 1)), episode("b", 0, 0.0))
+    with RecordIndex(open_source(run)) as index:
+        index.update()
+        assert [at.episodes for at in queries.summarize_steps(index, Filter())] == [3]
+        start(run, LATER)
+        add_abandoned(run, ["b"])
+        index.update()
+        assert [(at.step, at.episodes) for at in queries.summarize_steps(index, Filter())] == [(5, 2)]
+        again = [episode("c", sample, 0.5, LATER, step=6) for sample in (0, 1)]
+        write(run / "episodes" / "b.jsonl", *again)
+        index.update()
+        steps = queries.summarize_steps(index, Filter())
+        assert [(at.step, at.episodes, at.reward) for at in steps] == [(5, 2, 1.0), (6, 2, 0.5)]
+        rows = queries.find_episodes(index, Filter())
+        assert {row["group"]: row["replaced"] for row in rows} == {"a": 0, "b": 1, "c": 0}
+
+
+def test_groups_are_added_to_a_file_whose_last_line_a_killed_run_left_unfinished(tmp_path: Path) -> None:
+    assert read_abandoned(tmp_path) == set()
+    add_abandoned(tmp_path, ["0000001-0", "0000001-1"])
+    file = tmp_path / ABANDONED_FILE
+    file.write_text(file.read_text()[:-3])
+    add_abandoned(tmp_path, ["0000002-0"])
+    assert read_abandoned(tmp_path) == {"0000001-0", "0000002-0"}
 
 
 def test_a_validation_does_not_hide_training_episodes_of_the_same_name(tmp_path: Path) -> None:

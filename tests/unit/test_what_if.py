@@ -1,22 +1,29 @@
 """Test questions to recorded turns: other replies, other actions, replies without a thought, and the oracle."""
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from env_adapters.guess_number.adapter import GuessNumber
+from tests.support.episodes import STARTED
+from tests.support.fakes import ScriptedPolicy
 from tests.support.what_if import GUESS, MAX_TURNS, SAMPLING, FakeModel, players, recorded_game, say
 from verl_agent.agents.plain import Raw, ReAct
 from verl_agent.envs.action_format import FenceFormat, LineFormat, TagFormat
+from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, EnvError
+from verl_agent.rollout.approval import Approval, Rule
+from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import Message, Reply, StepResult, TaskItem
 from verl_agent.what_if.branch import Players, play_on, reply_with, sample_replies
 from verl_agent.what_if.oracle import oracle_action
 from verl_agent.what_if.question import Question
-from verl_agent.what_if.recorded import RecordedEpisode
+from verl_agent.what_if.recorded import RecordedEpisode, find_episode
 from verl_agent.what_if.results import Result, append_results, read_results, results_file
 from verl_agent.what_if.samples import draw_continuations, draw_replies
 from verl_agent.what_if.summary import (
@@ -255,6 +262,22 @@ def test_a_replay_that_differs_from_the_record_is_an_error(tmp_path: Path, mood:
     with pytest.raises(ConfigError, match=message):
         compare(recorded, players(3, env=env), "7")
     assert not results_file(recorded.file).exists()
+
+
+def test_a_replay_rejects_what_was_rejected_and_goes_on_under_the_same_rules(tmp_path: Path):
+    env = make_env("guess_number")
+    rules = [Rule(["*"], text="^[57]$", decision="reject", reason="no"), Rule(["*"], decision="approve")]
+    overseer = Approval(rules, env.describe_action)
+    policy = ScriptedPolicy(map(say, (5, 6, 2, 3)))
+    game = asyncio.run(play(GUESS, env, ReAct(env.action_format), policy, EpisodeLimits(MAX_TURNS), overseer))
+    file = tmp_path / "episodes.jsonl"
+    meta = EpisodeMeta("evaluation", "test", 0, GUESS.id, 0, STARTED, 1.0)
+    file.write_text(json.dumps(to_record(game, meta)) + "\n")
+    recorded, reply = find_episode(f"{file}:1"), Reply(say(7))
+    free = asyncio.run(play_on(recorded, 3, reply, players(3), [0], MAX_TURNS))
+    bound = asyncio.run(play_on(recorded, 3, reply, players(3, overseer=overseer), [0], MAX_TURNS))
+    assert [turn.carried_out for turn in free[0].turns] == [False, True, True]
+    assert [turn.carried_out for turn in bound[0].turns] == [False, True, False, True]
 
 
 def test_an_environment_that_is_not_deterministic_is_refused(tmp_path: Path):

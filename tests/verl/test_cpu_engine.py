@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from tensordict import TensorDict
+from torch.distributed.tensor import DTensor
+from torch.nn import Parameter
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
@@ -16,7 +18,13 @@ from verl.workers.utils.losses import sft_loss
 from tests.support.engines import batch_of, gradients, jagged, new_engine, policy_loss, relative_difference
 from tests.support.letters import LOST, SHORT, TRUNCATED, WON
 from tests.support.models import write_byte_model
-from verl_agent.platform.cpu_engine import CpuLanguageEngine, CpuValueEngine, order_rows, returns_output_of
+from verl_agent.platform.cpu_engine import (
+    CpuLanguageEngine,
+    CpuValueEngine,
+    kept_casts,
+    order_rows,
+    returns_output_of,
+)
 from verl_agent.platform.log_prob_head import LogProbHead
 from verl_agent.rollout.tokens import Segment
 
@@ -55,6 +63,54 @@ def test_gradient_and_metrics_are_those_of_verl(verls, ours, settings):
     assert relative_difference(actual, expected) < 1e-5
     for name in ("actor/pg_loss", "actor/entropy_loss"):
         assert mine["metrics"][name].aggregate() == pytest.approx(theirs["metrics"][name].aggregate(), rel=1e-4)
+
+
+def test_an_update_changes_the_weights_of_the_next_pass(model):
+    """Autocast's copies of the weights last for a batch, and must not outlast the step behind it."""
+    engine = new_engine(CpuLanguageEngine, model, lr=1e-2)
+    data = batch_of(ROWS, compute_loss=False)
+    before = engine.infer_batch(data)["model_output"]["log_probs"].values()
+    with engine.train_mode():
+        engine.train_batch(batch_of(ROWS), policy_loss())
+    after = engine.infer_batch(data)["model_output"]["log_probs"].values()
+    fresh = new_engine(CpuLanguageEngine, model)
+    fresh.module.load_state_dict(engine.module.state_dict())
+    assert (after - before).abs().max() > 0.1
+    assert torch.equal(after, fresh.infer_batch(data)["model_output"]["log_probs"].values())
+
+
+def test_casts_of_weights_are_kept_within_a_block():
+    weight, inputs = Parameter(torch.eye(4)), torch.ones(2, 4)
+
+    def product() -> float:
+        with torch.autocast("cpu", torch.bfloat16):
+            return float((inputs @ weight).detach().sum())
+
+    with kept_casts():
+        first = product()
+        weight.data.mul_(2)
+        assert product() == first == 8
+    assert product() == 16
+
+
+def test_gradients_of_micro_batches_that_share_casts_add_up(model):
+    engine = new_engine(CpuLanguageEngine, model)
+    one, _ = gradients(engine, batch_of(ROWS, micro_batch=8), policy_loss())
+    four, _ = gradients(engine, batch_of(ROWS, micro_batch=2), policy_loss())
+    assert relative_difference(four, one) < 0.02
+
+
+def test_one_rank_loads_a_checkpoint_of_sharded_tensors(model, tmp_path):
+    verls, engine = (new_engine(kind, model, "float32") for kind in (FSDPEngineWithLMHead, CpuLanguageEngine))
+    with verls.train_mode():
+        verls.train_batch(batch_of(ROWS), policy_loss())
+    verls.save_checkpoint(str(tmp_path))
+    assert isinstance(next(verls.module.parameters()), DTensor) and type(next(engine.module.parameters())) is Parameter
+    engine.load_checkpoint(str(tmp_path))
+    expected = {name: value.full_tensor() for name, value in verls.module.state_dict().items()}
+    torch.testing.assert_close(dict(engine.module.state_dict()), expected)
+    moments = [state["exp_avg"] for state in engine.optimizer.state.values()]
+    assert moments and all(type(value) is torch.Tensor for value in moments)
 
 
 @pytest.mark.parametrize("filler", [FILLER, SHORT_FILLER], ids=["128 tokens", "2 tokens"])

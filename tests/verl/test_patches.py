@@ -53,6 +53,19 @@ def test_verl_has_flash_attention_as_a_literal_in_the_value_model():
     assert lines.index(head) < 649 < lines.index("_architecture_to_auto_class = {")
 
 
+def test_verls_sglang_server_leaves_one_token_of_the_context_free():
+    """Line for `FullContextServer`, which raises `max_model_len` by one."""
+    path = "workers/rollout/sglang_rollout/async_sglang_server.py"
+    used = [text.strip() for text in upstream("verl", path) if "config.max_model_len" in text]
+    assert line("verl", path, 588) == "max_possible_tokens = self.config.max_model_len - len(prompt_ids) - 1"
+    assert len(used) == 6  # three in the constructor, one more in an error of `generate`
+
+
+def test_vllm_moves_the_offset_of_a_generator_after_a_part_of_a_prompt():
+    """Line for `enable_chunked_prefill: false` of cpu.yaml and for `whole_prompts` of the evaluation's engine."""
+    assert line("vllm", "v1/worker/gpu_model_runner.py", 3825) == "gen.set_offset(gen.get_offset() - 4)"
+
+
 def test_verl_imports_the_value_model_loader_inside_the_calling_function():
     """An import at the top of the module would bind the unpatched function."""
     source = "\n".join(upstream("verl", "workers/engine/fsdp/transformer_impl.py"))
@@ -71,6 +84,22 @@ def test_vllm_discards_the_weights_that_it_packs():
         source.index("def dispatch_cpu_unquantized_gemm(\n    layer: torch.nn.Module,\n    remove_weight: bool,") :
     ]
     assert "if remove_weight:\n            layer.weight = torch.nn.Parameter(torch.empty(0)" in body
+
+
+def test_a_request_of_verl_waits_for_an_update_in_one_method():
+    """Line for `RunScopedHttpServer.generate`, which measures the time in that method."""
+    source = "\n".join(upstream("verl", "workers/rollout/vllm_rollout/vllm_async_server.py"))
+    assert source.count("await self._resume_event.wait()") == 1
+    assert source.count("rejected = await self._park_until_admitted(request_id)") == 1
+    assert "async def _park_until_admitted(self, request_id: str) -> Optional[TokenOutput]:" in source
+
+
+def test_verl_passes_keywords_of_a_request_on_when_it_resumes():
+    """Lines for `ResumingClient`, whose parts travel as a keyword."""
+    source = "\n".join(upstream("verl", "workers/rollout/llm_server.py"))
+    body = source[source.index("class FullyAsyncLLMServerClient(LLMServerClient):") :]
+    assert "output = await super().generate(\n                request_id=request_id," in body
+    assert "mm_processor_kwargs=mm_processor_kwargs,\n                **kwargs,\n            )" in body
 
 
 def test_verl_names_the_socket_of_the_weight_transfer_after_the_ray_job():

@@ -1,5 +1,6 @@
 """Test that settings that would fail later stop the run before it starts, with a message that names the key."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -10,6 +11,8 @@ import psutil
 import pytest
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.router import get_router_handle
 
 from tests.support.composing import recipe
 from verl_agent.config.mixture import run_envs
@@ -17,7 +20,7 @@ from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
 from verl_agent.preflight.prompts import check_prompts
-from verl_agent.preflight.rl import check_environment, prepare
+from verl_agent.preflight.rl import ROUTER, bucket_mb, check_environment, prepare
 from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.training.run import choose_dev_tasks
 
@@ -72,8 +75,14 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
     ("changes", "message"),
     [
         (["env.name=gess_number"], "env.name='gess_number' is not registered. Did you mean 'guess_number'?"),
-        (["env.train_tasks=smal_train"], "env 'guess_number' has no split 'smal_train'. Did you mean 'small_train'?"),
-        (["env.eval_tasks=tset"], "env 'guess_number' has no split 'tset'. Did you mean 'test'?"),
+        (
+            ["env.train_tasks=smal_train"],
+            "env.train_tasks='smal_train' is not allowed: env 'guess_number' has no split 'smal_train'.",
+        ),
+        (
+            ["env.eval_tasks=tset"],
+            "env.eval_tasks='tset' is not allowed: env 'guess_number' has no split 'tset'. Did you mean 'test'?",
+        ),
         (["env.train_tasks=ids.txt"], "ids.txt: env 'guess_number' has no task '5:99'. Did you mean"),
         (["env.train_tasks=no.txt"], "task file 'no.txt' does not exist."),
         (
@@ -87,7 +96,10 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             "that do not overlap, or set env.dev_tasks=null to validate on env.eval_tasks.",
         ),
         (["env.dev_tasks=small_train"], "env.dev_tasks='small_train' and env.train_tasks='small_train' share 51"),
-        (["env.dev_tasks=tset"], "env 'guess_number' has no split 'tset'. Did you mean 'test'?"),
+        (
+            ["env.dev_tasks=tset"],
+            "env.dev_tasks='tset' is not allowed: env 'guess_number' has no split 'tset'. Did you mean 'test'?",
+        ),
         (
             ["env.train_tasks=held_out.txt"],
             "env.train_tasks='held_out.txt' has too few tasks (1) for env.dev_tasks='auto', which holds",
@@ -161,11 +173,11 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (
             [
                 "data.train_batch_size=3",
-                "actor_rollout_ref.rollout.n=2",
+                "actor_rollout_ref.rollout.n=3",
                 "actor_rollout_ref.actor.ppo_mini_batch_size=3",
                 "actor_rollout_ref.actor.use_kl_loss=false",
             ],
-            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 does not divide the 6 episodes of a mini-batch",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 does not divide the 9 episodes of a mini-batch",
         ),
         (
             [
@@ -299,7 +311,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (["trainer.max_restarts=-1"], "trainer.max_restarts=-1 is not allowed. Allowed: a whole number >= 0"),
         (["actor_rollout_ref.actor.optim.lr=-1"], "actor_rollout_ref.actor.optim.lr=-1 is not allowed. Allowed: a"),
         (["trainer.n_gpus_per_node=999"], "trainer.n_gpus_per_node=999 is not allowed. Without a GPU each rank needs"),
-        (["trainer.nnodes=2"], "trainer.nnodes=2 does not work on a CPU. Allowed: 1."),
+        (["trainer.nnodes=0"], "trainer.nnodes=0 is not allowed. Allowed: a whole number >= 1."),
         (
             ["algorithm.adv_estimator=gae", "trainer.v1.sampler.sampler_kwargs.min_group_size=1"],
             "algorithm.adv_estimator='gae' needs a critic, and critic.model.path is verl's example.",
@@ -361,6 +373,21 @@ def test_an_invalid_config_leaves_no_files_behind(folder):
     assert not folder.joinpath("refused").exists()
 
 
+def test_verls_client_sends_requests_through_the_router():
+    router = get_router_handle({"host:1": "handle"}, str(ROUTER))
+    client = LLMServerClient(OmegaConf.create({}), router)
+    assert asyncio.run(client._acquire_server("request", prompt_ids=[1])) == ("host:1", "handle")
+    client._release_server("host:1", "request")
+
+
+@pytest.mark.parametrize(
+    ("largest", "configured", "expected"),
+    [(None, 2048, 2048), (1000, 2048, 128), (1000, 64, 64), (100 << 20, 2048, 400), ((100 << 20) + 1, 2048, 401)],
+)
+def test_a_bucket_of_weights_holds_the_largest_tensor_and_little_more(largest, configured, expected):
+    assert bucket_mb(largest, configured) == expected
+
+
 @pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
 def test_a_valid_config_is_resolved_and_completed(folder):
     config, envs = prepared(folder, "trainer.default_local_dir=run", f"actor_rollout_ref.model.path={SMOLLM2}")
@@ -371,6 +398,7 @@ def test_a_valid_config_is_resolved_and_completed(folder):
     assert config.episode.record_dir == str(folder / "run/episodes")
     assert config.actor_rollout_ref.model.path == str(prepare_smollm2())
     assert Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).is_file()
+    assert config.actor_rollout_ref.rollout.router_config_path == str(ROUTER)
     assert str(folder / "run/tensorboard") == config.ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR
     assert [run_env.settings.horizon.max_turns for run_env in envs] == [[4]]
 

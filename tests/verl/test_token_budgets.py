@@ -43,6 +43,24 @@ def test_later_reply_has_the_remaining_budget_of_the_episode(smollm2):
     check_tokens(play)
 
 
+@pytest.mark.parametrize("play_truncated_turns", [False, True])
+def test_reply_that_the_engine_cuts_before_its_budget_ends_the_episode(smollm2, play_truncated_turns):
+    """SGLang cuts a reply when its context or cache is full. Such a reply was played as if the model had ended it."""
+    first, second = (len(prompt) for prompt in play_tokens(smollm2, ["ab", "abcdefgh"], 2).engine.prompts)
+    budget = TokenBudget(prompt=first, episode=1_000, turn=9, play_truncated_turns=play_truncated_turns)
+    play = play_tokens(smollm2, ["ab", "abcdefgh", "no"], 3, budget, held=second + 4)
+    assert play.episode.turns[1].reply == Reply("abcd", StopReason.EPISODE_TOKENS, 4)
+    assert (play.episode.stop, len(play.engine.prompts)) == (StopReason.EPISODE_TOKENS, 2)
+    check_tokens(play)
+
+
+def test_prompt_that_fills_the_context_of_the_engine_ends_the_episode(smollm2):
+    prompts = play_tokens(smollm2, ["ab", "ab"], 2).engine.prompts
+    play = play_tokens(smollm2, ["ab", "ab"], 2, held=len(prompts[1]))
+    assert (play.episode.stop, len(play.episode.turns)) == (StopReason.EPISODE_TOKENS, 1)
+    assert play.segment.response_ids == play.engine.written[0]
+
+
 def test_observation_that_exhausts_the_budget_ends_the_episode_after_the_last_reply(smollm2):
     play = play_tokens(smollm2, ["ab", "never generated"], 2, TokenBudget(prompt=100, episode=6, turn=6))
     assert (play.episode.stop, len(play.episode.turns), len(play.engine.prompts)) == (StopReason.EPISODE_TOKENS, 1, 1)

@@ -1,5 +1,6 @@
 """Tests that the tokens that are trained on are the tokens that were sampled, for every tested chat template."""
 
+import asyncio
 import re
 from dataclasses import fields
 from itertools import cycle, islice
@@ -17,6 +18,8 @@ from verl_agent.agents.context import LastObservations, Summary
 from verl_agent.rollout.chat_template import choose_builder, without_empty_thoughts
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, encode_reply, render_conversation, render_episode
+from verl_agent.rollout.versions import contract, expand
+from verl_agent.training.agent_loop import written
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 7, 12])
@@ -95,8 +98,30 @@ def test_episode_without_replies_has_no_segment(smollm2):
     assert smollm2.policy(ScriptedEngine(smollm2.tokenizer, [])).tokens.segments() == []
 
 
-def test_policy_keeps_the_training_step_of_each_reply(smollm2):
-    assert play_tokens(smollm2, REPLIES, 3, steps=[4, None, 5]).policy.steps == [4, 0, 5]
+def test_every_token_keeps_the_version_of_the_weights_that_sampled_it(smollm2):
+    play = play_tokens(smollm2, REPLIES, 3, steps=[4, None, 5])
+    by_reply = [len(ids) for ids in play.engine.written]
+    sampled = [version for version, tokens in zip((4, 0, 5), by_reply, strict=True) for _ in range(tokens)]
+    assert play.policy.versions == written(play.segment) == sampled
+    others = zip(play.segment.response_versions, play.segment.response_mask, strict=True)
+    assert {version for version, mask in others if not mask} == {0}
+
+
+def test_a_reply_of_two_versions_keeps_both(smollm2):
+    engine = ScriptedEngine(smollm2.tokenizer, ["Action: one"])
+    policy = smollm2.policy(engine)
+    prompt = [{"role": "user", "content": "Begin."}]
+
+    async def reply() -> None:
+        output = await engine.generate("r", prompt_ids=[1], sampling_params={"max_tokens": 99})
+        output.extra_fields.update({"versions": [(3, 2), (4, len(output.token_ids) - 2)], "paused_s": 1.5})
+        policy.tokens.add_messages(prompt)
+        assert policy._to_reply(output, 99).paused_s == 1.5
+
+    asyncio.run(reply())
+    (segment,) = policy.tokens.segments()
+    assert contract(written(segment)) == [[3, 2], [4, len(segment.response_ids) - 2]]
+    assert contract(expand([(3, 2), (4, 1)])) == [[3, 2], [4, 1]]
 
 
 def test_all_turns_of_an_episode_share_one_request_id(smollm2):

@@ -1,8 +1,6 @@
 """Tests of sampler, trainer and dispatch with verl's TransferQueue and agent-loop workers as Ray actors."""
 
 import random
-import shutil
-import tempfile
 from collections.abc import Container, Iterator
 from types import SimpleNamespace
 from typing import ClassVar
@@ -18,6 +16,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from tests.support.transfer_queue import running_queue
 from verl_agent.config.reward_shaping import TurnRewards
 from verl_agent.rollout.settings import TokenRecording
 from verl_agent.trace.episode_summary import EpisodeSummary
@@ -39,21 +38,8 @@ RETURNS = {0: [0.1] * 7, 1: [0.7] * 7, 2: [1 / 3] * 7, 3: [0.0, 1.0, 0.7, 0.0, 0
 
 @pytest.fixture(scope="module", autouse=True)
 def queue() -> Iterator[None]:
-    folder = tempfile.mkdtemp(prefix="tq-")  # short: the names of Ray's sockets must fit 107 characters
-    ray.init(
-        address="local",
-        num_cpus=4,
-        num_gpus=0,
-        object_store_memory=80_000_000,
-        include_dashboard=False,
-        _temp_dir=folder,
-    )
-    settings = {"enable": True, "backend": {"SimpleStorage": {"num_data_storage_units": 1}}}
-    tq.init(OmegaConf.create(settings))
-    yield
-    tq.close()
-    ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
+    with running_queue():
+        yield
 
 
 def sampler(**settings: object) -> EpisodeSampler:

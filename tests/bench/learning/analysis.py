@@ -85,7 +85,8 @@ def paired(arms: Mapping[str, Sequence[Sequence[Point]]]) -> dict[str, dict[str,
 
     Returns:
         Figures of a table for each arm: the difference of the success at the common number of environment steps, and
-        of its mean over all environment steps until then, each with a 95 % t interval over seeds.
+        of its mean over all environment steps until then, and of the success after the last training step, that is
+        after the same number of episodes; each with a 95 % t interval over seeds.
     """
     budget = min(run[-1].env_steps for runs in arms.values() for run in runs)
     grid = np.linspace(0, budget, 101)
@@ -94,6 +95,7 @@ def paired(arms: Mapping[str, Sequence[Sequence[Point]]]) -> dict[str, dict[str,
         for name, runs in arms.items()
     }
     ends = {name: [at_budget(run, budget) for run in runs] for name, runs in arms.items()}
+    last = {name: [run[-1].success for run in runs] for name, runs in arms.items()}
     reference = next(iter(arms))
     return {
         name: {
@@ -102,7 +104,11 @@ def paired(arms: Mapping[str, Sequence[Sequence[Point]]]) -> dict[str, dict[str,
                 figure: "-"
                 if name == reference
                 else over_seeds([own - other for own, other in zip(values[name], values[reference], strict=True)])
-                for figure, values in (("paired_success", ends), ("paired_mean_success", means))
+                for figure, values in (
+                    ("paired_success", ends),
+                    ("paired_mean_success", means),
+                    ("paired_last_success", last),
+                )
             },
         }
         for name in arms

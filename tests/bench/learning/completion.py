@@ -1,6 +1,5 @@
 """Train command whose mini-batches keep verl's order of rows, that of completion; arm of the study `order`."""
 
-import ray
 from omegaconf import DictConfig
 
 from verl_agent.commands.hydra_main import launch
@@ -8,9 +7,8 @@ from verl_agent.commands.train import main
 from verl_agent.training import runner
 
 
-@ray.remote
-class CompletionRunner:
-    """`EpisodeRunner` with another trainer. The product has no setting for it."""
+class CompletionRunner(runner.EpisodeRunner):
+    """Runner of another trainer. The product has no setting for it."""
 
     def run(self, config: DictConfig) -> None:
         """Train until the end of `config`."""
@@ -31,5 +29,5 @@ class CompletionRunner:
 
 
 if __name__ == "__main__":
-    runner.EpisodeRunner = CompletionRunner  # type: ignore[assignment]  # `verl_agent.training.run` imports it at the start
+    runner.EpisodeRunner = CompletionRunner  # type: ignore[misc]  # `verl_agent.training.run` imports it at the start
     launch(main, "agent_base")

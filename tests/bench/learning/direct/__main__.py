@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.learning.analysis import Point, compare, paired
+from tests.bench.learning.analysis import Point, compare, over_seeds, paired
 from tests.bench.learning.direct.arms import STUDIES
 from tests.bench.learning.direct.runs import run_file, train, warm, warm_file, write
 
@@ -41,6 +42,8 @@ def report(study: str, arms: Sequence[str], seeds: Sequence[int], folder: Path, 
     for name, of_arm in loaded.items():
         means = zip(*(run["advantages"] for run in of_arm), strict=True)
         table[name]["advantage_of_updates"] = " ".join(f"{sum(values) / len(values):+.2f}" for values in means)
+        table[name]["staleness"] = f"{fmean(run.get('staleness', 0.0) for run in of_arm):.2f}"
+        table[name]["seconds"] = over_seeds([run["points"][-1][2] for run in of_arm])
     shown = Table(study, *table)
     for figure in next(iter(table.values())):
         shown.add_row(figure, *(str(figures[figure]) for figures in table.values()))

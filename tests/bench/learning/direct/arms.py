@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from tests.bench.learning.direct.flight import Asynchrony
 from tests.bench.learning.direct.game import Batch
 from tests.bench.learning.direct.learner import Arm
 from verl_agent.horizon import Horizon
@@ -68,6 +69,13 @@ def at_rates(arms: Mapping[str, Arm], rates: Sequence[float]) -> Mapping[str, Ar
     return {f"{name}_{rate:g}": replace(arm, learning_rate=rate) for rate in rates for name, arm in arms.items()}
 
 
+STALENESS = {
+    "synchronous": Arm(rollout=Asynchrony(threshold=1, warmup=0.0)),
+    "staleness_2": Arm(rollout=Asynchrony()),
+    "staleness_2_more_ahead": Arm(rollout=Asynchrony(warmup=1.0)),
+    "staleness_2_uncorrected": Arm(rollout=Asynchrony(corrected=False)),
+}
+"""Synchronous rollout, that of `+overlay/rollout=partial`, with more episodes in flight, and without correction."""
 ORDERS = {"groups": Arm(), "completion": Arm(order=by_completion), "rows": Arm(order=by_chance)}
 STUDIES: Mapping[str, Mapping[str, Arm]] = {
     "order": ORDERS,
@@ -76,5 +84,6 @@ STUDIES: Mapping[str, Mapping[str, Arm]] = {
     "truncated_grpo_growing": growing(GROUPS),
     "truncated_gae_fixed": CRITIC,
     "truncated_gae_growing": growing(CRITIC),
+    "staleness": STALENESS,
 }
 """Arms of each study by name; the first one is the reference of paired differences."""

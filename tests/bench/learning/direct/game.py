@@ -65,6 +65,7 @@ class Batch:
         old_BT: float `(B, T)`, log-probs of the policy that sampled, 0 where the mask is 0.
         rewards_BT: float `(B, T)`, the return on the last action.
         seconds_B: simulated durations of the episodes.
+        staleness: mean number of updates since an action was sampled.
     """
 
     keys: list[str]
@@ -74,6 +75,7 @@ class Batch:
     old_BT: Tensor
     rewards_BT: Tensor
     seconds_B: list[float]
+    staleness: float = 0.0
 
     @property
     def groups(self) -> list[str]:
@@ -122,7 +124,7 @@ def play(policy: Policy, items: Sequence[TaskItem], max_turns: int, seed: int) -
         running = [row for row in running if episodes[row].stop is not StopReason.TERMINATED]
         if not running:
             break
-    return _as_batch(items, episodes, tokens_BL, old_BT, luck)
+    return as_batch(items, episodes, tokens_BL, old_BT, luck)
 
 
 def result_of(call: Coroutine[Any, Any, Result]) -> Result:
@@ -134,9 +136,10 @@ def result_of(call: Coroutine[Any, Any, Result]) -> Result:
     raise RuntimeError("the coroutine waits.")
 
 
-def _as_batch(
+def as_batch(
     items: Sequence[TaskItem], episodes: list[Episode], tokens_BL: Tensor, old_BT: Tensor, luck: random.Random
 ) -> Batch:
+    """Return played episodes as a batch; consecutive equal items are the samples of a group."""
     keys, group, sample = [], -1, 0
     for row, item in enumerate(items):
         group, sample = (group, sample + 1) if row and items[row - 1] is item else (group + 1, 0)

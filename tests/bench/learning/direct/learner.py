@@ -13,11 +13,13 @@ from torch import Tensor
 from verl.protocol import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import compute_value_loss, get_policy_loss_fn
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.workers.config import ActorConfig
 
 import verl_agent.training.estimators  # noqa: F401 - registers them
 from tests.bench.learning.analysis import Point
+from tests.bench.learning.direct.flight import Asynchrony, Flight
 from tests.bench.learning.direct.game import HIGHER, LENGTH, LOWER, PROMPT, TOKENS, Batch, number_token, play, tasks
 from tests.bench.learning.direct.model import Transformer
 from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
@@ -53,6 +55,7 @@ class Arm:
         drops: leave truncated rows out of the loss after advantages are computed, as `credit.truncated=drop` does.
         estimator: `algorithm.adv_estimator`; `gae` trains a critic.
         loss: `actor.policy_loss.loss_mode` of verl.
+        rollout: asynchronous rollout in simulated time; None plays the episodes of a step at once.
         horizon: turn limit of each step.
         eval_turns: turn limit of evaluations.
         steps: training steps.
@@ -68,6 +71,7 @@ class Arm:
     drops: bool = False
     estimator: str = "grpo"
     loss: str = "vanilla"
+    rollout: Asynchrony | None = None
     horizon: Horizon = SIX_TURNS
     eval_turns: int = 6
     steps: int = 100
@@ -144,19 +148,36 @@ class Learner:
             self._critic_optimizer = torch.optim.AdamW(self.critic.parameters(), CRITIC_RATE, weight_decay=0.0)
         self._items = tasks()
         self._advantages: list[list[float]] = [[] for _ in range(MINI_BATCHES)]
+        self._luck, self._staleness = random.Random(seed), list[float]()
+        self._flight = Flight(policy, arm.rollout, TASKS, SAMPLES, seed) if arm.rollout else None
 
     def run(self) -> list[Point]:
         """Train to the end and return the evaluations."""
-        luck, begin, turns = random.Random(self.seed), time.monotonic(), 0
+        begin, turns = time.monotonic(), 0
         points = [Point(0, 0, 0.0, self.evaluate())]
         for step in range(1, self.arm.steps + 1):
-            chosen = [item for item in luck.sample(self._items, TASKS) for _ in range(SAMPLES)]
-            batch = play(self._next_logits, chosen, self.arm.horizon.turns_at(step), self.seed * 100_000 + step)
+            batch = self._played(step)
+            self._staleness.append(batch.staleness)
             turns += sum(len(episode.turns) for episode in batch.episodes)
             self.update(batch, step)
+            if self._flight:
+                self._flight.end_update()
             if step % EVALUATE_EVERY == 0 or step == self.arm.steps:
-                points.append(Point(step, turns, time.monotonic() - begin, self.evaluate()))
+                seconds = self._flight.now_s if self._flight else time.monotonic() - begin
+                points.append(Point(step, turns, seconds, self.evaluate()))
         return points
+
+    def _played(self, step: int) -> Batch:
+        """Return the episodes of a step."""
+        items, max_turns = self._luck.sample(self._items, TASKS), self.arm.horizon.turns_at(step)
+        if not self._flight or not self.arm.rollout:
+            chosen = [item for item in items for _ in range(SAMPLES)]
+            return play(self._next_logits, chosen, max_turns, self.seed * 100_000 + step)
+        if step == 1:
+            ahead = self._luck.sample(self._items, int(self.arm.rollout.warmup * TASKS))
+            self._flight.dispatch(step, ahead, max_turns)
+        self._flight.dispatch(step, items, max_turns)
+        return self._flight.take(step)
 
     def update(self, batch: Batch, step: int) -> None:
         """Train on one batch."""
@@ -173,6 +194,7 @@ class Learner:
         learned_BT = batch.mask_BT.clone()
         if self.arm.drops:
             batch.mask_BT[[episode.truncated for episode in batch.episodes]] = 0
+        old_BT, weights_BT = self._corrected(batch)
         order = self.arm.order(batch, self.seed, step)
         size = len(order) // MINI_BATCHES
         for number in range(MINI_BATCHES):
@@ -191,14 +213,35 @@ class Learner:
                 continue
             self._advantages[number].append(float((advantages_BT[rows] * mask_BT).sum() / mask_BT.sum()))
             loss, _ = get_policy_loss_fn(self.arm.loss)(
-                old_log_prob=batch.old_BT[rows],
+                old_log_prob=old_BT[rows],
                 log_prob=log_probs(self.policy, batch.tokens_BL[rows], length),
                 advantages=advantages_BT[rows],
                 response_mask=mask_BT,
                 loss_agg_mode=self._actor.loss_agg_mode,
                 config=self._actor,
+                rollout_is_weights=None if weights_BT is None else weights_BT[rows],
             )
             minimize(loss, self.policy, self._optimizer)
+
+    def _corrected(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Return old log-probs and importance weights of the loss, both float `(B, T)`.
+
+        Actions of earlier weights have two ratios, as with `bypass_mode: false` and `rollout_is: token`: the clipped
+        one is to the policy before this update, and the weight is that policy's probability over that of sampling.
+        """
+        if self.arm.rollout is None:
+            return batch.old_BT, None
+        with torch.no_grad():
+            present_BT = log_probs(self.policy, batch.tokens_BL, batch.mask_BT.shape[1]) * batch.mask_BT
+        if not self.arm.rollout.corrected:
+            return present_BT, None
+        weights_BT, _ = compute_rollout_correction_weights(present_BT - batch.old_BT, batch.mask_BT)
+        return present_BT, weights_BT
+
+    @property
+    def mean_staleness(self) -> float:
+        """Mean number of updates since an action was sampled, over all steps."""
+        return fmean(self._staleness)
 
     def mean_advantages(self) -> list[float]:
         """Return the mean advantage of an action in each optimizer step of a training step, over all steps."""

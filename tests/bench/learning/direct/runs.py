@@ -18,7 +18,8 @@ def train(study: str, arm: str, seed: int, folder: Path) -> None:
     policy.load_state_dict(torch.load(warm_file(folder, seed)))
     learner = Learner(STUDIES[study][arm], seed, policy)
     points = [[point.step, point.env_steps, point.seconds, point.success] for point in learner.run()]
-    write(run_file(folder, study, arm, seed), {"points": points, "advantages": learner.mean_advantages()})
+    measured = {"advantages": learner.mean_advantages(), "staleness": learner.mean_staleness}
+    write(run_file(folder, study, arm, seed), {"points": points, **measured})
 
 
 def warm(seed: int, folder: Path) -> None:

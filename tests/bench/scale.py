@@ -1,0 +1,164 @@
+"""Cost of an episode outside of the model: `python -m tests.bench.scale [FOLDER] [--episodes 256 1024 4096]`.
+
+The real trainer trains a tiny model on `tests.bench.waiting` without latency: dataset, agent loop, hosts,
+TransferQueue, advantages, update, records. The first step warms up. In the second one, the CPU time of each process is
+divided by the episodes of the step. Processes of the model (engine and trainer) mean nothing for other models.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.memory import MARK, marked_processes, memory_of, title, total_gb
+from tests.bench.partial import register
+from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.trace.provenance import Provenance
+
+SAMPLES, STEPS = 8, 2
+RECIPE = """# Tiny model on an environment without latency, written by tests/bench/scale.py.
+defaults: [agent_grpo, cpu, _self_]
+env: {{name: waiting, dev_tasks: null, options: {{median_s: 0.0}}}}
+agent: {{name: raw}}
+horizon: {{max_turns: [10]}}
+episode: {{max_tokens_per_turn: 4, on_truncated_turn: play}}
+data: {{train_batch_size: {batch}, max_prompt_length: 64, max_response_length: 320}}
+actor_rollout_ref:
+  actor: {{use_kl_loss: false, ppo_micro_batch_size_per_gpu: 64, optim: {{lr: 1.0e-4}}}}
+  rollout: {{n: {samples}, max_num_seqs: 256}}
+trainer: {{total_training_steps: {steps}, save_freq: -1, test_freq: -1, experiment_name: {name}}}
+"""
+MODEL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 1}
+PHASES = ("gen", "adv", "update_actor", "update_weights", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """State of a run at one time.
+
+    Attributes:
+        cpu_s: CPU time of each process since its start, by process id.
+        names: name of each process; actors of Ray without the method that runs.
+        gb: memory of all processes.
+    """
+
+    cpu_s: Mapping[int, float]
+    names: Mapping[int, str]
+    gb: float
+
+    @classmethod
+    def take(cls, mark: str) -> "Sample":
+        """Return the present state of the processes with a mark."""
+        processes, cpu_s, names = list(marked_processes(mark)), dict[int, float](), dict[int, str]()
+        for process in processes:
+            try:
+                times, name = process.cpu_times(), title(process.cmdline())
+            except psutil.Error:  # it has ended
+                continue
+            cpu_s[process.pid] = times.user + times.system
+            names[process.pid] = name.partition(".")[0] if name.startswith("ray::") else name
+        return cls(cpu_s, names, total_gb(list(memory_of(processes))))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cost of a step.
+
+    Attributes:
+        episodes: number of episodes.
+        turns: mean turns of an episode.
+        cpu_ms: milliseconds of CPU time for an episode, by name of the process.
+        seconds: duration of each phase in seconds.
+        gb: memory of all processes at the end.
+    """
+
+    episodes: int
+    turns: float
+    cpu_ms: dict[str, float]
+    seconds: dict[str, float]
+    gb: float
+
+
+def cost(episodes: int, before: Sample, after: Sample, values: Mapping[str, float]) -> Cost:
+    """Return the cost of the step between two samples, whose metrics are given."""
+    cpu_s: Counter[str] = Counter()
+    for process, seconds in after.cpu_s.items():
+        cpu_s[after.names[process]] += seconds - before.cpu_s.get(process, 0.0)
+    cpu_ms = {name: 1000 * spent / episodes for name, spent in cpu_s.most_common() if spent > 0.01 * cpu_s.total()}
+    seconds = {phase: values[f"timing_s/{phase}"] for phase in PHASES if f"timing_s/{phase}" in values}
+    return Cost(episodes, values["episode/turns_mean"], cpu_ms, seconds, after.gb)
+
+
+def measure(folder: Path, episodes: int, overrides: Sequence[str]) -> Cost:
+    """Train two steps of so many episodes, and return the cost of the second."""
+    from tests.support.models import write_byte_model  # these import torch
+    from tests.support.training_runs import command_line, run_environment, wait_for_end
+
+    model, run, mark = folder / "model", folder / f"{episodes}_{uuid4().hex[:6]}", uuid4().hex
+    if not (model / "config.json").is_file():
+        write_byte_model(model, ["Begin. Go on."], vocabulary=300, **MODEL)
+    sizes = {"batch": episodes // SAMPLES, "samples": SAMPLES, "steps": STEPS}
+    (folder / f"{run.name}.yaml").write_text(RECIPE.format(name=run.name, **sizes))
+    paths = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={run}"]
+    command = command_line("train", folder, run.name, *paths, *overrides)
+    environment = {**run_environment(folder, register(folder)), MARK: mark}
+    before: Sample | None = None
+    with subprocess.Popen(command, env=environment) as process:
+        while process.poll() is None:
+            after, steps = Sample.take(mark), read_metrics(sorted(run.glob("metrics/*.jsonl")))
+            if STEPS in steps and before is not None:
+                break
+            if STEPS - 1 in steps and before is None:
+                before = after
+            time.sleep(0.5)
+    wait_for_end(folder)
+    if process.returncode or before is None or STEPS not in steps:
+        raise SystemExit(f"The run ended with status {process.returncode}. Its log is in {run}/logs.")
+    return cost(episodes, before, after, steps[STEPS])
+
+
+def table(costs: Sequence[Cost]) -> Table:
+    """Return a table of the costs."""
+    made = Table("of an episode", *(f"{one.episodes} episodes" for one in costs), title="CPU time in ms, and seconds")
+    for name in dict.fromkeys(name for one in costs for name in one.cpu_ms):
+        made.add_row(name, *(f"{one.cpu_ms.get(name, 0.0):.1f} ms" for one in costs))
+    made.add_section()
+    for phase in costs[0].seconds:
+        made.add_row(f"phase {phase}", *(f"{one.seconds[phase]:.1f} s" for one in costs))
+    made.add_row("turns of an episode", *(f"{one.turns:.1f}" for one in costs))
+    made.add_row("memory", *(f"{one.gb:.1f} GB" for one in costs))
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure each number of episodes, and print a table; None stands for the arguments of the process."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", default="runs/bench_scale", type=Path)
+    parser.add_argument("--episodes", type=int, nargs="+", default=[256, 1024, 4096], help=f"multiples of {SAMPLES}")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further setting of the run")
+    options = parser.parse_args(arguments)
+    if any(episodes < SAMPLES or episodes % SAMPLES for episodes in options.episodes):
+        parser.error(f"--episodes takes multiples of {SAMPLES}, got {' '.join(map(str, options.episodes))}.")
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    costs = [measure(folder, episodes, options.set) for episodes in options.episodes]
+    Console().print(table(costs))
+    if options.json:
+        numbers = {"provenance": asdict(Provenance.collect()), "costs": [asdict(one) for one in costs]}
+        options.json.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

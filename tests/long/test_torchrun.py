@@ -1,0 +1,57 @@
+"""Supervised training and DPO on two ranks of torchrun: the losses of one rank, and a killed run that resumes."""
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.offline_runs import finished, metrics, start, write_offline_recipes
+from tests.support.training_runs import last_step
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+ROW_A_RANK = "data.micro_batch_size_per_gpu=1"
+COMPARED = ("train/loss", "train/grad_norm")
+TOLERANCE = 1e-4
+"""Largest difference relative to one rank. Sums of float32 have another order on two ranks."""
+
+
+@pytest.mark.parametrize("command", ["sft", "dpo"])
+def test_two_ranks_train_like_one_also_after_a_kill(tmp_path: Path, command: str) -> None:
+    write_offline_recipes(tmp_path)
+    save = ["trainer.save_freq=1", ROW_A_RANK, "trainer.total_training_steps=8"]
+    one, two, killed = (tmp_path / name for name in ("one", "two", "killed"))
+    finished(start(tmp_path, command, *save, f"trainer.default_local_dir={one}"))
+    shown = finished(start(tmp_path, command, *save, f"trainer.default_local_dir={two}", ranks=2))
+    assert shown.count("estimated:") == 1, "one rank prints"
+    run = start(tmp_path, command, *save, f"trainer.default_local_dir={killed}", ranks=2)
+    deadline = time.monotonic() + 240
+    while last_step(killed) < 2:
+        assert run.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    for rank in [process for process in psutil.process_iter() if _is_rank(process, killed)]:
+        rank.kill()
+    run.communicate()
+    step = last_step(killed)
+    assert step < 8
+    again = finished(start(tmp_path, command, *save, f"trainer.default_local_dir={killed}", ranks=2))
+    assert f"resuming after step {step} of 8" in again
+    expected = metrics(one)
+    assert len(expected) == 8
+    for run_folder in (two, killed):
+        found = metrics(run_folder)
+        assert {*found} == {*expected}
+        for number, values in expected.items():
+            for name in COMPARED:
+                assert found[number][name] == pytest.approx(values[name], rel=TOLERANCE), (
+                    run_folder.name,
+                    number,
+                    name,
+                )
+
+
+def _is_rank(process: psutil.Process, run: Path) -> bool:
+    try:
+        return any(str(run) in argument for argument in process.cmdline())
+    except psutil.Error:
+        return False

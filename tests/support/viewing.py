@@ -1,0 +1,52 @@
+"""The viewer in a process of its own, as users start it, and a browser to look at it."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+from env_adapters.webarena.browser.chromium import installed_chromiums
+
+ROOT = Path(__file__).parents[2]
+
+
+def cli(*arguments: str) -> list[str]:
+    """Return the command line of `verl-agent` with arguments."""
+    return [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", *arguments]
+
+
+@contextmanager
+def viewing(run: Path, config: Path) -> Iterator[str]:
+    """Run `verl-agent view` of a run; yield its URL without a slash at the end.
+
+    Args:
+        run: folder to open.
+        config: folder of the user's settings, such as saved filters.
+    """
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(config)}
+    command = cli("view", str(run), "--port", "0")
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    try:
+        assert server.stdout is not None
+        found = re.search(r"http://\S+/", server.stdout.readline())
+        assert found is not None
+        yield found[0].rstrip("/")
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run a Chromium of this machine."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(installed_chromiums()[0]), args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()

@@ -1,0 +1,75 @@
+"""Test that a command learns how the command that it runs has ended: by itself, by a signal, or killed by a person."""
+
+import signal
+import sys
+
+import pytest
+
+from verl_agent.runs.subprocess_run import run_command
+
+START = """
+import signal, sys, threading, time
+from pathlib import Path
+from verl_agent.runs.control import kill
+from verl_agent.runs.control.server import control_socket, send
+from verl_agent.runs.subprocess_run import run_command
+"""
+KILLED = (
+    START
+    + """
+folder = Path(sys.argv[1])
+kill.DEADLINE_S = 0.5
+{handler}
+def end():
+    try:
+        send(folder, {{"command": "end"}})
+    except Exception:  # the run may end before it answers
+        pass
+with control_socket(folder, lambda command: {{"ended": True}}, lambda connection, command: None):
+    threading.Thread(target=end, daemon=True).start()
+    time.sleep(20)
+"""
+)
+
+
+def python(program: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", program, *arguments]
+
+
+@pytest.mark.parametrize(
+    "handler",
+    ["signal.signal(signal.SIGINT, signal.SIG_IGN)", "signal.signal(signal.SIGINT, lambda *given: sys.exit(2))"],
+    ids=["ends_by_sigkill", "ends_with_the_status_of_an_error"],
+)
+def test_a_command_that_a_person_kills_interrupts_the_command_above(tmp_path, handler):
+    with pytest.raises(KeyboardInterrupt):
+        run_command(python(KILLED.format(handler=handler), str(tmp_path)))
+
+
+def test_a_kill_reaches_the_command_two_levels_above(tmp_path):
+    inner = KILLED.format(handler="signal.signal(signal.SIGINT, lambda *given: sys.exit(2))")
+    outer = (
+        START
+        + f"""
+try:
+    run_command([sys.executable, "-c", {inner!r}, sys.argv[1]])
+except KeyboardInterrupt:
+    sys.exit(2)
+"""
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run_command(python(outer, str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [("import sys; sys.exit(2)", 2), ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL)],
+    ids=["error", "out_of_memory"],
+)
+def test_a_command_that_fails_by_itself_gives_its_status(program, status):
+    assert run_command(python(program)) == status
+
+
+def test_the_status_after_ctrl_c_interrupts():
+    with pytest.raises(KeyboardInterrupt):
+        run_command(python("import sys; sys.exit(130)"))
