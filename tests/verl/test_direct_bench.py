@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from tests.bench.learning.direct.arms import STUDIES, by_chance, by_completion
+from tests.bench.learning.direct.engine_policy import EnginePolicy, Llama
 from tests.bench.learning.direct.game import HIGHER, LENGTH, PROMPT, TOKENS, number_token, play, tasks
 from tests.bench.learning.direct.learner import (
     Arm,
@@ -15,6 +17,7 @@ from tests.bench.learning.direct.learner import (
     remaining,
 )
 from tests.bench.learning.direct.model import Transformer
+from verl_agent.platform.cpu_engine import CpuLanguageEngine
 from verl_agent.types import StopReason
 
 
@@ -96,3 +99,17 @@ def test_an_arm_may_leave_episodes_out_of_the_loss():
 
 def test_the_first_arm_of_the_order_study_is_the_product():
     assert next(iter(STUDIES["order"].values())).order is by_group
+
+
+def test_engines_take_the_same_step_in_float32(tmp_path):
+    torch.manual_seed(0)
+    start = Llama()
+    start.write(tmp_path)
+    played, made = None, []
+    for kind in (FSDPEngineWithLMHead, CpuLanguageEngine):
+        model = EnginePolicy(kind, "float32", tmp_path, 1e-2)
+        played = played or batch(model)
+        Learner(Arm(engine=(kind, "float32")), 1, model).update(played, step=1)
+        made.append(model.model.lm_head.weight.float())
+    assert torch.allclose(*made, atol=1e-2)
+    assert (made[0] - start.model.lm_head.weight.bfloat16()).abs().median() > 1e-2

@@ -68,8 +68,8 @@ def main() -> None:
     ]
     console = Console()
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        cold = {seed for _, seed in missing if not warm_file(folder, seed).is_file()}
-        for ended in as_completed([pool.submit(warm, seed, folder) for seed in sorted(cold)]):
+        cold = {seed for _, seed in missing if not warm_file(folder, options.study, seed).exists()}
+        for ended in as_completed([pool.submit(warm, options.study, seed, folder) for seed in sorted(cold)]):
             ended.result()
         waiting = {pool.submit(train, options.study, arm, seed, folder): f"{arm}, seed {seed}" for arm, seed in missing}
         for ended in as_completed(waiting):

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from tests.bench.learning.direct.flight import Asynchrony
 from tests.bench.learning.direct.game import Batch
 from tests.bench.learning.direct.learner import Arm
 from verl_agent.horizon import Horizon
+from verl_agent.platform.cpu_engine import CpuLanguageEngine
 
 
 def by_completion(batch: Batch, seed: int, step: int) -> list[int]:
@@ -77,6 +79,12 @@ STALENESS = {
 }
 """Synchronous rollout, that of `+overlay/rollout=partial`, with more episodes in flight, and without correction."""
 ORDERS = {"groups": Arm(), "completion": Arm(order=by_completion), "rows": Arm(order=by_chance)}
+ENGINES = {
+    "verl": Arm(engine=(FSDPEngineWithLMHead, "bfloat16")),
+    "cpu": Arm(engine=(CpuLanguageEngine, "bfloat16")),
+    "float32": Arm(engine=(CpuLanguageEngine, "float32")),
+}
+"""Updates by verl's engine, by this package's engine for CPUs, and by the latter in float32."""
 STUDIES: Mapping[str, Mapping[str, Arm]] = {
     "order": ORDERS,
     "order_rates": at_rates({name: ORDERS[name] for name in ("groups", "completion")}, [5e-4, 2e-3, 4e-3]),
@@ -85,5 +93,6 @@ STUDIES: Mapping[str, Mapping[str, Arm]] = {
     "truncated_gae_fixed": CRITIC,
     "truncated_gae_growing": growing(CRITIC),
     "staleness": STALENESS,
+    "engine": ENGINES,
 }
 """Arms of each study by name; the first one is the reference of paired differences."""

@@ -6,19 +6,22 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from verl.protocol import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import compute_value_loss, get_policy_loss_fn
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.workers.config import ActorConfig
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
 import verl_agent.training.estimators  # noqa: F401 - registers them
 from tests.bench.learning.analysis import Point
+from tests.bench.learning.direct.engine_policy import EnginePolicy, Llama
 from tests.bench.learning.direct.flight import Asynchrony, Flight
 from tests.bench.learning.direct.game import HIGHER, LENGTH, LOWER, PROMPT, TOKENS, Batch, number_token, play, tasks
 from tests.bench.learning.direct.model import Transformer
@@ -33,6 +36,7 @@ TASKS, SAMPLES, MINI_BATCHES = 16, 8, 4
 RATE, CRITIC_RATE = 1e-3, 2e-3
 EVALUATE_EVERY, EVALUATION_SAMPLES = 10, 4
 VALUE_CLIP = 0.5
+Policy = TypeVar("Policy", Transformer, Llama)
 SIX_TURNS, PLAIN = Horizon([6]), RewardShaping()
 
 
@@ -64,6 +68,7 @@ class Arm:
         lam: lambda of `gae`.
         shaping: settings of estimators that use turns.
         actor: further keyword arguments of verl's `ActorConfig`.
+        engine: class and dtype of the engine that updates the policy; None for an optimizer of PyTorch.
     """
 
     order: Callable[[Batch, int, int], list[int]] = by_group
@@ -80,9 +85,10 @@ class Arm:
     lam: float = 1.0
     shaping: RewardShaping = PLAIN
     actor: dict[str, object] = field(default_factory=dict)
+    engine: tuple[type[FSDPEngine], str] | None = None
 
 
-def log_probs(policy: Transformer, tokens_BL: Tensor, length: int) -> Tensor:
+def log_probs(policy: nn.Module, tokens_BL: Tensor, length: int) -> Tensor:
     """Return the log-prob of each token of the responses, float `(B, T)`."""
     logits_BTV = policy(tokens_BL[:, : PROMPT + length - 1])[:, PROMPT - 1 :]
     return torch.log_softmax(logits_BTV, -1).gather(-1, tokens_BL[:, PROMPT : PROMPT + length, None])[..., 0]
@@ -132,7 +138,7 @@ class Learner:
         policy: policy after the warm start.
     """
 
-    def __init__(self, arm: Arm, seed: int, policy: Transformer) -> None:
+    def __init__(self, arm: Arm, seed: int, policy: Transformer | EnginePolicy) -> None:
         torch.manual_seed(seed)
         self.arm, self.seed, self.policy = arm, seed, policy
         self.critic = Transformer(TOKENS, 1, LENGTH) if arm.estimator == "gae" else None
@@ -212,6 +218,9 @@ class Learner:
             if not mask_BT.any():
                 continue
             self._advantages[number].append(float((advantages_BT[rows] * mask_BT).sum() / mask_BT.sum()))
+            if isinstance(self.policy, EnginePolicy):
+                self.policy.minimize(batch, rows, advantages_BT)
+                continue
             loss, _ = get_policy_loss_fn(self.arm.loss)(
                 old_log_prob=old_BT[rows],
                 log_prob=log_probs(self.policy, batch.tokens_BL[rows], length),
@@ -257,7 +266,7 @@ class Learner:
         return self.policy(tokens_BL)[:, -1]
 
 
-def minimize(loss: Tensor, model: Transformer, optimizer: torch.optim.Optimizer) -> None:
+def minimize(loss: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Take one optimizer step."""
     optimizer.zero_grad()
     loss.backward()
@@ -265,16 +274,17 @@ def minimize(loss: Tensor, model: Transformer, optimizer: torch.optim.Optimizer)
     optimizer.step()
 
 
-def warm_start(seed: int, steps: int = 150, wild: float = 0.8) -> Transformer:
+def warm_start(new_policy: Callable[[], Policy], seed: int, steps: int = 150, wild: float = 0.8) -> Policy:
     """Return a policy that imitates guesses within the remaining range, of which some are wild.
 
     Args:
+        new_policy: returns a random policy.
         seed: seed of the weights and of the demonstrations.
         steps: optimizer steps on 64 demonstrations each.
         wild: share of guesses from the whole range.
     """
     torch.manual_seed(seed)
-    policy, luck = Transformer(TOKENS, TOKENS, LENGTH), random.Random(seed)
+    policy, luck = new_policy(), random.Random(seed)
     optimizer = torch.optim.AdamW(policy.parameters(), 2e-3, weight_decay=0.0)
     items = tasks()
 
