@@ -7,6 +7,7 @@ SHELL := /bin/bash
 DEVICE ?= cpu
 ENGINE ?= vllm
 STUDY ?= order
+TESTS ?= test-unit test-verl
 RUN ?= runs/textcraft_quickstart
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -92,8 +93,8 @@ chromium: ## Install Chromium for web environments (needs root and apt)
 	requirements/chromium.sh
 
 .PHONY: test
-test: setup ## Run the unit tests and those with verl side by side (half an hour)
-	$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync test-unit test-verl
+test: setup ## Run the unit tests and those with verl side by side (half an hour); TESTS has the targets
+	$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync $(TESTS)
 
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests (a quarter of an hour)
@@ -120,6 +121,11 @@ test-long: setup ## Run the slow tests: whole training runs on the CPU
 test-engines: setup-sglang setup-megatron ## Test other engines and layouts on the CPU: SGLang, Megatron
 	$(SGLANG)/bin/python -m pytest -s -m engines tests/engines/test_sglang*.py
 	$(MEGATRON)/bin/python -m pytest -s -m engines tests/engines/test_megatron*.py
+
+.PHONY: test-engines-quick
+test-engines-quick: setup-sglang setup-megatron ## The same without whole training runs (some minutes)
+	$(SGLANG)/bin/python -m pytest -m "engines and not slow" tests/engines/test_sglang*.py
+	$(MEGATRON)/bin/python -m pytest -m "engines and not slow" tests/engines/test_megatron*.py
 
 .PHONY: test-gpu
 test-gpu: setup ## Test a machine with a GPU and write gpu_report.json (DEVICE=gpu VENV=.venv-gpu)

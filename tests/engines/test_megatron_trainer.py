@@ -1,13 +1,18 @@
 """Training runs with Megatron on the CPU: rollout, log-probs, update, weight transfer, checkpoint, resume, export."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from tests.support.models import write_qwen2
-from tests.support.training_runs import command_line, last_step, run_environment, wait_for_end
+from tests.support.training_runs import (
+    KILLED_STEPS,
+    check_killed_run,
+    command_line,
+    kill_after_checkpoint,
+    run_to_end,
+)
 from verl_agent.commands.export import export
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.trace.metrics_log import read_metrics
@@ -48,36 +53,29 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_qwen2(tmp_path_factory.mktemp("qwen2"), texts, vocabulary=300)
 
 
-def train(
-    root: Path, model: Path, steps: int, *overrides: str, engine: str = "megatron"
-) -> dict[int, dict[str, float]]:
-    """Train to a step, or resume and train to it; return the metrics of each step."""
+def prepared(root: Path, model: Path, steps: int, *overrides: str, engine: str = "megatron") -> list[str]:
+    """Write the recipe and return the command line that trains, or resumes and trains, to a step."""
     root.mkdir(exist_ok=True)
     (root / "recipe.yaml").write_text(RECIPE)
     folders = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={root / 'run'}"]
     chosen = [f"model_engine={engine}", FLOAT32[engine], f"trainer.total_training_steps={steps}"]
-    ended = subprocess.run(
-        command_line("train", root, "recipe", *chosen, *overrides, *folders),
-        env=run_environment(root),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert wait_for_end(root) == []
-    assert ended.returncode == 0, ended.stdout[-8000:]
-    assert last_step(root / "run") == steps
-    return read_metrics(sorted((root / "run").glob("metrics/*.jsonl")))
+    return command_line("train", root, "recipe", *chosen, *overrides, *folders)
+
+
+def metrics_of(run: Path) -> dict[int, dict[str, float]]:
+    return read_metrics(sorted(run.glob("metrics/*.jsonl")))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_run_trains_saves_resumes_and_exports(tmp_path: Path, model: Path, layout: str):
-    first = train(tmp_path / layout, model, 2, *LAYOUTS[layout])
-    run = tmp_path / layout / "run"
+def test_a_killed_run_resumes_with_the_same_tasks_and_exports(tmp_path: Path, model: Path, layout: str):
+    run = tmp_path / "run"
+    command = prepared(tmp_path, model, KILLED_STEPS, *LAYOUTS[layout])
+    kill_after_checkpoint(tmp_path, command, 1)
     before = load_file(resolve_checkpoint(run) / "model.safetensors")
-    metrics = {**first, **train(tmp_path / layout, model, 3, *LAYOUTS[layout])}
-    assert sorted(step for step in metrics if step) == [1, 2, 3]
-    for step in (1, 2, 3):  # the second and the third play with weights that were sent to the engine
-        assert metrics[step][SAME] > 0.999 and metrics[step]["actor/grad_norm"] > 0
+    run_to_end(tmp_path, command)
+    check_killed_run(run)
+    # Each step but the first plays with weights that were sent to the engine.
+    assert all(values[SAME] > 0.999 and values["actor/grad_norm"] > 0 for values in metrics_of(run).values())
     weights = load_file(export(run, tmp_path / "exported") / "model.safetensors")
     assert weights.keys() == load_file(model / "model.safetensors").keys() == before.keys()
     assert all((weights[name] != before[name]).any() for name in weights if weights[name].dim() > 1)
@@ -86,7 +84,10 @@ def test_a_run_trains_saves_resumes_and_exports(tmp_path: Path, model: Path, lay
 def test_the_first_gradient_is_that_of_fsdp(tmp_path: Path, model: Path):
     """One mini-batch: Adam's first step takes little but the signs of gradients, so that a second one differs more."""
     whole = "actor_rollout_ref.actor.ppo_mini_batch_size=4"
-    fsdp = train(tmp_path / "fsdp", model, 1, whole, engine="dp")[1]
-    megatron = train(tmp_path / "megatron", model, 1, whole, *LAYOUTS["tp2"])[1]
+    first = {}
+    for engine, layout in {"dp": [], "megatron": LAYOUTS["tp2"]}.items():
+        root = tmp_path / engine
+        run_to_end(root, prepared(root, model, 1, whole, *layout, engine=engine))
+        first[engine] = metrics_of(root / "run")[1]
     for name in ("actor/grad_norm", "actor/pg_loss", "actor/entropy_loss", "critic/score/mean"):
-        assert megatron[name] == pytest.approx(fsdp[name], abs=1e-5), name
+        assert first["megatron"][name] == pytest.approx(first["dp"][name], abs=1e-5), name

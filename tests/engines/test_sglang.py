@@ -19,7 +19,7 @@ from tests.support.fakes import ITEM, plain
 from tests.support.models import write_byte_model
 from tests.support.sglang_server import Server, sglang_server
 from tests.support.tokens import Chatter, Model, PlayedTokens, check_tokens
-from tests.support.training_runs import train_to_end
+from tests.support.training_runs import check_killed_run, train_killed, train_to_end
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.trace.metrics_log import read_metrics
@@ -134,6 +134,7 @@ def test_episodes_train_on_the_tokens_that_the_engine_wrote(server, folder, mode
     assert 0 < ended < len(written)
 
 
+@pytest.mark.slow
 def test_training_samples_each_step_with_the_weights_of_the_last_update(tmp_path):
     run = train_to_end(tmp_path / "run", "+overlay/rollout=sglang", "algorithm.rollout_correction.bypass_mode=false")
     steps = read_metrics(sorted(run.glob("metrics/*.jsonl")))
@@ -142,3 +143,8 @@ def test_training_samples_each_step_with_the_weights_of_the_last_update(tmp_path
     assert max(differences) < PROBABILITY_TOLERANCE
     assert all(steps[step]["actor/grad_norm"] > 0 for step in (1, 2))
     assert {record["step"] for record in read_records(run)} == {1, 2}
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_with_the_same_tasks(tmp_path):
+    check_killed_run(train_killed(tmp_path / "killed", "+overlay/rollout=sglang"))

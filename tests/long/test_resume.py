@@ -4,9 +4,6 @@ Takes minutes on two cores. The model is small and random.
 """
 
 import json
-import signal
-import subprocess
-import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.models import write_model
-from tests.support.training_runs import command_line, last_step, run_environment, wait_for_end
+from tests.support.training_runs import command_line, kill_after_checkpoint, run_to_end
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
 from verl_agent.trace.metrics_log import read_metrics
@@ -78,19 +75,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     recipes.mkdir()
     recipes.joinpath("mixed.yaml").write_text(RECIPE)
     overrides = [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
-    command, environment = command_line("train", recipes, "mixed", *overrides), run_environment(root)
-
-    first = subprocess.Popen(command, env=environment)
-    deadline = time.monotonic() + 1500
-    while last_step(folder) < 2:
-        assert first.poll() is None and time.monotonic() < deadline
-        time.sleep(0.5)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    killed_after = last_step(folder)
-    wait_for_end(root)
-    subprocess.run(command, env=environment, check=True, timeout=1500)
-    wait_for_end(root)
+    command = command_line("train", recipes, "mixed", *overrides)
+    killed_after = kill_after_checkpoint(root, command, 2)
+    run_to_end(root, command)
     return Run(
         folder,
         killed_after,

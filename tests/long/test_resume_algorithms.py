@@ -5,9 +5,6 @@ Takes minutes on two cores for each algorithm. The model is small and random.
 
 import json
 import random
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -19,11 +16,10 @@ import pytest
 from tests.support.models import write_byte_model
 from tests.support.training_runs import (
     command_line,
-    last_step,
-    run_environment,
+    kill_after_checkpoint,
+    run_to_end,
     tasks_by_step,
     uninterrupted_tasks,
-    wait_for_end,
 )
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics
@@ -66,11 +62,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @dataclass(frozen=True)
 class Run:
-    """Folder, metrics and records of a run that was killed `delay` seconds after a checkpoint."""
+    """Folder, metrics and records of a run that was killed once."""
 
     algorithm: str
     folder: Path
-    delay: float
     killed_after: int
     metrics: dict[int, dict[str, float]]
     records: list[EpisodeRecord]
@@ -86,24 +81,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     model = write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
     overrides = [f"trainer.default_local_dir={folder}", f"actor_rollout_ref.model.path={model}"]
     command = command_line("train", recipes, "killed", *ALGORITHMS[request.param], *overrides)
-    environment = run_environment(root)
-
-    first = subprocess.Popen(command, env=environment)
-    deadline = time.monotonic() + 1500
-    kill_step = random.randint(1, STEPS - 1)
-    while last_step(folder) < kill_step:
-        assert first.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    delay = random.uniform(0, 0.5)
-    time.sleep(delay)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    killed_after = last_step(folder)
-    wait_for_end(root)
-    subprocess.run(command, env=environment, check=True, timeout=1500)
-    wait_for_end(root)
+    killed_after = kill_after_checkpoint(root, command, random.randint(1, STEPS - 1))
+    run_to_end(root, command)
     metrics = read_metrics(sorted(folder.glob("metrics/*.jsonl")))
-    return Run(request.param, folder, delay, killed_after, metrics, list(read_records(folder / "episodes")))
+    return Run(request.param, folder, killed_after, metrics, list(read_records(folder / "episodes")))
 
 
 def parameters(checkpoint: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, Any]]]:

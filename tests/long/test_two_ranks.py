@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training_runs import PPO, train_to_end
+from tests.support.training_runs import PPO, check_killed_run, train_killed, train_to_end
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
@@ -67,3 +67,7 @@ def test_two_ranks_make_the_update_of_one_when_rows_have_no_loss(tmp_path: Path)
     assert replies(episodes) == replies(same)
     assert groups_with_a_signal(episodes) % MINI_BATCH_TASKS != 0
     assert differences(one, two) == {}
+
+
+def test_a_killed_run_of_two_ranks_resumes_with_the_same_tasks(tmp_path: Path):
+    check_killed_run(train_killed(tmp_path / "killed", TWO_RANKS))

@@ -1,6 +1,8 @@
 """Training runs in processes of their own: start, wait for a checkpoint, find and end leftover processes."""
 
 import os
+import random
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,10 @@ from pathlib import Path
 import psutil
 
 from tests.support.models import write_byte_model, write_critic
+from verl_agent.envs.tasks import select_tasks
+from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = "VERL_AGENT_TEST_RUN"
@@ -63,6 +68,8 @@ trainer: {total_training_steps: 2, save_freq: -1, test_freq: -1, val_before_trai
 """Two steps of a tiny model in float32, with mini-batches smaller than the batch."""
 PPO = ["+overlay/algorithm=ppo", "offload=false", "critic.optim.lr=1.0e-3", "critic.ppo_micro_batch_size_per_gpu=4"]
 """Overrides for a critic."""
+KILLED_STEPS = 3
+"""Steps of a run of `train_killed`."""
 
 
 def train_to_end(root: Path, *overrides: str) -> Path:
@@ -72,18 +79,76 @@ def train_to_end(root: Path, *overrides: str) -> Path:
         root: folder for the recipe, the model and the run; must not exist.
         overrides: Hydra overrides.
     """
+    run_to_end(root, _prepare(root, overrides))
+    return root / "run"
+
+
+def train_killed(root: Path, *overrides: str) -> Path:
+    """Run `RECIPE` for `KILLED_STEPS` steps, killed at a random moment and started again; return the run folder.
+
+    Args:
+        root: folder for the recipe, the model and the run; must not exist.
+        overrides: Hydra overrides.
+    """
+    saved = ["trainer.save_freq=1", f"trainer.total_training_steps={KILLED_STEPS}"]
+    command = _prepare(root, [*overrides, *saved])
+    kill_after_checkpoint(root, command, 1)
+    run_to_end(root, command)
+    return root / "run"
+
+
+def _prepare(root: Path, overrides: Sequence[str]) -> list[str]:
+    """Write the recipe and the models of a run and return its command line."""
     root.mkdir()
     root.joinpath("recipe.yaml").write_text(RECIPE)
     write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
     paths = [f"actor_rollout_ref.model.path={root / 'model'}", f"trainer.default_local_dir={root / 'run'}"]
     if any(override.startswith("critic.") for override in overrides):
         paths.append(f"critic.model.path={write_critic(root / 'critic', root / 'model')}")
-    command = command_line("train", root, "recipe", *overrides, *paths)
+    return command_line("train", root, "recipe", *overrides, *paths)
+
+
+def run_to_end(root: Path, command: Sequence[str]) -> None:
+    """Run a command, which must succeed and leave no process; `root` marks its processes."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     ended = subprocess.run(command, env=run_environment(root), text=True, **pipes)
     assert wait_for_end(root) == []
-    assert ended.returncode == 0, ended.stdout
-    return root / "run"
+    assert ended.returncode == 0, ended.stdout[-20000:]
+
+
+def kill_after_checkpoint(root: Path, command: Sequence[str], step: int) -> int:
+    """Start a training command and kill it with SIGKILL up to half a second after a checkpoint.
+
+    Args:
+        root: folder of `run`, where the command writes; marks its processes.
+        command: the command line.
+        step: step of the checkpoint.
+
+    Returns:
+        Step of the last complete checkpoint, which can be a later one.
+    """
+    first = subprocess.Popen(command, env=run_environment(root))
+    deadline = time.monotonic() + 1500
+    while last_step(root / "run") < step:
+        assert first.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(random.uniform(0, 0.5))
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    reached = last_step(root / "run")
+    wait_for_end(root)
+    return reached
+
+
+def check_killed_run(run: Path) -> None:
+    """Check that a run of `train_killed` trained each step on the tasks of a run without interruption."""
+    ids = [item.id for item in select_tasks("guess_number", "small_train")]
+    assert tasks_by_step(list(read_records(run))) == uninterrupted_tasks(ids, 4, KILLED_STEPS)
+    assert last_step(run) == KILLED_STEPS
+    logs = sorted(run.glob("metrics/*.jsonl"))  # one for each start
+    begun = min(step for step in read_metrics(logs[-1:]) if step)
+    # A kill between checkpoint and log loses the metrics of one step.
+    assert begun > 1 and set(range(1, KILLED_STEPS + 1)) - set(read_metrics(logs)) <= {begun - 1}
 
 
 def last_step(folder: Path) -> int:
