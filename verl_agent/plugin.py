@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.patches import value_model_attention
-from verl_agent.platform.register import register_cpu_device, register_rollouts
+from verl_agent.platform.register import register_cpu_device, register_resharding, register_rollouts
 
 # vLLM's server imports `model_hosting_container_standards`, which raises the level of the root logger and of its
 # handlers to ERROR unless this variable names another one. Our warnings would be lost. Its own report files of
@@ -20,6 +20,8 @@ logging.getLogger("model_hosting_container_standards").disabled = True
 
 if use_cpu_device():
     register_cpu_device()
+else:
+    register_resharding()
 register_rollouts()
 value_model_attention()
 

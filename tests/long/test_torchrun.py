@@ -16,15 +16,16 @@ TOLERANCE = 1e-4
 """Largest difference relative to one rank. Sums of float32 have another order on two ranks."""
 
 
-@pytest.mark.parametrize("command", ["sft", "dpo"])
-def test_two_ranks_train_like_one_also_after_a_kill(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize(("command", "before", "after"), [("sft", 2, 2), ("dpo", 2, 2), ("sft", 2, 1), ("dpo", 1, 2)])
+def test_two_ranks_train_like_one_also_after_a_kill(tmp_path: Path, command: str, before: int, after: int) -> None:
+    """The killed run has `before` ranks, and the one that resumes it `after`."""
     write_offline_recipes(tmp_path)
     save = ["trainer.save_freq=1", ROW_A_RANK, "trainer.total_training_steps=8"]
     one, two, killed = (tmp_path / name for name in ("one", "two", "killed"))
     finished(start(tmp_path, command, *save, f"trainer.default_local_dir={one}"))
     shown = finished(start(tmp_path, command, *save, f"trainer.default_local_dir={two}", ranks=2))
     assert shown.count("estimated:") == 1, "one rank prints"
-    run = start(tmp_path, command, *save, f"trainer.default_local_dir={killed}", ranks=2)
+    run = start(tmp_path, command, *save, f"trainer.default_local_dir={killed}", ranks=before)
     deadline = time.monotonic() + 240
     while last_step(killed) < 2:
         assert run.poll() is None and time.monotonic() < deadline
@@ -34,7 +35,7 @@ def test_two_ranks_train_like_one_also_after_a_kill(tmp_path: Path, command: str
     run.communicate()
     step = last_step(killed)
     assert step < 8
-    again = finished(start(tmp_path, command, *save, f"trainer.default_local_dir={killed}", ranks=2))
+    again = finished(start(tmp_path, command, *save, f"trainer.default_local_dir={killed}", ranks=after))
     assert f"resuming after step {step} of 8" in again
     expected = metrics(one)
     assert len(expected) == 8

@@ -1,8 +1,10 @@
 """Two FSDP2 ranks with two rollout engines on the CPU: they play the same episodes and make the update of one rank.
 
-Mini-batches are smaller than the batch, so the order of rows counts. All computation is in float32.
+Either resumes from a checkpoint of the other. Mini-batches are smaller than the batch, so the order of rows counts. All
+computation is in float32.
 """
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,9 +27,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 def first_step(root: Path, *overrides: str) -> tuple[dict[str, float], list[EpisodeRecord]]:
     """Return the metrics and the episodes of the first step of a run."""
-    run = train_to_end(root, *overrides)
-    records = [record for record in read_records(run) if record["step"] == 1]
-    return read_metrics(sorted(run.glob("metrics/*.jsonl")))[1], records
+    return step_of(train_to_end(root, *overrides), 1)
+
+
+def step_of(run: Path, step: int) -> tuple[dict[str, float], list[EpisodeRecord]]:
+    """Return the metrics and the episodes of a step of a run."""
+    records = [record for record in read_records(run) if record["step"] == step]
+    return read_metrics(sorted(run.glob("metrics/*.jsonl")))[step], records
+
+
+def rewind(run: Path) -> None:
+    """Remove all that a run has written after its first step."""
+    for name in ("global_step_2", "metrics", "episodes"):
+        shutil.rmtree(run / name)
+    (run / "latest_checkpointed_iteration.txt").write_text("1")
 
 
 def replies(records: list[EpisodeRecord]) -> list[tuple[str, int, list[str]]]:
@@ -58,6 +71,18 @@ def test_two_ranks_make_the_update_of_one(tmp_path: Path, overrides: list[str]):
     two, same = first_step(tmp_path / "two", TWO_RANKS, *overrides)
     assert replies(episodes) == replies(same)
     assert differences(one, two) == {}
+
+
+@pytest.mark.parametrize(("wrote", "reads"), [([], [TWO_RANKS]), ([TWO_RANKS], [])], ids=["one by two", "two by one"])
+def test_the_checkpoint_of_other_ranks_is_resumed_as_if_never_interrupted(tmp_path: Path, wrote, reads):
+    options = [*PPO, "trainer.save_freq=1"]
+    run = train_to_end(tmp_path / "root", *wrote, *options)
+    expected, episodes = step_of(run, 2)
+    rewind(run)
+    train_to_end(tmp_path / "root", *reads, *options)
+    actual, same = step_of(run, 2)
+    assert replies(episodes) == replies(same)
+    assert differences(expected, actual) == {}
 
 
 def test_two_ranks_make_the_update_of_one_when_rows_have_no_loss(tmp_path: Path):

@@ -76,7 +76,7 @@ def train_to_end(root: Path, *overrides: str) -> Path:
     """Run `RECIPE` to its end and return the run folder; no process is left.
 
     Args:
-        root: folder for the recipe, the model and the run; must not exist.
+        root: folder for the recipe, the model and the run, which resumes if it holds a checkpoint.
         overrides: Hydra overrides.
     """
     run_to_end(root, _prepare(root, overrides))
@@ -99,7 +99,7 @@ def train_killed(root: Path, *overrides: str) -> Path:
 
 def _prepare(root: Path, overrides: Sequence[str]) -> list[str]:
     """Write the recipe and the models of a run and return its command line."""
-    root.mkdir()
+    root.mkdir(exist_ok=True)
     root.joinpath("recipe.yaml").write_text(RECIPE)
     write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
     paths = [f"actor_rollout_ref.model.path={root / 'model'}", f"trainer.default_local_dir={root / 'run'}"]

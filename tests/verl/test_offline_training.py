@@ -9,6 +9,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
+from torch.utils.data import DistributedSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.episodes import talk
@@ -17,6 +19,7 @@ from verl_agent.commands.export import export
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.offline.encoding import EpisodeEncoder
 from verl_agent.offline.preferences import PreferenceSettings, make_pairs
+from verl_agent.offline.sft_trainer import count_rows
 from verl_agent.trace.record import EpisodeRecord
 
 
@@ -34,6 +37,28 @@ def preferred(folder) -> Path:
     run = folder / "runs/whole"
     finished(start(folder, "dpo", f"trainer.default_local_dir={run}"))
     return run
+
+
+def loader(ranks: int, rank: int, workers: int = 0) -> StatefulDataLoader:
+    """Return the loader of a rank as verl's SFT trainer makes it, with 20 rows in global batches of 4."""
+    sampler = DistributedSampler(range(20), num_replicas=ranks, rank=rank, shuffle=True, drop_last=True)
+    return StatefulDataLoader(range(20), batch_size=4 // ranks, sampler=sampler, drop_last=True, num_workers=workers)
+
+
+@pytest.mark.parametrize(("before", "after", "workers"), [(1, 2, 0), (2, 1, 0), (2, 1, 2)])
+def test_another_number_of_ranks_continues_with_the_next_rows(before, after, workers):
+    batches = iter(first := loader(before, 0, workers))
+    for _ in range(2):
+        next(batches)
+    state = first.state_dict()
+    remaining = []
+    for rank in range(after):
+        resumed = loader(after, rank, workers)
+        count_rows(state, resumed.batch_size)
+        resumed.load_state_dict(state)
+        remaining += [int(row) for batch in resumed for row in batch]
+    order = [int(row) for batch in loader(1, 0) for row in batch]
+    assert sorted(remaining) == sorted(order[8:])
 
 
 def margin(model: Path) -> float:

@@ -272,13 +272,14 @@ def test_import_of_verl_loads_the_plugin():
     assert printed.stdout.split()[-1:] == ["cpu"], printed.stderr
 
 
-def test_import_of_verl_does_not_import_its_engines():
+@pytest.mark.parametrize(("platform", "engine"), [("cpu", "CpuValueEngine"), ("nvidia", "ReshardingValueEngine")])
+def test_import_of_verl_registers_engines_without_importing_them(platform, engine):
     """Each process of a run imports verl, and only the trainer needs engines: they take seconds and 80 MB."""
     heavy = "('verl.workers.engine', 'verl.workers.rollout.base', 'peft')"
     lookup = "EngineRegistry.get_engine_cls('value_model', 'fsdp2').__name__"
     code = f"import sys, verl; print([name for name in {heavy} if name in sys.modules])"
-    printed = run(f"{code}; from verl.workers.engine import EngineRegistry; print({lookup})", VERL_PLATFORM="cpu")
-    assert printed.stdout.split("\n")[-3:-1] == ["[]", "CpuValueEngine"], printed.stderr
+    printed = run(f"{code}; from verl.workers.engine import EngineRegistry; print({lookup})", VERL_PLATFORM=platform)
+    assert printed.stdout.split("\n")[-3:-1] == ["[]", engine], printed.stderr
 
 
 def test_variable_that_keeps_workers_from_loading_the_plugin_raises_config_error():

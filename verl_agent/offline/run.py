@@ -22,6 +22,7 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.preflight.estimates import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
 from verl_agent.preflight.installation import check_attention
 from verl_agent.preflight.loggers import check_loggers
+from verl_agent.preflight.ranks import check_torchrun_ranks
 from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.runs.console import poll_in_background, redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
@@ -114,7 +115,9 @@ def run(config: DictConfig, method: Method) -> None:
             return
         shown.print(f"{plan.summary}{needed(config, plan)}", markup=False, highlight=False, soft_wrap=True)
         if folder.last_step:
-            shown.print(f"resuming after step {folder.last_step} of {steps}", highlight=False)
+            resharded = check_torchrun_ranks(folder.checkpoint, plain)
+            for line in filter(None, (resharded, f"resuming after step {folder.last_step} of {steps}")):
+                shown.print(line, markup=False, highlight=False, soft_wrap=True)
         with report_failure(folder, console), show_progress(folder, steps, method, console):
             train(config, folder, method)
             if folder.last_step < steps:

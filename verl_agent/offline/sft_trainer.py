@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from verl.trainer.sft_trainer import SFTTrainer
 from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
@@ -34,11 +35,30 @@ class BestCheckpointHandler:
 
         The loader that is saved with the last step of an epoch is exhausted. verl derives the next epoch from the step
         and would skip that epoch (sft_trainer.py:341), so the state of the loader is dropped.
+
+        Within an epoch, verl reads the state that this rank saved. With another number of ranks there may be none, and
+        it counts rows of larger or smaller batches, so the state of rank 0 is used with rows counted anew.
         """
         step, loader = int(self._handler.load_checkpoint()), self._handler.train_dataloader
         if step % len(loader) == 0:
             loader.next_iter_state = None
+        else:
+            folder = Path(self._handler.default_local_dir) / f"global_step_{step}"
+            state = torch.load(folder / "data_0.pt", weights_only=False)
+            count_rows(state, loader.batch_size)
+            loader.load_state_dict(state)
         return step
+
+
+def count_rows(state: dict[str, Any], batch_size: int) -> None:
+    """Correct the number of rows that a saved loader has taken from its sampler.
+
+    Args:
+        state: state of a `StatefulDataLoader`; changed in place.
+        batch_size: rows of a batch of the present rank.
+    """
+    of_sampler = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
+    of_sampler["_sampler_iter_state"]["samples_yielded"] = of_sampler["_sampler_iter_yielded"] * batch_size
 
 
 class SupervisedTrainer(SFTTrainer):

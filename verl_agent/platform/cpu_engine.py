@@ -18,13 +18,14 @@ from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
 from verl.utils.fsdp_utils import fsdp_version
 from verl.utils.torch_dtypes import PrecisionType
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from verl_agent.platform.float32_attention import use_float32_attention
 from verl_agent.platform.gated_mlp import use_gated_mlps
 from verl_agent.platform.input_norm import use_input_norms
 from verl_agent.platform.log_prob_head import LogProbHead, Targets
 from verl_agent.platform.memory import trim_heap
+from verl_agent.platform.resharding import ReshardingEngine
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ ALL_LOGITS = ("use_fused_kernels", "distillation_use_topk", "calculate_sum_pi_sq
 """Options of verl that need the logits of all tokens, or do without them in another way."""
 
 
-class CpuEngine(FSDPEngine):
+class CpuEngine(ReshardingEngine):
     """Part of an engine on a CPU: micro-batches of rows of similar length, and float32 outside of matrix products."""
 
     engine_config: Any

@@ -40,6 +40,23 @@ def _register_engines() -> None:
         register_engines()
 
 
+def register_resharding() -> None:
+    """Make verl use this package's FSDP engines on an accelerator too: they load checkpoints of any number of ranks."""
+    after_import("verl.workers.engine", _register_resharding)
+
+
+def _register_resharding() -> None:
+    from verl.utils.device import get_device_name, get_vendor
+    from verl.workers.engine.base import EngineRegistry
+
+    from verl_agent.platform.resharding import ReshardingLanguageEngine, ReshardingValueEngine
+
+    # verl prefers an engine with a vendor to its own ones, which have none.
+    where = {"backend": ["fsdp", "fsdp2"], "device": get_device_name(), "vendor": get_vendor()}
+    EngineRegistry.register(model_type="language_model", **where)(ReshardingLanguageEngine)
+    EngineRegistry.register(model_type="value_model", **where)(ReshardingValueEngine)
+
+
 def register_rollouts() -> None:
     """Make verl use this package's servers and weight transfers for vLLM and SGLang."""
     after_import("verl.workers.rollout.base", _register_adapter)

@@ -78,6 +78,11 @@ class RunFolder:
         tracker = self.root / "latest_checkpointed_iteration.txt"
         return int(tracker.read_text()) if tracker.is_file() else 0
 
+    @property
+    def checkpoint(self) -> Path:
+        """Folder of the last complete checkpoint; exists only if there is one."""
+        return self.root / f"global_step_{self.last_step}"
+
     def finished(self, total_steps: int) -> bool:
         """Return True if step `total_steps` is saved and logged; verl logs a step after its validation."""
         return self.last_step >= total_steps and max(read_metrics(self.all_metrics), default=0) >= total_steps

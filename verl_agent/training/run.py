@@ -17,6 +17,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import has_critic
 from verl_agent.preflight.estimates import cpu_step_s, estimate, shape_of, spell
 from verl_agent.preflight.loggers import check_loggers
+from verl_agent.preflight.ranks import check_resumed_ranks
 from verl_agent.preflight.rl import needed_gb, prepare
 from verl_agent.runs import may_change
 from verl_agent.runs.best_checkpoint import keep_best
@@ -69,6 +70,8 @@ def run(config: DictConfig, link: Link | None = None) -> None:
         if folder.last_step:
             # True if the earlier start ended after its last checkpoint, but before the validation of that step.
             config.trainer.val_before_train = config.trainer.val_only = folder.last_step >= total
+            for line in check_resumed_ranks(folder.checkpoint, OmegaConf.to_container(config), has_critic(config)):
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
             console.print(f"resuming after step {folder.last_step} of {total}", highlight=False)
         show_estimate(config, console)
         try:

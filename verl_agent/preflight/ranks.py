@@ -1,0 +1,141 @@
+"""Check before the start that the ranks of a run can read its last checkpoint, which other ranks may have written."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_agent.errors import ConfigError
+from verl_agent.platform.shard_files import KINDS, ShardFiles
+
+ANOTHER_STEP = "write the step of an earlier checkpoint into latest_checkpointed_iteration.txt"
+LISTED = 3
+"""Number of missing files in a message."""
+MEGATRON = "megatron"
+RANDOM_STATES = re.compile(rb"rng_state/shard_\d+\.\d+_(\d+)\.(\d+)")
+"""Name of a random state that Megatron saves: number of pipeline stages, and of tensor-parallel ranks in each."""
+
+
+def check_ranks_of_checkpoint(
+    folder: Path, key: str, section: Mapping[str, Any], ranks: tuple[str, int], strategy: str
+) -> str:
+    """Check that a model's checkpoint can be loaded by this number of ranks.
+
+    Args:
+        folder: folder of the model in the checkpoint, such as `global_step_3/actor`.
+        key: key of `strategy`, for messages.
+        section: settings `checkpoint` of the model.
+        ranks: settings that make the number of ranks, for messages, and that number.
+        strategy: `fsdp`, `fsdp2` or another one, which is not checked.
+
+    Returns:
+        Line that tells the user that the shards are divided anew; empty if they are not.
+
+    Raises:
+        ConfigError: FSDP1 wrote or reads the checkpoint with another number of ranks, or shards are missing.
+    """
+    setting, count = ranks
+    shards = ShardFiles.read(folder)
+    if shards is None or shards.ranks == count or strategy not in ("fsdp", "fsdp2"):
+        return ""
+    if strategy == "fsdp" or shards.version == 1:
+        raise ConfigError(
+            f"{key}='fsdp' (FSDP1) loads a checkpoint only with the number of ranks that wrote it. It is "
+            f"{shards.ranks} for {folder}, and {setting} makes {count}. Use {shards.ranks} ranks again; only a run "
+            f"that began with {key}=fsdp2 may change their number."
+        )
+    contents = section.get("load_contents") or list(KINDS)
+    if missing := shards.missing(content for content in contents if content in KINDS):
+        raise ConfigError(
+            f"{setting} makes {count}, and the number of ranks that wrote {folder} is {shards.ranks}. Each rank needs "
+            f"the files of all of them, and {_listed(missing)} missing. Copy the files of all machines there, use "
+            f"{shards.ranks} ranks again, or {ANOTHER_STEP}."
+        )
+    return f"{folder.name}: shards are divided anew, from {shards.ranks} to {count} ranks"
+
+
+def check_layout_of_checkpoint(folder: Path, key: str, megatron: Mapping[str, Any]) -> None:
+    """Check that Megatron's ranks are divided as those that wrote a checkpoint; data-parallel ranks may change.
+
+    verl 0.9.1, utils/checkpoint/megatron_checkpoint_manager.py:301 saves a random state for each pipeline stage and
+    tensor-parallel rank, which no other layout can load.
+
+    Args:
+        folder: folder of the model in the checkpoint.
+        key: section of Megatron's settings, for messages.
+        megatron: this section, resolved.
+
+    Raises:
+        ConfigError: the layout is another one.
+    """
+    metadata = folder / "extra" / "dist_ckpt" / ".metadata"
+    found = RANDOM_STATES.search(metadata.read_bytes()) if metadata.is_file() else None
+    if found is None:
+        return
+    sizes = ("pipeline_model_parallel_size", int(found[1])), ("tensor_model_parallel_size", int(found[2]))
+    for name, written in sizes:
+        if megatron[name] != written:
+            raise ConfigError(
+                f"{key}.{name}={megatron[name]!r} cannot resume {folder}, which was written with {written}: Megatron "
+                f"saves a random state for each of these ranks. Set it to {written}; the number of data-parallel "
+                "ranks may change."
+            )
+
+
+def check_resumed_ranks(checkpoint: Path, config: Mapping[str, Any], critic: bool) -> list[str]:
+    """Check that the ranks of a run of reinforcement learning can read its last checkpoint.
+
+    Args:
+        checkpoint: folder of the checkpoint, such as `global_step_3`.
+        config: whole config in plain values, resolved.
+        critic: True if the run trains a critic.
+
+    Returns:
+        Lines for the user about shards that are divided anew.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    trainer = config["trainer"]
+    ranks = (
+        f"trainer.nnodes={trainer['nnodes']} times trainer.n_gpus_per_node={trainer['n_gpus_per_node']}",
+        trainer["nnodes"] * trainer["n_gpus_per_node"],
+    )
+    models = {"actor": ("actor_rollout_ref.actor", config["actor_rollout_ref"]["actor"])}
+    if critic:
+        models["critic"] = ("critic", config["critic"])
+    lines = []
+    for name, (key, section) in models.items():
+        folder = checkpoint / name
+        if section["strategy"] == MEGATRON:
+            check_layout_of_checkpoint(folder, f"{key}.megatron", section["megatron"])
+        else:
+            strategy = section["strategy"]
+            lines.append(check_ranks_of_checkpoint(folder, f"{key}.strategy", section["checkpoint"], ranks, strategy))
+    return [line for line in lines if line]
+
+
+def check_torchrun_ranks(checkpoint: Path, config: Mapping[str, Any]) -> str:
+    """Check that the ranks of torchrun can read the last checkpoint of supervised training or DPO.
+
+    Args:
+        checkpoint: folder of the checkpoint, such as `global_step_3`.
+        config: whole config in plain values, resolved.
+
+    Returns:
+        Line for the user about shards that are divided anew; empty if they are not.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    given = (f"WORLD_SIZE={ranks} of torchrun", ranks)
+    strategy = config["engine"]["strategy"]
+    return check_ranks_of_checkpoint(checkpoint, "engine.strategy", config["checkpoint"], given, strategy)
+
+
+def _listed(files: Sequence[Path]) -> str:
+    names = ", ".join(file.name for file in files[:LISTED])
+    more = f" and {len(files) - LISTED} more" if len(files) > LISTED else ""
+    return f"{names}{more} {'is' if len(files) == 1 else 'are'}"
