@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -37,10 +38,19 @@ class CpuEngine(ReshardingEngine):
     """Part of an engine on a CPU: micro-batches of rows of similar length, and float32 outside of matrix products."""
 
     engine_config: Any
+    device_mesh: Any
 
     def _build_module(self) -> Any:
-        """See `FSDPEngine`; replaces attention, norms and MLPs by ones that need less."""
-        module = super()._build_module()
+        """See `FSDPEngine`; replaces attention, norms and MLPs by ones that need less.
+
+        Every rank loads the weights, with which replacements are checked. verl loads them on the first rank of the mesh
+        alone, unless embedding and output layer are one.
+        """
+        mesh, self.device_mesh = self.device_mesh, SimpleNamespace(get_coordinate=lambda: (0,))
+        try:
+            module = super()._build_module()
+        finally:
+            self.device_mesh = mesh
         use_float32_attention(module)
         use_input_norms(module)
         use_gated_mlps(module)
