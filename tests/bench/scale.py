@@ -25,20 +25,27 @@ from tests.bench.partial import register
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.provenance import Provenance
 
-SAMPLES, STEPS = 8, 2
+SAMPLES, STEPS, TURNS = 8, 2, 10
 RECIPE = """# Tiny model on an environment without latency, written by tests/bench/scale.py.
 defaults: [agent_grpo, cpu, _self_]
-env: {{name: waiting, dev_tasks: null, options: {{median_s: 0.0}}}}
+env: {{name: waiting, dev_tasks: null, options: {{median_s: 0.0, digits: {digits}}}}}
 agent: {{name: raw}}
-horizon: {{max_turns: [10]}}
+horizon: {{max_turns: [{turns}]}}
 episode: {{max_tokens_per_turn: 4, on_truncated_turn: play}}
-data: {{train_batch_size: {batch}, max_prompt_length: 64, max_response_length: 320}}
+data: {{train_batch_size: {batch}, max_prompt_length: 64, max_response_length: {response}}}
 actor_rollout_ref:
   actor: {{use_kl_loss: false, ppo_micro_batch_size_per_gpu: 64, optim: {{lr: 1.0e-4}}}}
   rollout: {{n: {samples}, max_num_seqs: 256}}
 trainer: {{total_training_steps: {steps}, save_freq: -1, test_freq: -1, experiment_name: {name}}}
 """
-MODEL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 1}
+MODEL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "max_position_embeddings": 16384,
+}
+MOST_DIGITS = 1500
 PHASES = ("gen", "adv", "update_actor", "update_weights", "step")
 
 
@@ -99,8 +106,15 @@ def cost(episodes: int, before: Sample, after: Sample, values: Mapping[str, floa
     return Cost(episodes, values["episode/turns_mean"], cpu_ms, seconds, after.gb)
 
 
-def measure(folder: Path, episodes: int, overrides: Sequence[str]) -> Cost:
-    """Train two steps of so many episodes, and return the cost of the second."""
+def measure(folder: Path, episodes: int, digits: int, overrides: Sequence[str]) -> Cost:
+    """Train two steps of so many episodes, and return the cost of the second.
+
+    Args:
+        folder: folder of the model and the run.
+        episodes: episodes of a step.
+        digits: further tokens of an observation.
+        overrides: further settings of the run.
+    """
     from tests.support.models import write_byte_model  # these import torch
     from tests.support.training_runs import command_line, run_environment, wait_for_end
 
@@ -108,6 +122,7 @@ def measure(folder: Path, episodes: int, overrides: Sequence[str]) -> Cost:
     if not (model / "config.json").is_file():
         write_byte_model(model, ["Begin. Go on."], vocabulary=300, **MODEL)
     sizes = {"batch": episodes // SAMPLES, "samples": SAMPLES, "steps": STEPS}
+    sizes |= {"turns": TURNS, "digits": digits, "response": TURNS * (digits + 32)}
     (folder / f"{run.name}.yaml").write_text(RECIPE.format(name=run.name, **sizes))
     paths = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={run}"]
     command = command_line("train", folder, run.name, *paths, *overrides)
@@ -145,15 +160,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default="runs/bench_scale", type=Path)
     parser.add_argument("--episodes", type=int, nargs="+", default=[256, 1024, 4096], help=f"multiples of {SAMPLES}")
+    parser.add_argument(
+        "--digits", type=int, default=0, help=f"further tokens of an observation, at most {MOST_DIGITS} (default 0)"
+    )
     parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further setting of the run")
     options = parser.parse_args(arguments)
     if any(episodes < SAMPLES or episodes % SAMPLES for episodes in options.episodes):
         parser.error(f"--episodes takes multiples of {SAMPLES}, got {' '.join(map(str, options.episodes))}.")
+    if not 0 <= options.digits <= MOST_DIGITS:
+        parser.error(f"--digits is 0 to {MOST_DIGITS}, got {options.digits}.")
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("RAY_worker_niceness", "0")
-    costs = [measure(folder, episodes, options.set) for episodes in options.episodes]
+    costs = [measure(folder, episodes, options.digits, options.set) for episodes in options.episodes]
     Console().print(table(costs))
     if options.json:
         numbers = {"provenance": asdict(Provenance.collect()), "costs": [asdict(one) for one in costs]}

@@ -24,10 +24,12 @@ class WaitingEnv(EnvAdapter):
         median_s: median latency of a call in seconds; 0 for none.
         sigma: deviation of the logarithm of a latency.
         task_sigma: deviation of the logarithm of a task's mean latency.
+        digits: further characters of an observation, one token each for the models of `tests.support.models`.
     """
 
-    def __init__(self, median_s: float = 1.0, sigma: float = 1.0, task_sigma: float = 0.6) -> None:
+    def __init__(self, median_s: float = 1.0, sigma: float = 1.0, task_sigma: float = 0.6, digits: int = 0) -> None:
         self._median_s, self._sigma, self._task_sigma = median_s, sigma, task_sigma
+        self._observation = "Go on." + ("0123456789" * -(-digits // 10))[:digits]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """Return numbered tasks; those of other splits than `train` are few."""
@@ -47,7 +49,7 @@ class WaitingEnv(EnvAdapter):
         await self._wait()
         self._turns += 1
         solved = self._turns >= MIN_TURNS and self._random.random() < self._solved
-        return StepResult("Go on.", reward=float(solved), terminated=solved)
+        return StepResult(self._observation, reward=float(solved), terminated=solved)
 
     async def _wait(self) -> None:
         if self._median_s:

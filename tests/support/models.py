@@ -31,7 +31,7 @@ def write_byte_model(folder: Path, texts: Iterable[str], vocabulary: int, **size
         sizes: see `write_llama`.
     """
     tokenizer = write_byte_tokenizer(folder, texts, vocabulary)
-    return write_llama(folder, tokenizer, max_position_embeddings=1024, **sizes)
+    return write_llama(folder, tokenizer, **{"max_position_embeddings": 1024, **sizes})
 
 
 def write_byte_tokenizer(folder: Path, texts: Iterable[str], vocabulary: int) -> Any:
