@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.platform.patches import value_model_attention
+from verl_agent.platform.patches import fixed_master_ports, value_model_attention
 from verl_agent.platform.register import register_cpu_device, register_resharding, register_rollouts
 
 # vLLM's server imports `model_hosting_container_standards`, which raises the level of the root logger and of its
@@ -24,6 +24,7 @@ else:
     register_resharding()
 register_rollouts()
 value_model_attention()
+fixed_master_ports()
 
 
 def require_plugin() -> str:

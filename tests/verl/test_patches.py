@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import socket
 import subprocess
 import sys
 from importlib.metadata import DistributionFinder, PackageNotFoundError, distribution, version
@@ -16,6 +17,7 @@ import pytest
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import accelerator_present
+from verl_agent.platform.patches import master_ports
 from verl_agent.platform.versions import TESTED, check_versions, installed_version
 from verl_agent.platform.vllm_version import VllmCpuFinder
 
@@ -51,6 +53,22 @@ def test_verl_has_flash_attention_as_a_literal_in_the_value_model():
     head = "def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):"
     lines = upstream("verl", "utils/model.py")
     assert lines.index(head) < 649 < lines.index("_architecture_to_auto_class = {")
+
+
+def test_verl_chooses_the_port_of_a_process_group_long_before_it_listens():
+    """Lines for `fixed_master_ports`."""
+    assert line("verl", "single_controller/ray/base.py", 96) == 's.bind(("", 0))'
+    source = "\n".join(upstream("verl", "single_controller/ray/base.py"))
+    assert "def _get_master_addr_port(self, pg, bundle_index=0, master_port_range=None):" in source
+    assert source.count("self._get_master_addr_port(") == 2
+
+
+def test_port_of_a_process_group_is_none_that_the_kernel_gives_to_others():
+    first, end = master_ports()
+    with socket.socket() as given:
+        given.bind(("", 0))
+        assert 20_000 <= first < end <= given.getsockname()[1]
+    assert len({master_ports()[0] for _ in range(20)}) > 10  # two runs rarely begin at the same port
 
 
 def test_verls_sglang_server_leaves_one_token_of_the_context_free():

@@ -1,13 +1,21 @@
 """Patches of upstream code for which upstream has no hook, each with the line that it works around.
 
-`value_model_attention` is active on every device, the others on the CPU device only. `verl_agent.platform.versions`
-rejects untested versions there, and tests/verl/test_patches.py fails when an upstream line changes.
+`value_model_attention` and `fixed_master_ports` are active on every device, the others on the CPU device only.
+`verl_agent.platform.versions` rejects untested versions there, and tests/verl/test_patches.py fails when an upstream
+line changes.
 """
 
+import random
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from verl_agent.platform.after_import import after_import
+
 GLOO = "cpu:gloo"
+FIRST_PORT = 20_000
+"""First port for process groups; Ray's workers have those below."""
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def one_backend_per_device() -> None:
@@ -49,6 +57,35 @@ def value_model_attention() -> None:
         )
 
     verl.utils.model.load_valuehead_model = load_valuehead_model
+
+
+def fixed_master_ports() -> None:
+    """Choose the port of a process group among those that the kernel gives to nobody.
+
+    verl 0.9.1, single_controller/ray/base.py:96 takes a port that is free now and listens on it up to a minute later.
+    The kernel may have given it to another program by then, and the run ends with `address already in use`. verl has
+    a range of ports as an argument, but no setting for it.
+    """
+    after_import("verl.single_controller.ray.base", _fix_master_ports)
+
+
+def _fix_master_ports() -> None:
+    from verl.single_controller.ray.base import RayWorkerGroup
+
+    upstream = RayWorkerGroup._get_master_addr_port
+
+    def choose(self: Any, pg: Any, bundle_index: int = 0, master_port_range: list[int] | None = None) -> None:
+        upstream(self, pg, bundle_index, master_port_range or master_ports())
+
+    RayWorkerGroup._get_master_addr_port = choose
+
+
+def master_ports() -> list[int] | None:
+    """Return first and last port to try, from a random one, so that runs do not meet; None if too few are fixed."""
+    if not EPHEMERAL.is_file():
+        return None
+    end = int(EPHEMERAL.read_text().split()[0])  # of this machine; those of a cluster are usually set up alike
+    return [random.randrange(FIRST_PORT, end - 1000), end] if end > FIRST_PORT + 2000 else None
 
 
 def keep_unpacked_weights() -> None:
