@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.megatron import check_cpu, check_layout
+from verl_agent.preflight.megatron import check_cpu, check_layout, check_lora
 
 KEY = "actor_rollout_ref.actor.megatron"
 MEGATRON = {
@@ -83,3 +83,23 @@ def test_parts_of_megatron_for_gpus_raise_config_error_on_a_cpu(settings, kind, 
 
 def test_a_dense_model_is_accepted_on_a_cpu():
     check_cpu(KEY, MEGATRON | {"tensor_model_parallel_size": 2}, Model())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"lora_rank": 32, "lora": {"rank": 0}},
+            r"lora_rank=32: Megatron does not read it .* set model\.lora\.rank",
+        ),
+        ({"lora_rank": 0, "lora": {"rank": 8}}, r"model\.lora\.rank=8 needs Megatron-Bridge.* Allowed: 0\."),
+    ],
+)
+def test_adapters_that_megatron_would_not_train_raise_config_error(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        check_lora("model", settings, MEGATRON)
+
+
+def test_adapters_with_megatron_bridge_and_no_adapters_are_allowed():
+    check_lora("model", {"lora_rank": 0, "lora": {"rank": 8}}, MEGATRON | {"vanilla_mbridge": False})
+    check_lora("model", {"lora_rank": 0}, MEGATRON)

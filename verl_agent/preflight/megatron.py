@@ -47,6 +47,7 @@ def check_megatron(config: DictConfig) -> None:
         name = f"{'critic' if key == 'critic' else 'actor_rollout_ref'}.model.path"
         model = load_config(section["model"]["path"], name)
         check_layout(f"{key}.megatron", section.get("actor", section)["megatron"], model)
+        check_lora(name.removesuffix(".path"), section["model"], section.get("actor", section)["megatron"])
         if use_cpu_device():
             check_cpu(f"{key}.megatron", section.get("actor", section)["megatron"], model)
     if use_cpu_device() and plain["actor_rollout_ref"]["model"]["use_fused_kernels"]:
@@ -103,6 +104,30 @@ def check_layout(key: str, megatron: Mapping[str, Any], model: Any) -> None:
         raise ConfigError(
             f"{key}.pipeline_model_parallel_size={stages} does not work with a Llama whose output layer is its "
             "embedding (tie_word_embeddings): mbridge finds no weights for the last stage. Allowed: 1."
+        )
+
+
+def check_lora(key: str, settings: Mapping[str, Any], megatron: Mapping[str, Any]) -> None:
+    """Check that adapters are asked for where Megatron reads it, and that its bridge has them.
+
+    Args:
+        key: section of the model's settings, for messages.
+        settings: this section, resolved.
+        megatron: section of Megatron's settings.
+
+    Raises:
+        ConfigError: the model would be trained whole, or not at all.
+    """
+    if int(settings["lora_rank"] or 0) > 0:
+        raise ConfigError(
+            f"{key}.lora_rank={settings['lora_rank']}: Megatron does not read it and would train all weights. Allowed: "
+            f"0. Train with FSDP (model_engine=dp), or set {key}.lora.rank, which needs Megatron-Bridge."
+        )
+    rank = int((settings.get("lora") or {}).get("rank") or 0)
+    if rank > 0 and megatron["vanilla_mbridge"]:
+        raise ConfigError(
+            f"{key}.lora.rank={rank} needs Megatron-Bridge, which comes with Python 3.12 and a GPU; this run uses "
+            "mbridge (vanilla_mbridge=true). Allowed: 0. Or train with FSDP (model_engine=dp)."
         )
 
 
