@@ -83,6 +83,7 @@ class Cost:
 
     Attributes:
         episodes: number of episodes.
+        digits: further tokens of an observation.
         turns: mean turns of an episode.
         cpu_ms: milliseconds of CPU time for an episode, by name of the process.
         seconds: duration of each phase in seconds.
@@ -90,20 +91,21 @@ class Cost:
     """
 
     episodes: int
+    digits: int
     turns: float
     cpu_ms: dict[str, float]
     seconds: dict[str, float]
     gb: float
 
 
-def cost(episodes: int, before: Sample, after: Sample, values: Mapping[str, float]) -> Cost:
-    """Return the cost of the step between two samples, whose metrics are given."""
+def cost(episodes: int, digits: int, before: Sample, after: Sample, values: Mapping[str, float]) -> Cost:
+    """Return the cost of the step between two samples, whose metrics are given; see `Cost`."""
     cpu_s: Counter[str] = Counter()
     for process, seconds in after.cpu_s.items():
         cpu_s[after.names[process]] += seconds - before.cpu_s.get(process, 0.0)
     cpu_ms = {name: 1000 * spent / episodes for name, spent in cpu_s.most_common() if spent > 0.01 * cpu_s.total()}
     seconds = {phase: values[f"timing_s/{phase}"] for phase in PHASES if f"timing_s/{phase}" in values}
-    return Cost(episodes, values["episode/turns_mean"], cpu_ms, seconds, after.gb)
+    return Cost(episodes, digits, values["episode/turns_mean"], cpu_ms, seconds, after.gb)
 
 
 def measure(folder: Path, episodes: int, digits: int, overrides: Sequence[str]) -> Cost:
@@ -119,8 +121,7 @@ def measure(folder: Path, episodes: int, digits: int, overrides: Sequence[str]) 
     from tests.support.training_runs import command_line, run_environment, wait_for_end
 
     model, run, mark = folder / "model", folder / f"{episodes}_{uuid4().hex[:6]}", uuid4().hex
-    if not (model / "config.json").is_file():
-        write_byte_model(model, ["Begin. Go on."], vocabulary=300, **MODEL)
+    write_byte_model(model, ["Begin. Go on."], vocabulary=300, **MODEL)
     sizes = {"batch": episodes // SAMPLES, "samples": SAMPLES, "steps": STEPS}
     sizes |= {"turns": TURNS, "digits": digits, "response": TURNS * (digits + 32)}
     (folder / f"{run.name}.yaml").write_text(RECIPE.format(name=run.name, **sizes))
@@ -139,12 +140,16 @@ def measure(folder: Path, episodes: int, digits: int, overrides: Sequence[str]) 
     wait_for_end(folder)
     if process.returncode or before is None or STEPS not in steps:
         raise SystemExit(f"The run ended with status {process.returncode}. Its log is in {run}/logs.")
-    return cost(episodes, before, after, steps[STEPS])
+    return cost(episodes, digits, before, after, steps[STEPS])
 
 
 def table(costs: Sequence[Cost]) -> Table:
     """Return a table of the costs."""
-    made = Table("of an episode", *(f"{one.episodes} episodes" for one in costs), title="CPU time in ms, and seconds")
+    made = Table(
+        "of an episode",
+        *(f"{one.episodes} episodes" for one in costs),
+        title=f"CPU time in ms, and seconds; {costs[0].digits} digits",
+    )
     for name in dict.fromkeys(name for one in costs for name in one.cpu_ms):
         made.add_row(name, *(f"{one.cpu_ms.get(name, 0.0):.1f} ms" for one in costs))
     made.add_section()

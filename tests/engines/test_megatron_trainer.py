@@ -37,6 +37,7 @@ FLOAT32 = {
 }
 TWO_RANKS = "+overlay/size=2ranks_cpu"
 LAYOUTS = {
+    "tp1": [],
     "tp2": [TWO_RANKS, "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"],
     "pp2": [TWO_RANKS, "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2"],
     "dp2": [TWO_RANKS],

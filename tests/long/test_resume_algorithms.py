@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.models import write_byte_model
 from tests.support.training_runs import (
+    PPO,
     command_line,
     kill_after_checkpoint,
     run_to_end,
@@ -28,12 +29,7 @@ from verl_agent.trace.record_files import read_records
 
 STEPS, TASKS = 4, 2
 ALGORITHMS = {
-    "ppo": [
-        "+overlay/algorithm=ppo",
-        "offload=false",
-        "critic.optim.lr=1.0e-3",
-        "critic.ppo_micro_batch_size_per_gpu=4",
-    ],
+    "ppo": PPO,
     "rloo": ["+overlay/algorithm=rloo"],
     "reinforce_pp": ["+overlay/algorithm=reinforce_pp"],
     "dapo": ["+overlay/algorithm=dapo"],
@@ -73,7 +69,7 @@ class Run:
 
 @pytest.fixture(scope="module", params=ALGORITHMS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Train, kill with SIGKILL shortly after the checkpoint of a random step, and run the same command to the end."""
+    """Train, kill with SIGKILL after the checkpoint of a random step, and run the same command to the end."""
     root = tmp_path_factory.mktemp(request.param)
     folder, recipes = root / "run", root / "recipes"
     recipes.mkdir()
@@ -81,7 +77,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     model = write_byte_model(root / "model", ["Guess a whole number from 1 to 12. Higher. Lower."], vocabulary=300)
     overrides = [f"trainer.default_local_dir={folder}", f"actor_rollout_ref.model.path={model}"]
     command = command_line("train", recipes, "killed", *ALGORITHMS[request.param], *overrides)
-    killed_after = kill_after_checkpoint(root, command, random.randint(1, STEPS - 1))
+    killed_after = kill_after_checkpoint(root, command, random.randint(1, STEPS - 2))
     run_to_end(root, command)
     metrics = read_metrics(sorted(folder.glob("metrics/*.jsonl")))
     return Run(request.param, folder, killed_after, metrics, list(read_records(folder / "episodes")))

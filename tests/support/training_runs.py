@@ -2,12 +2,11 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -79,25 +78,25 @@ def train_to_end(root: Path, *overrides: str) -> Path:
         root: folder for the recipe, the model and the run, which resumes if it holds a checkpoint.
         overrides: Hydra overrides.
     """
-    run_to_end(root, _prepare(root, overrides))
+    run_to_end(root, prepare(root, overrides))
     return root / "run"
 
 
 def train_killed(root: Path, *overrides: str) -> Path:
-    """Run `RECIPE` for `KILLED_STEPS` steps, killed at a random moment and started again; return the run folder.
+    """Run `RECIPE` for `KILLED_STEPS` steps, killed once after the first and started again; return the run folder.
 
     Args:
         root: folder for the recipe, the model and the run; must not exist.
         overrides: Hydra overrides.
     """
     saved = ["trainer.save_freq=1", f"trainer.total_training_steps={KILLED_STEPS}"]
-    command = _prepare(root, [*overrides, *saved])
+    command = prepare(root, [*overrides, *saved])
     kill_after_checkpoint(root, command, 1)
     run_to_end(root, command)
     return root / "run"
 
 
-def _prepare(root: Path, overrides: Sequence[str]) -> list[str]:
+def prepare(root: Path, overrides: Sequence[str]) -> list[str]:
     """Write the recipe and the models of a run and return its command line."""
     root.mkdir(exist_ok=True)
     root.joinpath("recipe.yaml").write_text(RECIPE)
@@ -111,13 +110,18 @@ def _prepare(root: Path, overrides: Sequence[str]) -> list[str]:
 def run_to_end(root: Path, command: Sequence[str]) -> None:
     """Run a command, which must succeed and leave no process; `root` marks its processes."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    ended = subprocess.run(command, env=run_environment(root), text=True, **pipes)
-    assert wait_for_end(root) == []
+    try:
+        ended = subprocess.run(command, env=run_environment(root), text=True, timeout=1500, **pipes)
+    finally:
+        remaining = wait_for_end(root)
+    assert remaining == []
     assert ended.returncode == 0, ended.stdout[-20000:]
 
 
 def kill_after_checkpoint(root: Path, command: Sequence[str], step: int) -> int:
-    """Start a training command and kill it with SIGKILL up to half a second after a checkpoint.
+    """Start a training command and kill it with SIGKILL at a random moment after a checkpoint.
+
+    The moment is just after the checkpoint, within the next step, or while the next checkpoint is written.
 
     Args:
         root: folder of `run`, where the command writes; marks its processes.
@@ -127,17 +131,32 @@ def kill_after_checkpoint(root: Path, command: Sequence[str], step: int) -> int:
     Returns:
         Step of the last complete checkpoint, which can be a later one.
     """
-    first = subprocess.Popen(command, env=run_environment(root))
-    deadline = time.monotonic() + 1500
-    while last_step(root / "run") < step:
-        assert first.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(random.uniform(0, 0.5))
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    reached = last_step(root / "run")
-    wait_for_end(root)
+    run, moment, share = root / "run", random.choice(["checkpoint", "step", "save"]), random.random()
+    sys.stdout.write(f"\nkilled at {share:.2f} of the {moment} after step {step}\n")
+    with (root / "killed.log").open("w") as output:
+        process = subprocess.Popen(command, env=run_environment(root), stdout=output, stderr=subprocess.STDOUT)
+        try:
+            _wait(process, root, lambda: last_step(run) >= step)
+            seconds = 0.5
+            if moment == "step":
+                _wait(process, root, lambda: step in read_metrics(sorted(run.glob("metrics/*.jsonl"))))
+                seconds = read_metrics(sorted(run.glob("metrics/*.jsonl")))[step]["timing_s/step"]
+            elif moment == "save":
+                _wait(process, root, (run / f"global_step_{step + 1}").exists)
+            time.sleep(share * seconds)
+        finally:
+            process.kill()
+            process.wait()
+            reached = last_step(run)
+            wait_for_end(root)
     return reached
+
+
+def _wait(process: subprocess.Popen[bytes], root: Path, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 1500
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, (root / "killed.log").read_text()[-20000:]
+        time.sleep(0.05)
 
 
 def check_killed_run(run: Path) -> None:

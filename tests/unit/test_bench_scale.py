@@ -16,14 +16,14 @@ VALUES = {"timing_s/step": 9.0, "timing_s/gen": 6.0, "episode/turns_mean": 4.5}
 
 
 def test_time_between_two_samples_is_divided_by_the_episodes():
-    found = cost(100, BEFORE, AFTER, VALUES)
+    found = cost(100, 0, BEFORE, AFTER, VALUES)
     assert found.cpu_ms == {"ray::AgentLoopWorker": 40.0, "driver": 20.0, "host": 20.0}
     assert found.seconds == {"gen": 6.0, "step": 9.0} and found.turns == 4.5 and found.gb == 1.5
 
 
 def test_processes_with_one_name_are_added():
     after = Sample({1: 11.0, 2: 3.0}, {1: "host", 2: "host"}, gb=1.0)
-    assert cost(10, BEFORE, after, VALUES).cpu_ms == {"host": 300.0}
+    assert cost(10, 0, BEFORE, after, VALUES).cpu_ms == {"host": 300.0}
 
 
 def test_a_sample_holds_marked_processes_only():

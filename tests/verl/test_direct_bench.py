@@ -111,5 +111,5 @@ def test_engines_take_the_same_step_in_float32(tmp_path):
         played = played or batch(model)
         Learner(Arm(engine=(kind, "float32")), 1, model).update(played, step=1)
         made.append(model.model.lm_head.weight.float())
-    assert torch.allclose(*made, atol=1e-2)
+    assert torch.allclose(*made, atol=1e-3)
     assert (made[0] - start.model.lm_head.weight.bfloat16()).abs().median() > 1e-2

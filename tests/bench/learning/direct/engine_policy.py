@@ -88,5 +88,6 @@ class EnginePolicy(Llama):
 
     def _take_weights(self) -> None:
         weights, _ = self._engine.get_per_tensor_param()
-        self.model.load_state_dict(dict(weights), strict=False)
+        missing, unknown = self.model.load_state_dict(dict(weights), strict=False)
+        assert set(missing) <= {"lm_head.weight"} and not unknown  # tied to the embedding
         self.model.bfloat16()

@@ -68,7 +68,8 @@ class Arm:
         lam: lambda of `gae`.
         shaping: settings of estimators that use turns.
         actor: further keyword arguments of verl's `ActorConfig`.
-        engine: class and dtype of the engine that updates the policy; None for an optimizer of PyTorch.
+        engine: class and dtype of the engine that updates the policy; None for an optimizer of PyTorch. The engine
+            has the default `loss` and `actor`, and no `rollout`.
     """
 
     order: Callable[[Batch, int, int], list[int]] = by_group
@@ -139,6 +140,8 @@ class Learner:
     """
 
     def __init__(self, arm: Arm, seed: int, policy: Transformer | EnginePolicy) -> None:
+        if arm.engine and (arm.loss != Arm.loss or arm.actor or arm.rollout):
+            raise ValueError("an arm with an engine takes neither loss, actor nor rollout.")
         torch.manual_seed(seed)
         self.arm, self.seed, self.policy = arm, seed, policy
         self.critic = Transformer(TOKENS, 1, LENGTH) if arm.estimator == "gae" else None
