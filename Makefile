@@ -98,11 +98,11 @@ test: setup ## Run the unit tests and those with verl side by side (half an hour
 
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests (a quarter of an hour)
-	pytest tests/unit
+	pytest -o cache_dir=.pytest_cache/unit tests/unit
 
 .PHONY: test-verl
 test-verl: setup ## Run the tests with verl, Ray and tiny models (half an hour)
-	pytest tests/verl
+	pytest -o cache_dir=.pytest_cache/verl tests/verl
 
 .PHONY: test-sites
 test-sites: setup ## Test the embedded web sites and solve a task on each (four minutes, five the first time)
