@@ -1,4 +1,4 @@
-"""FSDP2 ranks resume from the checkpoint of another number of ranks: equal weights and moments, the same next update.
+"""FSDP2 ranks resume from the checkpoint of other ranks: equal weights and moments, the same next update.
 
 The rows of most weights do not divide by two or three. The critic's output layer has one row, so all ranks but the
 first one have an empty shard of it.
@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.support.fsdp_rank import KINDS, run_ranks
 from tests.support.models import write_byte_model
+from verl_agent.platform.resharding import own_part
 
-CHANGES = [(1, 2), (2, 1), (3, 2)]
-"""Numbers of ranks that write, and that read."""
+SAME = {kind: kind for kind in KINDS}
+MESHES = SAME | {"verl": "replicas", "replicas": "verl"}
+CHANGES = [(1, 2, SAME), (2, 1, SAME), (3, 2, SAME), (2, 2, MESHES)]
+"""Numbers of ranks that write and that read, and the kind whose checkpoint each kind reads."""
 TOLERANCE = 1e-6
 
 pytestmark = pytest.mark.timeout(600)
@@ -37,13 +43,14 @@ def written(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, 
     return found
 
 
-@pytest.fixture(scope="module", params=CHANGES, ids=lambda change: f"{change[0]} to {change[1]}")
+@pytest.fixture(scope="module", params=CHANGES, ids=["1 to 2", "2 to 1", "3 to 2", "another fsdp_size"])
 def change(request: pytest.FixtureRequest, model: Path, written, tmp_path_factory: pytest.TempPathFactory):
-    """Return the results of the ranks that wrote and of those that resumed."""
-    wrote, reads = request.param
-    folder, expected = written[wrote]
+    """Return the results of the ranks that wrote and of those that resumed, by the kind that resumed."""
+    wrote, reads, source = request.param
+    folder, results = written[wrote]
     root = tmp_path_factory.mktemp("read") / "ranks"
-    return expected, run_ranks(root, reads, model, {kind: folder / kind for kind in KINDS})
+    expected = {kind: results[source[kind]] for kind in KINDS}
+    return expected, run_ranks(root, reads, model, {kind: folder / source[kind] for kind in KINDS})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,3 +79,13 @@ def test_each_rank_continues_with_the_random_state_of_one_that_wrote(change, kin
     expected, actual = (each[kind] for each in change)
     for rank, found in enumerate(actual):
         assert torch.equal(found["random"], expected[rank % len(expected)]["random"])
+
+
+def test_a_tensor_with_other_rows_raises_value_error_naming_it(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        written = distribute_tensor(torch.zeros(3, 2), init_device_mesh("cpu", (1,)), [Shard(0)])
+        with pytest.raises(ValueError, match=r"^norm\.weight: the checkpoint has 3 rows, the model 4\.$"):
+            own_part("norm.weight", [written], torch.zeros(4, 2))
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,11 +1,11 @@
-"""Resume of FSDP2 training with another number of ranks than the one that wrote the checkpoint.
+"""Resume of FSDP2 training with another number of ranks, or another `fsdp_size`, than that of the checkpoint.
 
 Each rank of verl 0.9.1 reads the file of its own rank, whose name has the number of ranks. Here it maps the files of
-all earlier ranks into memory and copies the rows of its own shards: of weights and of the optimizer's moments. So it
-needs the memory of an ordinary load, no disk space, and reads only its rows. Every machine must see all files.
+all earlier ranks into memory and copies the rows of its own shards: of weights and of the optimizer's moments. It
+needs no disk space and reads only its rows. Every machine must see all files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,14 @@ class ReshardingValueEngine(ReshardingEngine, FSDPEngineWithValueHead):
 
 
 class ReshardingCheckpointManager(FSDPCheckpointManager):
-    """Checkpoint manager of verl that also loads what another number of FSDP2 ranks wrote."""
+    """Checkpoint manager of verl that also loads checkpoints of another number or mesh of FSDP2 ranks."""
 
     def load_checkpoint(
         self, local_path: str | None, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
         """See `FSDPCheckpointManager`."""
         shards = ShardFiles.read(Path(local_path)) if local_path is not None else None
-        if shards is None or shards.ranks == self.world_size or fsdp_version(self.model) == 1:
+        if shards is None or fsdp_version(self.model) == 1 or self._has_mesh_of(shards):
             super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
             return
         if self.should_load_model:
@@ -66,9 +66,18 @@ class ReshardingCheckpointManager(FSDPCheckpointManager):
             self._load_extra(shards)
         torch.distributed.barrier()
 
+    def _has_mesh_of(self, shards: ShardFiles) -> bool:
+        if shards.ranks != self.world_size:
+            return False
+        own = shards.file("model", self.rank)
+        if not own.is_file():
+            return True  # nothing to compare: this checkpoint is without weights
+        (written,) = _mapped([own])
+        return mesh_shape(written.values()) == mesh_shape(self.model.state_dict().values())
+
     def _load_model(self, shards: ShardFiles) -> None:
         written, present = _mapped(shards.files("model")), self.model.state_dict()
-        state = {name: own_part([one[name] for one in written], present[name]) for name in written[0]}
+        state = {name: own_part(name, [one[name] for one in written], present[name]) for name in written[0]}
         self.model.load_state_dict(state, strict=not self.is_lora_only_state_dict(state))
 
     def _load_extra(self, shards: ShardFiles) -> None:
@@ -77,6 +86,11 @@ class ReshardingCheckpointManager(FSDPCheckpointManager):
         self.load_rng_state(extra["rng"])
         if extra["lr_scheduler"] is not None and self.lr_scheduler is not None:
             self.lr_scheduler.load_state_dict(extra["lr_scheduler"])
+
+
+def mesh_shape(tensors: Iterable[Any]) -> tuple[int, ...] | None:
+    """Return the shape of the device mesh of the first DTensor; None without DTensors."""
+    return next((tuple(one.device_mesh.mesh.shape) for one in tensors if isinstance(one, DTensor)), None)
 
 
 def optimizer_state(written: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -89,17 +103,21 @@ def optimizer_state(written: Sequence[Mapping[str, Any]], optimizer: torch.optim
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state = {
         index: {
-            name: own_part([one["state"][index][name] for one in written], parameters[index]) for name in of_parameter
+            name: own_part(
+                f"optimizer state {index}.{name}", [one["state"][index][name] for one in written], parameters[index]
+            )
+            for name in of_parameter
         }
         for index, of_parameter in written[0]["state"].items()
     }
     return {"state": state, "param_groups": written[0]["param_groups"]}
 
 
-def own_part(written: Sequence[Any], like: Tensor) -> Any:
+def own_part(name: str, written: Sequence[Any], like: Tensor) -> Any:
     """Return this rank's part of a tensor, a copy.
 
     Args:
+        name: name of the tensor, for messages.
         written: the values of all ranks that wrote it: DTensors sharded by rows, perhaps with replicas. Another value,
             such as a number of steps or a whole tensor of a single rank, is equal on all of them.
         like: tensor of this rank with the wanted shards: a DTensor sharded by rows, or a whole tensor.
@@ -115,8 +133,8 @@ def own_part(written: Sequence[Any], like: Tensor) -> Any:
     shards = first.device_mesh.mesh.shape[-1] if isinstance(first, DTensor) else 1  # others are replicas
     pieces = [_local(one) for one in written[:shards]]
     own = _local(like)
-    if sum(len(piece) for piece in pieces) != len(like):
-        raise ValueError(f"the checkpoint has {sum(len(piece) for piece in pieces)} rows, the model {len(like)}.")
+    if (count := sum(len(piece) for piece in pieces)) != len(like):
+        raise ValueError(f"{name}: the checkpoint has {count} rows, the model {len(like)}.")
     rows, start, position = torch.empty(own.shape, dtype=first.dtype), _first_row(like), 0
     for piece in pieces:
         low, high = max(start, position), min(start + len(rows), position + len(piece))
