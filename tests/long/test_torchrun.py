@@ -37,6 +37,7 @@ def test_two_ranks_train_like_one_also_after_a_kill(tmp_path: Path, command: str
     assert step < 8
     again = finished(start(tmp_path, command, *save, f"trainer.default_local_dir={killed}", ranks=after))
     assert f"resuming after step {step} of 8" in again
+    assert ("resharding the checkpoint" in again) is (before != after)
     expected = metrics(one)
     assert len(expected) == 8
     for run_folder in (two, killed):

@@ -35,8 +35,8 @@ def test_changed_ranks_are_reported_for_actor_and_critic(tmp_path):
     for model in ("actor", "critic"):
         written(tmp_path / model, 2)
     assert check_resumed_ranks(tmp_path, config(4), critic=True) == [
-        "actor: shards are divided anew, from 2 to 4 ranks",
-        "critic: shards are divided anew, from 2 to 4 ranks",
+        "actor: resharding the checkpoint from 2 to 4 ranks",
+        "critic: resharding the checkpoint from 2 to 4 ranks",
     ]
     assert check_resumed_ranks(tmp_path, config(2), critic=True) == []
 
@@ -52,7 +52,7 @@ def test_shards_of_an_abandoned_save_by_other_ranks_do_not_count(tmp_path):
 @pytest.mark.parametrize(("strategy", "version"), [("fsdp", 1), ("fsdp", 0), ("fsdp2", 1)])
 def test_changed_ranks_of_fsdp1_raise_config_error_naming_the_keys(tmp_path, strategy, version):
     written(tmp_path / "actor", 2, version)
-    message = r"actor_rollout_ref\.actor\.strategy='fsdp' .* is 2 .* trainer\.n_gpus_per_node=4 makes 4\. Use 2 ranks"
+    message = r"\.actor\.strategy='fsdp' .* by 2 ranks; .* trainer\.n_gpus_per_node=4 gives 4\. Use 2 ranks again"
     with pytest.raises(ConfigError, match=message):
         check_resumed_ranks(tmp_path, config(4, strategy), critic=False)
     assert check_resumed_ranks(tmp_path, config(2, strategy), critic=False) == []
@@ -61,7 +61,8 @@ def test_changed_ranks_of_fsdp1_raise_config_error_naming_the_keys(tmp_path, str
 def test_a_missing_shard_raises_config_error_naming_it(tmp_path):
     written(tmp_path / "actor", 2)
     (written(tmp_path / "critic", 2) / "optim_world_size_2_rank_1.pt").unlink()
-    with pytest.raises(ConfigError, match=r"critic is 2\. .* optim_world_size_2_rank_1\.pt is missing\. .* earlier"):
+    message = r"critic was written by 2 ranks; .* gives 1\. .* optim_world_size_2_rank_1\.pt is missing\. .* earlier"
+    with pytest.raises(ConfigError, match=message):
         check_resumed_ranks(tmp_path, config(1), critic=True)
     assert check_resumed_ranks(tmp_path, config(2), critic=True) == [], "each machine may have its own files"
 
@@ -81,6 +82,7 @@ def test_changed_ranks_of_torchrun_are_reported_or_raise_config_error(tmp_path, 
     monkeypatch.setenv("WORLD_SIZE", "2")
     checkpoint = written(tmp_path / "global_step_3", 1)
     config = {"engine": {"strategy": "fsdp2"}, "checkpoint": {"load_contents": None}}
-    assert check_torchrun_ranks(checkpoint, config) == "global_step_3: shards are divided anew, from 1 to 2 ranks"
-    with pytest.raises(ConfigError, match=r"^engine\.strategy='fsdp' .* WORLD_SIZE=2 of torchrun makes 2\."):
+    assert check_torchrun_ranks(checkpoint, config) == "global_step_3: resharding the checkpoint from 1 to 2 ranks"
+    message = r"^engine\.strategy='fsdp' .* by 1 rank; WORLD_SIZE=2 of torchrun gives 2\. Use 1 rank again;"
+    with pytest.raises(ConfigError, match=message):
         check_torchrun_ranks(checkpoint, config | {"engine": {"strategy": "fsdp"}})

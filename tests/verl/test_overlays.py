@@ -31,6 +31,7 @@ from verl_agent.preflight.estimates import (
     shape_of,
 )
 from verl_agent.preflight.lengths import check_budgets, check_micro_batches, data_parallel
+from verl_agent.preflight.megatron import check_megatron
 from verl_agent.preflight.update import check_update
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
@@ -179,6 +180,16 @@ def test_model_engine_megatron_switches_every_strategy(path):
     }
     assert strategies == {"megatron"}
     assert peak_gb(config) <= CARD_GB
+
+
+def test_the_lora_overlay_with_megatron_raises_config_error(tmp_path):
+    from transformers import Qwen2Config
+
+    Qwen2Config(num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2).save_pretrained(tmp_path)
+    config = recipe(ONE, "model_engine=megatron", "+overlay/lora=rank_32", f"actor_rollout_ref.model.path='{tmp_path}'")
+    OmegaConf.resolve(config)
+    with pytest.raises(ConfigError, match=r"^actor_rollout_ref\.model\.lora_rank=32: Megatron does not read it"):
+        check_megatron(config)
 
 
 @pytest.mark.parametrize("path", GPU, ids=name)

@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import logging
 import os
-import socket
 import subprocess
 import sys
 from importlib.metadata import DistributionFinder, PackageNotFoundError, distribution, version
@@ -56,19 +55,28 @@ def test_verl_has_flash_attention_as_a_literal_in_the_value_model():
 
 
 def test_verl_chooses_the_port_of_a_process_group_long_before_it_listens():
-    """Lines for `fixed_master_ports`."""
+    """Lines for `fixed_master_ports`; the end of the range is exclusive."""
     assert line("verl", "single_controller/ray/base.py", 96) == 's.bind(("", 0))'
     source = "\n".join(upstream("verl", "single_controller/ray/base.py"))
+    assert "while port < master_port_range[1]:" in source
     assert "def _get_master_addr_port(self, pg, bundle_index=0, master_port_range=None):" in source
     assert source.count("self._get_master_addr_port(") == 2
 
 
-def test_port_of_a_process_group_is_none_that_the_kernel_gives_to_others():
-    first, end = master_ports()
-    with socket.socket() as given:
-        given.bind(("", 0))
-        assert 20_000 <= first < end <= given.getsockname()[1]
-    assert len({master_ports()[0] for _ in range(20)}) > 10  # two runs rarely begin at the same port
+def test_process_group_port_lies_outside_the_ephemeral_range(tmp_path):
+    file = tmp_path / "ip_local_port_range"
+    file.write_text("32768\t60999\n")
+    ranges = [master_ports(file) for _ in range(20)]
+    assert all(20_000 <= first <= end - 1000 and end == 32_768 for first, end in ranges)  # verl excludes the end
+    assert len({first for first, _ in ranges}) > 10  # two runs rarely try the same port
+
+
+def test_verl_chooses_the_port_if_too_few_lie_below_the_ephemeral_range(tmp_path):
+    file = tmp_path / "ip_local_port_range"
+    assert master_ports(file) is None, "a system without this file"
+    for port in (16_384, 1024):
+        file.write_text(f"{port}\t65535\n")
+        assert master_ports(file) is None
 
 
 def test_verls_sglang_server_leaves_one_token_of_the_context_free():
@@ -290,14 +298,21 @@ def test_import_of_verl_loads_the_plugin():
     assert printed.stdout.split()[-1:] == ["cpu"], printed.stderr
 
 
+PRINT_REGISTERED = """
+import sys, verl
+print([name for name in ("verl.workers.engine", "verl.workers.rollout.base", "peft") if name in sys.modules])
+from verl.workers.engine import EngineRegistry
+print(EngineRegistry.get_engine_cls("value_model", "fsdp2").__name__)
+from verl.single_controller.ray.base import RayWorkerGroup
+print(RayWorkerGroup._get_master_addr_port.__module__)
+"""
+
+
 @pytest.mark.parametrize(("platform", "engine"), [("cpu", "CpuValueEngine"), ("nvidia", "ReshardingValueEngine")])
-def test_import_of_verl_registers_engines_without_importing_them(platform, engine):
+def test_import_of_verl_patches_ports_and_registers_engines_without_importing_them(platform, engine):
     """Each process of a run imports verl, and only the trainer needs engines: they take seconds and 80 MB."""
-    heavy = "('verl.workers.engine', 'verl.workers.rollout.base', 'peft')"
-    lookup = "EngineRegistry.get_engine_cls('value_model', 'fsdp2').__name__"
-    code = f"import sys, verl; print([name for name in {heavy} if name in sys.modules])"
-    printed = run(f"{code}; from verl.workers.engine import EngineRegistry; print({lookup})", VERL_PLATFORM=platform)
-    assert printed.stdout.split("\n")[-3:-1] == ["[]", engine], printed.stderr
+    printed = run(PRINT_REGISTERED, VERL_PLATFORM=platform)
+    assert printed.stdout.split()[-3:] == ["[]", engine, "verl_agent.platform.patches"], printed.stderr
 
 
 def test_variable_that_keeps_workers_from_loading_the_plugin_raises_config_error():

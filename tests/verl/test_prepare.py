@@ -21,8 +21,9 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
 from verl_agent.preflight.prompts import check_prompts
 from verl_agent.preflight.rl import ROUTER, bucket_mb, check_environment, prepare
+from verl_agent.runs.identity import SETTINGS_FILE
 from verl_agent.system.resources import RL_MEMORY_GB
-from verl_agent.training.run import choose_dev_tasks
+from verl_agent.training.run import choose_dev_tasks, run
 
 RECIPE = """
 defaults:
@@ -401,6 +402,19 @@ def test_a_valid_config_is_resolved_and_completed(folder):
     assert config.actor_rollout_ref.rollout.router_config_path == str(ROUTER)
     assert str(folder / "run/tensorboard") == config.ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR
     assert [run_env.settings.horizon.max_turns for run_env in envs] == [[4]]
+
+
+@pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
+def test_resume_of_other_fsdp1_ranks_raises_config_error_before_ray_starts(folder, tmp_path):
+    actor = tmp_path / "global_step_1" / "actor"
+    actor.mkdir(parents=True)
+    actor.joinpath("fsdp_config.json").write_text(json.dumps({"FSDP_version": 1, "world_size": 2}))
+    tmp_path.joinpath("latest_checkpointed_iteration.txt").write_text("1")
+    tmp_path.joinpath(SETTINGS_FILE).write_text(json.dumps({"command": "train"}))
+    config = recipe(folder / "mine.yaml", "actor_rollout_ref.model.path=" + SMOLLM2)
+    config.trainer.default_local_dir = str(tmp_path)
+    with pytest.raises(ConfigError, match=r"\(FSDP1\) .* was written by 2 ranks; .* gives 1\. Use 2 ranks again"):
+        run(config)
 
 
 # Machine and model

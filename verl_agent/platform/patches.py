@@ -60,7 +60,7 @@ def value_model_attention() -> None:
 
 
 def fixed_master_ports() -> None:
-    """Choose the port of a process group among those that the kernel gives to nobody.
+    """Choose the port of a process group outside the kernel's ephemeral port range.
 
     verl 0.9.1, single_controller/ray/base.py:96 takes a port that is free now and listens on it up to a minute later.
     The kernel may have given it to another program by then, and the run ends with `address already in use`. verl has
@@ -80,11 +80,20 @@ def _fix_master_ports() -> None:
     RayWorkerGroup._get_master_addr_port = choose
 
 
-def master_ports() -> list[int] | None:
-    """Return first and last port to try, from a random one, so that runs do not meet; None if too few are fixed."""
-    if not EPHEMERAL.is_file():
+def master_ports(ephemeral: Path = EPHEMERAL) -> list[int] | None:
+    """Return first port and end (exclusive) of a range below the kernel's ephemeral port range.
+
+    The first port is random, so that two runs on a machine rarely try the same one.
+
+    Args:
+        ephemeral: file with first and last port of the ephemeral range.
+
+    Returns:
+        None if the file is missing or too few ports lie below the ephemeral range; verl then takes any free port.
+    """
+    if not ephemeral.is_file():
         return None
-    end = int(EPHEMERAL.read_text().split()[0])  # of this machine; those of a cluster are usually set up alike
+    end = int(ephemeral.read_text().split()[0])  # of this machine; those of a cluster are usually set up alike
     return [random.randrange(FIRST_PORT, end - 1000), end] if end > FIRST_PORT + 2000 else None
 
 

@@ -30,7 +30,7 @@ def check_ranks_of_checkpoint(
         strategy: `fsdp`, `fsdp2` or another one, which is not checked.
 
     Returns:
-        Line that tells the user that the shards are divided anew; empty if they are not.
+        Line for the user about resharding; empty if the number of ranks is the same.
 
     Raises:
         ConfigError: FSDP1 wrote or reads the checkpoint with another number of ranks, or shards are missing.
@@ -41,18 +41,18 @@ def check_ranks_of_checkpoint(
         return ""
     if strategy == "fsdp" or shards.version == 1:
         raise ConfigError(
-            f"{key}='fsdp' (FSDP1) loads a checkpoint only with the number of ranks that wrote it. It is "
-            f"{shards.ranks} for {folder}, and {setting} makes {count}. Use {shards.ranks} ranks again; only a run "
-            f"that began with {key}=fsdp2 may change their number."
+            f"{key}='fsdp' (FSDP1) loads a checkpoint only with the number of ranks that wrote it. "
+            f"{folder} was written by {_ranks(shards.ranks)}; {setting} gives {count}. Use {_ranks(shards.ranks)} "
+            f"again; only a run that began with {key}=fsdp2 may change their number."
         )
     contents = section.get("load_contents") or list(KINDS)
     if missing := shards.missing(content for content in contents if content in KINDS):
         raise ConfigError(
-            f"{setting} makes {count}, and the number of ranks that wrote {folder} is {shards.ranks}. Each rank needs "
-            f"the files of all of them, and {_listed(missing)} missing. Copy the files of all machines there, use "
-            f"{shards.ranks} ranks again, or {ANOTHER_STEP}."
+            f"{folder} was written by {_ranks(shards.ranks)}; {setting} gives {count}. Each rank then needs all files "
+            f"of the checkpoint, and {_listed(missing)} missing. Copy the files of all machines there, use "
+            f"{_ranks(shards.ranks)} again, or {ANOTHER_STEP}."
         )
-    return f"{folder.name}: shards are divided anew, from {shards.ranks} to {count} ranks"
+    return f"{folder.name}: resharding the checkpoint from {shards.ranks} to {count} ranks"
 
 
 def check_layout_of_checkpoint(folder: Path, key: str, megatron: Mapping[str, Any]) -> None:
@@ -92,10 +92,10 @@ def check_resumed_ranks(checkpoint: Path, config: Mapping[str, Any], critic: boo
         critic: True if the run trains a critic.
 
     Returns:
-        Lines for the user about shards that are divided anew.
+        Lines for the user about resharding.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: the checkpoint needs another number of ranks or another layout, or shards are missing.
     """
     trainer = config["trainer"]
     ranks = (
@@ -124,15 +124,19 @@ def check_torchrun_ranks(checkpoint: Path, config: Mapping[str, Any]) -> str:
         config: whole config in plain values, resolved.
 
     Returns:
-        Line for the user about shards that are divided anew; empty if they are not.
+        Line for the user about resharding; empty if the number of ranks is the same.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: the checkpoint needs another number of ranks, or shards are missing.
     """
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     given = (f"WORLD_SIZE={ranks} of torchrun", ranks)
     strategy = config["engine"]["strategy"]
     return check_ranks_of_checkpoint(checkpoint, "engine.strategy", config["checkpoint"], given, strategy)
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _listed(files: Sequence[Path]) -> str:
