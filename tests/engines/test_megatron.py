@@ -3,6 +3,7 @@
 All computation is in float32. Differences are sums in another order.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,19 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from tests.support.composing import recipe
 from tests.support.engines import batch_of, gradients, new_engine, policy_loss, relative_difference
 from tests.support.megatron_rank import ROWS, UNEVEN
-from tests.support.megatron_ranks import LAYOUTS, run_ranks
+from tests.support.megatron_ranks import LAYOUTS, RECIPE, run_ranks
 from tests.support.models import write_qwen2
+from verl_agent.errors import ConfigError
 from verl_agent.platform.cpu_engine import CpuLanguageEngine
+from verl_agent.preflight.ranks import check_layout_of_checkpoint
+from verl_agent.runs.identity import SETTINGS_FILE
+from verl_agent.training.run import run
 
 TOLERANCE = 1e-5
+ONE_RANK = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
 TWO = [layout for layout in LAYOUTS if layout != "tp1"]
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1200)]
@@ -113,8 +120,41 @@ def test_a_resumed_engine_makes_the_same_updates(results, model, tmp_path, layou
     assert largest_difference(resumed[0]["weights"], results[layout][0]["weights"]) < TOLERANCE
 
 
-def test_one_rank_reads_the_checkpoint_of_two(results, model, tmp_path):
-    """Of data-parallel ones: verl saves the random state of each tensor- and pipeline-parallel rank."""
-    checkpoint = Path(results["dp2"][0]["checkpoint"])
-    resumed = run_ranks(tmp_path / "ranks", "tp1", model, load=str(checkpoint), updates=2)
-    assert share_that_differs(resumed[0]["weights"], results["dp2"][0]["weights"]) < 1e-3
+@pytest.mark.parametrize(("wrote", "reads"), [("dp2", "tp1"), ("tp1", "dp2")])
+def test_the_number_of_data_parallel_ranks_may_change(results, model, tmp_path, wrote, reads):
+    checkpoint = Path(results[wrote][0]["checkpoint"])
+    resumed = run_ranks(tmp_path / "ranks", reads, model, load=str(checkpoint), updates=2)
+    assert share_that_differs(resumed[0]["weights"], results[wrote][0]["weights"]) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("wrote", "key"), [("tp2", "tensor_model_parallel_size"), ("pp2", "pipeline_model_parallel_size")]
+)
+def test_a_checkpoint_of_another_layout_raises_config_error(results, wrote, key):
+    folder = Path(results[wrote][0]["checkpoint"])
+    with pytest.raises(ConfigError, match=rf"^megatron\.{key}=1 cannot resume .* written with 2:"):
+        check_layout_of_checkpoint(folder, "megatron", ONE_RANK)
+    check_layout_of_checkpoint(folder, "megatron", ONE_RANK | {key: 2})
+
+
+def test_resume_with_another_layout_raises_config_error_before_ray_starts(results, model, tmp_path):
+    run_folder = tmp_path / "run"
+    (run_folder / "global_step_1").mkdir(parents=True)
+    (run_folder / "global_step_1" / "actor").symlink_to(results["tp2"][0]["checkpoint"])
+    (run_folder / "latest_checkpointed_iteration.txt").write_text("1")
+    (run_folder / SETTINGS_FILE).write_text(json.dumps({"command": "train"}))
+    recipe_file = tmp_path / "recipe.yaml"
+    recipe_file.write_text(RECIPE.format(model=model, layout=LAYOUTS["tp1"][1]))
+    config = recipe(recipe_file, "model_engine=megatron", "episode.max_tokens_per_turn=16")
+    config.trainer.default_local_dir = str(run_folder)
+    message = r"^actor_rollout_ref\.actor\.megatron\.tensor_model_parallel_size=1 cannot resume .* written with 2:"
+    with pytest.raises(ConfigError, match=message):
+        run(config)
+
+
+@pytest.mark.parametrize("wrote", ["tp1", "dp2"])
+def test_a_checkpoint_of_data_parallel_ranks_passes_the_check_of_layouts(results, wrote):
+    folder = Path(results[wrote][0]["checkpoint"])
+    with pytest.raises(ConfigError, match=r"pipeline_model_parallel_size=2 .* written with 1:"):
+        check_layout_of_checkpoint(folder, "megatron", ONE_RANK | {"pipeline_model_parallel_size": 2})
+    check_layout_of_checkpoint(folder, "megatron", ONE_RANK)
