@@ -57,11 +57,13 @@ class Sample:
         cpu_s: CPU time of each process since its start, by process id.
         names: name of each process; actors of Ray without the method that runs.
         gb: memory of all processes.
+        sent: bytes sent over the loopback interface since the machine started, by all programs.
     """
 
     cpu_s: Mapping[int, float]
     names: Mapping[int, str]
     gb: float
+    sent: int
 
     @classmethod
     def take(cls, mark: str) -> "Sample":
@@ -74,7 +76,8 @@ class Sample:
                 continue
             cpu_s[process.pid] = times.user + times.system
             names[process.pid] = name.partition(".")[0] if name.startswith("ray::") else name
-        return cls(cpu_s, names, total_gb(list(memory_of(processes))))
+        sent = psutil.net_io_counters(pernic=True)["lo"].bytes_sent
+        return cls(cpu_s, names, total_gb(list(memory_of(processes))), sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Cost:
         cpu_ms: milliseconds of CPU time for an episode, by name of the process.
         seconds: duration of each phase in seconds.
         gb: memory of all processes at the end.
+        sent_kb: kilobytes sent over the loopback interface for an episode: TransferQueue, requests, Ray.
     """
 
     episodes: int
@@ -96,6 +100,7 @@ class Cost:
     cpu_ms: dict[str, float]
     seconds: dict[str, float]
     gb: float
+    sent_kb: float
 
 
 def cost(episodes: int, digits: int, before: Sample, after: Sample, values: Mapping[str, float]) -> Cost:
@@ -104,8 +109,9 @@ def cost(episodes: int, digits: int, before: Sample, after: Sample, values: Mapp
     for process, seconds in after.cpu_s.items():
         cpu_s[after.names[process]] += seconds - before.cpu_s.get(process, 0.0)
     cpu_ms = {name: 1000 * spent / episodes for name, spent in cpu_s.most_common() if spent > 0.01 * cpu_s.total()}
+    sent_kb = (after.sent - before.sent) / episodes / 1000
     seconds = {phase: values[f"timing_s/{phase}"] for phase in PHASES if f"timing_s/{phase}" in values}
-    return Cost(episodes, digits, values["episode/turns_mean"], cpu_ms, seconds, after.gb)
+    return Cost(episodes, digits, values["episode/turns_mean"], cpu_ms, seconds, after.gb, sent_kb)
 
 
 def measure(folder: Path, episodes: int, digits: int, overrides: Sequence[str]) -> Cost:
@@ -156,6 +162,7 @@ def table(costs: Sequence[Cost]) -> Table:
     for phase in costs[0].seconds:
         made.add_row(f"phase {phase}", *(f"{one.seconds[phase]:.1f} s" for one in costs))
     made.add_row("turns of an episode", *(f"{one.turns:.1f}" for one in costs))
+    made.add_row("sent over loopback", *(f"{one.sent_kb:.0f} kB" for one in costs))
     made.add_row("memory", *(f"{one.gb:.1f} GB" for one in costs))
     return made
 

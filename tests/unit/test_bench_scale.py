@@ -10,19 +10,20 @@ import pytest
 from tests.bench.memory import MARK
 from tests.bench.scale import Sample, cost, main
 
-BEFORE = Sample({1: 10.0, 2: 1.0}, {1: "driver", 2: "ray::AgentLoopWorker"}, gb=1.0)
-AFTER = Sample({1: 12.0, 2: 5.0, 3: 2.0}, {1: "driver", 2: "ray::AgentLoopWorker", 3: "host"}, gb=1.5)
+BEFORE = Sample({1: 10.0, 2: 1.0}, {1: "driver", 2: "ray::AgentLoopWorker"}, gb=1.0, sent=5_000_000)
+AFTER = Sample({1: 12.0, 2: 5.0, 3: 2.0}, {1: "driver", 2: "ray::AgentLoopWorker", 3: "host"}, gb=1.5, sent=7_000_000)
 VALUES = {"timing_s/step": 9.0, "timing_s/gen": 6.0, "episode/turns_mean": 4.5}
 
 
 def test_time_between_two_samples_is_divided_by_the_episodes():
     found = cost(100, 0, BEFORE, AFTER, VALUES)
     assert found.cpu_ms == {"ray::AgentLoopWorker": 40.0, "driver": 20.0, "host": 20.0}
-    assert found.seconds == {"gen": 6.0, "step": 9.0} and found.turns == 4.5 and found.gb == 1.5
+    assert found.seconds == {"gen": 6.0, "step": 9.0} and found.turns == 4.5
+    assert found.gb == 1.5 and found.sent_kb == 20.0
 
 
 def test_processes_with_one_name_are_added():
-    after = Sample({1: 11.0, 2: 3.0}, {1: "host", 2: "host"}, gb=1.0)
+    after = Sample({1: 11.0, 2: 3.0}, {1: "host", 2: "host"}, gb=1.0, sent=0)
     assert cost(10, 0, BEFORE, after, VALUES).cpu_ms == {"host": 300.0}
 
 
