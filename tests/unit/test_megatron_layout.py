@@ -90,7 +90,7 @@ def test_a_dense_model_is_accepted_on_a_cpu():
     [
         (
             {"lora_rank": 32, "lora": {"rank": 0}},
-            r"lora_rank=32: Megatron does not read it .* set model\.lora\.rank",
+            r"lora_rank=32 .*: Megatron does not read it .* set model\.lora\.rank\.",
         ),
         ({"lora_rank": 0, "lora": {"rank": 8}}, r"model\.lora\.rank=8 needs Megatron-Bridge.* Allowed: 0\."),
     ],

@@ -96,6 +96,12 @@ def test_a_misspelt_path_names_the_nearest_one(tmp_path, path, suggestion):
         resolve_model(path, policies=["oracle"])
 
 
+def test_a_missing_warm_start_is_named_as_another_run_and_not_mistaken_for_the_run_that_begins(tmp_path):
+    (tmp_path / "runs/textcraft_sglang/logs").mkdir(parents=True)
+    with chdir(tmp_path), pytest.raises(ConfigError, match=r"does not exist\. Another run writes it: the first lines"):
+        resolve_model("runs/textcraft_sft_cpu")
+
+
 def test_a_path_below_an_existing_folder_is_not_a_hub_id(tmp_path):
     (tmp_path / "outputs").mkdir()
     with chdir(tmp_path), pytest.raises(ConfigError, match="does not exist"):

@@ -66,14 +66,21 @@ def _suggestion(path: str, policies: Sequence[str]) -> str:
         hint = f"{parent} has the steps {', '.join(map(str, steps))}: {parent}/global_step_{max(steps)}.{best} "
     else:
         words = [SMOLLM2, *policies] if len(folder.parts) == 1 else []
-        names = {*words, *(one.name for one in parent.iterdir() if one.is_dir())}
+        names = {*words, *(one.name for one in parent.iterdir() if one.is_dir() and not _only_logs(one))}
         if close := difflib.get_close_matches(missing, sorted(names), n=1):
             hint = f"Did you mean {close[0] if close[0] in words else str(parent / close[0])!r}? "
+        elif "runs" in folder.parts[:-1]:
+            hint = "Another run writes it: the first lines of the recipe name that run's recipe. "
     named = " or ".join(map(repr, [SMOLLM2, *policies]))
     return (
         f"{hint}Allowed: the folder of a model, a checkpoint or a run; a hub id (for example, "
         f"Qwen/Qwen2.5-3B-Instruct); or {named}. A relative path starts at {Path.cwd()}."
     )
+
+
+def _only_logs(folder: Path) -> bool:
+    """Return True for the folder of a run that has just begun."""
+    return [entry.name for entry in folder.iterdir()] == ["logs"]
 
 
 def resolve_checkpoint(path: Path | str) -> Path:

@@ -120,8 +120,9 @@ def check_lora(key: str, settings: Mapping[str, Any], megatron: Mapping[str, Any
     """
     if int(settings["lora_rank"] or 0) > 0:
         raise ConfigError(
-            f"{key}.lora_rank={settings['lora_rank']}: Megatron does not read it and would train all weights. Allowed: "
-            f"0. Train with FSDP (model_engine=dp), or set {key}.lora.rank, which needs Megatron-Bridge."
+            f"{key}.lora_rank={settings['lora_rank']} (+overlay/lora sets it): Megatron does not read it and would "
+            "train all weights. Allowed: 0. Train with FSDP (model_engine=dp), or, with Megatron-Bridge, set "
+            f"{key}.lora.rank."
         )
     rank = int((settings.get("lora") or {}).get("rank") or 0)
     if rank > 0 and megatron["vanilla_mbridge"]:
