@@ -98,6 +98,10 @@ def test_dashboard_does_not_depend_on_the_clock(pair):
     assert 'http-equiv="refresh"' not in text
 
 
+def test_pages_of_the_shop_do_not_name_the_minute_in_which_they_were_made(pair):
+    assert '<meta name="created" content="15th Dec 2025 08:00" />' in pair[0].get(f"{SHOP}/basket/")[1]
+
+
 def test_episode_reaches_only_the_sites_of_its_task(sites):
     source = EmbeddedTasks(sites.home.folder)
     hosts = {}

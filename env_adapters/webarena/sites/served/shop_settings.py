@@ -47,7 +47,8 @@ TEMPLATES = [
                 "oscar.apps.checkout.context_processors.checkout",
                 "oscar.apps.communication.notifications.context_processors.notifications",
                 "oscar.core.context_processors.metadata",
-            ]
+            ],
+            "builtins": ["env_adapters.webarena.sites.served.fixed_clock"],
         },
     }
 ]
