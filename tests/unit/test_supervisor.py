@@ -80,6 +80,8 @@ STORIES = {
     " time.sleep(4); link.leave(); bash.kill(); sys.exit(5)",
     "waits": "with ending_all_children():\\n try:\\n  subprocess.Popen(['sleep', '60']); print('ready', flush=True)\\n"
     "  time.sleep(60)\\n except KeyboardInterrupt:\\n  print('interrupted', flush=True); sys.exit(130)",
+    "signalled late": "class Late:\\n def __del__(self, kill=os.kill, own=os.getpid()): kill(own, 2)\\n"
+    "os.late = Late()  # deleted with the modules, at Python's own end\\nsys.exit(7)",
 }
 supervise(run, config)
 """
@@ -231,6 +233,10 @@ def test_repeated_signals_do_not_interrupt_the_end_of_a_run(tmp_path):
         run.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30)[0] == "interrupted\n"
     assert marked_processes(tmp_path) == []
+
+
+def test_signal_at_pythons_own_end_does_not_change_the_exit_status(tmp_path):
+    assert run_to_end(tmp_path, "signalled late") == (7, "", 1)
 
 
 def test_a_killed_supervisor_leaves_no_process(tmp_path):

@@ -1,5 +1,6 @@
 """Child process of a supervisor: its start by a fork, the wait for its end or a death, and the end of all the rest."""
 
+import atexit
 import ctypes
 import json
 import os
@@ -207,6 +208,8 @@ def fork() -> Child | Link:
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, _interrupt_once)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Python's own end restores the default action, which would kill, for every handler but this one.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
     if os.getppid() != parent:  # it has ended in the meantime
