@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from tests.support.engines import one_rank
 from tests.support.fsdp_rank import KINDS, run_ranks
 from tests.support.models import write_byte_model
 from verl_agent.platform.resharding import own_part
@@ -81,11 +81,8 @@ def test_each_rank_continues_with_the_random_state_of_one_that_wrote(change, kin
         assert torch.equal(found["random"], expected[rank % len(expected)]["random"])
 
 
-def test_a_tensor_with_other_rows_raises_value_error_naming_it(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    try:
-        written = distribute_tensor(torch.zeros(3, 2), init_device_mesh("cpu", (1,)), [Shard(0)])
-        with pytest.raises(ValueError, match=r"^norm\.weight: the checkpoint has 3 rows, the model 4\.$"):
-            own_part("norm.weight", [written], torch.zeros(4, 2))
-    finally:
-        torch.distributed.destroy_process_group()
+def test_a_tensor_with_other_rows_raises_value_error_naming_it():
+    one_rank()
+    written = distribute_tensor(torch.zeros(3, 2), init_device_mesh("cpu", (1,)), [Shard(0)])
+    with pytest.raises(ValueError, match=r"^norm\.weight: the checkpoint has 3 rows, the model 4\.$"):
+        own_part("norm.weight", [written], torch.zeros(4, 2))
