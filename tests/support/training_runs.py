@@ -143,7 +143,9 @@ def kill_after_checkpoint(root: Path, command: Sequence[str], step: int) -> int:
                 seconds = read_metrics(sorted(run.glob("metrics/*.jsonl")))[step]["timing_s/step"]
             elif moment == "save":
                 _wait(process, root, (run / f"global_step_{step + 1}").exists)
-            time.sleep(share * seconds)
+            until = time.monotonic() + share * seconds
+            while time.monotonic() < until and (moment == "save" or not (run / f"global_step_{step + 1}").exists()):
+                time.sleep(0.01)  # the first step is longer than the next ones, which the run must not end
         finally:
             process.kill()
             process.wait()
