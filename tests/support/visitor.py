@@ -2,11 +2,13 @@
 
 import http.client
 import re
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 HIDDEN = re.compile(r"<input type=['\"]hidden['\"] name=['\"](csrf\w*|name)['\"] value=['\"]([^'\"]+)")
 """Hidden fields of a form, which protect it from forged requests."""
 REDIRECTS = (301, 302, 303)
+URL_CHARACTERS = "/:?&=%+,;@!*'()[]~#"
+"""Characters of a URL that need no quotes in a request."""
 
 
 class Visitor:
@@ -30,8 +32,8 @@ class Visitor:
         """Submit a form with its hidden fields, which are read from the page that shows it."""
         return self.request("POST", url, {**dict(HIDDEN.findall(self.get(page or url)[1])), **fields})
 
-    def request(self, method, url, fields=None):
-        """Return status and text of the response after redirects."""
+    def request(self, method, url, fields=None, redirects=10, referer=""):
+        """Return status and text of the response after at most `redirects` redirects to pages of the sites."""
         parts = urlsplit(url)
         host, port = self.sites.routes[f"{parts.hostname}:80"]
         connection = http.client.HTTPConnection(host, port, timeout=30)
@@ -39,8 +41,9 @@ class Visitor:
             f"{name}={value}" for (domain, name), value in self.cookies.items() if domain == parts.hostname
         )
         headers = {"Host": parts.hostname, "Cookie": cookies, **self.headers}
+        if referer or fields is not None:
+            headers["Referer"] = referer or url  # Fossil accepts forms only from its own pages
         if fields is not None:
-            headers["Referer"] = url  # Fossil accepts forms only from its own pages
             headers["Content-Type"] = "application/x-www-form-urlencoded"
         path = parts.path + (f"?{parts.query}" if parts.query else "") or "/"
         connection.request(method, path, urlencode(fields) if fields is not None else None, headers)
@@ -50,7 +53,8 @@ class Visitor:
             name, _, value = cookie.partition(";")[0].partition("=")
             self.cookies[parts.hostname, name] = value
         connection.close()
-        if response.status in REDIRECTS:
-            target = response.headers["Location"]
-            return self.get(target if "://" in target else f"http://{parts.hostname}{target}")
+        if response.status in REDIRECTS and redirects:
+            target = urljoin(url, quote(response.headers["Location"], safe=URL_CHARACTERS))
+            if f"{urlsplit(target).hostname}:80" in self.sites.routes:
+                return self.request("GET", target, redirects=redirects - 1, referer=referer)
         return response.status, text

@@ -78,6 +78,18 @@ def test_row_of_an_unknown_table_is_a_change(folders):
     assert changes(*folders) == [Change("added", "mill table attachment", "1", {"filename": "a.txt"})]
 
 
+def test_row_of_a_table_without_rowid_is_a_change(folders):
+    """Reading its `rowid` raises, and the episode would be left out."""
+    run(
+        folders[1],
+        'CREATE TABLE seen(page, "by", count, PRIMARY KEY(page, "by")) WITHOUT ROWID',
+        "INSERT INTO seen VALUES('/home', 7, 2), ('/home', '7', 3)",
+    )
+    found = changes(*folders)
+    assert [change.key for change in found] == ["'/home' '7'", "'/home' 7"]
+    assert found[0].values == {"page": "/home", "by": "7", "count": "3"}
+
+
 def test_texts_are_compared_with_single_spaces(folders):
     run(folders[1], "UPDATE ticket SET comment = 'It is' || char(13, 10) || ' slow.  '")
     assert changes(*folders) == []

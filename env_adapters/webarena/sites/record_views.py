@@ -116,6 +116,8 @@ BOOKKEEPING: Mapping[str, frozenset[str]] = {
             # storage of the records that `event`, `ticket` and `tag` list, and indexes of their links
             *("backlink", "blob", "cherrypick", "concealed", "delta", "filename", "leaf", "mlink", "orphan"),
             *("phantom", "plink", "private", "rcvfrom", "shun", "sqlite_stat1", "unclustered", "unsent"),
+            # cache of pages, which the second visit by a link creates, and the log of logins
+            *("vcache", "accesslog"),
         )
     ),
 }

@@ -14,6 +14,10 @@ ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 BUSY_TIMEOUT_S = 10.0
 DATABASES: Mapping[str, str] = {"shop": "shop.sqlite3", "forum": "forum.sqlite3", "code": "code/*.fossil"}
 """Database files of each site below the folder of a copy."""
+TABLES = """SELECT name, iif(wr, (SELECT group_concat('quote("' || part.name || '")', ' || '' '' || ')
+    FROM pragma_table_info(one.name) part WHERE pk > 0), NULL)
+    FROM pragma_table_list one WHERE schema = 'main' AND type <> 'view' AND name <> 'sqlite_schema'"""
+"""SQL query of all tables; a table without `rowid` has the SQL expression of its primary key."""
 Values = Mapping[str, str]
 Records = Mapping[tuple[str, str], Values]
 """Values of each record by its kind and key."""
@@ -82,9 +86,9 @@ def read_records(file: Path, site: str) -> Records:
         database.text_factory = readable
         database.execute("BEGIN")  # all queries read the same state
         queries = {name: f"{query} ORDER BY {CREATION.get(name, '1')}" for name, query in VIEWS[site].items()}
-        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        for table, keys in database.execute(TABLES).fetchall():
             if table not in BOOKKEEPING[site]:
-                queries[f"table {table}"] = f'SELECT rowid, * FROM "{table}" ORDER BY 1'
+                queries[f"table {table}"] = f'SELECT {keys or "rowid"} AS "record key", * FROM "{table}" ORDER BY 1'
         return {(name, key): values for name, query in queries.items() for key, values in rows(database.execute(query))}
 
 
