@@ -81,6 +81,8 @@ class AccessOptions:
         logged_out: start logged out, even in tasks that expect a login.
         reset: URL by site; a POST request to it resets the site before a task.
         exact_urls: compare URLs exactly in `url_match`, so that no URL solves several tasks. WebArena does not.
+        brief_answers: reject answers that are much longer than their reference, so that no long list solves many
+            tasks. WebArena does not.
     """
 
     allow: str | Sequence[str] = ()
@@ -88,6 +90,7 @@ class AccessOptions:
     logged_out: bool = False
     reset: Mapping[str, str] | None = None
     exact_urls: bool = False
+    brief_answers: bool = False
 
     @property
     def allowed_urls(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from env_adapters.webarena.adapter import WebArena
+from env_adapters.webarena.grading.evaluators import FinalState, evaluate, reference_texts
 from env_adapters.webarena.grading.urls import EXACT_URL, url_match
 from env_adapters.webarena.tasks.items import installed_task_file, make_item, read_items
 from env_adapters.webarena.tasks.site_urls import UserSites
@@ -213,7 +214,27 @@ def test_exact_urls_pay_no_url_that_contains_all_pages():
     assert len(checked) == 58
 
 
+@pytest.mark.parametrize("option", ["exact_urls", "brief_answers"])
 @pytest.mark.parametrize("tasks", ["embedded", "miniwob", "webarena_verified"])
-def test_exact_urls_are_refused_where_they_have_no_effect(tasks):
-    with pytest.raises(ConfigError, match="has no effect"):
-        WebArena(tasks=tasks, access={"exact_urls": True})
+def test_stricter_evaluation_is_refused_where_it_has_no_effect(tasks, option):
+    with pytest.raises(ConfigError, match=f"access.{option}=true has no effect"):
+        WebArena(tasks=tasks, access={option: True})
+
+
+def test_brief_answers_pay_no_long_list_and_every_true_answer():
+    """WebArena's rule pays a list of answers in each task whose answer it contains."""
+    items = [item.data["eval"] for item in WebArena(access={"brief_answers": True}).tasks("all")]
+    asked = [evaluation for evaluation in items if evaluation["reference_answers"]]
+    texts = [reference_texts(evaluation["reference_answers"]) for evaluation in asked]
+    listed = " ".join(dict.fromkeys(text for group in texts for text in group))
+    final = FinalState(listed, None, "", {})
+    judged = [evaluation | {"eval_types": ["string_match"]} for evaluation in asked]
+    paid = {0: 0, 1: 0}
+    for evaluation in judged:
+        paid[1] += asyncio.run(evaluate(evaluation, final, None))
+        paid[0] += asyncio.run(evaluate(evaluation | {"answer_rule": ""}, final, None))
+        true = evaluation.get("reference_answer_raw_annotation") or ""
+        answered = FinalState(true, None, "", {})
+        scores = [asyncio.run(evaluate(evaluation | {"answer_rule": rule}, answered, None)) for rule in ("", "BRIEF")]
+        assert scores[0] == scores[1], true
+    assert paid[0] > 150 and paid[1] == 0

@@ -11,6 +11,10 @@ EXTRA_NUMBERS = 2
 """Most numbers of an answer that matches without a judge beside those of the references and of the question."""
 EXTRA_WORDS = 4
 """Most further words of such an answer, besides half as many as the references have."""
+BRIEF_ANSWER = "BRIEF"
+"""Value of a task's field `answer_rule` that limits the length of its answer; see `is_brief`."""
+FREE_CHARACTERS = 60
+"""Characters of a brief answer besides twice those of its references."""
 YES_AND_NO = frozenset(("yes", "no"))
 MEASURE = re.compile(r"[\d.]+[sm]")
 """Duration or distance after `with_base_units`."""
@@ -104,6 +108,18 @@ def _says_more(given: set[str], expected: set[str], known: set[str]) -> bool:
     if guesses or len(numbers) > EXTRA_NUMBERS or given >= YES_AND_NO:
         return True
     return len(further - numbers) > EXTRA_WORDS + len(expected) // 2
+
+
+def is_brief(references: Sequence[str], answer: str) -> bool:
+    """Return True if an answer has at most `FREE_CHARACTERS` more characters than twice its references together.
+
+    Example:
+        >>> is_brief(["0.14", "745.00"], "The prices are between $0.14 and $745.00.")
+        True
+        >>> is_brief(["0.14", "745.00"], " ".join(f"{number}.00" for number in range(1000)))
+        False
+    """
+    return len(answer) <= 2 * sum(map(len, references)) + FREE_CHARACTERS
 
 
 def unit_of(word: str) -> str:

@@ -18,7 +18,14 @@ from playwright.async_api import Error, Page
 from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.tab import Tab
 from env_adapters.webarena.grading import strict
-from env_adapters.webarena.grading.answers import exact_match, fuzzy_match, must_include, normalize
+from env_adapters.webarena.grading.answers import (
+    BRIEF_ANSWER,
+    exact_match,
+    fuzzy_match,
+    is_brief,
+    must_include,
+    normalize,
+)
 from env_adapters.webarena.grading.helpers import LAST_URL, call_helper
 from env_adapters.webarena.grading.late_content import LATE_CONTENT_S, let_time_pass
 from env_adapters.webarena.grading.urls import EXACT_URL, OR, url_match
@@ -51,6 +58,11 @@ class FinalState:
     site_urls: Mapping[str, str]
     acted_at: float = 0.0
     changes: Callable[[], Sequence[Change]] | None = None
+
+
+def reference_texts(references: Mapping[str, Any]) -> list[str]:
+    """Return all texts of the references of an answer."""
+    return [text for value in references.values() for text in ([value] if isinstance(value, str) else value)]
 
 
 async def string_match(references: Mapping[str, Any], note: str, final: FinalState, judge: Judge | None) -> float:
@@ -180,8 +192,11 @@ async def evaluate(evaluation: Mapping[str, Any], final: FinalState, judge: Judg
         if kind in strict.KINDS:
             score *= await strict.strict_score(kind, evaluation, final)
         elif kind == "string_match":
-            note = evaluation.get("string_note") or ""
-            score *= await string_match(evaluation["reference_answers"], note, final, judge)
+            note, references = evaluation.get("string_note") or "", evaluation["reference_answers"]
+            limited = evaluation.get("answer_rule") == BRIEF_ANSWER and NOT_ACHIEVABLE not in references.values()
+            if limited and not is_brief(reference_texts(references), final.answer):
+                return 0.0
+            score *= await string_match(references, note, final, judge)
         elif kind == "url_match":
             exact = evaluation.get("url_note") == EXACT_URL
             score *= url_match(evaluation["reference_url"], final.session.tab.url, exact)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from env_adapters.webarena.grading.answers import BRIEF_ANSWER
 from env_adapters.webarena.grading.helpers import parse_call
 from env_adapters.webarena.grading.urls import EXACT_URL
 from verl_agent.errors import ConfigError, did_you_mean
@@ -61,6 +62,11 @@ def _read_items(file: Path, modified_ns: int) -> tuple[TaskItem, ...]:
 def with_exact_url(item: TaskItem) -> TaskItem:
     """Return a task whose evaluator compares URLs exactly."""
     return replace(item, data={**item.data, "eval": {**item.data["eval"], "url_note": EXACT_URL}})
+
+
+def with_brief_answer(item: TaskItem) -> TaskItem:
+    """Return a task whose evaluator rejects answers that are much longer than the reference."""
+    return replace(item, data={**item.data, "eval": {**item.data["eval"], "answer_rule": BRIEF_ANSWER}})
 
 
 def make_item(task: Mapping[str, Any]) -> TaskItem:

@@ -13,7 +13,14 @@ from env_adapters.webarena.sites.install import GET_FOSSIL
 from env_adapters.webarena.tasks import items as webarena_items
 from env_adapters.webarena.tasks import miniwob
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reject_site_urls
-from env_adapters.webarena.tasks.items import ENV, installed_task_file, read_items, select_by_sites, with_exact_url
+from env_adapters.webarena.tasks.items import (
+    ENV,
+    installed_task_file,
+    read_items,
+    select_by_sites,
+    with_brief_answer,
+    with_exact_url,
+)
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment, UserSites, login_file_name
 from env_adapters.webarena.tasks.splits import SPLITS
 from env_adapters.webarena.tasks.verified import HARD, hard_items, verified_items
@@ -110,6 +117,8 @@ class UserSiteTasks:
         items = [item for item in every if item.data.get("split") == split] if by_field else SPLITS[split](every)
         if self.options.access.exact_urls:
             items = [with_exact_url(item) for item in items]
+        if self.options.access.brief_answers:
+            items = [with_brief_answer(item) for item in items]
         return items if self.options.sites is None else select_by_sites(items, tuple(self.options.sites))
 
     @property
@@ -166,11 +175,13 @@ def make_source(options: SourceOptions) -> TaskSource:
     Raises:
         ConfigError: `options.tasks` is neither the name of a source nor a file, or the source rejects an option.
     """
-    if options.access.exact_urls and options.tasks in (KIND, *EMBEDDED_SOURCES):
-        raise ConfigError(
-            f"env.options.access.exact_urls=true has no effect with tasks={options.tasks!r}, whose evaluators do not "
-            "accept several pages in one URL. Remove it, or use tasks=webarena or a task file."
-        )
+    for name in ("exact_urls", "brief_answers"):
+        if getattr(options.access, name) and options.tasks in (KIND, *EMBEDDED_SOURCES):
+            raise ConfigError(
+                f"env.options.access.{name}=true has no effect with tasks={options.tasks!r}, whose evaluators accept "
+                "neither several pages in one URL nor lists of answers. Remove it, or use tasks=webarena or a task "
+                "file."
+            )
     if options.tasks in EMBEDDED_SOURCES:
         reject_site_urls(options.tasks, options.sites)
         return EMBEDDED_SOURCES[options.tasks]()
