@@ -42,6 +42,7 @@ $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
 	    [[ -n "$(PYTHON)" ]] || { echo "Python 3.11 was not found. Install it, or give its path: make setup PYTHON=/path/to/python" >&2; exit 1; }; \
 	    $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' \
 	        || { echo "$(PYTHON) is $$($(PYTHON) --version 2>&1). Allowed: 3.11 (tested) or 3.12. Give its path: make setup PYTHON=/path/to/python" >&2; exit 1; }; \
+	    [[ $(DEVICE) != cpu ]] || requirements/check_machine.sh $(PYTHON) || exit 1; \
 	    echo "[  0 s] create the virtual environment $(VENV) with $$($(PYTHON) --version)"; \
 	    $(PYTHON) -m venv $(VENV); \
 	fi

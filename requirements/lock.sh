@@ -2,7 +2,7 @@
 # Write the locks from requirements/in/, or check that each lock is complete and without conflict.
 #   requirements/lock.sh [NAME...]            # write; versions that a lock already has are kept where they fit
 #   requirements/lock.sh --upgrade [NAME...]  # write, with the newest versions that fit
-#   requirements/lock.sh --check [NAME...]    # resolve each lock for Python 3.11 and 3.12; changes nothing
+#   requirements/lock.sh --check [NAME...]    # resolve each lock for Python 3.11.2 and 3.12.3; changes nothing
 # NAME is cpu, gpu-vllm, gpu-sglang or gpu-megatron; without one, all four. Needs `uv` and a package index.
 set -euo pipefail
 export UV_PYTHON_DOWNLOADS=never # the interpreter at hand resolves for the others too
@@ -30,7 +30,7 @@ write() {
 
 check() { # the resolution of a lock must be the lock itself: no conflict, and no package that it does not name
     local python resolved named status=0
-    for python in 3.11 3.12; do
+    for python in 3.11.2 3.12.3; do # the oldest that distributions ship
         if ! resolved=$(compile "$1" "$1.txt" "in/$1.in" --python-version "$python" --python-platform x86_64-manylinux_2_35 \
             --no-annotate 2>&1); then
             printf '%s.txt has no solution for Python %s:\n%s\n' "$1" "$python" "$resolved" >&2

@@ -1,5 +1,7 @@
 """Resolution of model paths to weights, and the errors of paths without weights."""
 
+import os
+import tempfile
 from contextlib import chdir
 from pathlib import Path
 
@@ -75,6 +77,24 @@ def test_a_hub_id_is_returned_unchanged():
 def test_a_missing_path_raises_config_error(path):
     with pytest.raises(ConfigError, match=r"^actor_rollout_ref\.model\.path='.*' does not exist"):
         resolve_model(path)
+
+
+def test_a_missing_path_beside_folders_of_other_users_raises_config_error():
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        (closed := Path(root, "closed")).mkdir(mode=0o700)
+        try:
+            if user == 0:
+                os.seteuid(65534)  # root may read every folder
+            else:
+                closed.chmod(0)
+            for path in (f"{root}/absent/model", f"{root}/closed/model"):
+                with pytest.raises(ConfigError, match="does not exist"):
+                    resolve_model(path)
+        finally:
+            os.seteuid(user)
+            closed.chmod(0o700)
 
 
 def test_a_missing_checkpoint_names_the_steps_of_its_run(tmp_path):

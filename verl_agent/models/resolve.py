@@ -8,6 +8,7 @@ import difflib
 import importlib.util
 import logging
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def resolve_model(path: str, key: str = "actor_rollout_ref.model.path", policies
     if path == SMOLLM2:
         return str(prepare_smollm2())
     folder = Path(path).expanduser()
-    if folder.is_dir():
+    if os.path.isdir(folder):  # unlike Path.is_dir, False below a folder that this user may not enter
         try:
             return str(resolve_checkpoint(folder).resolve())
         except ConfigError as error:
@@ -57,7 +58,7 @@ def resolve_model(path: str, key: str = "actor_rollout_ref.model.path", policies
 def _suggestion(path: str, policies: Sequence[str]) -> str:
     """Return what exists near a path that does not exist, and what a model path may be."""
     folder = Path(path).expanduser()
-    parent = next(parent for parent in folder.parents if parent.is_dir())
+    parent = next(parent for parent in folder.parents if _readable(parent))
     missing = folder.relative_to(parent).parts[0]
     steps = checkpoints(parent)
     hint = ""
@@ -78,9 +79,13 @@ def _suggestion(path: str, policies: Sequence[str]) -> str:
     )
 
 
+def _readable(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK, effective_ids=True)
+
+
 def _only_logs(folder: Path) -> bool:
-    """Return True for the folder of a run that has just begun."""
-    return [entry.name for entry in folder.iterdir()] == ["logs"]
+    """Return True for the folder of a run that has just begun; False for one that this user may not read."""
+    return _readable(folder) and [entry.name for entry in folder.iterdir()] == ["logs"]
 
 
 def resolve_checkpoint(path: Path | str) -> Path:

@@ -22,6 +22,10 @@ REJECTIONS = (
     "seq_max_k3",
 )
 """Criteria of rejection (`rollout_rs`) there."""
+LOSS_MEANS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean")
+"""Aggregations of a loss over tokens and rows, `agg_loss` there."""
+KL_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl", *(f"k{k}{suffix}" for k in (1, 2, 3) for suffix in ("", "+")))
+"""Estimators of the KL loss that need only the log-probs of sampled tokens, `kl_penalty` there."""
 CORRECTION = "algorithm.rollout_correction"
 ACTOR = "actor_rollout_ref.actor"
 
@@ -35,6 +39,7 @@ def check_update(config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: a setting has no effect together with another one, or is not allowed.
     """
+    _check_choices(config)
     _check_loss(config)
     name = config["algorithm"]["adv_estimator"]
     for key, readers in DISCOUNTS:
@@ -63,6 +68,27 @@ def check_update(config: Mapping[str, Any]) -> None:
             "rank. Leave it at false: data.seed shuffles the groups of every step."
         )
     _check_correction(config)
+
+
+def _check_choices(config: Mapping[str, Any]) -> None:
+    """Check values that verl reads only in a later phase, where they fail or prevent learning or resuming."""
+    actor, temperature = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]["temperature"]
+    for key, value, allowed in (
+        (f"{ACTOR}.loss_agg_mode", actor["loss_agg_mode"], LOSS_MEANS),
+        (f"{ACTOR}.kl_loss_type", actor["kl_loss_type"], KL_ESTIMATORS),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{key}={value!r} is not allowed. {did_you_mean(str(value), allowed)}")
+    if not temperature > 0:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.temperature={temperature} is not allowed in training: gradients would be 0. "
+            "Allowed: a number > 0. Validation has actor_rollout_ref.rollout.val_kwargs.temperature."
+        )
+    if actor["checkpoint"]["async_save"] and actor["strategy"] != "megatron":
+        raise ConfigError(
+            f"{ACTOR}.checkpoint.async_save=True is not allowed with {ACTOR}.strategy={actor['strategy']!r}: verl "
+            "0.9.1 then never records that a checkpoint is complete, so the run could not resume. Leave it at false."
+        )
 
 
 def _check_loss(config: Mapping[str, Any]) -> None:
@@ -144,10 +170,10 @@ def _check_weights(correction: Mapping[str, Any]) -> None:
                     f"{CORRECTION}.{key}={correction[key]!r} has no effect without {CORRECTION}.rollout_is. Set it to "
                     "token or sequence."
                 )
-    elif not _is_limit(limit, pair=True):
+    elif not _is_limit(limit, pair=False):
         raise ConfigError(
             f"{CORRECTION}.rollout_is_threshold={limit!r} is not allowed. Allowed: a number > 0, above which weights "
-            "are cut, or a text such as '0.5_5.0', outside of which they are 0."
+            "are cut. verl divides by zero where all weights of a batch lie outside of a range such as '0.5_5.0'."
         )
 
 
