@@ -45,6 +45,8 @@ $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
 	    [[ $(DEVICE) != cpu ]] || requirements/check_machine.sh $(PYTHON) || exit 1; \
 	    echo "[  0 s] create the virtual environment $(VENV) with $$($(PYTHON) --version)"; \
 	    $(PYTHON) -m venv $(VENV); \
+	elif [[ $(DEVICE) == cpu ]]; then \
+	    requirements/check_machine.sh $(BIN)/python; \
 	fi
 	@requirements/install.sh $(DEVICE) $(VENV)
 	@touch $@

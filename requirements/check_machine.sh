@@ -14,7 +14,8 @@ version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 has 'import ensurepip, venv' || lacks "Python's venv module" "python$version-venv" "python$version" "python${version/./}" python
 has 'import pathlib, sysconfig; assert pathlib.Path(sysconfig.get_path("include"), "Python.h").is_file()' \
     || lacks "Python's C headers (Python.h)" "python$version-dev" "python$version-devel" "python${version/./}-devel" python
-command -v "${CXX:-g++}" >/dev/null || command -v clang++ >/dev/null || lacks "a C++ compiler" g++ gcc-c++ gcc-c++ gcc
+read -ra compiler <<<"${CXX:-g++}" # as PyTorch's compiler does: another one than g++ only by CXX
+"${compiler[@]}" --version >/dev/null 2>&1 || lacks "a C++ compiler" g++ gcc-c++ gcc-c++ gcc
 has 'import ctypes; ctypes.CDLL("libnuma.so.1")' || lacks libnuma.so.1 libnuma1 numactl-libs libnuma1 numactl
 [[ ${#missing[@]} -gt 0 ]] || exit 0
 

@@ -54,6 +54,10 @@ if [[ $mode != check ]]; then
     exit
 fi
 running=() failed=0
+for python in 3.11.2 3.12.3; do # lists without an input file: each version must exist for these interpreters
+    uv pip compile --quiet --no-deps --no-header --python-version "$python" webarena-verified.txt >/dev/null \
+        || { echo "webarena-verified.txt has no solution for Python $python." >&2; failed=1; }
+done
 for name in "$@"; do # side by side: they mostly wait for the index
     { check "$name" && echo "$name.txt: complete, no conflict"; } &
     running+=($!)

@@ -14,11 +14,14 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
-def check(python: Path | str, path: Path) -> subprocess.CompletedProcess[str]:
+def check(python: Path | str, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the check with the commands of one folder."""
-    (path / "id").symlink_to(shutil.which("id") or "")
+    if not (path / "id").exists():
+        (path / "id").symlink_to(shutil.which("id") or "")
     command = [shutil.which("bash") or "", str(SCRIPT), str(python)]
-    return subprocess.run(command, env={"PATH": str(path)}, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env={"PATH": str(path), **variables}, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_all_that_is_missing_is_named_at_once_with_one_command(tmp_path):
@@ -29,6 +32,13 @@ def test_all_that_is_missing_is_named_at_once_with_one_command(tmp_path):
     for name in ("venv", "Python.h", "C++ compiler", "libnuma.so.1"):
         assert name in checked.stderr
     assert "apt-get install python3.11-venv python3.11-dev g++ libnuma1\n" in checked.stderr
+
+
+def test_another_compiler_counts_only_if_cxx_names_it(tmp_path):
+    executable(tmp_path / "clang++", "exit 0")
+    python = executable(tmp_path / "python", "echo 3.11")
+    assert "C++ compiler" in check(python, tmp_path).stderr
+    assert check(python, tmp_path, CXX="clang++ -v").returncode == 0
 
 
 def test_only_what_is_missing_is_named(tmp_path):
