@@ -50,9 +50,7 @@ def test_only_what_is_missing_is_named(tmp_path):
     )
     checked = check(python, tmp_path)
     assert checked.returncode == 1
-    assert checked.stderr.splitlines()[1:] == [
-        "  libnuma.so.1",
-        "Install it, then run make again:",
-        checked.stderr.splitlines()[-1],
-    ]
+    assert "\n  libnuma.so.1\n" in checked.stderr
     assert checked.stderr.endswith("dnf install numactl-libs\n")
+    for name in ("venv", "Python.h", "C++ compiler"):
+        assert name not in checked.stderr

@@ -52,7 +52,7 @@ def check(*changes: str) -> None:
         ["+overlay/correction=sequence_rs"],
         ["+overlay/correction=none", f"{CORRECTION}.bypass_mode=true"],
         [f"{ACTOR}.loss_agg_mode=seq-mean-token-sum"],
-        [f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_type=k3+"],
+        [f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_type=low_var_kl+"],
         ["actor_rollout_ref.rollout.val_kwargs.temperature=0"],
         [f"{CORRECTION}.rollout_rs='token_k1,seq_mean_k3'", f"{CORRECTION}.rollout_rs_threshold='0.5_2.0,0.01'"],
         ["+overlay/ratio=gspo", "+overlay/correction=token_rs"],

@@ -24,8 +24,11 @@ REJECTIONS = (
 """Criteria of rejection (`rollout_rs`) there."""
 LOSS_MEANS = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean")
 """Aggregations of a loss over tokens and rows, `agg_loss` there."""
-KL_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl", *(f"k{k}{suffix}" for k in (1, 2, 3) for suffix in ("", "+")))
-"""Estimators of the KL loss that need only the log-probs of sampled tokens, `kl_penalty` there."""
+KL_ESTIMATORS = tuple(
+    name + gradient for name in ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3") for gradient in ("", "+")
+)
+"""Estimators of the KL loss there (`kl_penalty`) that need only the log-probs of sampled tokens; `+` takes the gradient
+of k2."""
 CORRECTION = "algorithm.rollout_correction"
 ACTOR = "actor_rollout_ref.actor"
 
