@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from verl_agent.errors import HostLostError as HostLostError
     from verl_agent.errors import PoolFullError as PoolFullError
     from verl_agent.errors import UnknownSessionError as UnknownSessionError
-    from verl_agent.evaluation.results import summarize as summarize
     from verl_agent.horizon import Horizon as Horizon
+    from verl_agent.results.results import summarize as summarize
     from verl_agent.rollout.episode import Policy as Policy
     from verl_agent.trace.record_files import read_records as read_records
     from verl_agent.types import DemoAction as DemoAction
@@ -63,7 +63,7 @@ _MODULES = {
         "PoolFullError",
         "UnknownSessionError",
     ),
-    "verl_agent.evaluation.results": ("summarize",),
+    "verl_agent.results.results": ("summarize",),
     "verl_agent.horizon": ("Horizon",),
     "verl_agent.rollout.episode": ("Policy",),
     "verl_agent.trace.record_files": ("read_records",),

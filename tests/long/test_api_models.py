@@ -23,8 +23,8 @@ from verl_agent.evaluation.api.chat import ChatMessage, ChatRequest
 from verl_agent.evaluation.api.client import ApiClient
 from verl_agent.evaluation.api.reply_log import ReplyLog
 from verl_agent.evaluation.api.settings import ApiSettings
-from verl_agent.evaluation.results import summarize
 from verl_agent.models.resolve import prepare_smollm2
+from verl_agent.results.results import summarize
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 

@@ -16,9 +16,9 @@ import pytest
 
 from tests.support.models import write_byte_model
 from tests.support.training_runs import command_line, run_environment, wait_for_end
-from verl_agent.evaluation.folder import RECORDS
 from verl_agent.models.lora import has_adapters
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.results.folder import RECORDS
 from verl_agent.runs.identity import read_settings
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records

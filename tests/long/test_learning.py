@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.evaluation.results import compare, validation_gain
-from verl_agent.evaluation.statistics import Estimate
+from verl_agent.results.results import compare, validation_gain
+from verl_agent.results.statistics import Estimate
 from verl_agent.trace.record_files import read_records
 
 ROOT = Path(__file__).parents[2]

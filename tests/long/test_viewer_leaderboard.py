@@ -5,7 +5,7 @@ import pytest
 from tests.support.viewing import chromium, viewing
 from tests.support.web import needs_chromium
 from tests.unit.test_leaderboard import evaluated
-from verl_agent.evaluation.failures_report import analyze_failures, write_failures
+from verl_agent.results.failures_report import analyze_failures, write_failures
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from env_adapters.webarena.preference import KINDS, make_pairs, measure
-from verl_agent.evaluation.ratio import paired_ratio
-from verl_agent.evaluation.scaling import interval_of_shares
-from verl_agent.evaluation.selectors import majority
-from verl_agent.evaluation.statistics import (
+from verl_agent.results.scaling import interval_of_shares
+from verl_agent.results.selectors import majority
+from verl_agent.results.significance import paired_ratio
+from verl_agent.results.statistics import (
     Estimate,
     clustered_wilson_interval,
     difference_of_shares,

@@ -10,8 +10,8 @@ from rich.console import Console
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import pending_episodes
 from verl_agent.evaluation.report import comparison_table, results_table, write_report
-from verl_agent.evaluation.results import ALL, compare, final_records, summarize
-from verl_agent.evaluation.statistics import clustered_wilson_interval, wilson_interval
+from verl_agent.results.results import ALL, compare, final_records, summarize
+from verl_agent.results.statistics import clustered_wilson_interval, wilson_interval
 from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_record
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn

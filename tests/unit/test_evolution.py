@@ -9,7 +9,6 @@ from rich.console import Console
 
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.results import compare, summarize
 from verl_agent.offline.evolve.report import RoundResult, rounds_table
 from verl_agent.offline.evolve.rounds import (
     EvolveFolder,
@@ -21,6 +20,7 @@ from verl_agent.offline.evolve.rounds import (
     phases,
 )
 from verl_agent.offline.evolve.subprocesses import literal
+from verl_agent.results.results import compare, summarize
 from verl_agent.runs.may_change import EVOLVE as MAY_CHANGE
 
 TWO = [Exploration("a.yaml", "train"), Exploration("b.yaml", "train")]

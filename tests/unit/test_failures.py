@@ -12,8 +12,8 @@ from tests.unit.test_leaderboard import evaluated
 from verl_agent.commands.cli import app
 from verl_agent.envs.base import EnvAdapter, SubGoal
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.failures import carried_out, find_failures, first_divergence, summarize_failures
-from verl_agent.evaluation.failures_report import analyze_failures, read_failures, to_markdown, write_failures
+from verl_agent.results.failures import carried_out, find_failures, first_divergence, summarize_failures
+from verl_agent.results.failures_report import analyze_failures, read_failures, to_markdown, write_failures
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 

@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.failures_report import analyze_failures
-from verl_agent.evaluation.folder import planned_records
 from verl_agent.evaluation.job import prepare_evaluation
-from verl_agent.evaluation.leaderboard import make_boards
-from verl_agent.evaluation.leaderboard_report import to_markdown
 from verl_agent.evaluation.run import play_pending, report
-from verl_agent.evaluation.scaling_report import read_scaling
-from verl_agent.evaluation.significance import EXACT, holm, sign_flip_p_value
-from verl_agent.evaluation.statistics import pass_hat_k
+from verl_agent.results.failures_report import analyze_failures
+from verl_agent.results.folder import planned_records
+from verl_agent.results.leaderboard import make_boards
+from verl_agent.results.leaderboard_report import to_markdown
+from verl_agent.results.scaling_report import read_scaling
+from verl_agent.results.significance import EXACT, holm, sign_flip_p_value
+from verl_agent.results.statistics import pass_hat_k
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import Message, Reply, Usage
 

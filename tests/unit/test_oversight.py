@@ -17,8 +17,8 @@ from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import pending_episodes
-from verl_agent.evaluation.results import summarize
-from verl_agent.evaluation.turns_curve import success_within_turns
+from verl_agent.results.results import summarize
+from verl_agent.results.scaling import success_within_turns
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oversight import Proposal
 from verl_agent.rollout.person import Answer, read_line

@@ -11,10 +11,10 @@ import pytest
 from tests.unit.test_leaderboard import evaluated
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.leaderboard import make_boards
 from verl_agent.evaluation.perturb import FAULT, SENTENCES, PerturbedSession, PerturbSettings, new_names, renamed
-from verl_agent.evaluation.ratio import paired_ratio
 from verl_agent.evaluation.settings import EvaluationSettings
+from verl_agent.results.leaderboard import make_boards
+from verl_agent.results.significance import paired_ratio
 from verl_agent.sections import section
 from verl_agent.types import Message, StepResult
 

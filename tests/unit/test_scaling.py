@@ -15,11 +15,11 @@ from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.commands.cli import app
 from verl_agent.envs.registry import make_env
-from verl_agent.evaluation.results import summarize
-from verl_agent.evaluation.scaling import ScalingCurve, interval_of_shares, scaling_curves
-from verl_agent.evaluation.scaling_report import describe_ends
-from verl_agent.evaluation.selectors import best_of_n, majority
-from verl_agent.evaluation.statistics import pass_at_k, pass_hat_k, wilson_interval
+from verl_agent.results.results import summarize
+from verl_agent.results.scaling import ScalingCurve, interval_of_shares, scaling_curves
+from verl_agent.results.scaling_report import describe_ends
+from verl_agent.results.selectors import best_of_n, majority
+from verl_agent.results.statistics import pass_at_k, pass_hat_k, wilson_interval
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records

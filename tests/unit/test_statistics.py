@@ -6,7 +6,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from verl_agent.evaluation.statistics import (
+from verl_agent.results.statistics import (
     clustered_wilson_interval,
     difference_of_shares,
     mean_over_tasks,

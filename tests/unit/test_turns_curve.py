@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
-from verl_agent.evaluation.results import summarize
 from verl_agent.evaluation.run import play_pending, report
-from verl_agent.evaluation.statistics import difference_of_shares
-from verl_agent.evaluation.turns_curve import success_within_turns
+from verl_agent.results.results import summarize
+from verl_agent.results.scaling import success_within_turns
+from verl_agent.results.statistics import difference_of_shares
 from verl_agent.types import Message
 
 

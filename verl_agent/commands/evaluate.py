@@ -9,9 +9,9 @@ from omegaconf import DictConfig
 from verl_agent.commands.hydra_main import launch
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.folder import LOG
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
+from verl_agent.results.folder import LOG
 from verl_agent.runs.console import exit_with, last_errors, redirect_output
 
 

@@ -17,7 +17,7 @@ def failures(
 
     Writes failures.json and failures.md into the folder.
     """
-    from verl_agent.evaluation.failures_report import analyze_failures, short_summary, write_failures
+    from verl_agent.results.failures_report import analyze_failures, short_summary, write_failures
 
     try:
         summaries, failed = analyze_failures(folder, category)

@@ -17,8 +17,8 @@ def leaderboard(
 
     Rows stand in one table only if tasks, options, agent, limits, sampling and version are equal.
     """
-    from verl_agent.evaluation.leaderboard import make_boards
-    from verl_agent.evaluation.leaderboard_report import short_conditions, write_leaderboard
+    from verl_agent.results.leaderboard import make_boards
+    from verl_agent.results.leaderboard_report import short_conditions, write_leaderboard
 
     try:
         boards = make_boards(folders)

@@ -98,7 +98,7 @@ def _page(folder: Path, wanted: bool, port: int) -> Iterator[str | None]:
         raise ConfigError(
             f"--browser needs the package {error.name}. Install it: pip install 'verl-agent[viewer]'"
         ) from error
-    from verl_agent.evaluation.folder import RECORDS
+    from verl_agent.results.folder import RECORDS
     from verl_agent.viewer.state import ViewerState
 
     (folder / RECORDS).touch()

@@ -16,7 +16,7 @@ def scaling(
 
     Writes scaling.json and scaling.png into each folder.
     """
-    from verl_agent.evaluation.scaling_report import describe_ends, describe_selection, read_scaling, write_scaling
+    from verl_agent.results.scaling_report import describe_ends, describe_selection, read_scaling, write_scaling
 
     for folder in folders:
         try:

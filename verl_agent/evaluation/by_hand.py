@@ -19,11 +19,11 @@ from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.folder import GAME, RECORDS, SETTINGS
 from verl_agent.evaluation.job import resolve_for_engine
 from verl_agent.evaluation.policies import check_policy, is_model, start_policies
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.preflight.rl import worker_environment
+from verl_agent.results.folder import GAME, RECORDS, SETTINGS
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal

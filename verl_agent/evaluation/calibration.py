@@ -16,7 +16,7 @@ from typing import Any
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.statistics import Estimate, mean_over_tasks
+from verl_agent.results.statistics import Estimate, mean_over_tasks
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
 from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.trace.record_files import read_records

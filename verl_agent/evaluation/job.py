@@ -19,7 +19,6 @@ from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.policy import check_api
 from verl_agent.evaluation.api.reply_log import FILE as REPLIES
-from verl_agent.evaluation.folder import GAME, RECORDS, SETTINGS, planned_records
 from verl_agent.evaluation.loop import PlannedEpisode, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
 from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, complete_model, evaluation_config
@@ -28,6 +27,7 @@ from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.preflight.installation import check_engine
+from verl_agent.results.folder import GAME, RECORDS, SETTINGS, planned_records
 from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs import may_change

@@ -9,7 +9,7 @@ from typing import Any
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvErrorLimitError, ReplyUnavailableError
-from verl_agent.evaluation.results import final_records
+from verl_agent.results.results import final_records
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
 from verl_agent.rollout.oversight import Overseer
 from verl_agent.rollout.seeds import EpisodeSeed

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import Totals
-from verl_agent.evaluation.results import ALL, CategoryResult, Comparison
-from verl_agent.evaluation.statistics import MIN_TASKS
+from verl_agent.results.results import ALL, CategoryResult, Comparison
+from verl_agent.results.statistics import MIN_TASKS
 from verl_agent.runs.identity import write_json_atomically
 
 REPORT_VERSION = 2
@@ -23,7 +23,7 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
     """Return a table with one row per category; success rates have their 95 % intervals.
 
     Args:
-        results: output of `verl_agent.evaluation.results.summarize`.
+        results: output of `verl_agent.results.results.summarize`.
         title: title of the table.
         policy: file of the approval policy whose rules decided on actions, for the caption; None without one.
     """
@@ -79,8 +79,8 @@ def write_report(
     Args:
         path: path of the file.
         facts: further top-level fields: provenance, model, config.
-        results: output of `verl_agent.evaluation.results.summarize`.
-        comparisons: output of `verl_agent.evaluation.results.compare`; may be empty.
+        results: output of `verl_agent.results.results.summarize`.
+        comparisons: output of `verl_agent.results.results.compare`; may be empty.
     """
     report = {
         "version": REPORT_VERSION,

@@ -17,19 +17,19 @@ from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv, Session
 from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import FILE, totals
-from verl_agent.evaluation.folder import RECORDS, REPORT
 from verl_agent.evaluation.job import Evaluation, model_name
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.evaluation.perturb import PerturbedSession
 from verl_agent.evaluation.policies import prompt_counter, start_policies
 from verl_agent.evaluation.progress import EvaluationProgress
-from verl_agent.evaluation.ratio import paired_ratio
 from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
-from verl_agent.evaluation.results import compare, solved_by_task, summarize
-from verl_agent.evaluation.statistics import Estimate
 from verl_agent.evaluation.training_differences import differences_table
-from verl_agent.evaluation.turns_curve import knows_turn_limit, success_within_turns
 from verl_agent.preflight.rl import worker_environment
+from verl_agent.results.folder import RECORDS, REPORT
+from verl_agent.results.results import compare, solved_by_task, summarize
+from verl_agent.results.scaling import knows_turn_limit, success_within_turns
+from verl_agent.results.significance import paired_ratio
+from verl_agent.results.statistics import Estimate
 from verl_agent.rollout.approval import Approval, asks_person
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.prompts import FittedSession

@@ -11,8 +11,8 @@ from rich.console import Console
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.splits import validates_on_test
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.results import summarize, validation_gain
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.results.results import summarize, validation_gain
 from verl_agent.runs.best_checkpoint import BestKeeper, keep_best
 from verl_agent.runs.console import poll_in_background
 from verl_agent.runs.folder import RunFolder

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_agent.evaluation.statistics import Estimate, paired_difference, wilson_interval
+from verl_agent.results.statistics import Estimate, paired_difference, wilson_interval
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.viewer.conditions import LAST_ATTEMPT, VALID
 from verl_agent.viewer.filters import Filter

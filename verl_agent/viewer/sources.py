@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.folder import REPORT, read_report
+from verl_agent.results.folder import REPORT, read_report
 from verl_agent.trace.abandoned import read_abandoned
 
 Kind = Literal["training", "evaluation", "records"]

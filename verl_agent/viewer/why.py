@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nicegui import ui
 
-from verl_agent.evaluation.statistics import Estimate
+from verl_agent.results.statistics import Estimate
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import show_text
 from verl_agent.viewer.text import make_visible

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
-from verl_agent.evaluation.statistics import Estimate, difference_of_shares, wilson_interval
+from verl_agent.results.statistics import Estimate, difference_of_shares, wilson_interval
 from verl_agent.what_if.results import Continuations, PlayedEpisode, Replies, Result, SampledReply, Source
 
 Key = tuple[str, float, float, str]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verl_agent.evaluation.statistics import mean_over_tasks
+from verl_agent.results.statistics import mean_over_tasks
 
 COLLAPSE = 0.2
 """Share of success that a run may lose from its best validation to its last before it counts as collapsed."""

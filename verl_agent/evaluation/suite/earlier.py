@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from verl_agent.evaluation.folder import REPORT, read_report
 from verl_agent.evaluation.suite.report import JSON
 from verl_agent.evaluation.suite.run import Outcome, outcome_of_report
 from verl_agent.evaluation.suite.settings import Suite
+from verl_agent.results.folder import REPORT, read_report
 
 
 def with_earlier(suite: Suite, outcomes: Sequence[Outcome], into: Path) -> list[Outcome]:

@@ -9,14 +9,14 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.evaluation.folder import planned_records, read_report
-from verl_agent.evaluation.leaderboard_report import FEW, escaped, line, to_cell
-from verl_agent.evaluation.published import SOURCE, published_rates
-from verl_agent.evaluation.results import ALL, CategoryResult, summarize
-from verl_agent.evaluation.statistics import MIN_TASKS, Estimate, macro_mean
 from verl_agent.evaluation.suite.run import Outcome
 from verl_agent.evaluation.suite.settings import Suite
 from verl_agent.evaluation.training_differences import run_of_model
+from verl_agent.results.folder import planned_records, read_report
+from verl_agent.results.leaderboard import SOURCE, published_rates
+from verl_agent.results.leaderboard_report import FEW, escaped, line, to_cell
+from verl_agent.results.results import ALL, CategoryResult, summarize
+from verl_agent.results.statistics import MIN_TASKS, Estimate, macro_mean
 from verl_agent.runs.identity import read_settings, write_json_atomically
 from verl_agent.trace.provenance import Provenance
 

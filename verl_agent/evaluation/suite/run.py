@@ -15,9 +15,9 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.evaluation.folder import REPORT, read_report
 from verl_agent.evaluation.job import model_name
 from verl_agent.evaluation.suite.settings import Suite, UnresolvedError, compose_entry
+from verl_agent.results.folder import REPORT, read_report
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.subprocess_run import run_command
 from verl_agent.sections import section

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.evaluation.folder import RECORDS
-from verl_agent.evaluation.results import CategoryResult, Comparison, compare, summarize
 from verl_agent.offline.evolve.prepare import Evolution
 from verl_agent.offline.evolve.rounds import REPORT, Phase
+from verl_agent.results.folder import RECORDS
+from verl_agent.results.results import CategoryResult, Comparison, compare, summarize
 from verl_agent.runs.best_checkpoint import Best, store_best
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.provenance import Provenance

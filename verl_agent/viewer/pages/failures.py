@@ -2,8 +2,8 @@
 
 from nicegui import ui
 
-from verl_agent.evaluation.failures import CategoryFailures, Failure
-from verl_agent.evaluation.failures_report import EPISODE_COLUMNS, JSON, episode_cells, read_failures, summary_lines
+from verl_agent.results.failures import CategoryFailures, Failure
+from verl_agent.results.failures_report import EPISODE_COLUMNS, JSON, episode_cells, read_failures, summary_lines
 from verl_agent.viewer.layout import frame, link_to, run_path, show_text
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.state import OpenedSource, ViewerState

@@ -5,11 +5,11 @@ from typing import Any
 
 from nicegui import ui
 
-from verl_agent.evaluation.folder import REPORT
-from verl_agent.evaluation.leaderboard import Board, make_boards
-from verl_agent.evaluation.leaderboard_report import PAIR_COLUMNS, cells, columns, conditions, notes, pairs
-from verl_agent.evaluation.scaling import ScalingCurve
-from verl_agent.evaluation.scaling_report import describe_selection, read_scaling
+from verl_agent.results.folder import REPORT
+from verl_agent.results.leaderboard import Board, make_boards
+from verl_agent.results.leaderboard_report import PAIR_COLUMNS, cells, columns, conditions, notes, pairs
+from verl_agent.results.scaling import ScalingCurve
+from verl_agent.results.scaling_report import describe_selection, read_scaling
 from verl_agent.viewer.layout import frame, link_to, run_path, show_text
 from verl_agent.viewer.state import ViewerState
 

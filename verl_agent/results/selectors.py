@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import pyarrow.parquet as pq
 
-from verl_agent.evaluation.scaling import interval_of_shares, valid_records
-from verl_agent.evaluation.statistics import Estimate
+from verl_agent.results.scaling import interval_of_shares, valid_records
+from verl_agent.results.statistics import Estimate
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.token_files import column_names, token_files
 

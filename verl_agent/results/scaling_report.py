@@ -5,10 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from verl_agent.errors import ConfigError, counted
-from verl_agent.evaluation.folder import planned_records, read_report
-from verl_agent.evaluation.scaling import ScalingCurve, scaling_curves
-from verl_agent.evaluation.selectors import Selection, best_of_n
-from verl_agent.evaluation.turns_curve import knows_turn_limit
+from verl_agent.results.folder import planned_records, read_report
+from verl_agent.results.scaling import ScalingCurve, knows_turn_limit, scaling_curves
+from verl_agent.results.selectors import Selection, best_of_n
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.provenance import Provenance
 

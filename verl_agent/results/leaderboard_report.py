@@ -7,10 +7,9 @@ from typing import Any
 
 from verl_agent.config.keys import leaves
 from verl_agent.errors import counted
-from verl_agent.evaluation.leaderboard import Board, Row
-from verl_agent.evaluation.published import SOURCE, TASKS
-from verl_agent.evaluation.results import ALL, CategoryResult
-from verl_agent.evaluation.statistics import MIN_TASKS, Estimate
+from verl_agent.results.leaderboard import SOURCE, TASKS, Board, Row
+from verl_agent.results.results import ALL, CategoryResult
+from verl_agent.results.statistics import MIN_TASKS, Estimate
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.provenance import Provenance
 

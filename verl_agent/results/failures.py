@@ -8,8 +8,8 @@ from statistics import fmean, median
 
 from verl_agent.envs.base import EnvAdapter, SubGoal
 from verl_agent.errors import EnvError
-from verl_agent.evaluation.scaling import interval_of_shares, valid_records
-from verl_agent.evaluation.statistics import Estimate
+from verl_agent.results.scaling import interval_of_shares, valid_records
+from verl_agent.results.statistics import Estimate
 from verl_agent.trace.behaviors import BEHAVIORS, Played
 from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.types import Episode, TaskItem

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.spending import episode_cost, episode_tokens
-from verl_agent.evaluation.statistics import (
+from verl_agent.results.spending import episode_cost, episode_tokens
+from verl_agent.results.statistics import (
     Estimate,
     clustered_wilson_interval,
     mean_over_tasks,

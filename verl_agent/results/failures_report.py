@@ -9,9 +9,9 @@ from pydantic import TypeAdapter
 
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, counted
-from verl_agent.evaluation.failures import CategoryFailures, Failure, find_failures, summarize_failures
-from verl_agent.evaluation.folder import planned_records, read_report
-from verl_agent.evaluation.leaderboard_report import escaped, line, to_cell
+from verl_agent.results.failures import CategoryFailures, Failure, find_failures, summarize_failures
+from verl_agent.results.folder import planned_records, read_report
+from verl_agent.results.leaderboard_report import escaped, line, to_cell
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.provenance import Provenance
 
