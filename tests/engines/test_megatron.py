@@ -19,8 +19,8 @@ from tests.support.megatron_ranks import LAYOUTS, RECIPE, run_ranks
 from tests.support.models import write_qwen2
 from verl_agent.errors import ConfigError
 from verl_agent.platform.cpu_engine import CpuLanguageEngine
-from verl_agent.preflight.ranks import check_layout_of_checkpoint
 from verl_agent.runs.identity import SETTINGS_FILE
+from verl_agent.training.preflight.ranks import check_layout_of_checkpoint
 from verl_agent.training.run import run
 
 TOLERANCE = 1e-5

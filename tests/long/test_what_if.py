@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.training_runs import REPOSITORY, command_line, run_environment
-from verl_agent.what_if.recorded import find_episode
-from verl_agent.what_if.results import read_results, results_file
+from verl_agent.evaluation.what_if.recorded import find_episode
+from verl_agent.evaluation.what_if.results import read_results, results_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

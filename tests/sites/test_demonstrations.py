@@ -12,7 +12,7 @@ from tests.support.web import needs_chromium
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import play_pending
 from verl_agent.models.resolve import prepare_smollm2
-from verl_agent.offline.datasets import EpisodeDataset
+from verl_agent.training.offline.datasets import EpisodeDataset
 
 RECIPES = ROOT / "recipes/webarena"
 

@@ -12,12 +12,12 @@ from verl_agent.api import play_sync
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import make_env
 from verl_agent.evaluation.settings import EvaluationSettings
+from verl_agent.evaluation.what_if.branch import Players
+from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
+from verl_agent.evaluation.what_if.results import VERSION, Replies, SampledReply
+from verl_agent.evaluation.what_if.samples import Sampling
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.types import Message, Reply, TaskItem
-from verl_agent.what_if.branch import Players
-from verl_agent.what_if.recorded import RecordedEpisode, find_episode
-from verl_agent.what_if.results import VERSION, Replies, SampledReply
-from verl_agent.what_if.samples import Sampling
 
 GUESS = TaskItem("guess_number", "9:7", {"high": 9, "target": 7})
 MAX_TURNS = 4

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.episodes import STARTED, played
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.calibration import Prediction, calibrate, critic_calibration, predictions, read_values
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_episode, to_record
 from verl_agent.trace.token_files import TokenRow, TurnValue, read_turn_values, training_file, write_tokens
 from verl_agent.viewer.calibration import calibration_chart, describe
+from verl_agent.viewer.calibration_values import Prediction, calibrate, critic_calibration, predictions, read_values
 
 
 def drawn(bias: float = 0.0, slope: float = 1.0, noise: float = 0.1, turns: int = 2000) -> list[Prediction]:

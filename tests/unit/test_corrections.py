@@ -9,10 +9,10 @@ import pytest
 from tests.support.fakes import ITEM, ScriptedPolicy, plain, talk_class
 from tests.support.overseers import ScriptedPerson
 from verl_agent.errors import ConfigError
-from verl_agent.offline.preferences import PreferenceSettings, make_pairs, pairable_records
-from verl_agent.offline.selection import EpisodeSource, learned_turns, select_episodes, usable_records
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
+from verl_agent.training.offline.preferences import PreferenceSettings, make_pairs, pairable_records
+from verl_agent.training.offline.selection import EpisodeSource, learned_turns, select_episodes, usable_records
 
 META = EpisodeMeta("collection", "train", 0, "1", 0, datetime(2026, 1, 1, tzinfo=UTC), 1.0)
 

@@ -9,8 +9,10 @@ from rich.console import Console
 
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.offline.evolve.report import RoundResult, rounds_table
-from verl_agent.offline.evolve.rounds import (
+from verl_agent.results.results import compare, summarize
+from verl_agent.runs.may_change import EVOLVE as MAY_CHANGE
+from verl_agent.training.offline.evolve.report import RoundResult, rounds_table
+from verl_agent.training.offline.evolve.rounds import (
     EvolveFolder,
     EvolveSettings,
     Exploration,
@@ -19,9 +21,7 @@ from verl_agent.offline.evolve.rounds import (
     folder_names,
     phases,
 )
-from verl_agent.offline.evolve.subprocesses import literal
-from verl_agent.results.results import compare, summarize
-from verl_agent.runs.may_change import EVOLVE as MAY_CHANGE
+from verl_agent.training.offline.evolve.subprocesses import literal
 
 TWO = [Exploration("a.yaml", "train"), Exploration("b.yaml", "train")]
 SETTINGS = {"evolve": {"start": "base", "rounds": 2}, "learn": {"optim": {"lr": 0.1}}}

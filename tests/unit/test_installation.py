@@ -6,8 +6,8 @@ import pytest
 
 from verl_agent.config.search_path import attention, storage_units, vanilla_mbridge
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.installation import check_installation, check_kernel
 from verl_agent.system.gpus import parse_gpus
+from verl_agent.system.installation import check_installation, check_kernel
 
 TWO = parse_gpus("NVIDIA H100, 81559, 580.65.06\nNVIDIA H100, 81559, 580.65.06\n", torch_cuda="13.0")
 OLD = parse_gpus("NVIDIA H100, 81559, 570.133.20\n", torch_cuda="13.0")

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from verl_agent.config.keys import check_complete, check_keys, check_kind
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.loggers import check_loggers
+from verl_agent.training.preflight.loggers import check_loggers
 
 
 def composed(*overrides: str, name: str = "agent_grpo") -> DictConfig:

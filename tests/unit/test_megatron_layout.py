@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.megatron import check_cpu, check_layout, check_lora
+from verl_agent.training.preflight.megatron import check_cpu, check_layout, check_lora
 
 KEY = "actor_rollout_ref.actor.megatron"
 MEGATRON = {

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.offline.preferences import Pair, PreferenceSettings, make_pairs, split_pairs
 from verl_agent.sections import section
+from verl_agent.training.offline.preferences import Pair, PreferenceSettings, make_pairs, split_pairs
 
 
 def settings(**changes) -> PreferenceSettings:

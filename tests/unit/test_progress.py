@@ -6,10 +6,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from verl_agent.offline.run import show_progress
-from verl_agent.offline.sft import SFT
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.progress import ProgressView
+from verl_agent.training.offline.run import show_progress
+from verl_agent.training.offline.sft import SFT
 
 
 def line(step: int, **others: float) -> str:

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.models import write_byte_tokenizer
 from tests.unit.test_what_if_settings import RUN, of_evaluation, of_run
+from verl_agent.evaluation.what_if.raw_prompts import raw_prompts
 from verl_agent.viewer.raw_prompt import RawPromptError, render
-from verl_agent.what_if.raw_prompts import raw_prompts
 
 
 def test_each_turn_has_the_text_that_the_chat_template_makes_of_the_visible_messages(tmp_path: Path) -> None:

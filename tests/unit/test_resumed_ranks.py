@@ -8,7 +8,7 @@ import pytest
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.shard_files import KINDS
-from verl_agent.preflight.ranks import check_resumed_ranks, check_torchrun_ranks
+from verl_agent.training.preflight.ranks import check_resumed_ranks, check_torchrun_ranks
 
 
 def written(folder: Path, ranks: int, version: int = 2) -> Path:

@@ -7,16 +7,16 @@ import pytest
 
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.offline.selection import (
+from verl_agent.sections import section
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.training.offline.selection import (
     EpisodeSource,
     conversation,
     count_by_environment,
     select_episodes,
     usable_records,
 )
-from verl_agent.sections import section
-from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import StopReason
 
 

@@ -10,10 +10,10 @@ from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.errors import ConfigError
-from verl_agent.offline.selection import EpisodeSource
-from verl_agent.offline.sft import check_turn_limit
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import demonstrate, oracle_policy
+from verl_agent.training.offline.selection import EpisodeSource
+from verl_agent.training.offline.sft import check_turn_limit
 
 AGENTS = ("act", "react", "think", "plan", "tools", "raw")
 REPLIES = ["Action: go", "no action at all", "Action: go"]

@@ -14,11 +14,11 @@ from tests.support.episodes import STARTED, played
 from tests.support.viewing import chromium, viewing
 from tests.support.web import needs_chromium
 from tests.support.what_if import replies_of
+from verl_agent.evaluation.what_if.recorded import find_episode
+from verl_agent.evaluation.what_if.results import SampledReply, append_results, results_file
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.trace.token_files import TokenRow, training_file, write_tokens
 from verl_agent.viewer.export.write import export
-from verl_agent.what_if.recorded import find_episode
-from verl_agent.what_if.results import SampledReply, append_results, results_file
 
 pytestmark = needs_chromium
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from tests.support.episodes import talk
 from tests.support.what_if import replies_of
+from verl_agent.evaluation.what_if.recorded import find_episode
+from verl_agent.evaluation.what_if.results import SampledReply
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.why import describe, place_of
-from verl_agent.what_if.recorded import find_episode
-from verl_agent.what_if.results import SampledReply
 
 
 def test_the_viewer_names_an_episode_as_the_command_reads_it(tmp_path: Path):

@@ -15,24 +15,24 @@ from verl_agent.agents.plain import Raw, ReAct
 from verl_agent.envs.action_format import FenceFormat, LineFormat, TagFormat
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.rollout.approval import Approval, Rule
-from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.trace.record import EpisodeMeta, to_record
-from verl_agent.trace.record_files import read_records
-from verl_agent.types import Message, Reply, StepResult, TaskItem
-from verl_agent.what_if.branch import Players, play_on, reply_with, sample_replies
-from verl_agent.what_if.oracle import oracle_action
-from verl_agent.what_if.question import Question
-from verl_agent.what_if.recorded import RecordedEpisode, find_episode
-from verl_agent.what_if.results import Result, append_results, read_results, results_file
-from verl_agent.what_if.samples import draw_continuations, draw_replies
-from verl_agent.what_if.summary import (
+from verl_agent.evaluation.what_if.branch import Players, play_on, reply_with, sample_replies
+from verl_agent.evaluation.what_if.oracle import oracle_action
+from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
+from verl_agent.evaluation.what_if.results import Result, append_results, read_results, results_file
+from verl_agent.evaluation.what_if.samples import draw_continuations, draw_replies
+from verl_agent.evaluation.what_if.summary import (
     of_turn,
     policy_name,
     summarize_continuations,
     summarize_replies,
     thought_effect,
 )
+from verl_agent.rollout.approval import Approval, Rule
+from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.trace.record import EpisodeMeta, to_record
+from verl_agent.trace.record_files import read_records
+from verl_agent.types import Message, Reply, StepResult, TaskItem
 
 POLICY = ("guesser", 1.0, 1.0, "")
 
@@ -377,7 +377,7 @@ def test_a_question_that_cannot_be_asked_is_refused(tmp_path: Path, values: dict
 
 
 def test_the_fake_model_is_a_model():
-    from verl_agent.what_if.branch import TokenPolicy
+    from verl_agent.evaluation.what_if.branch import TokenPolicy
 
     assert isinstance(FakeModel(iter(())), TokenPolicy)
     assert GUESS.data["target"] == 7

@@ -12,12 +12,19 @@ import pytest
 from tests.support.episodes import STARTED, talk
 from tests.support.what_if import recorded_game
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode, fingerprint
+from verl_agent.evaluation.what_if.results import (
+    VERSION,
+    Result,
+    append_results,
+    check_writable,
+    read_results,
+    results_file,
+)
+from verl_agent.evaluation.what_if.run import answer, check
+from verl_agent.evaluation.what_if.settings import settings_of
 from verl_agent.trace.record import EpisodeMeta, Purpose, to_record
-from verl_agent.what_if.question import Question
-from verl_agent.what_if.recorded import RecordedEpisode, find_episode, fingerprint
-from verl_agent.what_if.results import VERSION, Result, append_results, check_writable, read_results, results_file
-from verl_agent.what_if.run import answer, check
-from verl_agent.what_if.settings import settings_of
 
 # Names
 

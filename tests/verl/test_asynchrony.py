@@ -11,9 +11,9 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.asynchrony import _check_staleness, check_asynchrony
-from verl_agent.preflight.update import check_update
 from verl_agent.training.partial import PartialEpisodeTrainer, SeparateEpisodeTrainer
+from verl_agent.training.preflight.asynchrony import _check_staleness, check_asynchrony
+from verl_agent.training.preflight.update import check_update
 from verl_agent.training.trainer import EpisodeTrainer
 
 GUESS = ROOT / "recipes/guess_number/grpo_cpu.yaml"

@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from tests.verl.test_update_settings import OVERLAYS, base
 from verl_agent.config.keys import leaves, reference
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.conditions import CONDITIONS, check_conditions
+from verl_agent.training.preflight.conditions import CONDITIONS, check_conditions
 
 ACTOR = "actor_rollout_ref.actor"
 PPO = "+overlay/algorithm=ppo"

@@ -15,10 +15,10 @@ from tests.support.episodes import talk
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
-from verl_agent.offline.datasets import EpisodeDataset, PairDataset, collate_pairs
-from verl_agent.offline.encoding import EpisodeEncoder, Row
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.training.offline.datasets import EpisodeDataset, PairDataset, collate_pairs
+from verl_agent.training.offline.encoding import EpisodeEncoder, Row
 from verl_agent.types import StopReason
 
 COUNTED = """

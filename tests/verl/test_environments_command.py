@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from tests.support.models import write_byte_model
 from verl_agent.commands.cli import app
-from verl_agent.preflight.prompts import PromptLengths
+from verl_agent.training.preflight.prompts import PromptLengths
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from tests.support.composing import ROOT, recipe
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.offline.evolve.prepare import Evolution, prepare
-from verl_agent.offline.evolve.rounds import Phase
-from verl_agent.offline.evolve.run import check_kept
-from verl_agent.offline.evolve.subprocesses import arguments
 from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.training.offline.evolve.prepare import Evolution, prepare
+from verl_agent.training.offline.evolve.rounds import Phase
+from verl_agent.training.offline.evolve.run import check_kept
+from verl_agent.training.offline.evolve.subprocesses import arguments
 
 EVOLVE = """
 defaults: [agent_evolve, _self_]

@@ -8,8 +8,8 @@ from tests.support.composing import accepted_by_verl, recipe
 from verl_agent.config.keys import check_keys
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.algorithms import check_algorithm
-from verl_agent.preflight.lengths import check_micro_batches
+from verl_agent.training.preflight.algorithms import check_algorithm
+from verl_agent.training.preflight.lengths import check_micro_batches
 
 RUNS = [Run(study, arm, 1) for study in STUDIES for arm in STUDIES[study].arms]
 

@@ -18,7 +18,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 from verl_agent.config.search_path import register_config
-from verl_agent.preflight.rl import prepare
+from verl_agent.training.preflight.rl import prepare
 
 register_config()
 with initialize_config_dir(sys.argv[1], version_base=None):

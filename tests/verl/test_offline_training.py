@@ -17,10 +17,10 @@ from tests.support.episodes import talk
 from tests.support.offline_runs import episodes, finished, kill_after, metrics, start, write_offline_recipes
 from verl_agent.commands.export import export
 from verl_agent.models.resolve import resolve_checkpoint
-from verl_agent.offline.encoding import EpisodeEncoder
-from verl_agent.offline.preferences import PreferenceSettings, make_pairs
-from verl_agent.offline.sft_trainer import count_rows
 from verl_agent.trace.record import EpisodeRecord
+from verl_agent.training.offline.encoding import EpisodeEncoder
+from verl_agent.training.offline.preferences import PreferenceSettings, make_pairs
+from verl_agent.training.offline.sft_trainer import count_rows
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from tests.support.gpu_report import ROLLOUTS, SMALL, TRAINERS
 from verl_agent.config.keys import check_keys, reference
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.algorithms import check_algorithm, has_critic
-from verl_agent.preflight.conditions import check_conditions
-from verl_agent.preflight.estimates import (
+from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
+from verl_agent.training.preflight.conditions import check_conditions
+from verl_agent.training.preflight.estimates import (
     ADAM_BYTES,
     CARD_GB,
     FLOPS,
@@ -30,9 +30,9 @@ from verl_agent.preflight.estimates import (
     offline_estimate,
     shape_of,
 )
-from verl_agent.preflight.lengths import check_budgets, check_micro_batches, data_parallel
-from verl_agent.preflight.megatron import check_megatron
-from verl_agent.preflight.update import check_update
+from verl_agent.training.preflight.lengths import check_budgets, check_micro_batches, data_parallel
+from verl_agent.training.preflight.megatron import check_megatron
+from verl_agent.training.preflight.update import check_update
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
 OVERLAYS = sorted(

@@ -149,7 +149,7 @@ def test_rollout_and_replica_are_run_scoped_and_every_run_has_a_unique_name(tmp_
 
     from verl_agent.platform.vllm_rollout import RunScopedReplica, RunScopedServerAdapter
     from verl_agent.platform.weight_transfer import RUN_NAME
-    from verl_agent.preflight.rl import worker_environment
+    from verl_agent.platform.worker_environment import worker_environment
 
     assert get_rollout_class("vllm") is RunScopedServerAdapter
     assert RolloutReplicaRegistry.get("vllm") is RunScopedReplica

@@ -34,8 +34,8 @@ from tests.support.gradients import (
     written_positions,
 )
 from tests.support.letters import SHORT
-from verl_agent.preflight.update import REJECTIONS
 from verl_agent.training.policy_losses import turn_means
+from verl_agent.training.preflight.update import REJECTIONS
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.turns import reply_spans
 

@@ -32,15 +32,15 @@ from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import evaluation_config
-from verl_agent.offline.dpo import plan as preference_plan
-from verl_agent.offline.preferences import PreferenceSettings
-from verl_agent.offline.selection import EpisodeSource
-from verl_agent.preflight.algorithms import check_algorithm
-from verl_agent.preflight.lengths import check_budgets, check_shares
-from verl_agent.preflight.rl import check_environment
-from verl_agent.preflight.update import check_update
 from verl_agent.sections import section
 from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.training.offline.dpo import plan as preference_plan
+from verl_agent.training.offline.preferences import PreferenceSettings
+from verl_agent.training.offline.selection import EpisodeSource
+from verl_agent.training.preflight.algorithms import check_algorithm
+from verl_agent.training.preflight.lengths import check_budgets, check_shares
+from verl_agent.training.preflight.rl import check_environment
+from verl_agent.training.preflight.update import check_update
 
 
 def of_kind(base: str) -> list:

@@ -11,7 +11,7 @@ import verl_agent.config
 from verl_agent.config.keys import check_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.update import check_update
+from verl_agent.training.preflight.update import check_update
 
 OVERLAYS = Path(verl_agent.config.__file__).parent / "overlay"
 NEEDED = ("env.name=guess_number", "trainer.experiment_name=test", "data.train_batch_size=4")

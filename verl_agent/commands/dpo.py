@@ -4,8 +4,8 @@ import hydra
 from omegaconf import DictConfig
 
 from verl_agent.commands.hydra_main import launch
-from verl_agent.offline.dpo import run
 from verl_agent.runs.console import exit_with
+from verl_agent.training.offline.dpo import run
 
 
 @hydra.main(version_base=None, config_path=None, config_name=None)

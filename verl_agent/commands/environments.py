@@ -44,7 +44,7 @@ def envs(
         return
     if name is None:
         fail("--tokens needs the name of an environment: verl-agent envs NAME --tokens MODEL.")
-    from verl_agent.preflight.prompts import measure_prompts
+    from verl_agent.training.preflight.prompts import measure_prompts
 
     try:
         values = {"name": name, "train_tasks": split, "options": read_json(options)}

@@ -21,11 +21,11 @@ from verl_agent.evaluation.api.settings import ApiSettings, Prices
 from verl_agent.evaluation.perturb import PerturbSettings
 from verl_agent.evaluation.settings import EngineSettings, EvaluationSettings, LengthSettings
 from verl_agent.horizon import Adaptive, Horizon
-from verl_agent.offline.evolve.rounds import EvolveSettings, Exploration
-from verl_agent.offline.preferences import PreferenceSettings
-from verl_agent.offline.selection import EpisodeSource
 from verl_agent.rollout.settings import EpisodeSettings, TokenRecording
 from verl_agent.sections import describe, field_type
+from verl_agent.training.offline.evolve.rounds import EvolveSettings, Exploration
+from verl_agent.training.offline.preferences import PreferenceSettings
+from verl_agent.training.offline.selection import EpisodeSource
 
 PAGE = Path(verl_agent.config.__file__).with_name("REFERENCE.md")
 HEAD = """# Settings

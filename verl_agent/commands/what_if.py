@@ -16,8 +16,8 @@ from verl_agent.commands.terminal import fail, print_line
 from verl_agent.errors import ConfigError
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for them
-    from verl_agent.what_if.question import Question
-    from verl_agent.what_if.results import Result
+    from verl_agent.evaluation.what_if.question import Question
+    from verl_agent.evaluation.what_if.results import Result
 
 
 def what_if(  # noqa: PLR0913 - one for each option
@@ -46,10 +46,10 @@ def what_if(  # noqa: PLR0913 - one for each option
     Replies and results are stored beside the records, in FILE.what_if; the viewer shows them. Settings are those that
     the run recorded.
     """
-    from verl_agent.what_if.question import Question
-    from verl_agent.what_if.recorded import find_episode
-    from verl_agent.what_if.results import results_file
-    from verl_agent.what_if.tables import result_tables
+    from verl_agent.evaluation.what_if.question import Question
+    from verl_agent.evaluation.what_if.recorded import find_episode
+    from verl_agent.evaluation.what_if.results import results_file
+    from verl_agent.evaluation.what_if.tables import result_tables
 
     try:
         question = Question(find_episode(record), turn, samples, action, oracle, without_thought)
@@ -66,9 +66,9 @@ def what_if(  # noqa: PLR0913 - one for each option
 
 def _ask(question: "Question", overrides: Sequence[str], recipe: Path | None) -> list["Result"]:
     """Answer the question; the output of libraries goes to a log, which is kept after a failure."""
+    from verl_agent.evaluation.what_if.run import ask
+    from verl_agent.evaluation.what_if.settings import settings_of
     from verl_agent.runs.console import last_errors, redirect_output
-    from verl_agent.what_if.run import ask
-    from verl_agent.what_if.settings import settings_of
 
     sys.path.insert(0, os.getcwd())  # python:MODULE:NAME, as in `verl-agent eval`, which runs as `python -m`
     settings = settings_of(question.recorded, overrides, recipe)

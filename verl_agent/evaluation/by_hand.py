@@ -22,7 +22,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import resolve_for_engine
 from verl_agent.evaluation.policies import check_policy, is_model, start_policies
 from verl_agent.evaluation.settings import EvaluationConfig
-from verl_agent.preflight.rl import worker_environment
+from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play

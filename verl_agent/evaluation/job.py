@@ -26,13 +26,13 @@ from verl_agent.evaluation.training_differences import TrainingDifference, run_o
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.preflight.installation import check_engine
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS, planned_records
 from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs import may_change
 from verl_agent.runs.identity import claim, make_folder
 from verl_agent.runs.terminal_person import check_terminal
+from verl_agent.system.installation import check_engine
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import TaskItem

@@ -24,7 +24,7 @@ from verl_agent.evaluation.policies import prompt_counter, start_policies
 from verl_agent.evaluation.progress import EvaluationProgress
 from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
 from verl_agent.evaluation.training_differences import differences_table
-from verl_agent.preflight.rl import worker_environment
+from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.results.folder import RECORDS, REPORT
 from verl_agent.results.results import compare, solved_by_task, summarize
 from verl_agent.results.scaling import knows_turn_limit, success_within_turns

@@ -12,7 +12,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
-from verl_agent.preflight.algorithms import UNIFORM_IS_ZERO
+from verl_agent.config.algorithms import UNIFORM_IS_ZERO
 from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.groups import UNIFORM
 from verl_agent.training.short_rows import cut_padding

@@ -14,11 +14,6 @@ from verl_agent.config.mixture import MixtureEnv
 from verl_agent.envs.settings import AUTO
 from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.algorithms import has_critic
-from verl_agent.preflight.estimates import cpu_step_s, estimate, shape_of, spell
-from verl_agent.preflight.loggers import check_loggers
-from verl_agent.preflight.ranks import check_resumed_ranks
-from verl_agent.preflight.rl import needed_gb, prepare
 from verl_agent.runs import may_change
 from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.child import Link
@@ -27,6 +22,11 @@ from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.runs.identity import TASK_IDS, read_settings, task_ids
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.training.follow import finish, follow_run
+from verl_agent.training.preflight.algorithms import has_critic
+from verl_agent.training.preflight.estimates import cpu_step_s, estimate, shape_of, spell
+from verl_agent.training.preflight.loggers import check_loggers
+from verl_agent.training.preflight.ranks import check_resumed_ranks
+from verl_agent.training.preflight.rl import needed_gb, prepare
 
 BASE = "agent_base"
 MODELS = ("actor_rollout_ref.model.path", "critic.model.path")

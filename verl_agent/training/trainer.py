@@ -22,9 +22,9 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 import verl_agent.training.estimators
 import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
+from verl_agent.config.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
-from verl_agent.preflight.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.dataset import TaskDataset

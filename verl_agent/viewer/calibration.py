@@ -8,10 +8,10 @@ from typing import Any
 from nicegui import ui
 
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.calibration import Calibration, calibrate, predictions, read_values
 from verl_agent.trace.curves import BLUE, GREY, ORANGE
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.token_files import TurnValue, column_names, token_files
+from verl_agent.viewer.calibration_values import Calibration, calibrate, predictions, read_values
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import link_to, run_path, show_error
 from verl_agent.viewer.state import OpenedSource

@@ -76,7 +76,7 @@ async def render(place: tuple[Path, int] | None, timeout_s: float = TIMEOUT_S) -
     """
     if place is None:
         raise RawPromptError("the file of the episode has changed.")
-    command = (sys.executable, "-m", "verl_agent.what_if.raw_prompts", f"{place[0]}:{place[1]}")
+    command = (sys.executable, "-m", "verl_agent.evaluation.what_if.raw_prompts", f"{place[0]}:{place[1]}")
     async with _one_at_a_time:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

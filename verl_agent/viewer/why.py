@@ -12,13 +12,9 @@ from pathlib import Path
 
 from nicegui import ui
 
-from verl_agent.results.statistics import Estimate
-from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.layout import show_text
-from verl_agent.viewer.text import make_visible
-from verl_agent.what_if.recorded import fingerprint
-from verl_agent.what_if.results import Result, read_results, results_file
-from verl_agent.what_if.summary import (
+from verl_agent.evaluation.what_if.recorded import fingerprint
+from verl_agent.evaluation.what_if.results import Result, read_results, results_file
+from verl_agent.evaluation.what_if.summary import (
     ActionEffect,
     ReplySummary,
     ThoughtEffect,
@@ -28,6 +24,10 @@ from verl_agent.what_if.summary import (
     summarize_replies,
     thought_effect,
 )
+from verl_agent.results.statistics import Estimate
+from verl_agent.viewer.index import RecordIndex
+from verl_agent.viewer.layout import show_text
+from verl_agent.viewer.text import make_visible
 
 POLL_S = 2.0
 """Seconds between two checks for new answers."""
@@ -46,7 +46,7 @@ class Place:
     Attributes:
         file: file of records.
         line: number of the line, from 1.
-        fingerprint: see `verl_agent.what_if.recorded.fingerprint`.
+        fingerprint: see `verl_agent.evaluation.what_if.recorded.fingerprint`.
     """
 
     file: Path

@@ -42,11 +42,11 @@ from env_adapters.textcraft.adapter import TextCraft
 from env_adapters.textcraft.oracle import choose, crafting_order, pick, turns_needed
 from env_adapters.textcraft.recipes import Recipe, name_of, recipe_book, words
 from verl_agent.agents.plain import Act
-from verl_agent.offline.selection import learned_turns
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oversight import Overseer, Proposal
 from verl_agent.rollout.person import Answer, Person
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
+from verl_agent.training.offline.selection import learned_turns
 from verl_agent.types import Author, Message, Reply, TaskItem
 
 ROOT = Path(__file__).parents[3]

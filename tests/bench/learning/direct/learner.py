@@ -25,9 +25,9 @@ from tests.bench.learning.direct.engine_policy import EnginePolicy, Llama
 from tests.bench.learning.direct.flight import Asynchrony, Flight
 from tests.bench.learning.direct.game import HIGHER, LENGTH, LOWER, PROMPT, TOKENS, Batch, number_token, play, tasks
 from tests.bench.learning.direct.model import Transformer
+from verl_agent.config.algorithms import GROUPED
 from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
 from verl_agent.horizon import Horizon
-from verl_agent.preflight.algorithms import GROUPED
 from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns
 

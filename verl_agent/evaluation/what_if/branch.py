@@ -1,0 +1,288 @@
+"""Recorded episode up to one of its turns, and what follows: replies of a policy, or episodes after a given reply."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from verl_agent.agents.base import Agent
+from verl_agent.envs.session import Session
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.what_if.recorded import RecordedEpisode
+from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
+from verl_agent.rollout.oversight import Decision, Overseer, Proposal
+from verl_agent.types import DemoAction, Episode, Message, Reply
+
+SHOWN = 60
+"""Characters on either side of a difference that an error shows."""
+T = TypeVar("T")
+
+
+@runtime_checkable
+class TokenPolicy(Protocol):
+    """Policy that keeps the tokens of its episode, so that it has to be told of turns that it did not play."""
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        """See `Policy.reply`."""
+        ...
+
+    async def add_given(self, messages: Sequence[Message], reply: Reply) -> None:
+        """Append a turn that was played before."""
+        ...
+
+    async def continue_reply(self, messages: Sequence[Message], beginning: str) -> Reply:
+        """Return a reply whose beginning is given."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Players:
+    """Factories of what plays an episode, with the settings of the recorded run.
+
+    Attributes:
+        new_agent: factory of agents.
+        new_policy: factory of policies, from the index of the sample.
+        new_session: factory of sessions.
+        retries: further sessions after an environment error, see `EpisodeLimits`.
+        timeout_s: most seconds of one call into the environment; None if sessions limit their calls themselves.
+        concurrency: episodes and replies at once, >= 1.
+        overseer: decides on the actions after the turn, as in the recorded run; None to carry all out.
+    """
+
+    new_agent: Callable[[], Agent]
+    new_policy: Callable[[int], Policy]
+    new_session: Callable[[], Session]
+    retries: int = 0
+    timeout_s: float | None = None
+    concurrency: int = 32
+    overseer: Overseer | None = None
+
+
+class RecordedReviews(Overseer):
+    """Overseer that rejects in a replay what was rejected in the recorded episode, before a turn.
+
+    Args:
+        recorded: the recorded episode.
+        turn: number of the turn from which on the other overseer decides, from 1.
+        then: the other overseer.
+    """
+
+    def __init__(self, recorded: RecordedEpisode, turn: int, then: Overseer | None) -> None:
+        self._reviews = [played.review for played in recorded.episode.turns[: turn - 1]]
+        self._then = then or Overseer()
+
+    async def review(self, proposal: Proposal) -> Decision | None:
+        """See `Overseer`."""
+        turn = len(proposal.episode.turns)
+        if turn >= len(self._reviews):
+            return await self._then.review(proposal)
+        review = self._reviews[turn]
+        return Decision(review) if review is not None and review.decision == "rejected" else None
+
+
+class BranchPolicy:
+    """Policy that repeats the replies of a recorded episode up to a turn, gives another reply, and then continues.
+
+    Before each reply it checks that the model would read what it read in the recorded episode.
+
+    Args:
+        recorded: the recorded episode.
+        turn: number of the turn in which the other reply is given, from 1.
+        agent: agent with the settings of the recorded one; it selects the visible messages.
+        given: the other reply.
+        policy: policy of the turns after it.
+    """
+
+    def __init__(self, recorded: RecordedEpisode, turn: int, agent: Agent, given: Reply, policy: Policy) -> None:
+        self._recorded, self._agent, self._policy = recorded, agent, policy
+        self._replies = [*(played.reply for played in recorded.episode.turns[: turn - 1]), given]
+        self._turn = 0
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        """See `Policy.reply`.
+
+        Raises:
+            ConfigError: the messages differ from those of the recorded episode.
+        """
+        if self._turn >= len(self._replies):
+            return await self._policy.reply(messages)
+        self._turn += 1
+        check_same(self._recorded, self._turn, visible_messages(self._recorded, self._turn, self._agent), messages)
+        reply = self._replies[self._turn - 1]
+        if isinstance(self._policy, TokenPolicy):
+            await self._policy.add_given(messages, reply)
+        return reply
+
+
+def visible_messages(recorded: RecordedEpisode, turn: int, agent: Agent) -> list[Message]:
+    """Return the messages that the model read before its reply in a turn, counted from 1."""
+    episode = recorded.episode
+    return agent.visible_messages(episode.messages[: episode.prompt_length + 2 * (turn - 1)], episode.prompt_length)
+
+
+def check_same(recorded: RecordedEpisode, turn: int, then: Sequence[Message], now: Sequence[Message]) -> None:
+    """Check that a replay shows the model the messages of the recorded episode.
+
+    Raises:
+        ConfigError: they differ; the message shows the first difference.
+    """
+    if list(then) == list(now):
+        return
+    texts = [tuple(message["content"] for message in messages) for messages in (then, now)]
+    first = next((pair for pair in zip(*texts, strict=False) if pair[0] != pair[1]), None)
+    shown = "another number or other roles of messages" if first is None else _first_difference(*first)
+    raise ConfigError(
+        f"turn {turn} of a replay of {recorded.name} differs from the record: {shown}. Either env "
+        f"{recorded.record['env']!r} is not deterministic (its adapter should then set `deterministic = False`), or "
+        "env.options, the agent, the turn limit or data.overlong_prompt differ from those of the run."
+    )
+
+
+def _first_difference(then: str, now: str) -> str:
+    place = next(
+        (index for index, (old, new) in enumerate(zip(then, now, strict=False)) if old != new),
+        min(len(then), len(now)),
+    )
+    old, new = (text[max(0, place - SHOWN) : place + SHOWN] for text in (then, now))
+    return f"it was {old!r}, now it is {new!r}"
+
+
+def reply_with(recorded: RecordedEpisode, turn: int, agent: Agent, action: str) -> Reply:
+    """Return the reply that takes an action at a turn, without a thought.
+
+    Raises:
+        ConfigError: the agent reads another action in it, since its format cannot hold the action.
+    """
+    earlier = [DemoAction(played.action) for played in recorded.episode.turns[: turn - 1] if played.action]
+    text = agent.render_demo([*earlier, DemoAction(action)], len(earlier))
+    if (read := agent.parse_reply(text)) != action:
+        raise ConfigError(
+            f"the action {action!r} cannot be written in this agent's format: it reads {read!r} in {text!r}. Give the "
+            f"action as the environment takes it. The format is: {agent.action_format.template}"
+        )
+    return Reply(text)
+
+
+async def sample_replies(
+    recorded: RecordedEpisode, turn: int, players: Players, samples: Iterable[int], with_thought: bool = True
+) -> list[Reply]:
+    """Return replies of a policy at the place of a recorded turn; no environment is played.
+
+    Args:
+        recorded: the recorded episode.
+        turn: number of the turn, from 1.
+        players: factories.
+        samples: indexes of the samples.
+        with_thought: False to begin each reply with the mark of the action, so that no thought precedes it (zero
+            tokens of early answering: Lanham et al., arXiv 2307.13702, section 2.3).
+
+    Raises:
+        ConfigError: replies without a thought are asked of a policy that is no model, or of an agent whose replies are
+            the action; or no room is left for a reply.
+    """
+    beginning = "" if with_thought else players.new_agent().action_mark
+    if not with_thought and not beginning:
+        raise ConfigError("--without-thought: this agent passes the whole reply as the action, so it has no thought.")
+
+    async def sample(index: int) -> Reply:
+        agent, policy = players.new_agent(), players.new_policy(index)
+        if not with_thought and not isinstance(policy, TokenPolicy):
+            raise ConfigError("--without-thought begins the reply for a model. This policy is none: set model.path.")
+        if isinstance(policy, TokenPolicy):
+            for earlier in range(1, turn):
+                played = recorded.episode.turns[earlier - 1]
+                await policy.add_given(visible_messages(recorded, earlier, agent), played.reply)
+            messages = visible_messages(recorded, turn, agent)
+            reply = await (policy.continue_reply(messages, beginning) if beginning else policy.reply(messages))
+        else:
+            reply = await policy.reply(visible_messages(recorded, turn, agent))
+        if reply.truncated_by and not reply.tokens:
+            raise ConfigError(
+                f"turn {turn} of {recorded.name} leaves no tokens for a reply. Raise data.max_response_length."
+            )
+        return reply
+
+    return await _gather(sample, samples, players.concurrency)
+
+
+async def play_on(
+    recorded: RecordedEpisode, turn: int, given: Reply, players: Players, samples: Iterable[int], max_turns: int
+) -> list[Episode]:
+    """Replay an episode to a turn in fresh sessions, give a reply there, and play on.
+
+    The environment must answer as it did in the record. What was rejected there is rejected again
+    (`RecordedReviews`). After an environment error the actions are replayed once more (`ReplayingSession`).
+
+    Args:
+        recorded: the recorded episode.
+        turn: number of the turn, from 1.
+        given: reply of that turn.
+        players: factories.
+        samples: indexes of the episodes.
+        max_turns: turn limit of an episode.
+
+    Returns:
+        The last attempt at each episode, from its first turn on; those with an environment error are not valid.
+
+    Raises:
+        ConfigError: the environment declares that it is not deterministic, or a replay differs from the record.
+    """
+    if not players.new_session().deterministic:
+        raise ConfigError(
+            f"env {recorded.record['env']!r} is not deterministic (`deterministic = False`), so an episode cannot be "
+            "played up to a turn again. Ask for other replies at the turn instead: leave out --action and --oracle."
+        )
+    limits = EpisodeLimits(max_turns, players.timeout_s, players.retries)
+    overseer = RecordedReviews(recorded, turn, players.overseer)
+
+    async def play(index: int) -> Episode:
+        def new_policy() -> Policy:
+            return BranchPolicy(recorded, turn, players.new_agent(), given, players.new_policy(index))
+
+        attempts = await play_until_valid(
+            recorded.episode.item, players.new_session, players.new_agent, new_policy, limits, overseer
+        )
+        check_replayed(recorded, turn, attempts[-1])
+        return attempts[-1]
+
+    return await _gather(play, samples, players.concurrency)
+
+
+def check_replayed(recorded: RecordedEpisode, turn: int, episode: Episode) -> None:
+    """Check the rewards and the end of the replayed turns; their texts were checked by `BranchPolicy`.
+
+    Raises:
+        ConfigError: a reward differs, or the episode ended before the turn.
+    """
+    if not episode.valid:
+        return
+    for number, (then, now) in enumerate(zip(recorded.episode.turns[: turn - 1], episode.turns, strict=False), start=1):
+        rewards = [0.0 if played.step is None else played.step.reward for played in (then, now)]
+        if rewards[0] != rewards[1]:
+            raise ConfigError(
+                f"turn {number} of a replay of {recorded.name} gave the reward {rewards[1]:g} instead of "
+                f"{rewards[0]:g}: env {recorded.record['env']!r} is not deterministic, or its options differ from "
+                "those of the run."
+            )
+    if len(episode.turns) < turn:
+        raise ConfigError(
+            f"a replay of {recorded.name} ended after turn {len(episode.turns)} ({episode.stop}), before turn {turn}: "
+            f"env {recorded.record['env']!r} is not deterministic, or a limit is smaller than in the run."
+        )
+
+
+async def _gather(call: Callable[[int], Coroutine[Any, Any, T]], samples: Iterable[int], concurrency: int) -> list[T]:
+    """Return the results of the calls in order; the first error cancels the others."""
+    free = asyncio.Semaphore(concurrency)
+
+    async def limited(index: int) -> T:
+        async with free:
+            return await call(index)
+
+    tasks = [asyncio.create_task(limited(index)) for index in samples]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

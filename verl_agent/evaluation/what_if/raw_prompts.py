@@ -1,0 +1,92 @@
+"""Text that the model read before each reply of a recorded episode, as the chat template of the model renders it.
+
+    python -m verl_agent.evaluation.what_if.raw_prompts FILE:LINE
+
+prints one line of JSON. It loads the tokenizer, so the viewer runs it in a process of its own. Nothing is downloaded.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+
+from verl_agent.agents.registry import make_agent
+from verl_agent.envs.registry import make_env
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.what_if.branch import visible_messages
+from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
+from verl_agent.evaluation.what_if.settings import settings_folder, settings_of
+from verl_agent.models.hf import load_tokenizer
+from verl_agent.models.resolve import HUGGINGFACE, SMOLLM2, prepare_smollm2
+from verl_agent.results.folder import SETTINGS as EVALUATION_SETTINGS
+from verl_agent.runs.identity import read_settings
+from verl_agent.types import Message
+
+
+def raw_prompts(recorded: RecordedEpisode) -> list[str]:
+    """Return the text that the model read before its reply, for each turn.
+
+    The messages are those that the agent showed the model. A template that drops the thoughts of earlier turns drops
+    them here too, unlike training, which keeps the tokens as they were; those are in the recorded token data.
+
+    Raises:
+        ConfigError: no settings are recorded beside the file, the tokenizer is not on this machine, or its template
+            refuses the messages.
+    """
+    name = _tokenizer_of(settings_folder(recorded))
+    config = settings_of(recorded, [f"model.path={name}"]).config
+    env = make_env(config.run.env.name, config.run.env.options)
+    agent = make_agent(config.run.agent, env.action_format)
+    tokenizer, options = load_tokenizer(_at(name), "model.path"), dict(config.data.apply_chat_template_kwargs)
+    turns = range(1, len(recorded.record["turns"]) + 1)
+    return [render(tokenizer, visible_messages(recorded, turn, agent), agent.tools, options) for turn in turns]
+
+
+def render(
+    tokenizer: Any, messages: Sequence[Message], tools: list[dict[str, Any]] | None, options: Mapping[str, Any]
+) -> str:
+    """Return messages as text, with the beginning of the reply.
+
+    Raises:
+        ConfigError: the template refuses the messages, or is missing.
+    """
+    try:
+        text = tokenizer.apply_chat_template(
+            list(messages), tools=tools, add_generation_prompt=True, tokenize=False, **options
+        )
+    except (TemplateError, ValueError) as error:
+        raise ConfigError(f"the chat template of this model does not render these messages: {error}") from error
+    return str(text)
+
+
+def _tokenizer_of(folder: Path) -> str:
+    """Return the model whose tokenizer a run or an evaluation used; checkpoints of a run have that of its model."""
+    if (folder / EVALUATION_SETTINGS).is_file():
+        return str(read_settings(folder, EVALUATION_SETTINGS)["model"])
+    model = read_settings(folder)["actor_rollout_ref"]["model"]
+    return str(model.get("tokenizer_path") or model["path"])
+
+
+def _at(model: str) -> str:
+    """Return the folder with the tokenizer of a model path, or the path itself if it is no such folder."""
+    folder = prepare_smollm2() if model == SMOLLM2 else Path(model).expanduser()
+    places = (folder, folder / HUGGINGFACE, folder / "actor" / HUGGINGFACE)
+    return next((str(place) for place in places if (place / "tokenizer_config.json").is_file()), model)
+
+
+def main(name: str) -> None:
+    """Print `{"prompts": [...]}`, or `{"error": "..."}`."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    try:
+        answer: dict[str, object] = {"prompts": raw_prompts(find_episode(name))}
+    except ConfigError as error:
+        answer = {"error": str(error)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,165 @@
+"""File of results beside a file of records: samples only, from which `verl_agent.evaluation.what_if.summary` computes shares."""
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from verl_agent.errors import ConfigError
+from verl_agent.trace.turn_record import StopName
+
+logger = logging.getLogger(__name__)
+
+VERSION = 2
+"""Version of the lines. It increases when a field changes its meaning or disappears."""
+SUFFIX = ".what_if"
+"""Text after the name of a file of records that gives its file of results."""
+
+Source = Literal["recorded", "given", "oracle"]
+"""Origin of an action: the recorded turn, the command line, or the environment's oracle."""
+
+
+class Place(TypedDict):
+    """Fields of both kinds of results: the turn, the policy, and the samples' indexes among those of one seed.
+
+    `settings` is a checksum of the other settings with which the samples were drawn; see `Sampling`. `indexes` has the
+    index of each sample, in their order.
+    """
+
+    version: int
+    episode: str
+    task: str
+    turn: int
+    model: str
+    temperature: float
+    top_p: float
+    seed: int
+    settings: str
+    indexes: list[int]
+    measured_at: str
+
+
+class SampledReply(TypedDict):
+    """One reply: its text, the action that the agent read in it, and its length in tokens."""
+
+    text: str
+    action: str | None
+    tokens: int
+
+
+class PlayedEpisode(TypedDict):
+    """One episode that was played on: its result, and its actions from the chosen turn on."""
+
+    success: bool
+    reward: float
+    stop: StopName
+    actions: list[str | None]
+
+
+@with_config(ConfigDict(strict=True))
+class Replies(Place):
+    """Replies that a policy gave at the place of a recorded turn.
+
+    `with_thought` is false if the beginning of the action was given, so that the reply has no thought before it.
+    """
+
+    kind: Literal["replies"]
+    with_thought: bool
+    replies: list[SampledReply]
+
+
+@with_config(ConfigDict(strict=True))
+class Continuations(Place):
+    """Episodes that a policy played on after an action at a recorded turn.
+
+    `reply` is the text in which the action stood; `failed` has the indexes of the episodes that are left out, because
+    their environment failed.
+    """
+
+    kind: Literal["continuations"]
+    action: str | None
+    source: Source
+    reply: str
+    max_turns: int
+    failed: list[int]
+    episodes: list[PlayedEpisode]
+
+
+Result = Replies | Continuations
+_RESULT: TypeAdapter[Result] = TypeAdapter(Annotated[Result, Field(discriminator="kind")])
+
+
+def results_file(records: Path) -> Path:
+    """Return the file of results of a file of records; readers of `*.jsonl` do not see it."""
+    return records.with_name(records.name + SUFFIX)
+
+
+def read_results(file: Path) -> list[Result]:
+    """Return the results in a file, oldest first; a missing file has none, and invalid lines are skipped and logged."""
+    if not file.is_file():
+        return []
+    results = []
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        try:
+            results.append(_parse(json.loads(line)))
+        except (ValueError, ConfigError) as error:
+            logger.warning("%s:%d: skipped: %s", file, number, error)
+    return results
+
+
+def append_results(file: Path, results: Iterable[Result]) -> None:
+    """Append results; each is complete on disk before this returns, also where two commands write at once.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    lines = "".join(json.dumps(result) + "\n" for result in results).encode()
+    try:
+        with file.open("ab") as out:
+            fcntl.flock(out, fcntl.LOCK_EX)
+            if out.tell() and not _ends_with_newline(file):
+                lines = b"\n" + lines  # a killed writer left an unfinished line
+            out.write(lines)
+    except OSError as error:
+        raise _not_writable(file, error) from error
+
+
+def check_writable(file: Path) -> None:
+    """Check that results can be appended, before a model is loaded.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    target = file if file.exists() else file.parent
+    if not os.access(target, os.W_OK):
+        raise _not_writable(file, PermissionError("no permission"))
+
+
+def _not_writable(file: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the results cannot be written to {file} ({error.strerror or error}). Free disk space, or copy the records to "
+        "a folder that you may write to, together with the run's settings (run.json or settings.json)."
+    )
+
+
+def _ends_with_newline(file: Path) -> bool:
+    with file.open("rb") as content:
+        content.seek(-1, os.SEEK_END)
+        return content.read(1) == b"\n"
+
+
+def _parse(value: Any) -> Result:
+    version = value.get("version") if isinstance(value, dict) else None
+    if version != VERSION:
+        raise ConfigError(f"a result of version {version}, but this verl_agent reads version {VERSION}.")
+    try:
+        return _RESULT.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -1,0 +1,135 @@
+"""Answer to one question: start the policy and the environment, draw the samples, and return the turn's results."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+
+from verl_agent.agents.registry import make_agent
+from verl_agent.envs.hosts.local import local_pool
+from verl_agent.envs.registry import make_env
+from verl_agent.envs.session import PooledEnv, Session
+from verl_agent.errors import ConfigError, EnvError
+from verl_agent.evaluation.job import resolve_for_engine
+from verl_agent.evaluation.policies import check_policy, is_model, prompt_counter, start_policies
+from verl_agent.evaluation.what_if.branch import Players
+from verl_agent.evaluation.what_if.oracle import oracle_action
+from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.results import Result, check_writable, read_results, results_file
+from verl_agent.evaluation.what_if.samples import Sampling, draw_continuations, draw_replies
+from verl_agent.evaluation.what_if.settings import Settings
+from verl_agent.evaluation.what_if.summary import of_turn, plain
+from verl_agent.platform.worker_environment import worker_environment
+from verl_agent.rollout.approval import Approval, asks_person
+from verl_agent.rollout.oracle import ORACLE
+from verl_agent.rollout.prompts import FittedSession
+from verl_agent.runs.processes import ending_all_children
+
+
+def ask(question: Question, settings: Settings, report: Callable[[str], None]) -> list[Result]:
+    """Answer a question, store the samples, and return all results of the turn.
+
+    Args:
+        question: the question.
+        settings: settings of the samples.
+        report: called with lines of progress.
+
+    Raises:
+        ConfigError: a setting is not allowed, a replay differs from the record, or the results cannot be written.
+    """
+    model = check(question, settings)
+    os.environ |= worker_environment(question.recorded.file.parent)
+    with ending_all_children():
+        asyncio.run(answer(question, settings, model, report))
+    stored = read_results(results_file(question.recorded.file))
+    return of_turn(stored, question.recorded.fingerprint, question.turn)
+
+
+def check(question: Question, settings: Settings) -> str:
+    """Check what would fail later, and return the model or policy that is asked, as the engine loads it.
+
+    Raises:
+        ConfigError: the policy is the oracle or does not load, all samples would be equal, or the results cannot be
+            written.
+    """
+    check_writable(results_file(question.recorded.file))
+    path, config = settings.model, settings.config
+    if config.evaluation.temperature == 0 and question.samples > 1:
+        raise ConfigError(
+            f"evaluation.temperature=0 takes the most likely token, so all of --samples {question.samples} would be "
+            "equal. Set evaluation.temperature=1.0, or --samples 1."
+        )
+    if asks_person(settings.rules) and (question.oracle or question.action is not None):
+        raise ConfigError(
+            "the episode was played under an approval policy that asks a person, whom this command does not ask. Draw "
+            "replies only: leave out --action and --oracle."
+        )
+    if config.api is not None:
+        raise ConfigError(
+            f"model.api.kind={config.api.kind!r}: a server does not continue given replies, as this command needs. "
+            "Name a model with model.path=MODEL."
+        )
+    if path == ORACLE:
+        raise ConfigError(
+            "model.path='oracle': an oracle has one reply at each turn. Name the policy to ask: model.path=MODEL."
+        )
+    if is_model(path):
+        return resolve_for_engine(path, config)
+    check_policy(path, make_env(config.run.env.name, config.run.env.options), [question.recorded.episode.item])
+    return path
+
+
+async def answer(question: Question, settings: Settings, model: str, report: Callable[[str], None]) -> None:
+    """Draw the samples of a question and store them; see `ask`.
+
+    Args:
+        question: the question.
+        settings: settings of the samples.
+        model: result of `check`.
+        report: called with lines of progress.
+    """
+    config, item = settings.config, question.recorded.episode.item
+    env = make_env(config.run.env.name, config.run.env.options)
+    pool, cutting = local_pool(env, config.run.env), prompt_counter(model, config)
+
+    def new_session() -> Session:
+        session = PooledEnv(env, pool)
+        return session if cutting is None else FittedSession(session, cutting, config.data.max_prompt_length)
+
+    new_agent = partial(make_agent, config.run.agent, env.action_format)
+    sampling = Sampling(model, config.evaluation, config.run.horizon.turns_for_evaluation(), settings.checksum())
+    try:
+        action = question.action
+        if question.oracle:
+            action = await _oracle_action(question, settings, new_session)
+            report(f"the oracle takes: {action}")
+        report(f"starting {model}")
+        async with start_policies(model, config, [item], question.recorded.file.parent) as new_policy:
+            players = Players(
+                new_agent=new_agent,
+                new_policy=lambda sample: new_policy(item, sampling.episode_seed(item, sample)),
+                new_session=new_session,
+                retries=config.run.env.retries,
+                concurrency=config.evaluation.concurrency,
+                overseer=Approval(settings.rules, env.describe_action) if settings.rules else None,
+            )
+            if action is None:
+                await draw_replies(question, sampling, players, report)
+            else:
+                await draw_continuations(question, sampling, players, action, report)
+    finally:
+        await pool.shutdown()
+
+
+async def _oracle_action(question: Question, settings: Settings, new_session: Callable[[], Session]) -> str:
+    config = settings.config.run
+    env = make_env(config.env.name, config.env.options)
+    agent = make_agent(config.agent, env.action_format)
+    max_turns = config.horizon.turns_for_evaluation()
+    try:
+        action = await oracle_action(question.recorded, question.turn, env, agent, new_session, max_turns)
+    except EnvError as error:
+        raise ConfigError(f"the environment failed while the oracle's action was searched: {error}") from error
+    if plain(action) == plain(question.recorded_action):
+        raise ConfigError(f"the oracle takes the recorded action {action!r}, so there is nothing to compare.")
+    return action

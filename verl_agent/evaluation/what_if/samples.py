@@ -1,0 +1,166 @@
+"""Samples that answer a question, drawn from given players and appended to the file of results."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from verl_agent.agents.base import Agent
+from verl_agent.errors import ConfigError
+from verl_agent.evaluation.settings import EvaluationSettings
+from verl_agent.evaluation.what_if.branch import Players, play_on, reply_with, sample_replies
+from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.results import (
+    VERSION,
+    Continuations,
+    Place,
+    PlayedEpisode,
+    Replies,
+    Result,
+    SampledReply,
+    Source,
+    append_results,
+    read_results,
+    results_file,
+)
+from verl_agent.evaluation.what_if.summary import of_turn, stored_samples
+from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.types import Episode, Reply, TaskItem
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Policy and limits of the samples, as results record them.
+
+    Attributes:
+        model: name of the policy.
+        settings: section `evaluation`: temperature, top-p and seed.
+        max_turns: turn limit of an episode.
+        others: checksum of the other settings on which samples depend. Those of different settings are never pooled.
+    """
+
+    model: str
+    settings: EvaluationSettings
+    max_turns: int
+    others: str = ""
+
+    def episode_seed(self, item: TaskItem, sample: int) -> EpisodeSeed:
+        """Return the seed of one sample. Both actions of a comparison have the same seeds."""
+        return EpisodeSeed(self.settings.seed, "what_if", item.env, item.id, step=0, sample=sample)
+
+
+async def draw_replies(question: Question, sampling: Sampling, players: Players, report: Callable[[str], None]) -> None:
+    """Draw replies at the turn, and as many without a thought if the question asks for them; store each kind.
+
+    Raises:
+        ConfigError: see `verl_agent.evaluation.what_if.branch.sample_replies`; or the results cannot be written.
+    """
+    agent = players.new_agent()
+    for with_thought in (True, False) if question.without_thought else (True,):
+        result: Replies = {
+            **_place(question, sampling),
+            "kind": "replies",
+            "with_thought": with_thought,
+            "replies": [],
+        }
+        samples = _new_samples(question, result)
+        result["indexes"] = samples
+        report(f"drawing {len(samples)} replies" + ("" if with_thought else " without a thought"))
+        replies = await sample_replies(question.recorded, question.turn, players, samples, with_thought)
+        result["replies"] = [_sampled(reply, agent) for reply in replies]
+        append_results(results_file(question.recorded.file), [result])
+
+
+async def draw_continuations(
+    question: Question, sampling: Sampling, players: Players, action: str, report: Callable[[str], None]
+) -> None:
+    """Play episodes on after the recorded action and after another one, and store each side.
+
+    Both actions stand in a reply without a thought, so that the two sides differ in the action alone. A recorded reply
+    without an action is repeated as it is. Both sides have samples of the same indexes, and so the same seeds; those of
+    the recorded action that an earlier comparison stored are not played again.
+
+    Raises:
+        ConfigError: see `verl_agent.evaluation.what_if.branch.play_on`; all episodes failed; or the results cannot be written.
+    """
+    agent, recorded = players.new_agent(), question.recorded_action
+    turn = question.recorded.episode.turns[question.turn - 1]
+    before = turn.reply if recorded is None else reply_with(question.recorded, question.turn, agent, recorded)
+    after = reply_with(question.recorded, question.turn, agent, action)
+    baseline = _continuations(question, sampling, recorded, before, "recorded")
+    other = _continuations(question, sampling, action, after, "oracle" if question.oracle else "given")
+    samples = _new_samples(question, other)
+    missing = [index for index in samples if index not in _stored(question, baseline)]
+    for result, reply, wanted in ((baseline, before, missing), (other, after, samples)):
+        if not wanted:
+            continue
+        side = result["action"]
+        report(f"playing {len(wanted)} episodes on after {side!r:.100}")
+        episodes = await play_on(question.recorded, question.turn, reply, players, wanted, sampling.max_turns)
+        valid = [(index, episode) for index, episode in zip(wanted, episodes, strict=True) if episode.valid]
+        if not valid:
+            raise ConfigError(
+                f"no episode could be played on after {side!r:.100}; the last one ended with {episodes[-1].stop}: "
+                f"{episodes[-1].error}"
+            )
+        result["indexes"] = [index for index, _ in valid]
+        result["failed"] = [index for index in wanted if index not in result["indexes"]]
+        result["episodes"] = [_played(episode, question.turn) for _, episode in valid]
+        append_results(results_file(question.recorded.file), [result])
+
+
+def _continuations(
+    question: Question, sampling: Sampling, action: str | None, reply: Reply, source: Source
+) -> Continuations:
+    """Return a result without samples."""
+    return {
+        **_place(question, sampling),
+        "kind": "continuations",
+        "action": action,
+        "source": source,
+        "reply": reply.text,
+        "max_turns": sampling.max_turns,
+        "failed": [],
+        "episodes": [],
+    }
+
+
+def _place(question: Question, sampling: Sampling) -> Place:
+    return {
+        "version": VERSION,
+        "episode": question.recorded.fingerprint,
+        "task": question.recorded.record["task"],
+        "turn": question.turn,
+        "model": sampling.model,
+        "temperature": sampling.settings.temperature,
+        "top_p": sampling.settings.top_p,
+        "seed": sampling.settings.seed,
+        "settings": sampling.others,
+        "indexes": [],
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _stored(question: Question, like: Result) -> set[int]:
+    """Return the indexes of the stored samples of the same kind, policy, seed and action as a result."""
+    stored = read_results(results_file(question.recorded.file))
+    return stored_samples(of_turn(stored, question.recorded.fingerprint, question.turn), like)
+
+
+def _new_samples(question: Question, like: Result) -> list[int]:
+    """Return the indexes of new samples, after those that are stored, so that a further command draws other ones."""
+    first = max(_stored(question, like), default=-1) + 1
+    return list(range(first, first + question.samples))
+
+
+def _sampled(reply: Reply, agent: Agent) -> SampledReply:
+    action = None if reply.truncated_by else agent.parse_reply(reply.text)
+    return {"text": reply.text, "action": action, "tokens": reply.tokens}
+
+
+def _played(episode: Episode, turn: int) -> PlayedEpisode:
+    return {
+        "success": episode.success,
+        "reward": float(episode.reward),
+        "stop": str(episode.stop),
+        "actions": [played.action for played in episode.turns[turn - 1 :]],
+    }

@@ -1,0 +1,162 @@
+"""verl's SFT trainer with the loss of DPO, on pairs of episodes."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp, all_gather_object, all_reduce, barrier
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_name
+from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
+
+from verl_agent.models.resolve import weights_on_disk
+from verl_agent.runs.identity import read_settings, write_json_atomically
+from verl_agent.training.offline.datasets import PairDataset, collate_pairs
+from verl_agent.training.offline.dpo_loss import dpo_losses, reply_log_probs
+from verl_agent.training.offline.selection import fingerprint
+from verl_agent.training.offline.sft_trainer import SupervisedTrainer
+
+PAIR = 2
+"""Number of rows that verl must keep in one micro-batch (`force_group_size`)."""
+REFERENCE = "reference.json"
+"""File in a run's folder with the log-probs of the reference model, and a hash of the pairs, settings and weights."""
+
+
+def preference_loss(
+    beta: float, nll_coef: float, model_output: dict[str, torch.Tensor], data: Any, dp_group: Any = None
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Compute the share of one micro-batch in the mean loss over all pairs of the batch.
+
+    Args:
+        beta: see `PreferenceSettings.beta`.
+        nll_coef: see `PreferenceSettings.nll_coef`.
+        model_output: `log_probs`, jagged `(2B, T)`.
+        data: `loss_mask`, `reference`, and what verl adds: `global_batch_size` in pairs and `dp_size`.
+        dp_group: not used.
+
+    Returns:
+        The loss and its metrics, which verl sums over micro-batches and averages over data-parallel ranks. Metrics are
+        the mean margin and its two terms in nats, and the fraction of pairs with a positive margin.
+    """
+    sums_2B, tokens_2B = reply_log_probs(model_output["log_probs"], data["loss_mask"])
+    reference_2B = data["reference"].to(sums_2B.dtype)
+    losses_B, margins_B = dpo_losses(sums_2B, reference_2B, beta)
+    if nll_coef:
+        losses_B = losses_B - nll_coef * (sums_2B / tokens_2B)[::PAIR]
+    share = data["dp_size"] / data["global_batch_size"]
+    gained_2B = (sums_2B - reference_2B).detach()
+    metrics = {
+        "train/margin": margins_B.detach().sum().item() * share,
+        "train/better": gained_2B[::PAIR].sum().item() * share,
+        "train/worse": gained_2B[1::PAIR].sum().item() * share,
+        "train/accuracy": (margins_B > 0).sum().item() * share,
+    }
+    return losses_B.sum() * share, metrics
+
+
+class PairWorker(TrainingWorker):
+    """Training worker of verl that keeps pairs in one micro-batch and reduces metrics to numbers."""
+
+    def train_batch(self, data: Any) -> Any:
+        """See `TrainingWorker.train_batch`."""
+        tu.assign_non_tensor(data, force_group_size=PAIR)
+        output = super().train_batch(data)
+        if output is not None:
+            metrics = tu.get(output, "metrics")
+            metrics |= {key: mean_of_sums(value) for key, value in metrics.items() if isinstance(value, list)}
+        return output
+
+    def infer_batch(self, data: Any) -> Any:
+        """See `TrainingWorker.infer_batch`."""
+        tu.assign_non_tensor(data, force_group_size=PAIR)
+        return super().infer_batch(data)
+
+
+def mean_of_sums(by_rank: list[Any]) -> float:
+    """Return the mean over ranks of the sum over micro-batches; without ranks, the sum."""
+    sums = [float(sum(values)) if isinstance(values, list) else None for values in by_rank]
+    known = [value for value in sums if value is not None]
+    return sum(known) / len(known) if known else float(sum(by_rank))
+
+
+class PreferenceTrainer(SupervisedTrainer):
+    """Trainer of DPO in verl's SFT loop. The reference model is the model that training starts from.
+
+    The reference model scores every pair once, before the first step and before a checkpoint is loaded. The scores are
+    saved in the folder of the run, so that a resumed run uses the same ones.
+    """
+
+    def _build_engine(self) -> None:
+        settings = self.config.preference
+        self.loss_fn = partial(preference_loss, float(settings.beta), float(settings.nll_coef))
+        self.training_client = PairWorker(
+            TrainingWorkerConfig(
+                model_type="language_model",
+                model_config=self.model_config,
+                engine_config=self.engine_config,
+                optimizer_config=self.optimizer_config,
+                checkpoint_config=self.checkpoint_config,
+                profiler_config=self.profiler_config,
+            )
+        )
+        self.training_client.set_loss_fn(loss_fn=self.loss_fn)
+        self.engine = self.training_client.engine
+
+    def _build_dataloader(self) -> None:
+        super()._build_dataloader()
+        for loader in (self.train_dataloader, self.val_dataloader):
+            if loader is not None:
+                loader.collate_fn = collate_pairs
+
+    def _init_engine(self) -> None:
+        super()._init_engine()
+        cache = Path(self.config.trainer.default_local_dir) / REFERENCE
+        data = [dataset for dataset in (self.train_dataset, self.val_dataset) if dataset is not None]
+        names = [name for dataset in data for name in dataset.fingerprints]
+        source = fingerprint([names, read_settings(cache.parent), weights_on_disk(self.config.model.path)])
+        scores_N2 = self._read_reference(cache, source)
+        if scores_N2 is None:
+            scores_N2 = torch.cat([self._score(dataset) for dataset in data])
+            if self.rank == 0:
+                write_json_atomically(cache, {"of": source, "log_probs": scores_N2.tolist()})
+            barrier()
+        for dataset, log_probs_N2 in zip(data, scores_N2.split([len(dataset) for dataset in data]), strict=True):
+            dataset.set_reference(log_probs_N2)
+
+    def _read_reference(self, cache: Path, source: str) -> torch.Tensor | None:
+        """Return earlier scores of the same pairs by the same model; None unless every rank can read them."""
+        saved = json.loads(cache.read_text()) if cache.is_file() else {}
+        known = torch.tensor(int(saved.get("of") == source), device=get_device_name())
+        all_reduce(known, op=ReduceOp.MIN)
+        return torch.tensor(saved["log_probs"]) if known.item() else None
+
+    def _score(self, dataset: PairDataset) -> torch.Tensor:
+        """Return log-probs of the replies under the current weights, float `(N, 2)`; ranks share the work."""
+        rank, size = self.engine.get_data_parallel_rank(), self.engine.get_data_parallel_size()
+        data = self.config.data
+        pairs_a_pass = int(data.micro_batch_size_per_gpu)
+        share = -(-len(dataset) // size)  # FSDP needs the same number of passes on every rank
+        mine = [min(rank * share + offset, len(dataset) - 1) for offset in range(share)]
+        scores: list[torch.Tensor] = []
+        for start in range(0, share, pairs_a_pass):
+            chunk = [dataset[index] for index in mine[start : start + pairs_a_pass]]
+            batch = tu.get_tensordict(
+                tensor_dict=collate_pairs(chunk),
+                non_tensor_dict={
+                    "use_remove_padding": self.config.model.use_remove_padding,
+                    "use_dynamic_bsz": False,
+                    "micro_batch_size_per_gpu": len(chunk),
+                    "temperature": 1.0,
+                    "pad_mode": data.pad_mode,
+                    "pad_token_id": self.model_config.tokenizer.pad_token_id,
+                    "compute_loss": False,
+                },
+            )
+            output = self.training_client.infer_batch(batch)
+            sums_2B, _ = reply_log_probs(output["log_probs"].float(), batch["loss_mask"].cpu())
+            scores.append(sums_2B.view(-1, PAIR))
+        gathered: list[Any] = [None] * size
+        all_gather_object(gathered, torch.cat(scores), group=self.engine.get_data_parallel_group())
+        return torch.cat(gathered)[: len(dataset)]

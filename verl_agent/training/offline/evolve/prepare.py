@@ -1,0 +1,153 @@
+"""Composition of the recipes that the rounds use, and all checks that can fail before the first round."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.settings import agent_settings, env_options
+from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.errors import ConfigError
+from verl_agent.models.resolve import parameters, resolve_model
+from verl_agent.runs import may_change
+from verl_agent.system.resources import disk_needed, require_disk
+from verl_agent.training.offline.evolve.rounds import (
+    EvolveFolder,
+    EvolveSettings,
+    Exploration,
+    evolve_settings,
+    folder_names,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """Checked rounds.
+
+    Attributes:
+        settings: section `evolve`.
+        learn: composed recipe of supervised training.
+        folder: folder of the rounds.
+    """
+
+    settings: EvolveSettings
+    learn: DictConfig
+    folder: EvolveFolder
+
+
+def prepare(config: DictConfig) -> Evolution:
+    """Compose and check all recipes, and claim the folder of the rounds.
+
+    Raises:
+        ConfigError: a later round would fail, or the folder holds other rounds.
+    """
+    check_keys(config, "agent_evolve")
+    try:
+        plain: Any = OmegaConf.to_container(config.evolve, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    settings = evolve_settings(plain)
+    GlobalHydra.instance().clear()
+    learn = composed(settings.learn, "evolve.learn", "agent_sft")
+    players = [composed(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in settings.explore]
+    for entry, player in zip(settings.explore, players, strict=True):
+        check_player(entry, player, learn, settings)
+    root = Path(settings.output_dir).resolve()
+    folder = EvolveFolder(root, folder_names([player.env.name for player in players]))
+    check_space(settings, learn, root)
+    recipes = {
+        "learn": OmegaConf.to_container(learn),
+        "explore": {name: OmegaConf.to_container(player) for name, player in zip(folder.names, players, strict=True)},
+    }
+    changeable = [
+        *may_change.EVOLVE,
+        *(f"learn.{pattern}" for pattern in may_change.OFFLINE),
+        *(f"explore.*.{pattern}" for pattern in may_change.PLAYING),
+    ]
+    folder.claim({"evolve": plain, **recipes}, changeable)
+    return Evolution(settings, learn, folder)
+
+
+def composed(recipe: str, key: str, base: str) -> DictConfig:
+    """Compose another recipe, as its own command would.
+
+    Raises:
+        ConfigError: the recipe does not exist, does not compose, or is for another command.
+    """
+    path = Path(recipe)
+    if not path.is_file():
+        raise ConfigError(f"{key}={recipe!r} does not exist. Name a recipe's YAML file.")
+    try:
+        with initialize_config_dir(str(path.resolve().parent), version_base=None):
+            config = compose(path.stem)
+    except HydraException as error:
+        raise ConfigError(f"{key}={recipe!r} does not compose: {error}") from error
+    try:
+        check_kind(config, base)
+        check_keys(config, base)
+    except ConfigError as error:
+        raise ConfigError(f"{key}={recipe!r}: {error}") from error
+    return config
+
+
+def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, settings: EvolveSettings) -> None:
+    """Check that the explored tasks exist, are not validated on, and are played as they are trained on.
+
+    Raises:
+        ConfigError: the tasks, the agents, the options or the lengths of two recipes do not fit.
+    """
+    env, options = player.env.name, env_options(player)
+    select_tasks(env, entry.tasks, options)
+    explored, validated = "evolve.explore.tasks", f"evaluation.tasks of {entry.recipe}"
+    if settings.validate:
+        check_disjoint(env, entry.tasks, player.evaluation.tasks, options, (explored, validated))
+    if learn.env.name == env:
+        check_disjoint(
+            env, entry.tasks, learn.env.eval_tasks, options, (explored, f"env.eval_tasks of {settings.learn}")
+        )
+    if settings.validate and learn.env.name == env:  # the base set, which every round trains on
+        base = f"env.train_tasks of {settings.learn}"
+        check_disjoint(env, learn.env.train_tasks, player.evaluation.tasks, options, (base, validated))
+    sections = [agent_settings(one) for one in (player, learn)]
+    if sections[0] != sections[1]:
+        raise ConfigError(
+            f"{entry.recipe} and {settings.learn} prompt the model differently: section `agent` is {sections[0]} "
+            f"in the first and {sections[1]} in the second. Use the same in both."
+        )
+    if learn.env.name == env and options != (others := env_options(learn)):
+        raise ConfigError(
+            f"{entry.recipe} plays {env!r} with env.options={options}, and {settings.learn} trains on its base set "
+            f"with {others}. Use the same in both."
+        )
+    longest = int(player.data.max_prompt_length) + int(player.data.max_response_length)
+    if longest > int(learn.data.max_length):
+        raise ConfigError(
+            f"{entry.recipe} plays episodes of up to {longest} tokens (data.max_prompt_length and "
+            f"data.max_response_length), but {settings.learn} has data.max_length={learn.data.max_length}. Raise it."
+        )
+
+
+def check_space(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
+    """Check that the disk holds one training's checkpoints and the weights of every round.
+
+    Raises:
+        ConfigError: the disk is too small, or the recipe saves no Hugging Face weights.
+    """
+    count = parameters(resolve_model(learn.model.path, key="model.path"))
+    saved = list(learn.checkpoint.save_contents)
+    training = disk_needed(count, saved, learn.trainer.max_ckpt_to_keep)
+    weights = disk_needed(count, ["hf_model"], settings.rounds)
+    root.mkdir(parents=True, exist_ok=True)
+    if "hf_model" not in saved:
+        raise ConfigError(
+            f"{settings.learn}: checkpoint.save_contents={saved} lacks 'hf_model', from which the policy of a "
+            "round is played. Add it."
+        )
+    require_disk(shutil.disk_usage(root).free, training + weights, root)

@@ -1,0 +1,102 @@
+"""Report of the rounds: success on held-out tasks by round, as a table and as JSON, and the best policy."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from verl_agent.results.folder import RECORDS
+from verl_agent.results.results import CategoryResult, Comparison, compare, summarize
+from verl_agent.runs.best_checkpoint import Best, store_best
+from verl_agent.runs.identity import write_json_atomically
+from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record_files import read_records
+from verl_agent.training.offline.evolve.prepare import Evolution
+from verl_agent.training.offline.evolve.rounds import REPORT, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """Validation of one round's policy in one environment.
+
+    Attributes:
+        round: number of the round, from 0, which trains on the base set alone.
+        env: folder name of the environment.
+        result: result over all held-out tasks.
+        gain: difference in success to round 0, task by task; None in round 0.
+    """
+
+    round: int
+    env: str
+    result: CategoryResult
+    gain: Comparison | None
+
+
+def report(evolution: Evolution, console: Console) -> None:
+    """Print and write the validations so far, and keep the best policy in `best/`."""
+    folder = evolution.folder
+    validated = [
+        measure(Phase(number, "validate", entry), evolution)
+        for number in range(evolution.settings.rounds + 1)
+        for entry in range(len(folder.names))
+        if str(Phase(number, "validate", entry)) in folder.done
+    ]
+    if not validated:
+        return
+    console.print(rounds_table(validated))
+    best = best_round(validated, len(folder.names))
+    if best is not None:
+        store_best(folder.policy(best.step).parent, best, folder.root)
+        console.print(f"best: round {best.step}: {folder.root / 'best'}", soft_wrap=True)
+    facts = {"provenance": asdict(Provenance.collect()), "settings": asdict(evolution.settings)}
+    write_json_atomically(
+        folder.root / REPORT, {"version": 1, **facts, "rounds": [asdict(result) for result in validated]}
+    )
+    console.print(f"rounds: {folder.root / REPORT}", soft_wrap=True)
+
+
+def best_round(validated: Sequence[RoundResult], environments: int) -> Best | None:
+    """Return the round with the highest mean success over all environments; the first of equal ones."""
+    best: Best | None = None
+    for number in sorted({one.round for one in validated}):
+        rates = [one.result.success.mean for one in validated if one.round == number and one.result.success]
+        if len(rates) == environments:
+            candidate = Best(number, "success", sum(rates) / len(rates))
+            best = candidate if candidate.better_than(best) else best
+    return best
+
+
+def measure(phase: Phase, evolution: Evolution) -> RoundResult:
+    """Return the result of one validation, and its gain on round 0."""
+    overall: CategoryResult = summarize(episodes_of(phase, evolution))[-1]
+    first = Phase(0, "validate", phase.entry)
+    gain: Comparison | None = None
+    if phase.round and str(first) in evolution.folder.done:
+        gain = compare(episodes_of(first, evolution), episodes_of(phase, evolution))[-1]
+    return RoundResult(phase.round, evolution.folder.names[phase.entry], overall, gain)
+
+
+def episodes_of(phase: Phase, evolution: Evolution) -> list[EpisodeRecord]:
+    """Return the recorded episodes of a validation."""
+    return list(read_records(evolution.folder.of(phase) / RECORDS))
+
+
+def rounds_table(validated: Sequence[RoundResult]) -> Table:
+    """Return a table with one row for each round and environment."""
+    table = Table(title="success on held-out tasks, by round", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.title_justify = "left"
+    table.add_column("round", no_wrap=True)
+    table.add_column("environment", no_wrap=True)
+    for heading in ("tasks", "played", "success [95 %]", "gain on round 0 [95 %]", "turns"):
+        table.add_column(escape(heading), justify="right", no_wrap=True)
+    for one in sorted(validated, key=lambda one: (one.env, one.round)):
+        result = one.result
+        turns = "-" if result.turns_mean is None else f"{result.turns_mean:.1f}"
+        cells = (str(result.tasks), str(result.episodes), escape(str(result.success or "-")))
+        gain = escape(str(one.gain.difference)) if one.gain else ""
+        table.add_row(str(one.round), escape(one.env), *cells, gain, turns)
+    return table

@@ -1,0 +1,199 @@
+"""Rounds of exploration and training: their settings, their phases in order, and the folder that holds them.
+
+AgentEvol (arXiv 2406.04151, algorithm 1): the current policy plays tasks of several environments. Rewarded episodes are
+merged with the base set, and the base model is trained on both; an episode counts by its reward.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as settings_class
+
+from verl_agent.errors import ConfigError
+from verl_agent.models.resolve import checkpoints, resolve_checkpoint
+from verl_agent.runs.identity import claim, read_settings, write_json_atomically
+from verl_agent.sections import STRICT, section
+from verl_agent.training.offline.selection import EpisodeSource, Tags, Weight
+
+STATE, REPORT = "state.json", "evolve.json"
+Count = Annotated[int, Field(ge=1)]
+
+
+@settings_class(frozen=True, config=STRICT)
+class Exploration:
+    """One entry of `evolve.explore`.
+
+    Attributes:
+        recipe: evaluation recipe that defines how the environment is played; its own tasks are those to validate on.
+        tasks: tasks to explore: a split, or a file with one task id a line.
+        samples: number of episodes of each task in a round.
+        max_tasks: number of tasks, the first ones; null for all.
+    """
+
+    recipe: str
+    tasks: str
+    samples: Count = 4
+    max_tasks: Count | None = None
+
+
+@settings_class(frozen=True, config=STRICT)
+class EvolveSettings:
+    """Section `evolve`.
+
+    Attributes:
+        explore: environments to explore in each round.
+        learn: recipe of supervised training; the episodes that it names are the base set.
+        output_dir: folder of the rounds.
+        rounds: number of rounds after round 0, which trains on the base set alone.
+        start: `base`: each round trains the model of `learn`; `previous`: the model of the round before.
+        pool: `round`: train on the episodes of this round; `all`: on those of all rounds so far.
+        min_reward: see `EpisodeSource`.
+        per_task: see `EpisodeSource`.
+        weight: see `EpisodeSource`.
+        labels: see `EpisodeSource`; only tags to leave out. New episodes have no tags: stop the rounds to label some.
+        validate: True to evaluate each round's policy on the tasks of the recipes of `explore`.
+        seed: seed of exploration; each round derives its own.
+    """
+
+    explore: Annotated[list[Exploration], Field(min_length=1)]
+    learn: str
+    output_dir: str
+    rounds: Count = 3
+    start: Literal["base", "previous"] = "base"
+    pool: Literal["round", "all"] = "round"
+    min_reward: float | None = None
+    per_task: Count | None = None
+    weight: Weight = "reward"
+    labels: Tags = Field(default_factory=list)
+    validate: bool = True
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if wanted := [tag for tag in self.labels if not tag.startswith("-")]:
+            raise ConfigError(
+                f"evolve.labels={list(self.labels)}: episodes that were just explored have no tag {wanted[0]!r}. "
+                f"Allowed: tags to leave out, such as -{wanted[0]}."
+            )
+
+    def source(self, records: Sequence[str]) -> EpisodeSource:
+        """Return the selection of recorded episodes for supervised training."""
+        return EpisodeSource(
+            False, list(records), self.min_reward, self.per_task, self.weight, labels=list(self.labels)
+        )
+
+
+def evolve_settings(values: Mapping[str, Any]) -> EvolveSettings:
+    """Return section `evolve` from plain values.
+
+    Raises:
+        ConfigError: see `verl_agent.sections.section`.
+    """
+    explore = values.get("explore")
+    if isinstance(explore, list):
+        explore = [section(f"evolve.explore[{index}]", Exploration, entry) for index, entry in enumerate(explore)]
+    return section("evolve", EvolveSettings, {**values, "explore": explore})
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One command of a round.
+
+    Attributes:
+        round: number of the round, from 0, which trains on the base set alone.
+        name: `explore`, `learn` or `validate`.
+        entry: index in `evolve.explore`; 0 for `learn`.
+    """
+
+    round: int
+    name: str
+    entry: int = 0
+
+    def __str__(self) -> str:
+        """Name in `state.json`."""
+        return f"{self.round}/{self.name}/{self.entry}"
+
+
+def phases(settings: EvolveSettings) -> Iterator[Phase]:
+    """Yield all phases in order."""
+    for number in range(settings.rounds + 1):
+        if number:
+            yield from (Phase(number, "explore", entry) for entry in range(len(settings.explore)))
+        yield Phase(number, "learn")
+        if settings.validate:
+            yield from (Phase(number, "validate", entry) for entry in range(len(settings.explore)))
+
+
+@dataclass(slots=True)
+class EvolveFolder:
+    """Folder of all rounds.
+
+    Attributes:
+        root: root directory of the rounds.
+        names: folder name of each entry of `evolve.explore`.
+        done: names of the phases that have ended.
+    """
+
+    root: Path
+    names: Sequence[str]
+    done: set[str] = field(default_factory=set)
+
+    def claim(self, settings: Mapping[str, Any], may_change: Sequence[str]) -> None:
+        """Lock the folder, record the settings of the rounds, and read which phases have ended.
+
+        Raises:
+            ConfigError: another process runs here, or the folder holds rounds of another recipe.
+        """
+        path = self.root / STATE
+        state = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        claim(
+            self.root,
+            settings,
+            may_change,
+            contents="rounds of another recipe",
+            advice="Choose another evolve.output_dir, or delete the folder.",
+            earlier=read_settings(self.root) or {"evolve": state.get("identity", {})},
+        )
+        self.done = set(state.get("done", []))
+
+    def finish(self, phase: Phase) -> None:
+        """Record that a phase has ended, and remove the files that only a resumed phase needs."""
+        if phase.name == "learn":
+            for checkpoint in checkpoints(self.of(phase)).values():
+                for shard in checkpoint.glob("*.pt"):
+                    shard.unlink()
+        self.done.add(str(phase))
+        write_json_atomically(self.root / STATE, {"done": sorted(self.done)})
+
+    def of(self, phase: Phase) -> Path:
+        """Return the folder of one phase."""
+        folder = self.root / f"round_{phase.round}" / phase.name
+        return folder if phase.name == "learn" else folder / self.names[phase.entry]
+
+    def policy(self, number: int) -> Path:
+        """Return the folder with the weights of a round's policy.
+
+        Raises:
+            ConfigError: the round has no weights.
+        """
+        return resolve_checkpoint(self.of(Phase(number, "learn")))
+
+    def explored(self, number: int, pool: str) -> list[str]:
+        """Return the folders of explored episodes that a round trains on; empty in round 0."""
+        first = 1 if pool == "all" else max(number, 1)
+        return [
+            str(self.of(Phase(earlier, "explore", entry)))
+            for earlier in range(first, number + 1)
+            for entry in range(len(self.names))
+        ]
+
+
+def folder_names(environments: Sequence[str]) -> list[str]:
+    """Return a folder name for each environment; an environment that occurs more than once is numbered."""
+    return [
+        name if environments.count(name) == 1 else f"{name}_{environments[:index].count(name) + 1}"
+        for index, name in enumerate(environments)
+    ]

@@ -1,0 +1,165 @@
+"""Pairs of recorded episodes of one task, a better and a worse one, from records and text alone."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as settings_class
+
+from verl_agent.errors import ConfigError
+from verl_agent.sections import STRICT
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.training.offline.corrections import edited_replies
+from verl_agent.training.offline.selection import (
+    Paths,
+    Tags,
+    TaskKey,
+    conversation,
+    fingerprint,
+    prompt,
+    usable_records,
+)
+
+
+@settings_class(frozen=True, config=STRICT)
+class PreferenceSettings:
+    """Section `preference`.
+
+    Attributes:
+        records: recorded episodes to pair: files and folders of them.
+        pairs: `returns`: whole episodes of one task, the better by their returns. `edits`: a reply that a person put in
+            the place of the policy's, against the policy's, after the same messages; only these two are compared.
+        min_gap: least difference between the returns of a pair, > 0, in units of the environment's reward; not used
+            with `pairs: edits`.
+        per_task: most pairs of a task; null for all that use no episode twice.
+        val_share: fraction of the tasks whose pairs are held out for validation, from 0 to below 1.
+        beta: strength of the regularization towards the reference model, β of DPO (arXiv 2305.18290, equation 7), > 0.
+        nll_coef: coefficient of the mean negative log-probability of a token of the better episode in the loss, which
+            keeps that episode from becoming less likely (arXiv 2404.19733, equation 2); 0 for plain DPO.
+        labels: see `EpisodeSource`.
+    """
+
+    records: Paths
+    min_gap: Annotated[float, Field(gt=0)] = 0.5
+    per_task: Annotated[int, Field(ge=1)] | None = None
+    val_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    beta: Annotated[float, Field(gt=0)] = 0.1
+    nll_coef: Annotated[float, Field(ge=0)] = 0.0
+    labels: Tags = Field(default_factory=list)
+    pairs: Literal["returns", "edits"] = "returns"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two episodes of one task with the same prompt.
+
+    Attributes:
+        better: episode with the higher return.
+        worse: episode with the lower return.
+        last_turn: True if both differ in their last reply alone, which a person edited; `worse` has the policy's.
+    """
+
+    better: EpisodeRecord
+    worse: EpisodeRecord
+    last_turn: bool = False
+
+    def trained(self, side: EpisodeRecord) -> list[bool]:
+        """Return True for each turn of a side whose reply the loss compares."""
+        turns = len(side["turns"])
+        return [not self.last_turn or number == turns for number in range(1, turns + 1)]
+
+    @property
+    def task(self) -> TaskKey:
+        """Environment and id of the task."""
+        return self.better["env"], self.better["task"]
+
+    @property
+    def fingerprint(self) -> str:
+        """Short hash of both conversations."""
+        return fingerprint([conversation(self.better), conversation(self.worse)])
+
+
+def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -> list[Pair]:
+    """Pair the best episode of each task with the worst, the second best with the second worst, and so on.
+
+    Equal conversations count once, and no episode is in two pairs. The result does not depend on the order of the
+    records.
+
+    Raises:
+        ConfigError: two episodes of a task begin with different prompts, or no pair can be made.
+    """
+    if settings.pairs == "edits":
+        return _edit_pairs(records, settings)
+    by_task: dict[TaskKey, dict[str, EpisodeRecord]] = defaultdict(dict)
+    for record in records:
+        by_task[record["env"], record["task"]].setdefault(fingerprint(conversation(record)), record)
+    pairs: list[Pair] = []
+    for task, episodes in sorted(by_task.items()):
+        ranked = [episodes[name] for name in sorted(episodes, key=lambda name: (-episodes[name]["reward"], name))]
+        require_equal_prompts(task, ranked)
+        matched = zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
+        wide = [Pair(high, low) for high, low in matched if high["reward"] - low["reward"] >= settings.min_gap]
+        pairs += wide[: settings.per_task]
+    if not pairs:
+        played = sum(map(len, by_task.values()))
+        raise ConfigError(
+            f"preference.records={list(settings.records)} has no pair. It has {played} different episodes of "
+            f"{len(by_task)} tasks, but no two of a task differ in return by preference.min_gap={settings.min_gap:g}. "
+            "Play each task more often (evaluation.samples of `verl-agent eval`), or lower preference.min_gap."
+        )
+    return pairs
+
+
+def pairable_records(settings: PreferenceSettings, held_out: frozenset[TaskKey] | None = None) -> list[EpisodeRecord]:
+    """Return the records to pair; see `usable_records`."""
+    edits = settings.pairs == "edits"
+    return usable_records(settings.records, "preference.records", held_out, settings.labels, operated=edits)
+
+
+def _edit_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -> list[Pair]:
+    """Return one pair for each reply that a person edited, at most `per_task` of a task."""
+    pairs, count = list[Pair](), Counter[TaskKey]()
+    for better, worse in edited_replies(records):
+        pair = Pair(better, worse, last_turn=True)
+        count[pair.task] += 1
+        if settings.per_task is None or count[pair.task] <= settings.per_task:
+            pairs.append(pair)
+    if not pairs:
+        raise ConfigError(
+            f"preference.records={list(settings.records)} has no edited reply. Let a person edit replies "
+            "(evaluation.approve with by: human, or `verl-agent control RUN attend`), or set preference.pairs=returns."
+        )
+    return pairs
+
+
+def require_equal_prompts(task: TaskKey, episodes: Sequence[EpisodeRecord]) -> None:
+    """Check that all episodes of a task have the same prompt, so that only their replies differ.
+
+    Raises:
+        ConfigError: two prompts differ.
+    """
+    prompts = {fingerprint(prompt(record)) for record in episodes}
+    if len(prompts) > 1:
+        env, task_id = task
+        raise ConfigError(
+            f"preference.records hold episodes of task {task_id!r} of env {env!r} with {len(prompts)} different "
+            "prompts. A pair must share its prompt: use records of one agent and one value of env.options."
+        )
+
+
+def split_pairs(pairs: Sequence[Pair], val_share: float) -> tuple[list[Pair], list[Pair]]:
+    """Hold out the pairs of a fraction of the tasks, chosen by a hash of their names.
+
+    Returns:
+        Pairs to train on, and pairs to validate on; the two share no task.
+    """
+    tasks = sorted({pair.task for pair in pairs}, key=fingerprint)
+    held_out = set(tasks[: round(val_share * len(tasks))])
+    return [pair for pair in pairs if pair.task not in held_out], [pair for pair in pairs if pair.task in held_out]
+
+
+def first(pairs: list[Pair], most: int) -> list[Pair]:
+    """Return the first pairs by environment and task; all if `most` (`data.train_max_samples`) is not above 0."""
+    return pairs[:most] if most > 0 else pairs

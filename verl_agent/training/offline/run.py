@@ -1,0 +1,278 @@
+"""Runs of supervised training and DPO: checks before the start, claim of the folder, progress, and training."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from verl_agent.config.keys import check_complete, check_keys, check_kind
+from verl_agent.errors import ConfigError
+from verl_agent.models.hf import load_config
+from verl_agent.models.resolve import parameters, resolve_model
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.runs.best_checkpoint import keep_best, read_best
+from verl_agent.runs.console import poll_in_background, redirect_output, report_failure
+from verl_agent.runs.folder import RunFolder, check_resume
+from verl_agent.runs.identity import is_first_rank
+from verl_agent.system.installation import check_attention
+from verl_agent.system.resources import (
+    SFT_BYTES,
+    SFT_MEMORY_GB,
+    disk_needed,
+    memory_needed,
+    read_memory,
+    require_disk,
+    require_memory,
+)
+from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
+from verl_agent.training.preflight.estimates import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
+from verl_agent.training.preflight.loggers import check_loggers
+from verl_agent.training.preflight.ranks import check_torchrun_ranks
+
+POLL_S = 0.5
+LINE_S = 10.0
+"""Least seconds between two lines of progress where no bar can be drawn, such as in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Result of a method's checks before the start.
+
+    Attributes:
+        rows: number of rows to train on: episodes, parts of episodes, or pairs.
+        val_rows: number of rows to validate on.
+        facts: facts that identify the run beside its config (for example, a hash of its episodes).
+        summary: one line about the data.
+    """
+
+    rows: int
+    val_rows: int
+    facts: Mapping[str, Any]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Training method that uses verl's SFT trainer.
+
+    Attributes:
+        command: name of its command, `sft` or `dpo`.
+        base: YAML that its recipes are built on.
+        title: title of the progress bar.
+        plan: checks a config, before the model's path is resolved, and counts its rows.
+        trainer: imports verl and returns the class of the trainer.
+        state: formats a logged step for the progress bar.
+        may_change: settings that may change when a run resumes.
+    """
+
+    command: str
+    base: str
+    title: str
+    plan: Callable[[DictConfig], RunPlan]
+    trainer: Callable[[], type]
+    state: Callable[[LoggedStep], str]
+    may_change: Sequence[str]
+
+
+def run(config: DictConfig, method: Method) -> None:
+    """Train to the last step of a composed recipe, or resume from its last checkpoint.
+
+    Raises:
+        ConfigError: a check before the start fails.
+    """
+    check_kind(config, method.base)
+    check_keys(config, method.base)
+    try:
+        OmegaConf.resolve(config)
+        folder = RunFolder.at(config.trainer.default_local_dir)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    with redirect_output(folder.log) as console:
+        shown = console if is_first_rank() else Console(quiet=True)
+        check_complete(config)
+        check_loggers(config.trainer.logger)
+        check_resume(config.trainer, "model.path")
+        plan = method.plan(config)
+        check_batches(config, plan)
+        steps = total_steps(config, plan.rows)
+        plain = {str(key): value for key, value in OmegaConf.to_container(config).items()}
+        complete(config, folder)
+        settings = {"command": method.command, **plain, **plan.facts}
+        folder.claim(settings, method.may_change, config.trainer.resume_mode != "disable")
+        if folder.last_step >= steps:
+            keep_best(folder.root)
+            folder.prune(config.trainer.max_ckpt_to_keep)
+            shown.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
+            return
+        shown.print(f"{plan.summary}{needed(config, plan)}", markup=False, highlight=False, soft_wrap=True)
+        if folder.last_step:
+            resharded = check_torchrun_ranks(folder.checkpoint, plain)
+            for line in filter(None, (resharded, f"resuming after step {folder.last_step} of {steps}")):
+                shown.print(line, markup=False, highlight=False, soft_wrap=True)
+        with report_failure(folder, console), show_progress(folder, steps, method, console):
+            train(config, folder, method)
+            if folder.last_step < steps:
+                raise RuntimeError(f"the training ended after step {folder.last_step} of {steps}.")
+        best = read_best(folder.root)
+        if best is not None:
+            shown.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
+        shown.print(f"{method.title}: {folder.root}   log: {folder.log}", soft_wrap=True)
+
+
+def complete(config: DictConfig, folder: RunFolder) -> None:
+    """Fill in values that depend on this machine, and check its memory and disk.
+
+    Raises:
+        ConfigError: the model or its attention does not exist, or the memory or the disk is too small.
+    """
+    with open_dict(config):
+        config.trainer.default_local_dir = str(folder.root)
+        config.model.path = resolve_model(config.model.path, key="model.path")
+        config.data.model_type = load_config(config.model.path, "model.path").model_type
+    plain = OmegaConf.to_container(config)
+    check_attention("model", plain["model"], plain["engine"], not use_cpu_device())
+    count = parameters(config.model.path)
+    if use_cpu_device():
+        require_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
+    needed_gb = disk_needed(count, list(config.checkpoint.save_contents), config.trainer.max_ckpt_to_keep)
+    require_disk(shutil.disk_usage(folder.root).free, needed_gb, folder.root)
+
+
+def needed(config: DictConfig, plan: RunPlan) -> str:
+    """Return the estimated memory and time as the end of a sentence; empty if the architecture is not known."""
+    shape, ranks = shape_of(config.model.path), int(os.environ.get("WORLD_SIZE", "1"))
+    if shape is None:
+        return ""
+    cores, rows = len(os.sched_getaffinity(0)), plan.rows * (2 if "preference" in config else 1)
+    rate = CORE_FLOPS * cores if use_cpu_device() else FLOPS * ranks
+    gpu_gb, seconds = offline_estimate(OmegaConf.to_container(config), shape, rows, rate, ranks)
+    memory_gb = memory_needed(parameters(config.model.path), SFT_MEMORY_GB, SFT_BYTES)
+    memory = f"{memory_gb:.0f} GB of memory" if use_cpu_device() else f"{gpu_gb:.0f} GB of each GPU"
+    return f"; estimated: {memory}, {spell(seconds)} of computing at most, without validation"
+
+
+def check_batches(config: DictConfig, plan: RunPlan) -> None:
+    """Check that the rows fill a batch, that batches divide evenly, and that a validation has data.
+
+    Raises:
+        ConfigError: a batch is larger than the data, does not divide, or a validation has no data.
+    """
+    data, batch = config.data, int(config.data.train_batch_size)
+    if not isinstance(config.optim.lr, int | float) or not config.optim.lr > 0:
+        raise ConfigError(f"optim.lr={config.optim.lr!r} is not allowed. Allowed: a number above 0.")
+    if plan.rows < batch:
+        raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or add episodes.")
+    ranks = int(os.environ.get("WORLD_SIZE", "1")) // int(config.engine.ulysses_sequence_parallel_size)
+    share = ranks if data.use_dynamic_bsz else ranks * int(data.micro_batch_size_per_gpu)
+    if batch % share:
+        micro = "" if data.use_dynamic_bsz else f"data.micro_batch_size_per_gpu={data.micro_batch_size_per_gpu}"
+        several = f"the {ranks} processes of torchrun" if ranks > 1 else ""
+        raise ConfigError(
+            f"data.train_batch_size={batch} must be a multiple of {' times '.join(filter(None, (micro, several)))}."
+        )
+    if data.val_files and plan.val_rows < batch:
+        raise ConfigError(
+            f"the validation data has {plan.val_rows} rows, but verl drops batches smaller than data.train_batch_size="
+            f"{batch}. Hold out more episodes, lower data.train_batch_size, or set data.val_files=null."
+        )
+    if isinstance(config.trainer.test_freq, int) and config.trainer.test_freq > 0 and not data.val_files:
+        raise ConfigError(
+            f"trainer.test_freq={config.trainer.test_freq} asks for validations, but data.val_files is null. Set "
+            "data.val_files, or set trainer.test_freq=-1."
+        )
+
+
+def total_steps(config: DictConfig, rows: int) -> int:
+    """Return the number of optimizer steps of the whole run.
+
+    Raises:
+        ConfigError: `trainer.total_training_steps` exceeds the steps of all epochs.
+    """
+    most = rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
+    if most < 1:
+        raise ConfigError(f"trainer.total_epochs={config.trainer.total_epochs} leaves nothing to train. Allowed: >= 1.")
+    asked = config.trainer.total_training_steps
+    if asked is not None and not 1 <= int(asked) <= most:
+        raise ConfigError(
+            f"trainer.total_training_steps={asked} must be from 1 to {most}, the steps of "
+            f"trainer.total_epochs={config.trainer.total_epochs} over {rows} rows. Raise trainer.total_epochs."
+        )
+    return most if asked is None else int(asked)
+
+
+def train(config: DictConfig, folder: RunFolder, method: Method) -> None:
+    """Train with verl's trainer, in this process."""
+    folder.metrics.parent.mkdir(parents=True, exist_ok=True)
+    os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from verl_agent.plugin import require_plugin  # importing it imports verl
+
+    require_plugin()
+    from verl_agent.training.offline.sft_trainer import run_trainer
+
+    with one_rank():
+        run_trainer(method.trainer(), config)
+
+
+@contextmanager
+def one_rank() -> Iterator[None]:
+    """Set the environment variables of a process group of one rank, unless torchrun has set those of several.
+
+    The group meets at a file: a free port could be taken by another process before the group listens at it.
+    """
+    if "RANK" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",  # read, and not used (verl, single_controller/base/worker.py:199)
+            "MASTER_PORT": "0",
+            "DIST_INIT_METHOD": f"file://{folder}/group?rank=0&world_size=1",  # verl, utils/distributed.py:66
+        }
+        yield
+
+
+@contextmanager
+def show_progress(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
+    """Show a progress bar with the metrics of the last step while the block runs; outside a terminal, show lines."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    tail = MetricsTail(folder.metrics)
+    plain, first_rank, printed_s = not console.is_terminal, is_first_rank(), -LINE_S
+    hidden = plain or not first_rank
+    with Progress(*columns, console=console, disable=hidden, redirect_stdout=False, redirect_stderr=False) as progress:
+        bar = progress.add_task(method.title, total=steps, completed=folder.last_step, state="loading the model")
+
+        def update() -> None:
+            nonlocal printed_s
+            for logged in tail.read():
+                if "train/loss" not in logged.values:
+                    continue
+                progress.update(bar, completed=logged.step, state=method.state(logged))
+                now_s = time.monotonic()
+                if plain and first_rank and (now_s - printed_s >= LINE_S or logged.step >= steps):
+                    printed_s = now_s
+                    line = f"step {logged.step}/{steps}  {method.state(logged)}"
+                    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+        with poll_in_background(update, POLL_S):
+            yield

@@ -1,0 +1,193 @@
+"""Check of prompts: tasks begin as episodes do, and their prompts must fit the model and its chat template."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import zip_longest
+from statistics import quantiles
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_agent.agents.base import Agent
+from verl_agent.agents.registry import make_agent
+from verl_agent.agents.settings import AgentSettings
+from verl_agent.config.settings import RunSettings
+from verl_agent.envs.registry import make_env
+from verl_agent.envs.settings import AUTO, EnvSettings
+from verl_agent.envs.tasks import sample_tasks, select_tasks
+from verl_agent.errors import ConfigError
+from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
+from verl_agent.models.resolve import resolve_model
+from verl_agent.rollout.prompts import CountTokens, cut_observation, token_counter
+from verl_agent.training.preflight.first_messages import first_messages
+
+PROMPTS_S = 5.0
+"""Seconds after which no further group of tasks begins."""
+ROUNDED_TO = 64
+"""Tokens to whose multiple a suggested `data.max_prompt_length` is rounded up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLengths:
+    """Lengths of the prompts of a split, in tokens of one model.
+
+    Attributes:
+        lengths: tokens of each prompt, by task id; at least one.
+        tasks: number of tasks in the split, measured or not.
+        failures: number of tasks that failed to begin, with an error; empty without any.
+    """
+
+    lengths: dict[str, int]
+    tasks: int
+    failures: str = ""
+
+    @property
+    def longest(self) -> str:
+        """Id of the task with the longest prompt."""
+        return max(self.lengths, key=lambda task: self.lengths[task])
+
+    @property
+    def suggested(self) -> int:
+        """Suggested `data.max_prompt_length`: the longest prompt, plus a tenth if some tasks were not measured."""
+        most = self.lengths[self.longest] * (1.0 if len(self.lengths) == self.tasks else 1.1)
+        return -int(-most // ROUNDED_TO) * ROUNDED_TO
+
+    def __str__(self) -> str:
+        lengths = sorted(self.lengths.values())
+        cuts = quantiles(lengths, n=100, method="inclusive") if len(lengths) > 1 else lengths * 99
+        return (
+            f"{len(lengths)} of {self.tasks} prompts, in tokens: min {lengths[0]}, median {cuts[49]:.0f}, "
+            f"95 % {cuts[94]:.0f}, max {lengths[-1]} (task {self.longest!r})"
+            f"{self.failures and f'; {self.failures}'}"
+        )
+
+
+def measure_prompts(
+    env: EnvSettings, agent: AgentSettings, model: str, limit: int, limit_s: float = PROMPTS_S
+) -> PromptLengths:
+    """Measure the prompts of `env.train_tasks`.
+
+    Args:
+        env: section `env`.
+        agent: section `agent`.
+        model: model folder, hub id or `smollm2-135m`.
+        limit: most tasks that begin, a sample that is the same on every machine.
+        limit_s: seconds after which no further group of tasks begins.
+
+    Raises:
+        ConfigError: the environment, the agent or the model is unknown or does not start, or too many tasks fail to
+            begin.
+    """
+    action_format = make_env(env.name, env.options).action_format
+    tasks = select_tasks(env.name, env.train_tasks, env.options)
+    make_agent(agent, action_format)  # an unknown agent is reported before a model is loaded
+    path = resolve_model(model, key="--tokens")
+    tokenizer, model_type = load_tokenizer(path, "--tokens"), load_config(path, "--tokens").model_type
+    count = checked_counter(tokenizer, model_type, lambda: make_agent(agent, action_format), {})
+    items = sample_tasks(tasks, limit)
+    begun = asyncio.run(first_messages(env, items, limit_s))
+    lengths = {task: count(prompt) for task, prompt in begun.prompts.items()}
+    return PromptLengths(lengths, len(tasks), begun.failures)
+
+
+def checked_counter(
+    tokenizer: Any, model_type: str | None, new_agent: Callable[[], Agent], template_options: Any
+) -> CountTokens:
+    """Return the counter of the tokens of an agent's prompts.
+
+    Args:
+        tokenizer: tokenizer of transformers.
+        model_type: type of the model in its config.
+        new_agent: factory of agents that build the prompts.
+        template_options: keyword arguments of the chat template.
+
+    Raises:
+        ConfigError: no token builder agrees with the chat template, or the template cannot show the agent's tools.
+    """
+    from verl_agent.rollout.chat_template import check_tools, choose_builder
+
+    builder, tools = choose_builder(tokenizer, model_type, template_options), new_agent().tools
+    if tools:
+        check_tools(tokenizer, builder, tools, template_options)
+    return token_counter(builder, new_agent)
+
+
+def agent_for_checks(settings: RunSettings) -> Agent:
+    """Return an agent as episodes use it.
+
+    Raises:
+        ConfigError: the agent is unknown, or rejects its options or its context.
+    """
+    env = make_env(settings.env.name, settings.env.options)
+    return make_agent(settings.agent, env.action_format)
+
+
+def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[str], None]) -> None:
+    """Check that the model's context, its chat template and `data.max_prompt_length` suit the prompts of the tasks.
+
+    Checks as many tasks as begin in `PROMPTS_S`, of all task sources in turn. A task that fails to begin, also when
+    tried again, counts as not checked.
+
+    Args:
+        config: complete config.
+        settings: sections of one environment.
+        report: receives a line with the number of tasks that were checked, and that of overlong prompts.
+
+    Raises:
+        ConfigError: the model cannot be fetched, its context is too short, no token builder agrees with its chat
+            template, or too many tasks fail to begin or have too long a prompt.
+    """
+    model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
+    key, other = "actor_rollout_ref.model.path", model.tokenizer_path
+    model_config = load_config(model.path, key)
+    check_context(positions(model_config), budget, int(config.data.max_response_length), f"{key}={model.path!r}")
+    tokenizer = load_tokenizer(other or model.path, "actor_rollout_ref.model.tokenizer_path" if other else key)
+    template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
+    count = checked_counter(tokenizer, model_config.model_type, lambda: agent_for_checks(settings), template_options)
+    env = settings.env
+    sources = {env.train_tasks, env.eval_tasks, *([env.dev_tasks] if env.dev_tasks not in (None, AUTO) else [])}
+    selections = [select_tasks(env.name, source, env.options) for source in sorted(sources)]
+    pairs = zip_longest(*(sample_tasks(tasks, len(tasks)) for tasks in selections))
+    items = list({item.id: item for pair in pairs for item in pair if item is not None}.values())
+    begun = asyncio.run(first_messages(settings.env, items, PROMPTS_S))
+    lengths = {task: count(prompt) for task, prompt in begun.prompts.items()}
+    checked = PromptLengths(lengths, len(items), begun.failures)
+    overlong = [task for task, length in checked.lengths.items() if length > budget]
+    cuts = config.data.overlong_prompt == "truncate_observation"
+    for task in overlong if cuts else ():
+        _check_rules(task, count(cut_observation(begun.prompts[task], 0)), budget)
+    if not cuts and len(overlong) > settings.env.max_env_error_rate * len(checked.lengths):
+        raise ConfigError(
+            f"{len(overlong)} of {len(checked.lengths)} checked tasks have a prompt of more than "
+            f"data.max_prompt_length={budget} tokens, up to {checked.lengths[checked.longest]} (task "
+            f"{checked.longest!r}). Raise it, choose a shorter prompt in env.options and agent.options, or set "
+            "data.overlong_prompt=truncate_observation."
+        )
+    report(_prompt_report(settings.env.name, checked, len(overlong), budget, cuts))
+
+
+def _check_rules(task: str, length: int, budget: int) -> None:
+    """Check that a prompt fits without its observation.
+
+    Raises:
+        ConfigError: the rules and the instructions alone are too long.
+    """
+    if length > budget:
+        raise ConfigError(
+            f"the prompt of task {task!r} has {length} tokens without its observation, more than "
+            f"data.max_prompt_length={budget}. data.overlong_prompt=truncate_observation cuts no rules and no "
+            "instructions. Raise data.max_prompt_length, or choose a shorter prompt in env.options and agent.options."
+        )
+
+
+def _prompt_report(env: str, checked: PromptLengths, overlong: int, budget: int, cuts: bool) -> str:
+    """Return the line that says how many tasks were checked, and how overlong prompts are handled."""
+    count = len(checked.lengths)
+    line = f"prompts of {env}: {count} of {checked.tasks} tasks checked"
+    line += f" in {PROMPTS_S:g} s, {checked.tasks - count} not checked" if count < checked.tasks else ""
+    line += f", of which {checked.failures}" if checked.failures else ""
+    line += f"; the longest has {checked.lengths[checked.longest]} of {budget} tokens"
+    if overlong:
+        line += f"; {overlong} exceed them and {'are cut' if cuts else 'are not played'} (data.overlong_prompt)"
+    return line

@@ -1,0 +1,274 @@
+"""Preparation of a training run: a composed recipe becomes a config for verl, or fails with a clear error."""
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+import verl_agent.config
+from verl_agent.agents.registry import check_retries
+from verl_agent.config.keys import check_complete
+from verl_agent.config.mixture import MixtureEnv, run_envs
+from verl_agent.envs.registry import make_env
+from verl_agent.envs.settings import AUTO, EnvSettings
+from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.errors import ConfigError
+from verl_agent.models.hf import load_config
+from verl_agent.models.resolve import largest_weight, parameters, resolve_model
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.worker_environment import worker_environment
+from verl_agent.system.installation import check_installation
+from verl_agent.system.resources import (
+    RANK_GB,
+    RL_BARE_GB,
+    RL_BYTES,
+    RL_MEMORY_GB,
+    activations_gb,
+    disk_needed,
+    memory_needed,
+    read_memory,
+    require_disk,
+    require_memory,
+)
+from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
+from verl_agent.training.preflight.asynchrony import SEPARATE, check_asynchrony
+from verl_agent.training.preflight.conditions import check_conditions
+from verl_agent.training.preflight.estimates import estimate, shape_of
+from verl_agent.training.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
+from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
+from verl_agent.training.preflight.prompts import agent_for_checks, check_prompts
+from verl_agent.training.preflight.update import check_update
+
+ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
+"""File for verl that names the class which assigns requests to rollout servers."""
+BUCKET_MB = 128
+"""Smallest bucket of a weight transfer in MiB."""
+logger = logging.getLogger(__name__)
+
+
+def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> tuple[DictConfig, list[MixtureEnv]]:
+    """Resolve, check and complete a config.
+
+    Args:
+        config: recipe with its overrides, as Hydra composed it.
+        report: receives lines about what was checked and what was not.
+
+    Returns:
+        The resolved config for verl, and the environments of the run with their settings.
+
+    Raises:
+        ConfigError: a setting would make the run fail later.
+    """
+    try:
+        OmegaConf.resolve(config)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    check_complete(config)
+    envs = run_envs(OmegaConf.to_container(config))
+    check_trainer(config)
+    check_algorithm(OmegaConf.to_container(config), envs)
+    check_asynchrony(OmegaConf.to_container(config), envs)
+    check_update(OmegaConf.to_container(config))
+    check_conditions(config)
+    check_installation(OmegaConf.to_container(config))
+    for run_env in envs:
+        check_environment(run_env, envs)
+        check_lengths_fit_model(config, run_env)
+        check_budgets(config, run_env)
+    check_shares(config, envs)
+    with open_dict(config):
+        _complete(config)
+    for run_env in envs:
+        check_prompts(config, run_env.settings, report)
+    if has_critic(config):
+        load_config(config.critic.model.path, "critic.model.path")
+    check_megatron(config)
+    check_machine(config)
+    return config, envs
+
+
+def check_trainer(config: DictConfig) -> None:
+    """Check that the config suits this machine's device and the episode sampler.
+
+    Raises:
+        ConfigError: a setting does not suit them.
+    """
+    if (config.trainer.device == "cpu") != use_cpu_device():
+        raise ConfigError(
+            "this recipe is for a GPU, and the machine has none. Choose a recipe whose name ends with _cpu."
+            if use_cpu_device()
+            else "this recipe is for the CPU, and the machine has an accelerator. To train on the CPU anyway, set "
+            "VERL_PLATFORM=cpu and use the packages of `make setup DEVICE=cpu`."
+        )
+    for key in (
+        "trainer.total_training_steps",
+        "trainer.nnodes",
+        "data.train_batch_size",
+        "actor_rollout_ref.rollout.n",
+    ):
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 1.")
+    for key in ("actor_rollout_ref.actor.optim.lr", "critic.optim.lr"):
+        rate = OmegaConf.select(config, key)
+        if not isinstance(rate, int | float) or not rate >= 0:
+            raise ConfigError(f"{key}={rate!r} is not allowed. Allowed: a number >= 0.")
+    epochs = config.trainer.total_epochs
+    if not isinstance(epochs, int) or epochs < 1:
+        raise ConfigError(
+            f"trainer.total_epochs={epochs!r} is not allowed. Allowed: a whole number >= 1. Set "
+            "trainer.total_training_steps to choose when the run ends."
+        )
+    for key in ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.max_restarts"):
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 0.")
+    if use_cpu_device():
+        check_ranks(config.trainer, len(os.sched_getaffinity(0)))
+    for key, required in (
+        ("trainer.use_v1", True),
+        ("trainer.v1.sampler.sync_refill_failed_groups", False),
+    ):
+        if OmegaConf.select(config, key) != required:
+            raise ConfigError(
+                f"{key}={OmegaConf.select(config, key)!r} does not suit the episode sampler. Allowed: {required!r}."
+            )
+
+
+def check_ranks(trainer: DictConfig, cores: int) -> None:
+    """Check that each rank of a run on the CPU has a core of its machine, for which this one stands.
+
+    Args:
+        trainer: section `trainer`.
+        cores: number of cores that this process may use.
+
+    Raises:
+        ConfigError: there are more ranks than cores.
+    """
+    ranks = trainer.n_gpus_per_node
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= cores:
+        raise ConfigError(
+            f"trainer.n_gpus_per_node={ranks!r} is not allowed. Without a GPU each rank needs a core. Allowed on this "
+            f"machine: a whole number from 1 to {cores}."
+        )
+
+
+def check_environment(run_env: MixtureEnv, envs: Sequence[MixtureEnv]) -> None:
+    """Check the environment's name, options and tasks, and that no held-out task is trained on.
+
+    Args:
+        run_env: environment to check.
+        envs: all environments of the run, whose held-out tasks count.
+
+    Raises:
+        ConfigError: the environment or its agent is not valid, or train and held-out tasks overlap.
+    """
+    env = run_env.env
+    agent_for_checks(run_env.settings)
+    check_retries(run_env.settings.agent, make_env(env.name, env.options))
+    select_tasks(env.name, env.train_tasks, env.options, "env.train_tasks")
+    for other in envs:
+        if other.env.name == env.name and not other.env.overlap:
+            check_disjoint(env.name, env.train_tasks, other.env.eval_tasks, env.options)
+            check_dev_tasks(env, other.env)
+
+
+def check_dev_tasks(env: EnvSettings, other: EnvSettings) -> None:
+    """Check that the development tasks of `env` are neither trained nor tested on by `other`, an entry of the same run.
+
+    Raises:
+        ConfigError: they overlap.
+    """
+    if env.dev_tasks is None or env.dev_tasks == AUTO:
+        return  # tasks of `auto` are training tasks of `env`, and held out of those of `other`
+    null = "Choose splits that do not overlap, or set env.dev_tasks=null to validate on env.eval_tasks."
+    for source, key in ((other.train_tasks, "env.train_tasks"), (other.eval_tasks, "env.eval_tasks")):
+        check_disjoint(env.name, env.dev_tasks, source, env.options, ("env.dev_tasks", key), null)
+
+
+def check_machine(config: DictConfig) -> None:
+    """Check that the machine has the memory and the disk space that training this model takes.
+
+    Raises:
+        ConfigError: memory or disk space is too small.
+    """
+    memory_gb, disk_gb = needed_gb(config)
+    if use_cpu_device():
+        require_memory(read_memory(), memory_gb)
+    else:
+        require_memory(read_memory(), offloaded_gb(config), "keeping weights and optimizer in it (offload=true)")
+    run_dir = Path(config.trainer.default_local_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    require_disk(shutil.disk_usage(run_dir).free, disk_gb, run_dir)
+
+
+def offloaded_gb(config: DictConfig) -> float:
+    """Return the GB of host memory of each machine that offloaded weights and optimizers take; 0 if unknown."""
+    shape = shape_of(config.actor_rollout_ref.model.path)
+    critic = shape_of(config.critic.model.path) if has_critic(config) else None
+    return estimate(OmegaConf.to_container(config), shape, critic).host_gb if shape else 0.0
+
+
+def needed_gb(config: DictConfig) -> tuple[float, float]:
+    """Return the memory that a run takes on a CPU and the disk space that its checkpoints take, in GB."""
+    sizes = [parameters(config.actor_rollout_ref.model.path)]
+    if has_critic(config):
+        sizes.append(parameters(config.critic.model.path))
+    count, trainer = sum(size or 0 for size in sizes) or None, config.trainer
+    saved = list(config.actor_rollout_ref.actor.checkpoint.save_contents) if trainer.save_freq > 0 else []
+    actor, row = config.actor_rollout_ref.actor, config.data.max_prompt_length + config.data.max_response_length
+    tokens = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * row
+    memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB) + (trainer.n_gpus_per_node - 1) * RANK_GB
+    memory_gb += activations_gb(count, tokens)
+    return memory_gb, disk_needed(count, saved, trainer.max_actor_ckpt_to_keep)
+
+
+def _complete(config: DictConfig) -> None:
+    """Fill in values of this machine: paths and environment variables of workers."""
+    if config.env.mixture:
+        config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.training.mixture
+    run_dir = Path(config.trainer.default_local_dir).resolve()
+    config.trainer.default_local_dir = str(run_dir)
+    if config.episode.record_dir is not None:
+        config.episode.record_dir = str(Path(config.episode.record_dir).resolve())
+    config.actor_rollout_ref.model.path = resolve_model(config.actor_rollout_ref.model.path)
+    if has_critic(config):
+        config.critic.model.path = resolve_model(config.critic.model.path, key="critic.model.path")
+    loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")
+    config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(loop_config)
+    init = config.ray_kwargs.ray_init
+    init.runtime_env.env_vars = {
+        **worker_environment(run_dir, config.trainer.n_gpus_per_node),
+        **stand_in_variables(config),
+        **(init.runtime_env.get("env_vars") or {}),
+    }
+    if use_cpu_device():
+        rollout = config.actor_rollout_ref.rollout
+        alone = rollout.agent.num_workers == 1 and config.trainer.v1.trainer_mode != SEPARATE
+        if alone and rollout.router_config_path is None and not rollout.full_determinism:
+            rollout.router_config_path = str(ROUTER)
+        transfer = rollout.checkpoint_engine
+        largest = largest_weight(config.actor_rollout_ref.model.path)
+        transfer.update_weights_bucket_megabytes = bucket_mb(largest, transfer.update_weights_bucket_megabytes)
+    if use_cpu_device() and "_temp_dir" not in init:
+        init._temp_dir = str(ray_dir())
+
+
+def bucket_mb(largest: int | None, configured: int) -> int:
+    """Return the MiB of weights that trainer and engine of a CPU share at a time, of which the engine makes a copy.
+
+    Args:
+        largest: elements of the largest tensor, which a bucket must hold in float32; None if unknown.
+        configured: upper bound of the config in MiB.
+    """
+    return configured if largest is None else min(configured, max(BUCKET_MB, -(-4 * largest // 2**20)))
+
+
+def ray_dir() -> Path:
+    """Return the folder of Ray's session and logs; a short path, since socket names have at most 107 characters."""
+    return Path(tempfile.gettempdir()) / f"ray-{os.getuid()}"
