@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from verl_agent.config.algorithms import CRITICS
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.platform.sglang import stand_ins
 from verl_agent.platform.versions import TESTED_MEGATRON, installed_version
@@ -24,12 +23,13 @@ Installed = Callable[[str], str | None]
 
 
 def check_installation(
-    config: Mapping[str, Any], installed: Installed = installed_version, gpus: Gpus | None = None
+    config: Mapping[str, Any], has_critic: bool, installed: Installed = installed_version, gpus: Gpus | None = None
 ) -> None:
     """Check packages, driver and GPUs.
 
     Args:
         config: whole config in plain values, resolved.
+        has_critic: True if the run trains a critic.
         installed: see `Installed`.
         gpus: GPUs of this machine; None to look them up. The CPU device ignores them.
 
@@ -45,7 +45,7 @@ def check_installation(
         return
     on_gpu, policy, critic = config["trainer"]["device"] != "cpu", config["actor_rollout_ref"], config["critic"]
     check_attention("actor_rollout_ref.model", policy["model"], policy["actor"]["fsdp_config"], on_gpu, installed)
-    if critic["enable"] or config["algorithm"]["adv_estimator"] in CRITICS:
+    if has_critic:
         check_attention("critic.model", critic["model"], critic["fsdp"], on_gpu, installed)
 
 

@@ -1,4 +1,4 @@
-"""File of results beside a file of records: samples only, from which `verl_agent.evaluation.what_if.summary` computes shares."""
+"""File of results beside a file of records. It has samples only; `summary` computes the shares."""
 
 import fcntl
 import json

@@ -80,7 +80,7 @@ async def draw_continuations(
     the recorded action that an earlier comparison stored are not played again.
 
     Raises:
-        ConfigError: see `verl_agent.evaluation.what_if.branch.play_on`; all episodes failed; or the results cannot be written.
+        ConfigError: see `play_on` in `branch`; all episodes failed; or the results cannot be written.
     """
     agent, recorded = players.new_agent(), question.recorded_action
     turn = question.recorded.episode.turns[question.turn - 1]

@@ -75,7 +75,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_asynchrony(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
     check_conditions(config)
-    check_installation(OmegaConf.to_container(config))
+    check_installation(OmegaConf.to_container(config), has_critic(config))
     for run_env in envs:
         check_environment(run_env, envs)
         check_lengths_fit_model(config, run_env)
