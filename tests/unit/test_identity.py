@@ -149,63 +149,6 @@ def test_settings_of_memory_hosts_and_records_may_change(tmp_path, may_change, k
     claimed(tmp_path, may_change, **nested(key, 2))
 
 
-OLD_SECTIONS = {"horizon": {"adaptive": {"cut_above": 0.1}}, "episode": {"cut_turn": "stop"}}
-NEW_SECTIONS = {"horizon": {"adaptive": {"turn_limit_above": 0.1}}, "episode": {"on_truncated_turn": "stop"}}
-
-
-@pytest.mark.parametrize(
-    ("recorded", "now"),
-    [
-        ({"version": 2, **OLD_SECTIONS}, NEW_SECTIONS),
-        ({"horizon.adaptive": {"cut_above": 0.1}}, {"horizon": NEW_SECTIONS["horizon"]}),
-        (
-            {"env.mixture": [{"name": "toy", **OLD_SECTIONS}]},
-            {"env": {"mixture": [{"name": "toy", **NEW_SECTIONS}]}},
-        ),
-        (
-            {"version": 2, "learn": OLD_SECTIONS, "explore": {"toy": OLD_SECTIONS}},
-            {"learn": NEW_SECTIONS, "explore": {"toy": NEW_SECTIONS}},
-        ),
-        ({"version": 2, "env": {"max_fault_share": 0.5}}, {"env": {"max_env_error_rate": 0.5}}),
-    ],
-)
-def test_keys_that_were_renamed_are_compared_under_their_present_name(tmp_path, recorded, now):
-    (tmp_path / "run.json").write_text(json.dumps(recorded))
-    assert read_settings(tmp_path) == now
-    claimed(tmp_path, **now)
-
-
-def test_a_keyword_argument_with_the_name_of_a_renamed_key_keeps_it(tmp_path):
-    settings = {"env": {"options": {"episode": {"cut_turn": 1}}}}
-    (tmp_path / "run.json").write_text(json.dumps({"version": 2, **settings}))
-    assert read_settings(tmp_path) == settings
-
-
-def test_flat_records_of_older_versions_are_compared_key_by_key(tmp_path):
-    old = {
-        "command": "train",
-        "env.name": "toy",
-        "episode.cut_turn": "stop",
-        "agent": {"name": "react"},
-        "ids of env.train_tasks": "0123",
-    }
-    (tmp_path / "run.json").write_text(json.dumps(old))
-    now = {
-        "command": "train",
-        "env": {"name": "toy", "retries": 2},
-        "episode": {"on_truncated_turn": "stop"},
-        "agent": {"name": "react", "options": {}},
-        "ids of env.train_tasks": "0123",
-        "data": {"seed": 1},
-    }
-    with pytest.raises(ConfigError, match=r"episode.on_truncated_turn was 'stop', is now 'play'"):
-        claimed(tmp_path, **{**now, "episode": {"on_truncated_turn": "play"}})
-    with pytest.raises(ConfigError, match=r"ids of env.train_tasks was"):
-        claimed(tmp_path, **{**now, "ids of env.train_tasks": "4567"})
-    claimed(tmp_path, **now)
-    assert read_settings(tmp_path) == now
-
-
 @pytest.mark.parametrize(
     "key",
     [

@@ -23,27 +23,6 @@ def test_known_keys_pass():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("+episode.cut_turn=play", "episode.cut_turn is now called on_truncated_turn: use episode.on_truncated_turn."),
-        ("+env.max_fault_share=1", "env.max_fault_share is now called max_env_error_rate: use env.max_env_error_rate."),
-        (
-            "horizon.adaptive={cut_above: 0.3}",
-            "horizon.adaptive.cut_above is now called turn_limit_above: use horizon.adaptive.turn_limit_above.",
-        ),
-        (
-            "env.mixture=[{name: a, episode: {cut_turn: play}}]",
-            "env.mixture[0].episode.cut_turn is now called on_truncated_turn: use episode.on_truncated_turn.",
-        ),
-    ],
-)
-def test_a_renamed_key_raises_config_error_with_its_new_name(override, message):
-    with pytest.raises(ConfigError) as refused:
-        check_keys(composed(override), "agent_base")
-    assert str(refused.value) == message
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
         (
             "+data.train_batch_sise=8",
             "data has no 'train_batch_sise'. Did you mean 'train_batch_size'?",

@@ -4,7 +4,6 @@ import json
 import logging
 import math
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,6 @@ STARTED = datetime(2025, 5, 4, 12, 30, 0, 125000, tzinfo=UTC)
 META = EpisodeMeta(
     "train", "train", 7, "group-a", 2, STARTED, seconds=4.5, attempt=2, model="qwen", shaped_return=0.125
 )
-VERSION_1 = (Path(__file__).parents[1] / "data" / "record_version_1.jsonl").read_text(encoding="utf-8")
-"""A line written by the code that wrote version 1, of the episode below."""
 
 
 def episode(task: str = "3") -> Episode:
@@ -80,26 +77,6 @@ def test_a_record_marks_actions_that_differ_from_the_reply(action, rewritten):
     turn = Turn(Reply("<search>a\nb</search>"), action, StepResult("found"), 0.0, 0.0)
     record = to_record(Episode(TaskItem("talk", "1"), 1, turns=[turn]), META)
     assert record["turns"][0].get("rewritten", False) is rewritten
-
-
-def test_a_record_of_version_1_is_converted_on_reading(tmp_path):
-    (tmp_path / "a.jsonl").write_text(VERSION_1, encoding="utf-8")
-    assert json.loads(VERSION_1)["version"] == 1
-    (record,) = read_records(tmp_path / "a.jsonl")
-    assert record == to_record(episode(), META)
-
-
-def test_a_record_of_version_1_without_actions_is_read_with_null_actions(tmp_path):
-    """The first writers of version 1 did not record actions."""
-    line = json.loads(VERSION_1)
-    for turn in line["turns"]:
-        del turn["action"]
-        turn.pop("closed", None)
-    del line["learnt_reward"]
-    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
-    (record,) = read_records(tmp_path / "a.jsonl")
-    assert [turn.action for turn in to_episode(record).turns] == [None, None]
-    assert record["prompt_length"] == 1
 
 
 def test_a_field_that_this_version_does_not_know_is_kept(tmp_path):

@@ -95,19 +95,6 @@ def test_half_a_surrogate_pair_does_not_stop_the_index(run: Path) -> None:
         assert tasks(index, text="odd") == ["3"]
 
 
-def test_a_record_of_version_1_is_indexed_like_one_of_version_2(run: Path) -> None:
-    old = json.loads(json.dumps(episode("3"))) | {"version": 1, "learnt_reward": 0.25}
-    del old["prompt_length"]
-    for turn in old["turns"]:
-        turn["cut"] = turn.pop("truncated_by")
-    write(run / "episodes" / "a.jsonl", old)
-    with RecordIndex(open_source(run)) as index:
-        index.update()
-        (row,) = queries.find_episodes(index, Filter.parse({"task": "3"}))
-        assert (row["shaped_return"], index.bad_lines()) == (0.25, [])
-        assert index.read(row["id"])["prompt_length"] == 1
-
-
 def test_a_truncated_file_is_read_anew(run: Path) -> None:
     with RecordIndex(open_source(run)) as index:
         index.update()

@@ -23,7 +23,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.training.dataset import ENDLESS, TaskDataset
 from verl_agent.training.estimators import gigpo, turn_returns
-from verl_agent.training.trainer import OLD_STATE_FILE, STATE_FILE, EpisodeTrainer
+from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer
 from verl_agent.training.turn_limits import TurnLimits
 
 MIXTURE = [
@@ -183,15 +183,6 @@ def test_checkpoint_without_the_horizons_state_raises_config_error(tmp_path):
     with pytest.raises(ConfigError, match="no state of the adaptive horizon of 'guess_number'"):
         made._restore_turn_limits()
     (folder / STATE_FILE).write_text(json.dumps({"guess_number": {"stage": 1, "measured": []}}))
-    made._restore_turn_limits()
-    assert made.turn_limits.max_turns("guess_number", 4) == 5
-
-
-def test_a_checkpoint_of_an_earlier_version_restores_the_horizons(tmp_path):
-    made, folder = trainer(step=3, default_local_dir=str(tmp_path)), tmp_path / "global_step_3"
-    folder.mkdir()
-    assert OLD_STATE_FILE == "curriculum.json"
-    (folder / OLD_STATE_FILE).write_text(json.dumps({"guess_number": {"stage": 1, "measured": []}}))
     made._restore_turn_limits()
     assert made.turn_limits.max_turns("guess_number", 4) == 5
 

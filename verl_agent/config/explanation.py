@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from verl_agent.config.keys import check_kind, leaves, renamed
+from verl_agent.config.keys import check_kind, leaves
 from verl_agent.errors import ConfigError, did_you_mean
 
 SHARED = Path(__file__).parent
@@ -85,8 +85,6 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
         except ConfigError as wrong_kind:
             return str(wrong_kind)
     key, section, last = str(cause.full_key), cause.parent_node, str(cause.key)
-    if (new := renamed(key)) is not None:
-        return new
     if key == last and (full := [name for name, _ in leaves(_plain(section)) if name.endswith(f".{key}")]):
         hint = f"Did you mean {' or '.join(full)}?"
     else:

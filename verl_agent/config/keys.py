@@ -33,13 +33,6 @@ FIELDS = (
     ".ppo_infer_max_token_len_per_gpu",
 )
 """Fields of verl's dataclasses that its YAML does not list."""
-RENAMED = {
-    "episode.cut_turn": "episode.on_truncated_turn",
-    "horizon.adaptive.cut_above": "horizon.adaptive.turn_limit_above",
-    "env.max_fault_share": "env.max_env_error_rate",
-    "trainer.v1.sampler.sampler_kwargs.max_fault_share": "trainer.v1.sampler.sampler_kwargs.max_env_error_rate",
-}
-"""Present name of each key that had another name in an earlier version, also in entries of a mixture."""
 UNUSED = "reward."
 """Section of verl for reward models, which this package does not use."""
 MODEL_HINT = (
@@ -112,7 +105,6 @@ def check_keys(config: DictConfig, base: str) -> None:
         ConfigError: a key that neither verl nor this package reads, or a value of another type than the base's.
     """
     plain = OmegaConf.to_container(config)
-    _check_renamed(plain)
     strategy = OmegaConf.select(config, "actor_rollout_ref.actor.strategy")
     megatron = strategy == "megatron"
     known = reference(base, *(["model_engine=megatron"] if megatron else []))
@@ -173,52 +165,6 @@ def is_below(key: str, sections: Iterable[str]) -> bool:
         sections: dotted keys of sections, each with a dot at its end.
     """
     return any(f".{section}" in f".{key}" for section in sections)
-
-
-def present_key(key: str) -> str | None:
-    """Return the present name of a renamed key, or None for other keys.
-
-    Args:
-        key: dotted key; sections around it, such as an entry of a mixture or a nested recipe, are ignored.
-    """
-    if is_below(key, FREE):
-        return None
-    return next((new for old, new in RENAMED.items() if f".{key}".endswith(f".{old}")), None)
-
-
-def renamed(key: str) -> str | None:
-    """Return the message for a key that has another name in this version, or None for other keys."""
-    new = present_key(key)
-    return f"{key} is now called {new.rpartition('.')[2]}: use {new}." if new else None
-
-
-def with_present_names(settings: Any, key: str = "") -> Any:
-    """Return nested settings with the present name of every renamed key, in lists too.
-
-    Args:
-        settings: settings of an earlier version.
-        key: dotted key of the settings; empty for the top level.
-    """
-    if isinstance(settings, list):
-        return [with_present_names(entry, key) for entry in settings]
-    if not isinstance(settings, dict):
-        return settings
-    present = {}
-    for name, value in settings.items():
-        old = f"{key}.{name}" if key else str(name)
-        new = present_key(old)
-        present[new.rpartition(".")[2] if new else name] = with_present_names(value, old)
-    return present
-
-
-def _check_renamed(plain: Any) -> None:
-    """Check that no key has its name of an earlier version, sections of a mixture included."""
-    env = plain.get("env")
-    mixture = env.get("mixture") if isinstance(env, dict) else None
-    entries = enumerate(mixture) if isinstance(mixture, list) else ()
-    keys = [*leaves(plain), *(leaf for index, entry in entries for leaf in leaves(entry, f"env.mixture[{index}]"))]
-    if messages := [message for key, _ in keys if (message := renamed(key))]:
-        raise ConfigError("\n".join(messages))
 
 
 def _find(known: dict[str, Any], key: str) -> Any:

@@ -185,7 +185,7 @@ class CpuLanguageEngine(CpuEngine, FSDPEngineWithLMHead):
 
 
 def gather(state: dict[str, Any]) -> None:
-    """Replace the sharded tensors of a checkpoint, as earlier versions wrote them on one rank too, by whole ones."""
+    """Replace the sharded tensors of a checkpoint, which FSDP on one GPU writes too, by whole ones."""
     state.update({name: value.full_tensor() for name, value in state.items() if isinstance(value, DTensor)})
 
 

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
 
-from verl_agent.config.keys import FREE, is_below, with_present_names
+from verl_agent.config.keys import FREE, is_below
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
@@ -48,7 +48,7 @@ def claim(
 ) -> None:
     """Lock a folder for this run, and record its settings or refuse changed ones.
 
-    A setting that the record lacks, because an older version of this package wrote it, is not compared.
+    A setting that the record lacks, because the package that wrote it did not have it, is not compared.
 
     Args:
         folder: folder of the run, created if it is missing.
@@ -144,15 +144,7 @@ def read_settings(folder: Path, file: str = SETTINGS_FILE) -> dict[str, Any]:
     if not path.is_file():
         return {}
     recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    nested: dict[str, Any] = {}
-    dotted = recorded.pop("version", 1) == 1
-    for key, value in recorded.items():
-        *sections, name = key.split(".") if dotted and " " not in key else [key]
-        node = nested
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[name] = value
-    return dict(with_present_names(nested))
+    return {key: value for key, value in recorded.items() if key != "version"}
 
 
 def differences(was: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:

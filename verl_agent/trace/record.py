@@ -1,4 +1,4 @@
-"""Format of episode records: fields, conversion from and to `Episode`, validation, and reading of version 1."""
+"""Format of episode records: fields, conversion from and to `Episode`, and validation."""
 
 import json
 from dataclasses import dataclass
@@ -19,9 +19,6 @@ EPISODE_RECORD_VERSION = 2
 Purpose = Literal["train", "validation", "test", "evaluation", "collection"]
 """Purpose of an episode. A training run chooses its best checkpoint on episodes of `validation`, and measures on those
 of `test`; `collection` gathers episodes to learn from."""
-
-_RENAMED_IN_2 = {"learnt_reward": "shaped_return"}
-_TURN_RENAMED_IN_2 = {"cut": "truncated_by", "closed": "force_closed"}
 
 
 def _check_time(value: str) -> str:
@@ -164,51 +161,27 @@ def parse_line(line: bytes) -> EpisodeRecord:
         if record["version"] == EPISODE_RECORD_VERSION:
             return record
     except ValidationError:
-        pass  # the slow way explains it, or converts an older version
+        pass  # the slow way explains it
     return parse_record(json.loads(line))
 
 
 def parse_record(value: Any) -> EpisodeRecord:
-    """Validate a decoded line of JSON and return it as a record of the current version; it is changed in place.
+    """Validate a decoded line of JSON and return it as a record.
 
     Raises:
-        ConfigError: the line is not a record, is of a newer version, or has an invalid field.
+        ConfigError: the line is not a record, is of another version, or has an invalid field.
     """
     version = value.get("version") if isinstance(value, dict) else None
     if not isinstance(version, int):
         raise ConfigError("not an episode record: it has no version number.")
-    if not 1 <= version <= EPISODE_RECORD_VERSION:
+    if version != EPISODE_RECORD_VERSION:
         raise ConfigError(
-            f"episode record of version {version}, but this verl_agent reads versions 1 to {EPISODE_RECORD_VERSION}. "
-            "Update verl_agent."
+            f"episode record of version {version}, but this verl_agent reads version {EPISODE_RECORD_VERSION}. "
+            "Use the version of verl_agent that wrote it."
         )
-    if version == 1:
-        _convert_to_2(value)
     try:
         _RECORD.validate_python(value)
     except ValidationError as error:
         first, *_ = explain(error, "", EpisodeRecord).splitlines()
         raise ConfigError(f"{first} Remove the line to read the rest.") from error
     return cast(EpisodeRecord, value)
-
-
-def _convert_to_2(record: dict[str, Any]) -> None:
-    """Convert a record of version 1 in place: rename fields, and add `prompt_length` and missing actions."""
-    record["version"] = 2
-    _rename(record, _RENAMED_IN_2)
-    messages, turns = record.get("messages"), record.get("turns")
-    if not isinstance(messages, list) or not isinstance(turns, list):
-        return
-    played = 0  # messages after the prompt: a reply, and its observation if there is one
-    for turn in turns:
-        if isinstance(turn, dict):
-            _rename(turn, _TURN_RENAMED_IN_2)
-            turn.setdefault("action", None)  # the first writers of version 1 did not record it
-            played += 1 if turn.get("observation") is None else 2
-    record["prompt_length"] = len(messages) - played
-
-
-def _rename(fields: dict[str, Any], names: dict[str, str]) -> None:
-    for old, new in names.items():
-        if old in fields:
-            fields[new] = fields.pop(old)

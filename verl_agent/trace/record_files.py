@@ -77,7 +77,7 @@ class RecordReader(Iterator[EpisodeRecord]):
 def read_records(paths: Path | str | Iterable[Path | str]) -> RecordReader:
     """Iterate over the records in files, and in all `*.jsonl` files below folders, sorted by file name.
 
-    For the folder of a training run only its `episodes/` is read. Records of version 1 are converted to version 2.
+    For the folder of a training run only its `episodes/` is read.
 
     Raises:
         ConfigError: when a record is read: a path does not exist, or a line is not a valid record. An unfinished last

@@ -40,8 +40,6 @@ from verl_agent.training.turns import BATCH_TURNS, BatchTurns
 
 STATE_FILE = "horizon.json"
 """File with the state of adaptive horizons in a checkpoint."""
-OLD_STATE_FILE = "curriculum.json"
-"""Name of `STATE_FILE` in checkpoints of earlier versions."""
 EMPTY_STEPS = 10
 """Most consecutive steps in which `credit.truncated=drop` may leave no episode in the loss."""
 LONGER = "Raise horizon.max_turns or the token budgets, choose easier tasks, or set credit.truncated=as_is."
@@ -244,8 +242,8 @@ class EpisodeTraining(GroupedBatches):
             folder = Path(trainer.resume_from_path)
         else:
             folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        file = next((path for name in (STATE_FILE, OLD_STATE_FILE) if (path := folder / name).is_file()), None)
-        if file is None:
+        file = folder / STATE_FILE
+        if not file.is_file():
             raise ConfigError(f"{folder} has no {STATE_FILE}: it was not written by a run with this trainer.")
         self.turn_limits.restore(json.loads(file.read_text(encoding="utf-8")))
 
