@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from env_adapters.webarena.preference import KINDS, make_pairs, measure
 from verl_agent.results.scaling import interval_of_shares
 from verl_agent.results.selectors import majority
 from verl_agent.results.significance import paired_ratio
@@ -231,23 +230,3 @@ def test_points_of_a_selector_are_covered():
         lambda row: interval_of_shares({str(n): one for n, one in enumerate(row)}),
     )
     assert covered >= LEAST
-
-
-@pytest.mark.parametrize(("first", "agree"), [(0.5, 0.0), (0.9, 0.0), (0.5, 1.0), (0.9, 1.0), (0.97, 0.5)])
-def test_the_share_of_choices_of_the_first_offer_is_covered(first, agree):
-    """`agree` is the share of pairs whose second choice repeats the position of the first one."""
-    random, kind = np.random.default_rng(0), next(iter(KINDS))
-    pairs = [pair for pair in make_pairs() if pair.kind == kind]
-    listed = random.random((400, len(pairs))) < first
-    again = np.where(random.random(listed.shape) < agree, listed, random.random(listed.shape) < first)
-
-    def interval(row: list[int]) -> Estimate:
-        chosen = {}
-        for pair, count in zip(pairs, row, strict=True):
-            chosen[pair.task_id(False)] = pair.names[0] if count else pair.names[1]
-            chosen[pair.task_id(True)] = pair.names[1] if count == 2 else pair.names[0]
-        found = measure(pairs, chosen)[kind]
-        assert found.first is not None and found.interval is not None
-        return Estimate(found.first, *found.interval, found.pairs)
-
-    assert coverage(np.sort(listed.astype(int) + again), first, interval) >= LEAST
