@@ -9,17 +9,37 @@ from pydantic.dataclasses import dataclass
 
 from env_adapters.deepsearch.answers import contains, contains_all, exact_match, normalize
 from env_adapters.deepsearch.corpus import Passage, cache_dir
-from env_adapters.deepsearch.drawing import draw
 from env_adapters.deepsearch.retriever import EMBEDDED, open_retriever, parse_location
 from env_adapters.deepsearch.store import corpus_requirement
 from env_adapters.deepsearch.tasks import GENERATED, split_names, task_items
 from verl_agent.envs.action_format import Parameter, TagFormat, Tool
 from verl_agent.envs.base import EnvAdapter, Requirement
-from verl_agent.envs.drawing import Drawing
+from verl_agent.envs.drawing import Drawing, Node, Tree
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import EnvError
 from verl_agent.sections import STRICT, section
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
+
+
+def draw(episode: Episode) -> list[list[Drawing]]:
+    """Return the gold chain at the start and after each turn; questions of files have none.
+
+    A search is marked if the policy made the same one, the answer if a passage held it or the policy gave it.
+    """
+    chain = episode.item.data.get("chain")
+    if not chain:
+        return []
+    *searches, (_, answer) = chain
+    said, seen = "", False
+    states: list[list[Drawing]] = []
+    for turn in (None, *episode.turns):
+        if turn is not None and turn.step is not None and turn.carried_out:
+            said += f"\n{normalize(turn.action or '')}"
+            seen = seen or turn.step.info.get("answer_seen", 0.0) > 0 or turn.step.reward > 0
+        nodes = [Node(f"{query} ({thought})", normalize(query) in said) for thought, query in searches]
+        states.append([Tree("Gold chain", [*nodes, Node(f"answer: {answer}", seen)])])
+    return states
+
 
 TOOLS = (
     Tool("search", "Look for passages.", "<search>{words}</search>", (Parameter("words"),)),

@@ -1,20 +1,103 @@
 """TextCraft: craft a Minecraft item from raw materials by text commands."""
 
-from collections.abc import Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cache
+from math import ceil
 from pathlib import Path
 
-from env_adapters.textcraft.drawing import draw
 from env_adapters.textcraft.game import Game, command_name, normalize
-from env_adapters.textcraft.oracle import Action, plan
-from env_adapters.textcraft.recipes import recipe_book, words
-from env_adapters.textcraft.tasks import split_goals, stable_hash, task_item
+from env_adapters.textcraft.oracle import Action, Choices, choose, pick, plan, turns_needed
+from env_adapters.textcraft.recipes import Recipe, recipe_book, words
 from verl_agent.envs.action_format import LineFormat, Parameter, Tool
 from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
-from verl_agent.envs.drawing import Drawing
+from verl_agent.envs.drawing import Drawing, Node, Table, Tree
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
+
+TEST_GOALS = 100
+EASY_TURNS = 6
+"""Maximum number of oracle turns for a goal of the easy splits."""
+EASY_COMMANDS = 5
+"""Maximum number of needed crafting commands for a goal of the easy splits."""
+
+
+@cache
+def split_goals() -> Mapping[str, list[str]]:
+    """Return the goals of each split, sorted by name."""
+    book = recipe_book()
+    depths = book.depths
+    turns = {goal: turns_needed(goal) for goal in depths}
+    easy = {
+        goal: count
+        for goal, count in turns.items()
+        if count <= EASY_TURNS and len({recipe.line for recipe in book.needed(goal)}) <= EASY_COMMANDS
+    }
+    test = held_out(depths, TEST_GOALS)
+    easy_test = held_out(easy, len(easy) * 2 // 5)
+    return {
+        "train": sorted(depths.keys() - test),
+        "test": sorted(test),
+        "easy_train": sorted(easy.keys() - easy_test),
+        "easy_test": sorted(easy_test),
+    }
+
+
+def held_out(strata: Mapping[str, int], count: int) -> set[str]:
+    """Pick `count` goals in proportion to the size of each stratum, to within one.
+
+    Args:
+        strata: stratum of each goal.
+        count: number of goals, 0 to `len(strata)`.
+    """
+    ordered = sorted(strata, key=lambda goal: (strata[goal], stable_hash(goal)))
+    return {goal for i, goal in enumerate(ordered) if (i + 1) * count // len(ordered) > i * count // len(ordered)}
+
+
+def stable_hash(text: str) -> str:
+    """Return a hash that is the same in every process, machine and version of Python."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def task_item(goal: str) -> TaskItem:
+    """Return the task item for `goal`."""
+    depth = recipe_book().depths[goal]
+    data = {"goal": goal, "depth": depth, "turns": turns_needed(goal)}
+    return TaskItem("textcraft", goal, data, f"depth {depth}")
+
+
+def draw(episode: Episode) -> list[list[Drawing]]:
+    """Return inventory and crafting tree at the start and after each turn, by playing the actions again."""
+    goal = episode.item.data["goal"]
+    game, chosen = Game(recipe_book(), goal), choose(goal)
+    obtained: Counter[str] = Counter()
+    states = [_state(game, chosen, obtained)]
+    for turn in episode.turns:
+        if turn.action is not None and turn.carried_out:
+            before = Counter(game.inventory)
+            game.play(turn.action)
+            obtained += game.inventory - before
+        states.append(_state(game, chosen, obtained))
+    return states
+
+
+def _state(game: Game, chosen: Choices, obtained: Mapping[str, int]) -> list[Drawing]:
+    carried = [(str(count), words(name)) for name, count in game.inventory.items()]
+    tree = Tree("Crafting tree (one plan; ✓ was obtained)", [_node(game.goal, 1, chosen, obtained)])
+    return [Table("Inventory", (), carried or [("empty",)]), tree]
+
+
+def _node(name: str, amount: int, chosen: Choices, obtained: Mapping[str, int]) -> Node:
+    recipe = chosen.get(name)
+    children = []
+    if isinstance(recipe, Recipe):
+        runs = ceil(amount / recipe.count)
+        amounts = {pick(chosen, ingredient): runs * count for ingredient, count in recipe.ingredients.items()}
+        children = [_node(ingredient, count, chosen, obtained) for ingredient, count in amounts.items()]
+    return Node(f"{amount} {words(name)}", obtained.get(name, 0) >= amount, children)
+
 
 PROMPTS = ("full", "short")
 TOOLS = (

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from env_adapters.textcraft.adapter import TextCraft
-from env_adapters.textcraft.tasks import task_item
+from env_adapters.textcraft.adapter import TextCraft, task_item
 from tests.support.fakes import ITEM, ScriptedPolicy, talk_class
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import OMITTED, KeepAll, LastObservations, Summary, make_context, summary_in

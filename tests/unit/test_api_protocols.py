@@ -10,11 +10,11 @@ import pytest
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.anthropic_dialect import AnthropicDialect
 from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
+from verl_agent.evaluation.api.client import redact
 from verl_agent.evaluation.api.failures import Meaning, explain_status
 from verl_agent.evaluation.api.openai_dialect import OpenAiDialect
 from verl_agent.evaluation.api.policy import with_originals
 from verl_agent.evaluation.api.prices import PriceList
-from verl_agent.evaluation.api.redaction import redact
 from verl_agent.evaluation.api.settings import ApiSettings, Prices
 from verl_agent.types import Message, Usage
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from env_adapters.textcraft.adapter import PROMPTS, TOOLS, TextCraft
+from env_adapters.textcraft.adapter import EASY_TURNS, PROMPTS, TOOLS, TextCraft, task_item
 from env_adapters.textcraft.game import MAX_QUANTITY, Game
 from env_adapters.textcraft.recipes import build_book, recipe_book
-from env_adapters.textcraft.tasks import EASY_TURNS, task_item
 from tests.support.packages import path_without
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem

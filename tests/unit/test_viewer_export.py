@@ -20,10 +20,10 @@ from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import static_page
 from verl_agent.viewer.export.write import export
 from verl_agent.viewer.images import ImageBudget
+from verl_agent.viewer.pages.compare import word_difference
 from verl_agent.viewer.state import ViewerState
 from verl_agent.viewer.svg import line_chart, sparkline
 from verl_agent.viewer.text import describe_decision
-from verl_agent.viewer.words import word_difference
 
 HOSTILE = "</template></script><script>alert(1)</script> \u202e \0 'quoted' \"twice\""
 

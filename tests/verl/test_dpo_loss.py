@@ -5,8 +5,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from verl.utils import tensordict_utils as tu
 
 from verl_agent.training.offline.datasets import collate_pairs
-from verl_agent.training.offline.dpo_loss import reply_log_probs
-from verl_agent.training.offline.dpo_trainer import mean_of_sums, preference_loss
+from verl_agent.training.offline.dpo_trainer import mean_of_sums, preference_loss, reply_log_probs
 from verl_agent.training.offline.encoding import Row
 
 BETA, NLL = 0.3, 0.2

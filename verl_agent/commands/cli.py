@@ -13,11 +13,9 @@ from rich.console import Console
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
 from verl_agent.commands.environments import check_env, envs
-from verl_agent.commands.failures import failures
-from verl_agent.commands.leaderboard import leaderboard
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.play import play
-from verl_agent.commands.scaling import scaling
+from verl_agent.commands.results import failures, leaderboard, scaling
 from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import fail, print_line, read_json
 from verl_agent.commands.view import view

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import random
+import re
 import socket
 import ssl
 from collections.abc import Mapping
@@ -25,9 +26,24 @@ from verl_agent.evaluation.api.chat import Answer, ChatRequest, Dialect
 from verl_agent.evaluation.api.failures import Failure, Meaning, explain_status
 from verl_agent.evaluation.api.openai_dialect import OpenAiDialect
 from verl_agent.evaluation.api.prices import PriceList
-from verl_agent.evaluation.api.redaction import redact
 from verl_agent.evaluation.api.reply_log import ReplyLog, request_key
 from verl_agent.evaluation.api.settings import ApiSettings, read_key
+
+SHORTEST = 6
+"""Characters of a key in a row that are removed from a text."""
+
+MAX_CHARS = 10_000
+"""Characters of a text that are kept."""
+
+
+def redact(text: str, key: str | None) -> str:
+    """Return a text in which every word with a part of the key reads `***`, without the end of a very long text."""
+    if not key:
+        return text[:MAX_CHARS]
+    size = min(SHORTEST, len(key))
+    parts = "|".join(re.escape(key[start : start + size]) for start in range(len(key) - size + 1))
+    return re.sub(rf"[^\s\"'`,;()\[\]{{}}]*(?:{parts})[^\s\"'`,;()\[\]{{}}]*", "***", text[:MAX_CHARS])
+
 
 if TYPE_CHECKING:  # imported when a client is opened
     import aiohttp

@@ -1,5 +1,8 @@
 """Two runs, checkpoints or evaluations, paired by task: solved to failed and back, behaviors, and replies."""
 
+import re
+from difflib import SequenceMatcher
+from html import escape
 from itertools import zip_longest
 
 from nicegui import ui
@@ -13,8 +16,23 @@ from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pairs import TaskPair, compare, last_evaluation, pair_tasks
 from verl_agent.viewer.queries import find_episodes
 from verl_agent.viewer.state import OpenedSource, ViewerState
-from verl_agent.viewer.text import short_name
-from verl_agent.viewer.words import word_difference
+from verl_agent.viewer.text import make_visible, short_name
+
+MAX_WORDS = 1_500
+"""Words of each text that are compared; the rest is left out."""
+_WORD = re.compile(r"\s+|[^\s]+")
+
+
+def word_difference(first: str, second: str) -> tuple[str, str]:
+    """Return both texts as HTML, with `<mark>` around the words that the other one does not have."""
+    one, two = _WORD.findall(first)[: 2 * MAX_WORDS], _WORD.findall(second)[: 2 * MAX_WORDS]
+    sides: tuple[list[str], list[str]] = ([], [])
+    for kind, start, end, other_start, other_end in SequenceMatcher(None, one, two, autojunk=True).get_opcodes():
+        for side, words in zip(sides, (one[start:end], two[other_start:other_end]), strict=True):
+            text = escape(make_visible("".join(words)))
+            side.append(text if kind == "equal" or not text else f"<mark>{text}</mark>")
+    return "".join(sides[0]), "".join(sides[1])
+
 
 CONDITIONS = ("step", "purpose", "env", "category", "split")
 """Conditions on either side, as parameters `a_<name>` and `b_<name>`."""
