@@ -17,7 +17,7 @@ from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
-from verl_agent.training.dataset import MixtureOrder
+from verl_agent.training.mixture import MixtureOrder
 from verl_agent.training.trainer import STATE_FILE
 
 STEPS, BATCH = 5, 3

@@ -10,7 +10,7 @@ from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Adaptive, Horizon
 from verl_agent.rollout.settings import EpisodeSettings
-from verl_agent.training.dataset import MixtureOrder
+from verl_agent.training.mixture import MixtureOrder
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.types import StopReason
 

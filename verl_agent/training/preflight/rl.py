@@ -231,7 +231,7 @@ def needed_gb(config: DictConfig) -> tuple[float, float]:
 def _complete(config: DictConfig) -> None:
     """Fill in values of this machine: paths and environment variables of workers."""
     if config.env.mixture:
-        config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.training.dataset
+        config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.training.mixture
     run_dir = Path(config.trainer.default_local_dir).resolve()
     config.trainer.default_local_dir = str(run_dir)
     if config.episode.record_dir is not None:
