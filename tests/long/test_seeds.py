@@ -71,7 +71,7 @@ def test_another_engine_gives_the_same_replies_in_any_order(tmp_path):
 
 
 def test_prompts_that_do_not_fit_into_one_step_give_the_same_replies(tmp_path):
-    """vLLM splits them, and discards what it sampled after the first part."""
+    """The engine splits them, and discards what it sampled after the first part."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     prompts = [[*range(100 + shift, 340 + shift)] for shift in range(48)]
     assert sum(map(len, prompts)) > 8192, "vLLM's budget of a step"

@@ -117,7 +117,8 @@ def test_sglang_reads_seeds_with_deterministic_inference_only():
     assert "            if enable_deterministic\n            else None\n" in info
     assert info.count('            "sampling_seed",\n') == 2  # in `filter_batch` and `merge_batch`
     sampler = "\n".join(upstream("sglang", "srt/layers/sampler.py"))
-    assert "batch_next_token_ids = self._sample_from_probs(\n                    probs, sampling_info, positions" in sampler
+    call = "self._sample_from_probs(\n                    probs, sampling_info, positions, simple_sampling_case\n"
+    assert sampler.count(call) == 1
     engine = "\n".join(upstream("sglang", "srt/entrypoints/engine.py"))
     assert "run_scheduler_process_func: Callable = staticmethod(run_scheduler_process)" in engine
     server = "\n".join(upstream("verl", "workers/rollout/sglang_rollout/async_sglang_server.py"))

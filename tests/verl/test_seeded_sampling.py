@@ -15,9 +15,11 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.seeded_sampling import check_vllm, choose, sample_with_seeds, uniform
+from verl_agent.platform.sglang import seeded_sampling as sglang
 
 VOCABULARY = 1000
 """Not a multiple of the blocks of `choose`."""
+DRAWS = 20_000
 LOGITS = 2 * torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(0))
 
 
@@ -41,17 +43,19 @@ def sampled(requests: list[CachedRequestState], logits: Tensor = LOGITS, logprob
     """Return the output of vLLM's sampler for a batch of requests with the same logits."""
     params = [one.sampling_params for one in requests]
     greedy = [one.temperature == 0 for one in params]
-    device = torch.device("cpu")
-    min_p = MinPLogitsProcessor(SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=len(requests))), device, False)
+    config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=len(requests)))
+    min_p = MinPLogitsProcessor(config, torch.device("cpu"), False)
     min_p.min_p_cpu[: len(params)] = [one.min_p for one in params]
     min_p.min_p_count = sum(one.min_p > 0 for one in params)
     min_p.min_p = min_p.min_p_cpu_tensor[: len(params), None]
+    top_p = torch.tensor([one.top_p for one in params])
+    top_k = torch.tensor([one.top_k or VOCABULARY for one in params])
     metadata = SamplingMetadata(
         temperature=None if all(greedy) else torch.tensor([one.temperature for one in params]),
         all_greedy=all(greedy),
         all_random=not any(greedy),
-        top_p=torch.tensor([one.top_p for one in params]) if any(one.top_p < 1 for one in params) else None,
-        top_k=torch.tensor([one.top_k or VOCABULARY for one in params]) if any(one.top_k > 0 for one in params) else None,
+        top_p=top_p if top_p.min() < 1 else None,
+        top_k=top_k if top_k.min() < VOCABULARY else None,
         generators={row: one.generator for row, one in enumerate(requests) if one.generator is not None},
         max_num_logprobs=0,
         no_penalties=True,
@@ -79,27 +83,45 @@ def chi_square(found: Tensor, expected: Tensor) -> float:
     return (sum(terms) - len(terms) + 1) / (2 * len(terms) - 2) ** 0.5
 
 
-@pytest.mark.parametrize("across", ["seeds", "positions"])
-@pytest.mark.parametrize("limits", [{}, {"top_k": 30}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 50, "top_p": 0.9}])
-def test_tokens_follow_the_probabilities(across, limits):
-    number = 20_000
-    pairs = [(7, at) if across == "positions" else (at, 7) for at in range(1, number + 1)]
-    drawn = tokens([request(seed, position, **limits) for seed, position in pairs])
-    probs = LOGITS.double().softmax(0)
-    ranked, order = probs.sort(descending=True)
-    ranked = ranked * (torch.arange(VOCABULARY) < limits.get("top_k", VOCABULARY))
-    ranked = ranked * (ranked >= limits.get("min_p", 0) * ranked[0]) / ranked.sum()
-    ranked = ranked * (ranked.cumsum(0) - ranked < limits.get("top_p", 1))
+def check_distribution(drawn: list[int], top_k: int = VOCABULARY, top_p: float = 1, min_p: float = 0) -> None:
+    """Check that tokens follow the probabilities within the limits, and that no other token was drawn."""
+    ranked, order = LOGITS.double().softmax(0).sort(descending=True)
+    ranked = ranked * (torch.arange(VOCABULARY) < top_k)
+    ranked = ranked * (ranked >= min_p * ranked[0]) / ranked.sum()
+    ranked = ranked * (ranked.cumsum(0) - ranked < top_p)
     expected = torch.zeros(VOCABULARY).double().scatter(0, order, ranked / ranked.sum())
     found = torch.bincount(torch.tensor(drawn), minlength=VOCABULARY)
     assert found[expected == 0].sum() == 0
-    assert abs(chi_square(found[expected > 0], number * expected[expected > 0])) < 4
+    assert abs(chi_square(found[expected > 0], len(drawn) * expected[expected > 0])) < 4
+
+
+LIMITS = [{}, {"top_k": 30}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 50, "top_p": 0.9}]
+
+
+@pytest.mark.parametrize("across", ["seeds", "positions"])
+@pytest.mark.parametrize("limits", LIMITS)
+def test_tokens_follow_the_probabilities(across, limits):
+    pairs = [(7, at) if across == "positions" else (at, 7) for at in range(1, DRAWS + 1)]
+    check_distribution(tokens([request(seed, position, **limits) for seed, position in pairs]), **limits)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+@pytest.mark.parametrize("limits", LIMITS[:-1])  # SGLang's top-p counts the tokens that its top-k leaves out
+def test_tokens_of_sglang_follow_the_probabilities(seeded, limits):
+    info = SimpleNamespace(
+        sampling_seed=torch.arange(DRAWS) if seeded else torch.full((DRAWS,), -1),
+        top_ks=torch.full((DRAWS,), limits.get("top_k", 1 << 30)),
+        top_ps=torch.full((DRAWS,), limits.get("top_p", 1.0)),
+        min_ps=torch.full((DRAWS,), limits.get("min_p", 0.0)),
+    )
+    probs, positions = LOGITS.softmax(0).expand(DRAWS, -1), torch.full((DRAWS,), 7)
+    check_distribution(sglang.sample(probs, info, positions, not limits).tolist(), **limits)
 
 
 def test_numbers_of_neighboring_seeds_and_positions_are_independent():
     seeds, positions = torch.cartesian_prod(torch.arange(400), torch.arange(400)).unbind(1)
     numbers = uniform(seeds, positions).view(400, 400)
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     assert abs(numbers.mean() - 0.5) < 4 / 12**0.5 / 400
     centered = numbers - 0.5
     for other in (centered.roll(1, 0), centered.roll(1, 1), centered.T, centered.roll((1, -1), (0, 1))):
@@ -132,7 +154,7 @@ def test_a_token_does_not_depend_on_the_batch():
     together = [request(seed, 10 + seed) for seed in range(40)]
     assert tokens(together) == alone and len(set(alone)) > 10
     assert tokens(together[::-1]) == alone[::-1]
-    others = [request(None), request(None, temperature=0), request(3, top_k=5), request(4, top_p=0.3), request(5, min_p=1)]
+    others = [request(None), request(3, temperature=0), request(3, top_k=5), request(4, top_p=0.3), request(5, min_p=1)]
     mixed = tokens([row for one in together for row in (one, *others)])
     assert mixed[:: len(others) + 1] == alone
 
@@ -152,7 +174,8 @@ def test_greedy_requests_take_the_most_likely_token():
 def test_log_probs_are_those_of_the_logits(mode):
     requests = [request(seed, temperature=0.5, top_k=40) for seed in range(30)]
     output = sampled(requests, logprobs_mode=mode)
-    logits = LOGITS if mode == "raw_logprobs" else (LOGITS / 0.5).where(LOGITS >= LOGITS.sort().values[-40], -torch.inf)
+    kept = LOGITS.sort().values[-40] <= LOGITS
+    logits = LOGITS if mode == "raw_logprobs" else (LOGITS / 0.5).where(kept, -torch.inf)
     expected = logits.log_softmax(0)[output.sampled_token_ids[:, 0].long()]
     assert output.logprobs_tensors.logprobs[:, 0].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
 
@@ -165,7 +188,7 @@ def test_a_continued_request_draws_the_numbers_of_a_longer_one():
 
 
 def test_a_discarded_sample_leaves_the_next_one_as_it_is():
-    """vLLM discards a sample after each part of a prompt, and moves the generator's offset back by 4."""
+    """After each part of a prompt vLLM discards a sample, and moves the generator's offset back by 4."""
     one, other = request(11), request(11)
     tokens([one])
     one.generator.set_offset(one.generator.get_offset() - 4)
@@ -173,10 +196,9 @@ def test_a_discarded_sample_leaves_the_next_one_as_it_is():
 
 
 def test_the_generator_of_a_request_draws_as_one_of_its_seed():
-    """vLLM's speculative decoding draws from it."""
-    assert torch.equal(
-        torch.rand(3, generator=request(12).generator), torch.rand(3, generator=torch.Generator().manual_seed(12))
-    )
+    """Speculative decoding draws from it."""
+    own = torch.Generator().manual_seed(12)
+    assert torch.equal(torch.rand(3, generator=request(12).generator), torch.rand(3, generator=own))
 
 
 @pytest.mark.parametrize("version", ["0.24.0", "0.28.0", "0.28.0+cpu"])
@@ -187,3 +209,5 @@ def test_tested_versions_are_accepted(version):
 def test_untested_version_raises_config_error_naming_the_tested_ones():
     with pytest.raises(ConfigError, match=r"vllm 0\.29\.0.*0\.24\.0, 0\.28\.0.*make setup"):
         check_vllm("0.29.0+cpu")
+    with pytest.raises(ConfigError, match=r"sglang 0\.6\.0.*0\.5\.12.*make setup-sglang"):
+        sglang.check_sglang("0.6.0")

@@ -11,7 +11,7 @@ position and stays as it is.
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -88,9 +88,10 @@ class RequestGenerator(torch.Generator):
         request: vLLM's `CachedRequestState` of a request with a seed.
     """
 
-    def __new__(cls, request: Any) -> "RequestGenerator":
+    def __new__(cls, request: Any) -> Self:
         """Return a generator on the device of the request's own generator."""
-        return super().__new__(cls, request.generator.device)
+        made: Self = super().__new__(cls, request.generator.device)
+        return made
 
     def __init__(self, request: Any) -> None:
         self.request_seed: int = request.sampling_params.seed
@@ -185,7 +186,7 @@ class SeededSampling:
     vLLM makes it a base of the worker's class, and verl's extension calls this `__new__` too.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "SeededSampling":
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """See `object`."""
         sample_with_seeds()
         return super().__new__(cls)

@@ -1,7 +1,7 @@
 """SGLang's sampler, in which requests with a seed draw as in `verl_agent.platform.seeded_sampling`.
 
-SGLang 0.5.12, sampling/sampling_batch_info.py:93 reads seeds with deterministic inference only, which attention on a CPU
-does not have, and layers/sampler.py:225 has no seeds with FlashInfer.
+SGLang 0.5.12, sampling/sampling_batch_info.py:93 reads seeds with deterministic inference only, which its attention for
+CPUs does not have, and layers/sampler.py:225 has no seeds with FlashInfer.
 """
 
 from typing import Any
