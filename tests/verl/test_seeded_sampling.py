@@ -17,9 +17,9 @@ from verl_agent.errors import ConfigError
 from verl_agent.platform.seeded_sampling import check_vllm, choose, sample_with_seeds, uniform
 from verl_agent.platform.sglang import seeded_sampling as sglang
 
-VOCABULARY = 1000
+VOCABULARY = 300
 """Not a multiple of the blocks of `choose`."""
-DRAWS = 20_000
+DRAWS = 5000
 LOGITS = 2 * torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(0))
 
 
