@@ -100,6 +100,23 @@ def test_vllm_samples_with_the_generator_of_each_request():
     assert "if len(generators) != logits.shape[0] and not self.use_fp64_gumbel:" in cpu
 
 
+PRINT_SAMPLER = """
+import importlib, sys
+importlib.import_module(sys.argv[1]).__dict__[sys.argv[2]]()
+from vllm.v1.sample.ops import topk_topp_sampler
+print(type(topk_topp_sampler.random_sample).__name__)
+"""
+
+
+@pytest.mark.parametrize("extension", ["worker_extension.CpuWorkerExtension", "seeded_sampling.SeededSampling"])
+def test_workers_of_training_and_evaluation_sample_with_seeds(extension):
+    """The first one gets there through `__new__` of verl's extension."""
+    module, name = extension.split(".")
+    arguments = f"import sys; sys.argv[1:] = {[f'verl_agent.platform.{module}', name]!r}\n"
+    printed = run(arguments + PRINT_SAMPLER, VERL_PLATFORM="cpu")
+    assert printed.stdout.split()[-1:] == ["partial"], printed.stderr
+
+
 def test_vllm_gives_each_request_with_a_seed_a_generator():
     """Lines for `RequestGenerator`: its creation, its offset, and the position of a request."""
     runner = "\n".join(upstream("vllm", "v1/worker/gpu_model_runner.py"))

@@ -135,15 +135,15 @@ def test_the_numbers_of_a_seed_do_not_change():
     assert numbers.tolist() == [0.28176129772258496, 0.34805850157913476, 0.7066570004389502, 0.490536849486921]
 
 
-@pytest.mark.parametrize("number", [0.0, 2.0**-60, 0.5, 1 - 2.0**-53])
+@pytest.mark.parametrize("number", [0.0, 2.0**-60, 0.5, 1 - 2.0**-53, 1.0])
 def test_tokens_without_probability_are_never_chosen(number):
-    """The first and last of them would be at the ends of the cumulative sum."""
+    """The first and last of them would be at the ends of the cumulative sum. A product may be rounded up to the sum."""
     weights = torch.rand(50, 5000, generator=torch.Generator().manual_seed(3))
     weights[weights < 0.9] = 0
     weights[:, :300] = weights[:, -300:] = 0
     chosen = choose(weights, torch.full((50,), number, dtype=torch.float64))
     assert (weights.gather(1, chosen[:, None]) > 0).all()
-    if number in (0.0, 1 - 2.0**-53):
+    if number in (0.0, 1 - 2.0**-53, 1.0):
         ends = weights.double().cumsum(1) > (0 if number == 0 else weights.double().sum(1, True) * (1 - 1e-12))
         assert chosen.tolist() == ends.int().argmax(1).tolist()
 
