@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,34 @@ def test_log_probs_are_those_before_temperature_and_top_p(folder):
         (most_likely,) = reply.extra_fields["top_log_probs"]
         assert [token for token, _ in most_likely] == expected.topk(3).indices.tolist()
         assert [value for _, value in most_likely] == pytest.approx(expected.topk(3).values.tolist(), abs=TOLERANCE)
+
+
+def test_a_token_depends_on_seed_and_position_alone(folder):
+    """Not on the batch, on other requests' limits, or on the request that wrote the tokens before it."""
+    prompts = [[5 + seed] * (3 + seed) for seed in range(12)]
+    settings = EngineSettings(name="sglang", device="cpu", dtype="float32", max_num_seqs=16)
+
+    async def ask() -> None:
+        with SglangEngine(str(folder), settings, CONTEXT) as engine:
+
+            async def reply(
+                seed: int | None, given: Sequence[int] = (), tokens: int = 16, **limits: float
+            ) -> list[int]:
+                sampling = {"temperature": 1.0, "ignore_eos": True, "max_tokens": tokens, **limits}
+                sampling |= {} if seed is None else {"seed": seed}
+                prompt = [*prompts[seed or 0], *given]
+                return (await engine.generate("e", prompt_ids=prompt, sampling_params=sampling)).token_ids
+
+            alone = [await reply(seed) for seed in range(12)]
+            assert len(set(map(tuple, alone))) == 12 and await reply(None) != await reply(None)
+            assert await asyncio.gather(*map(reply, range(12))) == alone
+            others = [reply(None), reply(3, top_k=2), reply(4, top_p=0.2), reply(5, min_p=0.5), reply(6, temperature=0)]
+            mixed = await asyncio.gather(*map(reply, range(12)), *others)
+            assert mixed[:12] == alone
+            rest = await asyncio.gather(*(reply(seed, ids[:6], 10) for seed, ids in enumerate(alone)))
+            assert [ids[:6] + more for ids, more in zip(alone, rest, strict=True)] == alone
+
+    asyncio.run(ask())
 
 
 def test_an_evaluation_writes_records_and_results(tmp_path, folder):

@@ -23,6 +23,7 @@ from verl_agent.evaluation.api.chat import ChatMessage, ChatRequest
 from verl_agent.evaluation.api.client import ApiClient
 from verl_agent.evaluation.api.reply_log import ReplyLog
 from verl_agent.evaluation.api.settings import ApiSettings
+from verl_agent.evaluation.vllm_engine import SEEDED
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.results.results import summarize
 from verl_agent.trace.record import EpisodeRecord
@@ -50,7 +51,7 @@ def vllm_server(log: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(prepare_smollm2())]
     command += ["--served-model-name", "smollm2", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     command += ["--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "32", "--generation-config", "vllm"]
-    command += ["--no-enable-chunked-prefill"]  # on a CPU, vLLM dies when it splits the prompt of a request with a seed
+    command += ["--worker-extension-cls", SEEDED]  # as in a local evaluation
     environment = {"VLLM_CPU_KVCACHE_SPACE": "1", **os.environ, "VLLM_LOGGING_LEVEL": "WARNING"}
     with log.open("wb") as output:
         server = subprocess.Popen(command, env=environment, stdout=output, stderr=output)

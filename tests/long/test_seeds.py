@@ -1,4 +1,4 @@
-"""Tests that vLLM on a CPU gives the same replies for the same seeds, and does not split prompts.
+"""Tests that vLLM on a CPU gives the same replies for the same seeds: in any batch, continued, and with split prompts.
 
 Each engine takes half a minute to start.
 """
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.models import write_model
 from verl_agent.evaluation.settings import EngineSettings
-from verl_agent.evaluation.vllm_engine import MAX_BATCHED, Generation, VllmEngine
+from verl_agent.evaluation.vllm_engine import VllmEngine
 from verl_agent.rollout.seeds import EpisodeSeed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -25,23 +25,36 @@ REQUESTS = [
     for turn in range(2)
 ]
 """Fixed batch of requests: two tasks, four samples each, two turns with prompts of different lengths."""
+TOKENS = 24
 
 
-def replies(model: str, order: Sequence[int], at_once: int) -> dict[int, list[int]]:
-    """Return the tokens of each request from a fresh engine, sent in groups of `at_once`."""
+def replies(model: str, order: Sequence[int], at_once: int, given: int = 0) -> dict[int, list[int]]:
+    """Return the tokens of each request from a fresh engine.
+
+    Args:
+        model: folder of the model.
+        order: indexes of the requests.
+        at_once: requests that are sent together.
+        given: tokens after which a request is interrupted and sent again with them; 0: it is not interrupted.
+    """
 
     async def generate_all() -> dict[int, list[int]]:
         with VllmEngine(model, SETTINGS, context=256) as engine:
 
-            async def one(index: int) -> list[int]:
+            async def part(index: int, reply: list[int], tokens: int) -> list[int]:
                 seed, turn, prompt = REQUESTS[index]
-                sampling = {"temperature": 1.0, "max_tokens": 24, "seed": seed.at(turn)}
-                return (await engine.generate(f"r{index}", prompt_ids=prompt, sampling_params=sampling)).token_ids
+                sampling = {"temperature": 1.0, "max_tokens": tokens, "seed": seed.at(turn)}
+                output = await engine.generate(f"r{index}", prompt_ids=prompt + reply, sampling_params=sampling)
+                return reply + output.token_ids
+
+            async def one(index: int) -> list[int]:
+                reply = await part(index, [], given or TOKENS)
+                return await part(index, reply, TOKENS - given) if len(reply) == given else reply
 
             found: dict[int, list[int]] = {}
             for begin in range(0, len(order), at_once):
-                part = order[begin : begin + at_once]
-                found |= dict(zip(part, await asyncio.gather(*map(one, part)), strict=True))
+                group = order[begin : begin + at_once]
+                found |= dict(zip(group, await asyncio.gather(*map(one, group)), strict=True))
             return found
 
     return asyncio.run(generate_all())
@@ -54,23 +67,23 @@ def test_another_engine_gives_the_same_replies_in_any_order(tmp_path):
     assert len({tuple(ids) for ids in first.values()}) == len(REQUESTS), "samples of a group differ"
     assert replies(model, order[::-1], at_once=len(order)) == first
     assert replies(model, order, at_once=3) == first, "the batch in which a request runs changes no reply"
+    assert replies(model, order, at_once=len(order), given=10) == first, "an interrupted reply continues"
 
 
-def test_prompts_that_do_not_fit_into_one_step_are_all_answered(tmp_path):
-    """A split prompt of a request with a seed would end the engine."""
+def test_prompts_that_do_not_fit_into_one_step_give_the_same_replies(tmp_path):
+    """The engine splits them, and discards what it sampled after the first part."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    settings = replace(SETTINGS, max_num_seqs=64)
     prompts = [[*range(100 + shift, 340 + shift)] for shift in range(48)]
-    assert sum(map(len, prompts)) > MAX_BATCHED
+    assert sum(map(len, prompts)) > 8192, "vLLM's budget of a step"
 
-    async def generate_all() -> list[Generation]:
+    async def generate_all(at_once: int) -> list[list[int]]:
+        settings = replace(SETTINGS, max_num_seqs=at_once)
         with VllmEngine(str(write_model(tmp_path)), settings, context=256) as engine:
             sampling = {"temperature": 1.0, "max_tokens": 4}
-            return await asyncio.gather(
-                *(
-                    engine.generate(f"r{seed}", prompt_ids=prompt, sampling_params={**sampling, "seed": seed})
-                    for seed, prompt in enumerate(prompts)
-                )
+            requests = (
+                engine.generate(f"r{seed}", prompt_ids=prompt, sampling_params={**sampling, "seed": seed})
+                for seed, prompt in enumerate(prompts)
             )
+            return [reply.token_ids for reply in await asyncio.gather(*requests)]
 
-    assert all(reply.token_ids for reply in asyncio.run(generate_all()))
+    assert asyncio.run(generate_all(64)) == asyncio.run(generate_all(8))

@@ -87,9 +87,59 @@ def test_verls_sglang_server_leaves_one_token_of_the_context_free():
     assert len(used) == 6  # three in the constructor, one more in an error of `generate`
 
 
-def test_vllm_moves_the_offset_of_a_generator_after_a_part_of_a_prompt():
-    """Line for `enable_chunked_prefill: false` of cpu.yaml and for `whole_prompts` of the evaluation's engine."""
+def test_vllm_samples_with_the_generator_of_each_request():
+    """Lines for `sample_with_seeds`; on GPUs a request with a seed is sampled in the same function."""
+    source = "\n".join(upstream("vllm", "v1/sample/ops/topk_topp_sampler.py"))
+    head = "def random_sample(\n    probs: torch.Tensor,\n    generators: dict[int, torch.Generator],\n"
+    body = source[source.index(head) :]
+    assert "q[i].exponential_(generator=generator)" in body[: body.index("\ndef ")]
+    assert source.count("random_sample(probs, generators, self.use_fp64_gumbel),") == 1  # in `forward_native`
+    assert "if (k is None and p is None) or generators:" in source
+    assert source.count("return self.forward_native(logits, generators, k, p)") == 6
+    cpu = source[source.index("def forward_cpu(") : source.index("def _init_aiter_ops(")]
+    assert "if len(generators) != logits.shape[0] and not self.use_fp64_gumbel:" in cpu
+
+
+PRINT_SAMPLER = """
+import importlib, sys
+importlib.import_module(sys.argv[1]).__dict__[sys.argv[2]]()
+from vllm.v1.sample.ops import topk_topp_sampler
+print(type(topk_topp_sampler.random_sample).__name__)
+"""
+
+
+@pytest.mark.parametrize("extension", ["worker_extension.CpuWorkerExtension", "seeded_sampling.SeededSampling"])
+def test_workers_of_training_and_evaluation_sample_with_seeds(extension):
+    """The first one gets there through `__new__` of verl's extension."""
+    module, name = extension.split(".")
+    arguments = f"import sys; sys.argv[1:] = {[f'verl_agent.platform.{module}', name]!r}\n"
+    printed = run(arguments + PRINT_SAMPLER, VERL_PLATFORM="cpu")
+    assert printed.stdout.split()[-1:] == ["partial"], printed.stderr
+
+
+def test_vllm_gives_each_request_with_a_seed_a_generator():
+    """Lines for `RequestGenerator`: its creation, its offset, and the position of a request."""
+    runner = "\n".join(upstream("vllm", "v1/worker/gpu_model_runner.py"))
+    assert runner.count("generator.manual_seed(sampling_params.seed)") == 1
     assert line("vllm", "v1/worker/gpu_model_runner.py", 3825) == "gen.set_offset(gen.get_offset() - 4)"
+    assert "req_state.output_token_ids.extend(sampled_ids)" in runner  # at the end of the step that sampled them
+    batch = "\n".join(upstream("vllm", "v1/worker/gpu_input_batch.py"))
+    assert "return self.num_prompt_tokens + len(self.output_token_ids)" in batch
+    assert "self.generators[req_index] = request.generator" in batch
+
+
+def test_sglang_reads_seeds_with_deterministic_inference_only():
+    """Lines for `verl_agent.platform.sglang.seeded_sampling`, and verl's line that starts its process."""
+    info = "\n".join(upstream("sglang", "srt/sampling/sampling_batch_info.py"))
+    assert "            if enable_deterministic\n            else None\n" in info
+    assert info.count('            "sampling_seed",\n') == 2  # in `filter_batch` and `merge_batch`
+    sampler = "\n".join(upstream("sglang", "srt/layers/sampler.py"))
+    call = "self._sample_from_probs(\n                    probs, sampling_info, positions, simple_sampling_case\n"
+    assert sampler.count(call) == 1
+    engine = "\n".join(upstream("sglang", "srt/entrypoints/engine.py"))
+    assert "run_scheduler_process_func: Callable = staticmethod(run_scheduler_process)" in engine
+    server = "\n".join(upstream("verl", "workers/rollout/sglang_rollout/async_sglang_server.py"))
+    assert server.count("run_scheduler_process_func=sglang.srt.entrypoints.engine.run_scheduler_process,") == 2
 
 
 def test_verl_imports_the_value_model_loader_inside_the_calling_function():

@@ -42,7 +42,7 @@ class EngineSettings:
     """Section `engine` of an evaluation: options of vLLM or SGLang, which serves the model.
 
     Attributes:
-        name: engine. SGLang needs an environment of its own, as for training, and ignores the seeds of requests.
+        name: engine. SGLang needs an environment of its own, as for training.
         device: device that the recipe is sized for. vLLM itself uses the device that it was built for.
         dtype: type of the weights, as vLLM names it; `auto` is the type of the checkpoint.
         enforce_eager: disables compilation and CUDA graphs; the engine then starts sooner and decodes slower.

@@ -9,6 +9,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.evaluation.vllm_engine import Generation, Route
 from verl_agent.platform.sglang.context import LONGER_CONTEXT, SPARE_TOKENS
+from verl_agent.platform.sglang.seeded_sampling import sample_with_seeds
 
 ON_CPU: Mapping[str, Any] = {
     "attention_backend": "torch_native",
@@ -19,19 +20,20 @@ ON_CPU: Mapping[str, Any] = {
 """Arguments of SGLang on a CPU, as in training."""
 CACHE_TOKENS = 32_768
 """Tokens of all keys and values on a CPU, unless two sequences may have more."""
+NAMES = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
+"""SGLang's names of sampling parameters that vLLM calls otherwise."""
 
 
 def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments of SGLang's `async_generate` for one reply.
 
     Args:
-        sampling_params: see `verl_agent.evaluation.vllm_engine.request_options`. The seed is left out, because SGLang
-            reads it with deterministic inference only.
+        sampling_params: see `verl_agent.evaluation.vllm_engine.request_options`.
     """
-    sampling = {key: value for key, value in sampling_params.items() if key not in ("logprobs", "max_tokens", "seed")}
     wanted = sampling_params.get("logprobs")
+    sampling = {NAMES.get(key, key): value for key, value in sampling_params.items() if key != "logprobs"}
     return {
-        "sampling_params": {**sampling, "max_new_tokens": sampling_params["max_tokens"]},
+        "sampling_params": sampling,
         "return_logprob": bool(wanted),
         "top_logprobs_num": wanted if wanted and wanted is not True else 0,
     }
@@ -78,6 +80,7 @@ class SglangEngine:
                 f"engine.name='sglang' needs SGLang, which does not import: {error}. Run `make {setup}` and activate "
                 "the environment that it creates, or set engine.name=vllm."
             ) from error
+        sample_with_seeds()
         copies = settings.copies(torch.cuda.device_count())
         self._route = Route(copies)
         own = {**ON_CPU, "max_total_tokens": max(CACHE_TOKENS, 2 * context)} if settings.device == "cpu" else {}

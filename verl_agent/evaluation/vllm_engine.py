@@ -10,14 +10,13 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.runs.ending_process import spawning_ending_processes
 
-MAX_BATCHED = 8192
-"""Most tokens of a step of the engine on a CPU, unless a sequence may have more."""
-
 ON_CPU: Mapping[str, Any] = {
     "kv_cache_memory_bytes": 1 << 30,
     "distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
 }
 """Arguments of vLLM on a CPU, as in training; else it takes most of the memory, and a process for the model."""
+SEEDED = "verl_agent.platform.seeded_sampling.SeededSampling"
+"""Extension of vLLM's worker, which vLLM imports in the engine's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +79,6 @@ class Route:
         return self._of_episode.setdefault(episode, len(self._of_episode) % self._copies)
 
 
-def whole_prompts(context: int) -> dict[str, Any]:
-    """Return engine arguments with which a CPU never splits a prompt over several steps.
-
-    vLLM 0.28.0, v1/worker/gpu_model_runner.py:3825 discards the sample after a part of a prompt. For that it moves the
-    offset of the request's generator, which generators on a CPU do not have. The engine dies at the first split prompt
-    that has a seed.
-
-    Args:
-        context: most tokens of a sequence.
-    """
-    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(context, MAX_BATCHED)}
-
-
 class VllmEngine:
     """`TokenEngine` on vLLM's asynchronous engine. Create it inside a running event loop, and close it.
 
@@ -129,8 +115,9 @@ class VllmEngine:
             gpu_memory_utilization=settings.gpu_memory_utilization,
             seed=seed,
             block_size=settings.block_size,
+            worker_extension_cls=SEEDED,
             disable_log_stats=True,
-            **({**ON_CPU, **whole_prompts(context)} if settings.device == "cpu" else {}),
+            **(ON_CPU if settings.device == "cpu" else {}),
         )
         with spawning_ending_processes():  # vLLM's own processes go on when this one is killed
             self._engine = AsyncLLM.from_engine_args(arguments)

@@ -12,10 +12,11 @@ from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpSe
 from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
 
 from verl_agent.platform.sglang.context import LONGER_CONTEXT, SPARE_TOKENS
+from verl_agent.platform.sglang.seeded_sampling import sample_with_seeds
 
 
 class FullContextServer(SGLangHttpServer):
-    """SGLang's server, in which prompt and reply may fill the context, as with vLLM.
+    """SGLang's server, in which prompt and reply may fill the context, as with vLLM, and requests have seeds.
 
     verl 0.9.1, async_sglang_server.py:588 allows `max_model_len - len(prompt_ids) - 1` tokens, one less than its vLLM
     server.
@@ -23,6 +24,7 @@ class FullContextServer(SGLangHttpServer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        sample_with_seeds()
         os.environ[LONGER_CONTEXT] = "1"
         given = self.config.engine_kwargs.get("sglang") or {}
         self.config.engine_kwargs["sglang"] = {"context_length": self.config.max_model_len + SPARE_TOKENS, **given}
