@@ -19,6 +19,7 @@ from verl_agent.runs.deaths import Death, count_oom_kills, describe_status, name
 PROGRAM = """
 import os, pathlib, psutil, signal, subprocess, sys, time
 from omegaconf import OmegaConf
+from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.runs.child import Child, Stop
 from verl_agent.runs.deaths import Death
 from verl_agent.runs.processes import ending_all_children
@@ -48,6 +49,11 @@ def log_step():
         file.write('{"step": 1, "data": {}}')
 
 
+def save(step):
+    begin_checkpoint(root / f"global_step_{step}")
+    finish_checkpoint(root / f"global_step_{step}")
+
+
 def run(link):
     start = len(list(root.glob("start_*")))
     (root / f"start_{start}").write_text(config.trainer.resume_mode)
@@ -59,14 +65,14 @@ STORIES = {
     "fails before a step": "die()",
     "dies once": "if start == 0:\\n log_step(); engine().kill(); time.sleep(60)",
     "dies always": "log_step(); die()",
-    "saves and dies": "log_step(); (root / 'latest_checkpointed_iteration.txt').write_text(str(start + 1))\\n"
+    "saves and dies": "log_step(); save(start + 1)\\n"
     "if start < 3:\\n die()",
     "hangs": "signal.signal(signal.SIGINT, signal.SIG_IGN); log_step(); engine(); time.sleep(60)",
     "server": "if start == 0:\\n log_step(); starts = '(exec -a VLLM::Worker sleep 60) & wait'\\n"
     " server = subprocess.Popen(['ray::RunScopedHttpServer.run', '-c', starts], executable='/bin/bash')\\n"
     " time.sleep(1.5); (worker,) = psutil.Process(server.pid).children()\\n"
     " server.kill(); server.wait(); worker.kill(); time.sleep(60)",
-    "dies after a checkpoint": "(root / 'latest_checkpointed_iteration.txt').write_text('3')\\n"
+    "dies after a checkpoint": "save(3)\\n"
     "if start == 0:\\n die()",
     "driver after a service": "if start == 0:\\n log_step()\\n"
     " process = subprocess.Popen(['raylet/raylet', '60'], executable='/bin/sleep')\\n"

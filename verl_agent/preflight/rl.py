@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,10 +37,9 @@ from verl_agent.system.resources import (
     RL_BYTES,
     RL_MEMORY_GB,
     activations_gb,
-    disk_needed,
+    checkpoint_gb,
     memory_needed,
     read_memory,
-    require_disk,
     require_memory,
 )
 
@@ -193,19 +191,16 @@ def check_dev_tasks(env: EnvSettings, other: EnvSettings) -> None:
 
 
 def check_machine(config: DictConfig) -> None:
-    """Check that the machine has the memory and the disk space that training this model takes.
+    """Check that the machine has the memory that training this model takes.
 
     Raises:
-        ConfigError: memory or disk space is too small.
+        ConfigError: the memory is too small.
     """
-    memory_gb, disk_gb = needed_gb(config)
+    memory_gb, _ = needed_gb(config)
     if use_cpu_device():
         require_memory(read_memory(), memory_gb)
     else:
         require_memory(read_memory(), offloaded_gb(config), "keeping weights and optimizer in it (offload=true)")
-    run_dir = Path(config.trainer.default_local_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    require_disk(shutil.disk_usage(run_dir).free, disk_gb, run_dir)
 
 
 def offloaded_gb(config: DictConfig) -> float:
@@ -216,7 +211,7 @@ def offloaded_gb(config: DictConfig) -> float:
 
 
 def needed_gb(config: DictConfig) -> tuple[float, float]:
-    """Return the memory that a run takes on a CPU and the disk space that its checkpoints take, in GB."""
+    """Return the memory that a run takes on a CPU and the disk space that a checkpoint takes, in GB."""
     sizes = [parameters(config.actor_rollout_ref.model.path)]
     if has_critic(config):
         sizes.append(parameters(config.critic.model.path))
@@ -226,7 +221,7 @@ def needed_gb(config: DictConfig) -> tuple[float, float]:
     tokens = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * row
     memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB) + (trainer.n_gpus_per_node - 1) * RANK_GB
     memory_gb += activations_gb(count, tokens)
-    return memory_gb, disk_needed(count, saved, trainer.max_actor_ckpt_to_keep)
+    return memory_gb, checkpoint_gb(count, saved)
 
 
 def _complete(config: DictConfig) -> None:

@@ -63,7 +63,8 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
                 why = f"trainer.max_restarts={limit} allows no further restart without a new checkpoint."
             else:
                 _print(console, f"Restart {restarts} of {limit}: the run resumes after step {step}.")
-                config.trainer.resume_mode = "auto"
+                if config.trainer.resume_mode == "disable":
+                    config.trainer.resume_mode = "auto"
                 continue
             _print(console, f"{why} Run the same command again to resume after step {step}.")
             sys.exit(FAILED)

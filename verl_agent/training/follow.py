@@ -44,6 +44,7 @@ def follow_run(folder: RunFolder, trainer: DictConfig, console: Console) -> Iter
         console: console to print on.
     """
     shown, position, saved = -1, 0, folder.last_step
+    keep = trainer.max_actor_ckpt_to_keep  # the trainer sets it to null for verl, and shares the config on a CPU
     keeper = BestKeeper(folder)
     with ProgressView(folder.metrics, trainer.total_training_steps, console) as view:
         view.phase("loading verl, Ray and torch")
@@ -63,7 +64,7 @@ def follow_run(folder: RunFolder, trainer: DictConfig, console: Console) -> Iter
             keeper.poll()
             if folder.last_step > saved:
                 saved = folder.last_step
-                folder.prune(trainer.max_actor_ckpt_to_keep, running=True)
+                folder.prune(keep, running=True)
                 plot_run(folder)
 
         with poll_in_background(poll, POLL_S):

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback, build_checkpoint_callback
 from verl.trainer.ppo.v1 import register_trainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -24,6 +25,7 @@ import verl_agent.training.estimators
 import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.preflight.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.identity import write_json_atomically
@@ -60,8 +62,11 @@ class EpisodeTraining(GroupedBatches):
     def __init__(self, config: DictConfig) -> None:
         with open_dict(config):  # the mode of the recipe selected this class; verl knows its own modes only
             config.trainer.v1.trainer_mode = self.mode
+            for model in ("actor", "critic"):  # `RunFolder.prune` removes old checkpoints, after the next is complete
+                config.trainer[f"max_{model}_ckpt_to_keep"] = None
         self._rejection = Rejection.taken_from(config.algorithm.rollout_correction)
         super().__init__(config)
+        self.checkpoint_callback = FinishingCallback(build_checkpoint_callback(config))
         envs = run_envs(OmegaConf.to_container(config, resolve=True))
         self.turn_limits, self._draws = TurnLimits(envs), TaskDraws()
         self._shaping = envs[0].settings.credit
@@ -222,9 +227,9 @@ class EpisodeTraining(GroupedBatches):
         return self._turn_batch
 
     def _save_checkpoint(self) -> None:
-        """See `PPOTrainer`; the state of the horizons is written before the file that marks the checkpoint complete."""
+        """See `PPOTrainer`; adds the state of the horizons, and the manifest last."""
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        folder.mkdir(parents=True, exist_ok=True)
+        begin_checkpoint(folder)
         write_json_atomically(folder / STATE_FILE, self.turn_limits.saved())
         super()._save_checkpoint()
 
@@ -248,6 +253,25 @@ class EpisodeTraining(GroupedBatches):
         if file is None:
             raise ConfigError(f"{folder} has no {STATE_FILE}: it was not written by a run with this trainer.")
         self.turn_limits.restore(json.loads(file.read_text(encoding="utf-8")))
+
+
+class FinishingCallback(CheckpointCallback):
+    """Checkpoint callback of verl that writes the manifest before it calls the callback of the recipe.
+
+    Args:
+        then: callback of the recipe, or that of verl without any.
+    """
+
+    def __init__(self, then: CheckpointCallback) -> None:
+        super().__init__(then.config)
+        self._then = then
+
+    def on_save(
+        self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **more: Any
+    ) -> None:
+        """See `CheckpointCallback`."""
+        finish_checkpoint(Path(checkpoint_dir))
+        self._then.on_save(trainer, global_step, checkpoint_dir, async_save, **more)
 
 
 @register_trainer("verl_agent")

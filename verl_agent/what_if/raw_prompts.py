@@ -18,8 +18,9 @@ from verl_agent.agents.registry import make_agent
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.folder import SETTINGS as EVALUATION_SETTINGS
+from verl_agent.models.checkpoints import HUGGINGFACE
 from verl_agent.models.hf import load_tokenizer
-from verl_agent.models.resolve import HUGGINGFACE, SMOLLM2, prepare_smollm2
+from verl_agent.models.resolve import SMOLLM2, prepare_smollm2
 from verl_agent.runs.identity import read_settings
 from verl_agent.types import Message
 from verl_agent.what_if.branch import visible_messages

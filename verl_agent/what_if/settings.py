@@ -20,7 +20,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.folder import REPORT
 from verl_agent.evaluation.folder import SETTINGS as EVALUATION_SETTINGS
 from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
-from verl_agent.models.resolve import checkpoints
+from verl_agent.models.checkpoints import checkpoints
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.approval import Rule
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
