@@ -79,7 +79,7 @@ def _check_choices(config: Mapping[str, Any]) -> None:
     keep, of_critic = (config["trainer"][f"max_{model}_ckpt_to_keep"] for model in ("actor", "critic"))
     if of_critic != keep:
         raise ConfigError(
-            f"trainer.max_critic_ckpt_to_keep={of_critic!r} is not allowed: a checkpoint is kept or removed as a whole. "
+            f"trainer.max_critic_ckpt_to_keep={of_critic!r} is not allowed: a checkpoint is removed as a whole. "
             f"Set trainer.max_actor_ckpt_to_keep, which is {keep!r}."
         )
     for key, value, allowed in (
