@@ -310,6 +310,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (["data.seed=null"], "data.seed=None is not allowed. Allowed: a whole number >= 0"),
         (["actor_rollout_ref.rollout.seed=-1"], "actor_rollout_ref.rollout.seed=-1 is not allowed. Allowed: a whole"),
         (["trainer.max_restarts=null"], "trainer.max_restarts=None is not allowed. Allowed: a whole number >= 0"),
+        (["trainer.hang_timeout_s=-1"], "trainer.hang_timeout_s=-1 is not allowed. Allowed: a whole number >= 0"),
         (["trainer.max_restarts=-1"], "trainer.max_restarts=-1 is not allowed. Allowed: a whole number >= 0"),
         (["actor_rollout_ref.actor.optim.lr=-1"], "actor_rollout_ref.actor.optim.lr=-1 is not allowed. Allowed: a"),
         (["trainer.n_gpus_per_node=999"], "trainer.n_gpus_per_node=999 is not allowed. Without a GPU each rank needs"),

@@ -123,7 +123,7 @@ def check_trainer(config: DictConfig) -> None:
             f"trainer.total_epochs={epochs!r} is not allowed. Allowed: a whole number >= 1. Set "
             "trainer.total_training_steps to choose when the run ends."
         )
-    for key in ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.max_restarts"):
+    for key in ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.max_restarts", "trainer.hang_timeout_s"):
         value = OmegaConf.select(config, key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 0.")

@@ -31,6 +31,7 @@ from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.grouped_batches import GroupedBatches
+from verl_agent.training.phases import marking_phases
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.short_rows import shortened
 from verl_agent.training.staleness import staleness_metrics
@@ -275,6 +276,7 @@ class FinishingCallback(CheckpointCallback):
 
 
 @register_trainer("verl_agent")
+@marking_phases
 class EpisodeTrainer(EpisodeTraining, PPOTrainerSync):
     """Trainer that waits for all episodes of a step before it updates the weights."""
 
