@@ -13,7 +13,7 @@ from verl_agent.envs.splits import validates_on_test
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.results import summarize, validation_gain
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.runs.best_checkpoint import BestKeeper, keep_best
+from verl_agent.runs.best_checkpoint import BestKeeper, keep_best, read_best
 from verl_agent.runs.console import poll_in_background
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.curves import plot_curves
@@ -94,7 +94,7 @@ def plot_run(folder: RunFolder) -> bool:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:
         plot_curves(folder.all_metrics, folder.curves, title=folder.root.name)
-    except ConfigError:
+    except (ConfigError, OSError):  # a full disk has its own message
         return False
     return True
 
@@ -138,7 +138,10 @@ def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tested: int, conso
         tested: last tested step; 0 if no trained policy was tested.
         console: console to print on.
     """
-    best = keep_best(folder.root)
+    try:
+        best = keep_best(folder.root)
+    except OSError:  # a full disk has its own message; the next start repeats it
+        best = read_best(folder.root)
     if best is None:
         return
     chosen_on = " and ".join(sorted({"env.eval_tasks" if validates_on_test(env) else "env.dev_tasks" for env in envs}))
