@@ -30,6 +30,7 @@ from verl_agent.preflight.installation import check_installation
 from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
 from verl_agent.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
+from verl_agent.preflight.ranks import check_checkpoints
 from verl_agent.preflight.update import check_update
 from verl_agent.system.resources import (
     RANK_GB,
@@ -73,6 +74,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_algorithm(OmegaConf.to_container(config), envs)
     check_asynchrony(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
+    check_checkpoints(OmegaConf.to_container(config))
     check_conditions(config)
     check_installation(OmegaConf.to_container(config))
     for run_env in envs:

@@ -74,14 +74,8 @@ def check_update(config: Mapping[str, Any]) -> None:
 
 
 def _check_choices(config: Mapping[str, Any]) -> None:
-    """Check values that verl reads only in a later phase, where they fail or prevent learning or resuming."""
+    """Check values that verl reads only in a later phase, where they fail or prevent learning."""
     actor, temperature = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]["temperature"]
-    keep, of_critic = (config["trainer"][f"max_{model}_ckpt_to_keep"] for model in ("actor", "critic"))
-    if of_critic != keep:
-        raise ConfigError(
-            f"trainer.max_critic_ckpt_to_keep={of_critic!r} is not allowed: a checkpoint is removed as a whole. "
-            f"Set trainer.max_actor_ckpt_to_keep, which is {keep!r}."
-        )
     for key, value, allowed in (
         (f"{ACTOR}.loss_agg_mode", actor["loss_agg_mode"], LOSS_MEANS),
         (f"{ACTOR}.kl_loss_type", actor["kl_loss_type"], KL_ESTIMATORS),
@@ -92,11 +86,6 @@ def _check_choices(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"actor_rollout_ref.rollout.temperature={temperature} is not allowed in training: gradients would be 0. "
             "Allowed: a number > 0. Validation has actor_rollout_ref.rollout.val_kwargs.temperature."
-        )
-    if actor["checkpoint"]["async_save"]:
-        raise ConfigError(
-            f"{ACTOR}.checkpoint.async_save=True is not allowed: verl 0.9.1 then never records that a checkpoint is "
-            "complete, also with Megatron, so the run could not resume. Leave it at false."
         )
 
 
