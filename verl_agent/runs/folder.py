@@ -169,7 +169,10 @@ class RunFolder:
         if is_first_rank():
             self._set_aside(step, damage)
         warning = "; ".join(f"global_step_{number}: {text}" for number, text in damage.items())
-        return step, warning and f"{warning}. The run {f'resumes after step {step}' if step else 'starts from step 0'}."
+        kept = [f"global_step_{number}.damaged" for number in damage if self._aside(number).is_dir()]
+        kept_as = f" Kept as {' and '.join(kept)}." if kept else ""
+        goes_on = f"resumes after step {step}" if step else "starts from step 0"
+        return step, warning and f"{warning}.{kept_as} The run {goes_on}."
 
     def _choose(self, mode: str) -> tuple[int, dict[int, str]]:
         """Return the step to resume after, and the damage of each later step up to the last one."""
@@ -196,6 +199,9 @@ class RunFolder:
             raise ConfigError(f"the last checkpoint in {self.root} cannot be resumed: {lost[0]}. {remedy}")
         return step, damage
 
+    def _aside(self, step: int) -> Path:
+        return self.root / f"global_step_{step}.damaged"
+
     def _set_aside(self, step: int, damage: Mapping[int, str]) -> None:
         """Make `step` the last one for verl, which reads the tracker only."""
         draft, tracker = self.root / f".{TRACKER}.tmp", self.root / TRACKER
@@ -205,8 +211,7 @@ class RunFolder:
         else:
             tracker.unlink(missing_ok=True)
         for number, text in damage.items():
-            folder = self.root / f"global_step_{number}"
-            aside = folder.with_name(f"{folder.name}.damaged")
+            folder, aside = self.root / f"global_step_{number}", self._aside(number)
             shutil.rmtree(aside if text != UNFINISHED else folder, ignore_errors=True)
             if folder.is_dir():
                 folder.rename(aside)

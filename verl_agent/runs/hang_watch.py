@@ -19,7 +19,7 @@ PHASE_FILE = ".phase"
 START = "starting"
 PLAYING = ("playing episodes", "validating")
 """Phases in which a finished episode is progress."""
-FACTOR, UNMEASURED = 10, 6
+FACTOR, UNMEASURED = 5, 6
 """Deadline of a phase in its longest time between two signs of progress; of one never measured, in the setting."""
 LOOK_S = 2.0
 DUMP_S = 30.0
