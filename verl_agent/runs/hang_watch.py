@@ -111,7 +111,7 @@ class HangWatch:
         return sum(file.stat().st_size for file in self._records.rglob("*.jsonl")) if self._records.is_dir() else 0
 
     def _dump(self, root: psutil.Process) -> str:
-        """Write the stacks of the run's named processes into a file and return its path, or why there is none."""
+        """Write the stacks of the run's named processes into a file and return its path, or the reason without one."""
         py_spy, until_s = shutil.which("py-spy"), time.monotonic() + DUMP_S
         if py_spy is None:
             return "not written, because py-spy is not installed"

@@ -106,9 +106,9 @@ def _kill_switch(config: DictConfig, stop: Stop) -> Iterator[None]:
 def _hang_watch(config: DictConfig) -> HangWatch | None:
     """Return the watch on the progress of a run; None before its checks."""
     try:
-        folder, trainer = RunFolder.at(config.trainer.default_local_dir).root, config.trainer
+        folder = RunFolder.at(config.trainer.default_local_dir).root
         records = Path(config.episode.record_dir or folder / "episodes")
-        return HangWatch(folder, records, float(trainer.hang_timeout_s), _warn)
+        return HangWatch(folder, records, float(config.trainer.hang_timeout_s), _warn)
     except Exception:  # boundary: the child checks the config and reports what is wrong with it
         return None
 
