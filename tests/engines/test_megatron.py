@@ -18,6 +18,7 @@ from tests.support.megatron_rank import ROWS, UNEVEN
 from tests.support.megatron_ranks import LAYOUTS, RECIPE, run_ranks
 from tests.support.models import write_qwen2
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.platform.cpu_engine import CpuLanguageEngine
 from verl_agent.runs.identity import SETTINGS_FILE
 from verl_agent.training.preflight.ranks import check_layout_of_checkpoint
@@ -141,7 +142,7 @@ def test_resume_with_another_layout_raises_config_error_before_ray_starts(result
     run_folder = tmp_path / "run"
     (run_folder / "global_step_1").mkdir(parents=True)
     (run_folder / "global_step_1" / "actor").symlink_to(results["tp2"][0]["checkpoint"])
-    (run_folder / "latest_checkpointed_iteration.txt").write_text("1")
+    finish_checkpoint(run_folder / "global_step_1")
     (run_folder / SETTINGS_FILE).write_text(json.dumps({"command": "train"}))
     recipe_file = tmp_path / "recipe.yaml"
     recipe_file.write_text(RECIPE.format(model=model, layout=LAYOUTS["tp1"][1]))

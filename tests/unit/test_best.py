@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.best_checkpoint import Best, BestKeeper, keep_best, read_best, validation_result
 from verl_agent.runs.folder import RunFolder
@@ -14,7 +15,7 @@ SUCCESS = "val-core/toy/success/mean@2"
 
 
 def save(run: Path, step: int, inside: str = "actor/", weights: str = "weights", **metrics: float) -> None:
-    """Write the files of a saved step: a checkpoint, its tracker, and a line of metrics."""
+    """Write the files of a saved step: a checkpoint, its manifest and tracker, and a line of metrics."""
     folder = run / f"global_step_{step}" / inside
     (folder / "huggingface").mkdir(parents=True)
     (folder / "huggingface/config.json").write_text("{}")
@@ -22,6 +23,7 @@ def save(run: Path, step: int, inside: str = "actor/", weights: str = "weights",
         (folder / "huggingface/model.safetensors").write_text(f"{weights} {step}")
     for name in ("model_world_size_1_rank_0.pt", "optim_world_size_1_rank_0.pt", "extra_state_world_size_1_rank_0.pt"):
         (folder / name).write_text(f"{name} {step}")
+    finish_checkpoint(run / f"global_step_{step}")
     (run / "latest_checkpointed_iteration.txt").write_text(str(step))
     (run / "metrics").mkdir(exist_ok=True)
     with (run / "metrics/a.jsonl").open("a") as log:
@@ -100,7 +102,7 @@ def test_without_a_validation_nothing_is_kept(tmp_path, validated):
 def test_an_incomplete_checkpoint_is_not_kept(tmp_path):
     save(tmp_path, 1, **{SUCCESS: 0.1})
     save(tmp_path, 2, **{SUCCESS: 0.9})
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
+    begin_checkpoint(tmp_path / "global_step_2")
     assert keep_best(tmp_path) == Best(1, "success", 0.1)
 
 

@@ -12,8 +12,9 @@ from verl_agent.system.resources import (
     PASS_TOKENS,
     Memory,
     activations_gb,
-    disk_needed,
+    checkpoint_gb,
     memory_needed,
+    most_checkpoints,
     parse_memory,
     read_memory,
     require_disk,
@@ -85,14 +86,14 @@ def test_a_larger_model_needs_more_memory_and_disk():
     assert memory_needed(None, 14, 24) == memory_needed(7_000_000, 14, 24) == 14
     assert memory_needed(1_135_000_000, 14, 24) == memory_needed(1_135_000_000, 14, 24, 8) == 38
     assert [memory_needed(count, 14, 24, 8) for count in (0, 67_500_000, 135_000_000, None)] == [8, 11, 14, 14]
-    assert disk_needed(1_000_000_000, ["model", "optimizer", "extra", "hf_model"], 2) == 48
-    assert disk_needed(1_000_000_000, ["model"], None) == 8
-    assert disk_needed(1_000_000_000, [], 2) == 0
+    assert checkpoint_gb(1_000_000_000, ["model", "optimizer", "extra", "hf_model"]) == 16
+    assert checkpoint_gb(1_000_000_000, []) == 0
+    assert [most_checkpoints(kept) for kept in (2, 1, None)] == [3, 2, 2]
 
 
 def test_too_little_disk_raises_config_error():
     with pytest.raises(
-        ConfigError, match=r"runs/a has 5\.0 GB of free disk space, but its checkpoints take 6\.5 GB\. Free disk space"
+        ConfigError, match=r"runs/a has 5\.0 GB of free disk space, but 6\.5 GB will be written there\. Free disk"
     ):
         require_disk(5 * 10**9, 6.48, Path("runs/a"))
     require_disk(7 * 10**9, 6.48, Path("runs/a"))

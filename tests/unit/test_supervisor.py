@@ -1,5 +1,6 @@
 """Supervisor of a run with small real processes: a death is named, the run is restarted, and nothing is left."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -19,14 +20,17 @@ from verl_agent.runs.deaths import Death, count_oom_kills, describe_status, name
 PROGRAM = """
 import os, pathlib, psutil, signal, subprocess, sys, time
 from omegaconf import OmegaConf
+from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.runs.child import Child, Stop
 from verl_agent.runs.deaths import Death
+from verl_agent.runs.hang_watch import mark_phase
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.supervisor import supervise
 
 root, story = pathlib.Path(sys.argv[1]), sys.argv[2]
 trainer = {"default_local_dir": str(root), "max_restarts": 2, "resume_mode": "disable"}
-config = OmegaConf.create({"trainer": trainer})
+trainer["hang_timeout_s"] = 0.5 if story == "engine stops" else 600
+config = OmegaConf.create({"trainer": trainer, "episode": {"record_dir": None}})
 
 
 COPY = "(read -t 2); ((read -t 2) &); read -t 60"  # copies of itself, one with the parent of the original
@@ -48,6 +52,11 @@ def log_step():
         file.write('{"step": 1, "data": {}}')
 
 
+def save(step):
+    begin_checkpoint(root / f"global_step_{step}")
+    finish_checkpoint(root / f"global_step_{step}")
+
+
 def run(link):
     start = len(list(root.glob("start_*")))
     (root / f"start_{start}").write_text(config.trainer.resume_mode)
@@ -59,14 +68,16 @@ STORIES = {
     "fails before a step": "die()",
     "dies once": "if start == 0:\\n log_step(); engine().kill(); time.sleep(60)",
     "dies always": "log_step(); die()",
-    "saves and dies": "log_step(); (root / 'latest_checkpointed_iteration.txt').write_text(str(start + 1))\\n"
+    "saves and dies": "log_step(); save(start + 1)\\n"
     "if start < 3:\\n die()",
     "hangs": "signal.signal(signal.SIGINT, signal.SIG_IGN); log_step(); engine(); time.sleep(60)",
+    "engine stops": "if start == 0:\\n log_step(); mark_phase(root, 'playing episodes')\\n"
+    " engine().send_signal(signal.SIGSTOP); time.sleep(60)",
     "server": "if start == 0:\\n log_step(); starts = '(exec -a VLLM::Worker sleep 60) & wait'\\n"
     " server = subprocess.Popen(['ray::RunScopedHttpServer.run', '-c', starts], executable='/bin/bash')\\n"
     " time.sleep(1.5); (worker,) = psutil.Process(server.pid).children()\\n"
     " server.kill(); server.wait(); worker.kill(); time.sleep(60)",
-    "dies after a checkpoint": "(root / 'latest_checkpointed_iteration.txt').write_text('3')\\n"
+    "dies after a checkpoint": "save(3)\\n"
     "if start == 0:\\n die()",
     "driver after a service": "if start == 0:\\n log_step()\\n"
     " process = subprocess.Popen(['raylet/raylet', '60'], executable='/bin/sleep')\\n"
@@ -133,6 +144,19 @@ def test_kill_switch_ends_a_run_that_ignores_the_interrupt_and_does_not_restart_
         process.wait()
     assert marked_processes(tmp_path) == []
     assert len(list(tmp_path.glob("start_*"))) == 1
+
+
+def test_a_hanging_engine_is_named_in_a_warning_and_the_run_restarts(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "engine stops")
+    assert (status, starts) == (0, 2)
+    engine = r"The rollout engine \(vLLM's EngineCore\), process \d+, is stopped by a signal"
+    warning, message, restart = output.strip().splitlines()
+    assert re.match(rf"No progress for \d+ s while playing episodes, whose deadline is \d+ s\. {engine}\. ", warning)
+    assert re.match(rf"{engine}: no progress for \d+ s while playing episodes\.", message)
+    assert restart == "Restart 1 of 2: the run resumes after step 0."
+    assert "memory" not in message
+    (stacks,) = (tmp_path / "logs").glob("stacks_*.txt")
+    assert "== the driver of the run" in stacks.read_text()
 
 
 def test_restarts_without_a_new_checkpoint_are_bounded(tmp_path):

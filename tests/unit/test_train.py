@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tests.support.episodes import talk
 from verl_agent.envs.settings import EnvSettings
+from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
@@ -18,8 +19,9 @@ from verl_agent.training.follow import evaluation_command, finish, follow_run
 
 
 def saved(root, step: int) -> None:
-    """Write a checkpoint as verl does: its folder, then the tracker that marks it as complete."""
-    (root / f"global_step_{step}" / "actor").mkdir(parents=True)
+    """Write a checkpoint: its folder, the tracker, and the manifest that marks it as complete."""
+    (root / f"global_step_{step}" / "actor").mkdir(parents=True, exist_ok=True)
+    finish_checkpoint(root / f"global_step_{step}")
     (root / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 
@@ -50,8 +52,9 @@ def played(purpose: str, step: int, *rewards: float) -> list[EpisodeRecord]:
 
 def summary_of(root, records: list[EpisodeRecord], dev_tasks: str | None, **env: bool) -> str:
     """Return what a finished run prints whose best checkpoint is of step 1."""
-    saved(root, 1)
+    (root / "global_step_1/actor").mkdir(parents=True)
     (root / "global_step_1/actor/model_world_size_1_rank_0.pt").write_text("weights")
+    saved(root, 1)
     folder = RunFolder.at(root)
     folder.metrics.parent.mkdir()
     folder.metrics.write_text(json.dumps({"step": 1, "data": {"val-core/talk/success/mean@1": 0.75}}) + "\n")

@@ -18,6 +18,7 @@ from tests.support.composing import recipe
 from verl_agent.config.mixture import run_envs
 from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
 from verl_agent.runs.identity import SETTINGS_FILE
 from verl_agent.system.resources import RL_MEMORY_GB
@@ -309,6 +310,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (["data.seed=null"], "data.seed=None is not allowed. Allowed: a whole number >= 0"),
         (["actor_rollout_ref.rollout.seed=-1"], "actor_rollout_ref.rollout.seed=-1 is not allowed. Allowed: a whole"),
         (["trainer.max_restarts=null"], "trainer.max_restarts=None is not allowed. Allowed: a whole number >= 0"),
+        (["trainer.hang_timeout_s=-1"], "trainer.hang_timeout_s=-1 is not allowed. Allowed: a whole number >= 0"),
         (["trainer.max_restarts=-1"], "trainer.max_restarts=-1 is not allowed. Allowed: a whole number >= 0"),
         (["actor_rollout_ref.actor.optim.lr=-1"], "actor_rollout_ref.actor.optim.lr=-1 is not allowed. Allowed: a"),
         (["trainer.n_gpus_per_node=999"], "trainer.n_gpus_per_node=999 is not allowed. Without a GPU each rank needs"),
@@ -409,7 +411,7 @@ def test_resume_of_other_fsdp1_ranks_raises_config_error_before_ray_starts(folde
     actor = tmp_path / "global_step_1" / "actor"
     actor.mkdir(parents=True)
     actor.joinpath("fsdp_config.json").write_text(json.dumps({"FSDP_version": 1, "world_size": 2}))
-    tmp_path.joinpath("latest_checkpointed_iteration.txt").write_text("1")
+    finish_checkpoint(tmp_path / "global_step_1")
     tmp_path.joinpath(SETTINGS_FILE).write_text(json.dumps({"command": "train"}))
     config = recipe(folder / "mine.yaml", "actor_rollout_ref.model.path=" + SMOLLM2)
     config.trainer.default_local_dir = str(tmp_path)

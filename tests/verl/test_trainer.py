@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from omegaconf import OmegaConf
 from tensordict import NonTensorStack
 from transfer_queue import KVBatchMeta
 from verl.trainer.main_ppo import TaskRunnerV1
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -20,10 +22,14 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import find_damage, is_complete
 from verl_agent.rollout.seeds import TaskDraws
+from verl_agent.runs.hang_watch import PHASE_FILE
 from verl_agent.training.dataset import ENDLESS, TaskDataset
 from verl_agent.training.estimators import gigpo, turn_returns
-from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer
+from verl_agent.training.partial import PartialEpisodeTrainer, SeparateEpisodeTrainer
+from verl_agent.training.phases import PHASES
+from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer, FinishingCallback
 from verl_agent.training.turn_limits import TurnLimits
 
 MIXTURE = [
@@ -191,3 +197,49 @@ def test_text_columns_are_object_arrays_after_collating():
     """For other types verl prints a warning."""
     batch = collate_fn([dataset()[i] for i in range(3)])
     assert isinstance(batch["env_label"], np.ndarray) and batch["env_label"].dtype == object
+
+
+class Saving:
+    """Worker group and data loader that save a file; the first does not survive verl's deletion of old checkpoints."""
+
+    def save_checkpoint(
+        self, local_path: str, hdfs_path: str | None, global_step: int, max_ckpt_to_keep: int | None
+    ) -> None:
+        assert max_ckpt_to_keep is None, "verl would remove a checkpoint before the next one is complete"
+        assert not is_complete(Path(local_path).parent)
+        Path(local_path).mkdir()
+        (Path(local_path) / "model_world_size_1_rank_0.pt").write_text(f"weights of step {global_step}")
+
+    def state_dict(self) -> dict[str, int]:
+        return {"row": 7}
+
+
+class Uploading(CheckpointCallback):
+    """Callback of a recipe, which copies complete checkpoints only."""
+
+    def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
+        assert find_damage(Path(checkpoint_dir)) == ""
+        (Path(checkpoint_dir).parent / "uploaded").write_text(str(global_step))
+
+
+def test_a_checkpoint_gets_its_manifest_last_and_verl_removes_none(tmp_path):
+    made = trainer(step=3, default_local_dir=str(tmp_path), default_hdfs_dir=None)
+    made.config.trainer.max_actor_ckpt_to_keep = None
+    made.actor_rollout_wg = made.train_dataloader = Saving()
+    made.use_critic, made.trainer_mode = False, "sync"
+    made.config.actor_rollout_ref = {"actor": {"checkpoint": {"async_save": False}}}
+    made.checkpoint_callback = FinishingCallback(Uploading())
+    made._save_checkpoint()
+    folder = tmp_path / "global_step_3"
+    assert find_damage(folder) == "" and (tmp_path / "uploaded").read_text() == "3"
+    assert (tmp_path / PHASE_FILE).read_text() == PHASES["_save_checkpoint"]
+    for name in ("data.pt", STATE_FILE, "actor/model_world_size_1_rank_0.pt"):
+        (folder / name).rename(tmp_path / "away")
+        assert find_damage(folder) == f"{name} is missing"
+        (tmp_path / "away").rename(folder / name)
+
+
+@pytest.mark.parametrize("kind", [EpisodeTrainer, PartialEpisodeTrainer, SeparateEpisodeTrainer])
+def test_every_trainer_marks_every_phase(kind):
+    """A phase whose method verl has renamed is missing here."""
+    assert all(hasattr(getattr(kind, name), "__wrapped__") for name in PHASES)

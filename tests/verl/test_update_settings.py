@@ -96,7 +96,6 @@ def test_settings_that_take_effect_pass(overrides):
         ([f"{ACTOR}.loss_agg_mode=nonsense"], f"{ACTOR}.loss_agg_mode='nonsense' is not allowed."),
         ([f"{ACTOR}.kl_loss_type=full"], f"{ACTOR}.kl_loss_type='full' is not allowed."),
         (["actor_rollout_ref.rollout.temperature=0"], "actor_rollout_ref.rollout.temperature=0 is not allowed"),
-        ([f"{ACTOR}.checkpoint.async_save=true"], f"{ACTOR}.checkpoint.async_save=True is not allowed"),
         (
             [f"{CORRECTION}.rollout_rs_threshold=2"],
             f"{CORRECTION}.rollout_rs_threshold=2 has no effect without {CORRECTION}.rollout_rs.",

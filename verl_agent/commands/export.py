@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import MANIFEST, checkpoints, find_damage, latest_checkpoint
 from verl_agent.models.lora import merge_adapters
-from verl_agent.models.resolve import checkpoints, latest_checkpoint, resolve_checkpoint
+from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.best_checkpoint import BEST, read_best
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.system.resources import require_disk
@@ -50,6 +51,9 @@ def export(run: Path, into: Path, step: int | None = None, best: bool = False) -
         except ConfigError:
             if shards is None:
                 raise
+            inside = shards[1].relative_to(checkpoint).as_posix().removeprefix(".")
+            if (checkpoint / MANIFEST).is_file() and (damage := find_damage(checkpoint, inside)):
+                raise ConfigError(f"{checkpoint} cannot be used: {damage}. Choose another --step.") from None
             merge(shards, draft)
         else:
             size = sum(path.stat().st_size for path in weights.rglob("*") if path.is_file())

@@ -117,6 +117,10 @@ OTHER_KEYS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
                 "trainer.max_restarts",
                 "restarts after the death of a process, counted from the last new checkpoint; 0 for none",
             ),
+            (
+                "trainer.hang_timeout_s",
+                "least seconds without progress before a warning; after twice as long the run restarts; 0 for never",
+            ),
             ("trainer.default_local_dir", "folder of the run; a run in a folder with checkpoints resumes"),
             ("trainer.experiment_name", "name of the run"),
             ("trainer.logger", "loggers; `file` is required"),

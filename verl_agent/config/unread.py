@@ -41,7 +41,7 @@ UNREAD: Mapping[str, str] = {
     "critic.forward_max_token_len_per_gpu": "Set critic.ppo_max_token_len_per_gpu.",
     "critic.forward_micro_batch_size": "Set critic.ppo_micro_batch_size_per_gpu.",
     "critic.forward_micro_batch_size_per_gpu": "Set critic.ppo_micro_batch_size_per_gpu.",
-    "critic.checkpoint.async_save": f"Set {_ACTOR}.checkpoint.async_save, with Megatron.",
+    "critic.checkpoint.async_save": "Leave it at false.",
     "data.tokenizer": f"Set {_MODEL}.tokenizer_path.",
     "data.trust_remote_code": f"Set {_MODEL}.trust_remote_code.",
     "data.use_shm": f"Set {_MODEL}.use_shm.",

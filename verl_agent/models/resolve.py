@@ -15,14 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import HUGGINGFACE, MANIFEST, checkpoints, find_damage, latest_checkpoint
 from verl_agent.models.lora import finish_merging, has_adapters, merge_adapters
 from verl_agent.system.resources import cache_dir
 
 logger = logging.getLogger(__name__)
 
 SMOLLM2 = "smollm2-135m"
-HUGGINGFACE = "huggingface"
-"""Folder of a checkpoint with weights in the format of Hugging Face."""
 IN_CHECKPOINT = (f"actor/{HUGGINGFACE}", f"actor/model/{HUGGINGFACE}", HUGGINGFACE)
 """Places of this folder in a checkpoint of RL with FSDP, of RL with Megatron, and of supervised training."""
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -121,26 +120,12 @@ def weights_on_disk(model: str) -> list[tuple[str, int, int]]:
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
-def latest_checkpoint(run: Path) -> Path | None:
-    """Return the checkpoint that a run's tracker file names, else the one of the highest step; None without any."""
-    tracker = run / "latest_checkpointed_iteration.txt"
-    if tracker.is_file():
-        named = run / f"global_step_{tracker.read_text(encoding='utf-8').strip()}"
-        if named.is_dir():
-            return named
-    steps = checkpoints(run)
-    return steps[max(steps)] if steps else None
-
-
-def checkpoints(run: Path) -> dict[int, Path]:
-    """Return the folders `global_step_<n>` of a run by step, the earliest first."""
-    steps = {int(number): folder for folder in run.glob("global_step_*") if (number := folder.name[12:]).isdecimal()}
-    return dict(sorted(steps.items()))
-
-
 def _with_weights(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json: it is not a model folder.")
+    whole = next((parent for parent in list(folder.parents)[:3] if (parent / MANIFEST).is_file()), None)
+    if whole and (damage := find_damage(whole, folder.relative_to(whole).as_posix())):
+        raise ConfigError(f"{whole} cannot be used: {damage}. Choose another checkpoint of the run.")
     if any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
         if has_adapters(folder):
             if folder.name != HUGGINGFACE:

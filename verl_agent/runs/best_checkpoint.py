@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from verl_agent.models.resolve import HUGGINGFACE, WEIGHTS, checkpoints, resolve_checkpoint
+from verl_agent.models.checkpoints import HUGGINGFACE, MANIFEST, checkpoints, is_complete
+from verl_agent.models.resolve import WEIGHTS, resolve_checkpoint
 from verl_agent.runs.folder import RunFolder
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
 
 BEST, OLD, NOTE = "best", "best.old", "best.json"
-NOT_NEEDED = ("optim_", "extra_state_", "data_", "data.")
+NOT_NEEDED = ("optim_", "extra_state_", "data_", "data.", MANIFEST)
 """Prefixes of files that only a resumed run needs."""
 
 
@@ -75,7 +76,7 @@ def keep_best(run: Path) -> Best | None:
     kept = read_best(folder.root)
     for step, checkpoint in checkpoints(folder.root).items():
         result = validation_result(step, metrics.get(step, {}))
-        if result is not None and step <= folder.last_step and result.better_than(kept):
+        if result is not None and step <= folder.last_step and is_complete(checkpoint) and result.better_than(kept):
             store_best(checkpoint, result, folder.root)
             kept = result
     return kept

@@ -19,6 +19,7 @@ from types import FrameType
 import psutil
 
 from verl_agent.runs.deaths import Death, describe_status
+from verl_agent.runs.hang_watch import HangWatch
 from verl_agent.runs.process_watch import ProcessWatch
 from verl_agent.runs.processes import end, remove_unused, shared_memory
 
@@ -111,11 +112,12 @@ class Child:
         self._watch: ProcessWatch | None = ProcessWatch(psutil.Process(pid))
         self._memory: set[Path] = set()
 
-    def wait(self, stop: Stop) -> Death | None:
-        """Wait until the child ends or a process dies that it needs; the child has ended when this returns.
+    def wait(self, stop: Stop, hangs: HangWatch | None = None) -> Death | None:
+        """Wait until the child ends, or a process dies or hangs that it needs; the child has ended when this returns.
 
         Args:
             stop: request to stop, which is passed on as SIGINT.
+            hangs: watch on the progress of the run; None for none.
 
         Returns:
             The death; None if the child ended by itself or was stopped.
@@ -126,6 +128,8 @@ class Child:
                 os.kill(self._pid, signal.SIGINT)
                 asked = True
             death = self._receive() or (None if self._ended() else self._check())
+            if death is None and hangs is not None and self._watch is not None and not self._ended():
+                death = hangs.check(psutil.Process(self._pid))
         if death is not None and not self._ended():
             time.sleep(POLL_S)  # a child that is killed at the same moment explains the other death
         if self._ended() and self.status is not None and self.status < 0:

@@ -3,9 +3,11 @@
 import logging
 import os
 import re
+import shutil
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from rich.markup import escape
 
 from verl_agent.errors import AgentError, ConfigError
 from verl_agent.runs.folder import RunFolder
+from verl_agent.system.resources import spell_gb
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,8 @@ def exit_with(run: Callable[[DictConfig], None], config: DictConfig) -> None:
         sys.exit(130)
 
 
+FULL_BYTES = 64 * 2**20
+"""Free space below which a disk counts as full: a write of a checkpoint fails in larger pieces."""
 ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
 """Last line of a Python traceback."""
 
@@ -94,10 +99,10 @@ def poll_in_background(poll: Callable[[], None], every_s: float) -> Iterator[Non
 
 @contextmanager
 def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
-    """Print how to resume after Ctrl-C, or the errors in the log after a failure.
+    """Print how to resume after Ctrl-C, or the cause and the errors in the log after a failure.
 
     Raises:
-        ConfigError: a Ray worker raised an error of this package.
+        ConfigError: a Ray worker raised an error of this package, or a disk is full.
     """
     try:
         yield
@@ -108,9 +113,30 @@ def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
         cause = getattr(error, "cause", None) or error
         if isinstance(cause, AgentError):
             raise ConfigError(str(cause)) from error
-        console.print(f"[red]The run failed: {type(cause).__name__}[/]. Errors in {folder.log}:")
+        again = f"Run the same command again to resume after step {folder.last_step}."
+        if full := find_full_disk([folder.root, Path(tempfile.gettempdir())]):
+            raise ConfigError(f"the run ended because {full}. Free disk space. {again} Log: {folder.log}") from error
+        console.print(f"[red]The run failed: {escape(first_cause(cause))}[/]", highlight=False, soft_wrap=True)
+        console.print(f"{again} Errors in {folder.log}:", highlight=False, soft_wrap=True)
         console.print(last_errors(folder.log), markup=False, highlight=False)
         raise
+
+
+def find_full_disk(folders: Sequence[Path], full_bytes: int = FULL_BYTES) -> str:
+    """Return the folder whose disk has less than `full_bytes` free, and what is left there; "" without one."""
+    for folder in folders:
+        free = shutil.disk_usage(folder).free
+        if free < full_bytes:
+            return f"the disk of {folder} is full ({spell_gb(free / 1e9)} free)"
+    return ""
+
+
+def first_cause(error: BaseException) -> str:
+    """Return type and first line of the error that began a chain of errors."""
+    while (before := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        error = before
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}{f': {lines[0]}' if lines else ''}"
 
 
 def last_errors(log: Path, count: int = 8) -> str:

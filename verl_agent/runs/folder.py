@@ -8,10 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.errors import ConfigError
-from verl_agent.runs.identity import SETTINGS_FILE, claim, read_settings
+from verl_agent.models.checkpoints import (
+    TRACKER,
+    UNFINISHED,
+    checkpoints,
+    find_damage,
+    is_complete,
+    saved_step,
+    size_bytes,
+    tracked_step,
+)
+from verl_agent.runs.identity import SETTINGS_FILE, claim, is_first_rank, lock, read_settings
+from verl_agent.system.resources import most_checkpoints, require_disk
 from verl_agent.trace.metrics_log import read_metrics
 
-RESUME_MODES = ("auto", "disable")
+RESUME_MODES = ("auto", "latest", "disable")
+"""Resume from the newest complete checkpoint; only from the last one, so that a damaged one is an error; never."""
 
 
 def check_resume(trainer: Mapping[str, Any], model_key: str) -> None:
@@ -75,8 +87,7 @@ class RunFolder:
     @property
     def last_step(self) -> int:
         """Step of the last complete checkpoint; 0 without a checkpoint."""
-        tracker = self.root / "latest_checkpointed_iteration.txt"
-        return int(tracker.read_text()) if tracker.is_file() else 0
+        return saved_step(self.root)
 
     @property
     def checkpoint(self) -> Path:
@@ -88,7 +99,7 @@ class RunFolder:
         return self.last_step >= total_steps and max(read_metrics(self.all_metrics), default=0) >= total_steps
 
     def prune(self, keep: int | None, running: bool = False) -> None:
-        """Remove old checkpoints: verl counts only those of its own start, and leaves the folders of removed ones.
+        """Remove old checkpoints; verl would remove one before the next is saved, and only those of its own start.
 
         Args:
             keep: number of checkpoints to keep, including the latest complete one; None keeps all.
@@ -96,26 +107,48 @@ class RunFolder:
         """
         if not keep:
             return
-        last = self.last_step
-        steps = {int(path.name[12:]): path for path in self.root.glob("global_step_*") if path.name[12:].isdecimal()}
-        complete = sorted(step for step in steps if step <= last and any(steps[step].glob("*/")))
+        last, steps = self.last_step, checkpoints(self.root)
+        complete = [step for step in steps if step <= last and is_complete(steps[step])]
         for step in steps.keys() - set(complete[-keep:]):
             if step <= last or not running:
                 shutil.rmtree(steps[step], ignore_errors=running)
 
-    def claim(self, settings: Mapping[str, Any], may_change: Sequence[str], resume: bool) -> None:
-        """Lock the folder and record the run's settings; if it holds a checkpoint, refuse changed ones.
+    def require_room(self, checkpoint_gb: float, keep: int | None) -> None:
+        """Raise if the disk has no room for the checkpoints that the run still adds; one more exists than are kept.
+
+        Args:
+            checkpoint_gb: estimated GB of a checkpoint, used while the folder has none; 0 if the run saves none.
+            keep: number of checkpoints to keep; None, for all, counts as one.
+
+        Raises:
+            ConfigError: the disk is too small.
+        """
+        sizes = [size_bytes(path) / 1e9 for path in checkpoints(self.root).values() if is_complete(path)]
+        count = max(1, most_checkpoints(keep) - len(sizes))
+        needed_gb = count * (sizes[-1] if sizes and checkpoint_gb else checkpoint_gb)
+        require_disk(shutil.disk_usage(self.root).free, needed_gb, self.root)
+
+    def claim(self, settings: Mapping[str, Any], may_change: Sequence[str], mode: str = "auto") -> tuple[int, str]:
+        """Lock the folder, record the run's settings, and choose the checkpoint to resume from.
+
+        Damaged checkpoints after the chosen one are renamed, and unfinished ones removed.
 
         Args:
             settings: see `verl_agent.runs.identity.claim`.
-            may_change: see `verl_agent.runs.identity.claim`.
-            resume: True if a checkpoint in the folder is continued.
+            may_change: see `verl_agent.runs.identity.claim`; other settings must be those of the checkpoint.
+            mode: one of `RESUME_MODES`.
+
+        Returns:
+            The step to resume after, 0 for a new run; and a warning for the user, empty if the last checkpoint is used.
 
         Raises:
-            ConfigError: another process runs here, or the folder holds a checkpoint of another recipe.
+            ConfigError: another process runs here, the folder holds a checkpoint of another recipe, or the last
+                checkpoint is damaged, and there is no other one or `mode` allows no other one.
         """
-        step = self.last_step
-        if step and not resume:
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock(self.root)
+        step, damage = self._choose(mode)
+        if step and mode == "disable":
             raise ConfigError(
                 f"{self.root} holds step {step}, and trainer.resume_mode=disable would mix two runs. Choose another "
                 "trainer.default_local_dir, or delete the folder."
@@ -133,3 +166,52 @@ class RunFolder:
             advice="Name this run otherwise (trainer.experiment_name=...), or delete the folder.",
             earlier=None if step else {},
         )
+        if is_first_rank():
+            self._set_aside(step, damage)
+        warning = "; ".join(f"global_step_{number}: {text}" for number, text in damage.items())
+        kept = [f"global_step_{number}.damaged" for number in damage if self._aside(number).is_dir()]
+        kept_as = f" Kept as {' and '.join(kept)}." if kept else ""
+        goes_on = f"resumes after step {step}" if step else "starts from step 0"
+        return step, warning and f"{warning}.{kept_as} The run {goes_on}."
+
+    def _choose(self, mode: str) -> tuple[int, dict[int, str]]:
+        """Return the step to resume after, and the damage of each later step up to the last one."""
+        found, tracked = checkpoints(self.root), tracked_step(self.root)
+        last = tracked if tracked is not None else max(found, default=0)
+        damage: dict[int, str] = {}
+        for step in sorted({*found, last} - {0}, reverse=True):
+            if step > last and is_complete(self.root / f"global_step_{step}"):
+                continue  # the user has chosen an earlier one
+            text = find_damage(self.root / f"global_step_{step}")
+            if not text:
+                break
+            damage[step] = text
+        else:
+            step = 0
+        lost = [f"global_step_{number}: {text}" for number, text in damage.items() if text != UNFINISHED]
+        if lost and (not step or mode != "auto"):
+            remedy = (
+                f"trainer.resume_mode=auto resumes after step {step}, the newest that is complete."
+                if step
+                else f"No other one is complete. Restore its files; or delete {TRACKER} and the folders global_step_*, "
+                "which starts from step 0."
+            )
+            raise ConfigError(f"the last checkpoint in {self.root} cannot be resumed: {lost[0]}. {remedy}")
+        return step, damage
+
+    def _aside(self, step: int) -> Path:
+        return self.root / f"global_step_{step}.damaged"
+
+    def _set_aside(self, step: int, damage: Mapping[int, str]) -> None:
+        """Make `step` the last one for verl, which reads the tracker only."""
+        draft, tracker = self.root / f".{TRACKER}.tmp", self.root / TRACKER
+        if step:
+            draft.write_text(str(step), encoding="utf-8")
+            draft.replace(tracker)
+        else:
+            tracker.unlink(missing_ok=True)
+        for number, text in damage.items():
+            folder, aside = self.root / f"global_step_{number}", self._aside(number)
+            shutil.rmtree(aside if text != UNFINISHED else folder, ignore_errors=True)
+            if folder.is_dir():
+                folder.rename(aside)

@@ -53,6 +53,7 @@ MACHINE = (
     "trainer.device",
     "trainer.esi_redundant_time",
     "trainer.experiment_name",
+    "trainer.hang_timeout_s",
     "trainer.log_val_generations",
     "trainer.logger",
     "trainer.max_*ckpt_to_keep",

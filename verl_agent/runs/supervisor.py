@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -20,6 +21,7 @@ from verl_agent.runs.child import STOPPED, Link, Stop, fork, stop_signals
 from verl_agent.runs.control.server import control_socket
 from verl_agent.runs.deaths import Death, count_oom_kills
 from verl_agent.runs.folder import RunFolder
+from verl_agent.runs.hang_watch import HangWatch
 from verl_agent.runs.processes import adopt_orphans
 
 FAILED = 1
@@ -37,16 +39,18 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
         config: composed config of a training run.
     """
     adopt_orphans()
-    restarts = 0
+    restarts, hangs = 0, _hang_watch(config)
     with stop_signals() as stop:
         while True:
             saved, logged, oom_kills = *_progress(config), count_oom_kills()
+            if hangs is not None:
+                hangs.begin()
             child = fork()
             if isinstance(child, Link):
                 run(child)
                 return
             with _kill_switch(config, stop):
-                death = child.wait(stop)
+                death = child.wait(stop, hangs)
             console = Console()
             console.show_cursor(True)
             if death is not None:
@@ -63,7 +67,8 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
                 why = f"trainer.max_restarts={limit} allows no further restart without a new checkpoint."
             else:
                 _print(console, f"Restart {restarts} of {limit}: the run resumes after step {step}.")
-                config.trainer.resume_mode = "auto"
+                if config.trainer.resume_mode == "disable":
+                    config.trainer.resume_mode = "auto"
                 continue
             _print(console, f"{why} Run the same command again to resume after step {step}.")
             sys.exit(FAILED)
@@ -96,6 +101,20 @@ def _kill_switch(config: DictConfig, stop: Stop) -> Iterator[None]:
         if is_new:
             with suppress(OSError):  # the run has begun, so the folder has its files
                 folder.rmdir()
+
+
+def _hang_watch(config: DictConfig) -> HangWatch | None:
+    """Return the watch on the progress of a run; None before its checks."""
+    try:
+        folder = RunFolder.at(config.trainer.default_local_dir).root
+        records = Path(config.episode.record_dir or folder / "episodes")
+        return HangWatch(folder, records, float(config.trainer.hang_timeout_s), _warn)
+    except Exception:  # boundary: the child checks the config and reports what is wrong with it
+        return None
+
+
+def _warn(text: str) -> None:
+    _print(Console(), f"[yellow]{escape(text)}[/]")
 
 
 def _progress(config: DictConfig) -> tuple[int, int]:

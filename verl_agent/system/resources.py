@@ -105,16 +105,35 @@ def activations_gb(count: int | None, tokens: int) -> float:
     return size * TOKEN_BYTES * max(0, tokens - PASS_TOKENS) / 1e9
 
 
-def disk_needed(count: int | None, saved: list[str], kept: int | None) -> float:
-    """Return the GB of disk that the checkpoints of a run need; the next one is written before the oldest is removed.
+def checkpoint_gb(count: int | None, saved: list[str]) -> float:
+    """Return the GB of disk that a checkpoint takes.
 
     Args:
         count: number of parameters of all saved models; None, if unknown, counts as 135M.
         saved: entries of `save_contents`.
+    """
+    return (count or MEASURED_PARAMETERS) * sum(SAVED_BYTES.get(name, 0) for name in saved) / 1e9
+
+
+def most_checkpoints(kept: int | None) -> int:
+    """Return the number of checkpoints that exist at once: the next one is complete before the oldest is removed.
+
+    Args:
         kept: number of checkpoints that are kept; None, for all, counts as one.
     """
-    each = sum(SAVED_BYTES.get(name, 0) for name in saved)
-    return (count or MEASURED_PARAMETERS) * each * ((kept or 1) + 1) / 1e9
+    return (kept or 1) + 1
+
+
+def spell_gb(size: float) -> str:
+    """Return a size in words.
+
+    Example:
+        >>> [spell_gb(size) for size in (390.2, 6.48, 0.0124, 0)]
+        ['390 GB', '6.5 GB', '12 MB', '0 MB']
+    """
+    if size < 0.1:
+        return f"{size * 1000:.0f} MB"
+    return f"{size:.0f} GB" if size >= 100 else f"{size:.1f} GB"
 
 
 def require_memory(memory: Memory | None, needed_gb: float, purpose: str = "training this model on the CPU") -> None:
@@ -133,16 +152,16 @@ def require_memory(memory: Memory | None, needed_gb: float, purpose: str = "trai
 
 
 def require_disk(free_bytes: int, needed_gb: float, folder: Path) -> None:
-    """Raise if the checkpoints of a run do not fit on the disk.
+    """Raise if the disk has no room for what will be written.
 
     Raises:
         ConfigError: less disk is free than needed.
     """
     if free_bytes < needed_gb * 1e9:
         raise ConfigError(
-            f"{folder} has {free_bytes / 1e9:.1f} GB of free disk space, but its checkpoints take {needed_gb:.1f} GB. "
-            "Free disk space, choose another trainer.default_local_dir, or save less (trainer.max_actor_ckpt_to_keep, "
-            "save_contents)."
+            f"{folder} has {spell_gb(free_bytes / 1e9)} of free disk space, but {spell_gb(needed_gb)} will be written "
+            "there. Free disk space, choose another trainer.default_local_dir, or save less "
+            "(trainer.max_actor_ckpt_to_keep, save_contents)."
         )
 
 

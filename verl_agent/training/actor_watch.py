@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray._private import state
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.exceptions import RayActorError
 
 from verl_agent.errors import AgentError
 from verl_agent.runs.child import Link
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 CONFIRM_S = 3.0
 """Seconds after a failure of the run in which Ray may report the death of an actor that caused it."""
+UNREACHABLE_S = 90.0
+"""The same after a call of an actor failed: Ray declares a machine lost after five missed health checks."""
 UNEXPECTED = {
     ActorDiedErrorContext.WORKER_DIED: "ended unexpectedly",
     ActorDiedErrorContext.NODE_DIED: "was lost with its machine",
@@ -52,7 +55,8 @@ def watch_actors(link: Link | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # raised again, unless the death of an actor is its cause
-        deadline = time.monotonic() + CONFIRM_S
+        lost = isinstance(error, RayActorError) or isinstance(getattr(error, "cause", None), RayActorError)
+        deadline = time.monotonic() + (UNREACHABLE_S if lost else CONFIRM_S)
         while not isinstance(getattr(error, "cause", error), AgentError) and time.monotonic() < deadline:
             _report_death(link)
             time.sleep(POLL_S / 4)

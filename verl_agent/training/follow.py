@@ -13,7 +13,7 @@ from verl_agent.envs.splits import validates_on_test
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.results import summarize, validation_gain
-from verl_agent.runs.best_checkpoint import BestKeeper, keep_best
+from verl_agent.runs.best_checkpoint import BestKeeper, keep_best, read_best
 from verl_agent.runs.console import poll_in_background
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.curves import plot_curves
@@ -44,6 +44,7 @@ def follow_run(folder: RunFolder, trainer: DictConfig, console: Console) -> Iter
         console: console to print on.
     """
     shown, position, saved = -1, 0, folder.last_step
+    keep = trainer.max_actor_ckpt_to_keep  # the trainer sets it to null for verl, and shares the config on a CPU
     keeper = BestKeeper(folder)
     with ProgressView(folder.metrics, trainer.total_training_steps, console) as view:
         view.phase("loading verl, Ray and torch")
@@ -63,7 +64,7 @@ def follow_run(folder: RunFolder, trainer: DictConfig, console: Console) -> Iter
             keeper.poll()
             if folder.last_step > saved:
                 saved = folder.last_step
-                folder.prune(trainer.max_actor_ckpt_to_keep, running=True)
+                folder.prune(keep, running=True)
                 plot_run(folder)
 
         with poll_in_background(poll, POLL_S):
@@ -93,7 +94,7 @@ def plot_run(folder: RunFolder) -> bool:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:
         plot_curves(folder.all_metrics, folder.curves, title=folder.root.name)
-    except ConfigError:
+    except (ConfigError, OSError):  # a full disk has its own message
         return False
     return True
 
@@ -137,7 +138,10 @@ def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tested: int, conso
         tested: last tested step; 0 if no trained policy was tested.
         console: console to print on.
     """
-    best = keep_best(folder.root)
+    try:
+        best = keep_best(folder.root)
+    except OSError:  # a full disk has its own message; the next start repeats it
+        best = read_best(folder.root)
     if best is None:
         return
     chosen_on = " and ".join(sorted({"env.eval_tasks" if validates_on_test(env) else "env.dev_tasks" for env in envs}))

@@ -20,6 +20,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl_agent.trace.abandoned import add_abandoned
 from verl_agent.training.groups import group_of
 from verl_agent.training.invalid_episodes import PARTITION
+from verl_agent.training.phases import marking_phases
 from verl_agent.training.resuming_client import ResumingClient
 from verl_agent.training.trainer import EpisodeTraining
 
@@ -71,6 +72,7 @@ class PartialTraining(EpisodeTraining):
 
 
 @register_trainer("verl_agent_partial")
+@marking_phases
 class PartialEpisodeTrainer(PartialTraining, PPOTrainerColocateAsync):
     """Trainer that shares its devices with the engines, which pause during an update while environments continue."""
 
@@ -82,6 +84,7 @@ class PartialEpisodeTrainer(PartialTraining, PPOTrainerColocateAsync):
 
 
 @register_trainer("verl_agent_separate")
+@marking_phases
 class SeparateEpisodeTrainer(PartialTraining, PPOTrainerSeparateAsync):
     """Trainer whose engines have devices of their own and pause only while they receive weights."""
 

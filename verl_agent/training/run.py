@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
+from rich.markup import escape
 
 from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.config.mixture import MixtureEnv
@@ -21,6 +22,7 @@ from verl_agent.runs.console import redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.runs.identity import TASK_IDS, read_settings, task_ids
 from verl_agent.runs.processes import ending_all_children
+from verl_agent.system.resources import most_checkpoints, spell_gb
 from verl_agent.training.follow import finish, follow_run
 from verl_agent.training.preflight.algorithms import has_critic
 from verl_agent.training.preflight.estimates import cpu_step_s, estimate, shape_of, spell
@@ -54,25 +56,29 @@ def run(config: DictConfig, link: Link | None = None) -> None:
         check_loggers(config.trainer.logger)
         check_resume(config.trainer, "actor_rollout_ref.model.path")
         as_written = {key: OmegaConf.select(config, key) for key in MODELS}
-        resume = config.trainer.resume_mode != "disable"
+        mode, resume = config.trainer.resume_mode, config.trainer.resume_mode != "disable"
         if line := choose_dev_tasks(config, read_settings(folder.root) if resume and folder.last_step else {}):
             console.print(line, highlight=False, soft_wrap=True)
         config, envs = prepare(config, partial(console.print, markup=False, highlight=False, soft_wrap=True))
         total = int(config.trainer.total_training_steps)
-        folder.claim(settings_of(config, as_written, envs), may_change.REINFORCEMENT, resume)
-        if folder.last_step:
+        step, warning = folder.claim(settings_of(config, as_written, envs), may_change.REINFORCEMENT, mode)
+        if warning:
+            console.print(f"[yellow]{escape(warning)}[/]", highlight=False, soft_wrap=True)
+        if step:
+            config.trainer.resume_mode = "auto"  # verl knows no other mode, and reads the tracker
             keep_best(folder.root)
             folder.prune(config.trainer.max_actor_ckpt_to_keep)
         if folder.finished(total):
-            console.print(f"All {folder.last_step} steps are done already: {folder.root}")
+            console.print(f"All {step} steps are done already: {folder.root}")
             finish(folder, [one.env for one in envs], console)
             return
-        if folder.last_step:
+        folder.require_room(needed_gb(config)[1], config.trainer.max_actor_ckpt_to_keep)
+        if step:
             # True if the earlier start ended after its last checkpoint, but before the validation of that step.
-            config.trainer.val_before_train = config.trainer.val_only = folder.last_step >= total
+            config.trainer.val_before_train = config.trainer.val_only = step >= total
             for line in check_resumed_ranks(folder.checkpoint, OmegaConf.to_container(config), has_critic(config)):
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
-            console.print(f"resuming after step {folder.last_step} of {total}", highlight=False)
+            console.print(f"resuming after step {step} of {total}", highlight=False)
         show_estimate(config, console)
         try:
             with (
@@ -130,10 +136,11 @@ def show_estimate(config: DictConfig, console: Console) -> None:
     critic = shape_of(config.critic.model.path) if has_critic(config) else None
     if config.trainer.device == "cpu":
         cores = len(os.sched_getaffinity(0))
-        memory_gb, disk_gb = needed_gb(config)
+        memory_gb, each_gb = needed_gb(config)
+        disk = spell_gb(each_gb * most_checkpoints(config.trainer.max_actor_ckpt_to_keep))
         step = spell(cpu_step_s(plain, shape, critic, cores)) if shape else "?"
         console.print(
-            f"estimated: {memory_gb:.0f} GB of memory, {disk_gb:.1f} GB of disk; a step of full-length episodes takes "
+            f"estimated: {memory_gb:.0f} GB of memory, {disk} of disk; a step of full-length episodes takes "
             f"{step} on {cores} cores",
             highlight=False,
             soft_wrap=True,

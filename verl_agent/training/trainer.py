@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback, build_checkpoint_callback
 from verl.trainer.ppo.v1 import register_trainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -25,10 +26,13 @@ import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
 from verl_agent.config.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.grouped_batches import GroupedBatches
+from verl_agent.training.phases import marking_phases
+from verl_agent.training.preflight.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.short_rows import shortened
 from verl_agent.training.staleness import staleness_metrics
@@ -58,8 +62,11 @@ class EpisodeTraining(GroupedBatches):
     def __init__(self, config: DictConfig) -> None:
         with open_dict(config):  # the mode of the recipe selected this class; verl knows its own modes only
             config.trainer.v1.trainer_mode = self.mode
+            for model in ("actor", "critic"):  # `RunFolder.prune` removes old checkpoints, after the next is complete
+                config.trainer[f"max_{model}_ckpt_to_keep"] = None
         self._rejection = Rejection.taken_from(config.algorithm.rollout_correction)
         super().__init__(config)
+        self.checkpoint_callback = FinishingCallback(build_checkpoint_callback(config))
         envs = run_envs(OmegaConf.to_container(config, resolve=True))
         self.turn_limits, self._draws = TurnLimits(envs), TaskDraws()
         self._shaping = envs[0].settings.credit
@@ -220,9 +227,9 @@ class EpisodeTraining(GroupedBatches):
         return self._turn_batch
 
     def _save_checkpoint(self) -> None:
-        """See `PPOTrainer`; the state of the horizons is written before the file that marks the checkpoint complete."""
+        """See `PPOTrainer`; adds the state of the horizons, and the manifest last."""
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        folder.mkdir(parents=True, exist_ok=True)
+        begin_checkpoint(folder)
         write_json_atomically(folder / STATE_FILE, self.turn_limits.saved())
         super()._save_checkpoint()
 
@@ -248,7 +255,27 @@ class EpisodeTraining(GroupedBatches):
         self.turn_limits.restore(json.loads(file.read_text(encoding="utf-8")))
 
 
+class FinishingCallback(CheckpointCallback):
+    """Checkpoint callback of verl that writes the manifest before it calls the callback of the recipe.
+
+    Args:
+        then: callback of the recipe, or that of verl without any.
+    """
+
+    def __init__(self, then: CheckpointCallback) -> None:
+        super().__init__(then.config)
+        self._then = then
+
+    def on_save(
+        self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **more: Any
+    ) -> None:
+        """See `CheckpointCallback`."""
+        finish_checkpoint(Path(checkpoint_dir))
+        self._then.on_save(trainer, global_step, checkpoint_dir, async_save, **more)
+
+
 @register_trainer("verl_agent")
+@marking_phases
 class EpisodeTrainer(EpisodeTraining, PPOTrainerSync):
     """Trainer that waits for all episodes of a step before it updates the weights."""
 

@@ -1,7 +1,6 @@
 """Runs of supervised training and DPO: checks before the start, claim of the folder, progress, and training."""
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from verl_agent.config.keys import check_complete, check_keys, check_kind
@@ -27,10 +27,9 @@ from verl_agent.system.installation import check_attention
 from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,
-    disk_needed,
+    checkpoint_gb,
     memory_needed,
     read_memory,
-    require_disk,
     require_memory,
 )
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
@@ -107,16 +106,16 @@ def run(config: DictConfig, method: Method) -> None:
         plain = {str(key): value for key, value in OmegaConf.to_container(config).items()}
         complete(config, folder)
         settings = {"command": method.command, **plain, **plan.facts}
-        folder.claim(settings, method.may_change, config.trainer.resume_mode != "disable")
-        if folder.last_step >= steps:
-            keep_best(folder.root)
-            folder.prune(config.trainer.max_ckpt_to_keep)
+        step = claim(config, folder, settings, method, shown)
+        if step >= steps:
             shown.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
             return
         shown.print(f"{plan.summary}{needed(config, plan)}", markup=False, highlight=False, soft_wrap=True)
-        if folder.last_step:
-            resharded = check_torchrun_ranks(folder.checkpoint, plain)
-            for line in filter(None, (resharded, f"resuming after step {folder.last_step} of {steps}")):
+        each_gb = checkpoint_gb(parameters(config.model.path), list(config.checkpoint.save_contents))
+        folder.require_room(each_gb, config.trainer.max_ckpt_to_keep)
+        if step:
+            resharded = check_torchrun_ranks(folder.root / f"global_step_{step}", plain)
+            for line in filter(None, (resharded, f"resuming after step {step} of {steps}")):
                 shown.print(line, markup=False, highlight=False, soft_wrap=True)
         with report_failure(folder, console), show_progress(folder, steps, method, console):
             train(config, folder, method)
@@ -129,10 +128,10 @@ def run(config: DictConfig, method: Method) -> None:
 
 
 def complete(config: DictConfig, folder: RunFolder) -> None:
-    """Fill in values that depend on this machine, and check its memory and disk.
+    """Fill in values that depend on this machine, and check its memory.
 
     Raises:
-        ConfigError: the model or its attention does not exist, or the memory or the disk is too small.
+        ConfigError: the model or its attention does not exist, or the memory is too small.
     """
     with open_dict(config):
         config.trainer.default_local_dir = str(folder.root)
@@ -143,8 +142,26 @@ def complete(config: DictConfig, folder: RunFolder) -> None:
     count = parameters(config.model.path)
     if use_cpu_device():
         require_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
-    needed_gb = disk_needed(count, list(config.checkpoint.save_contents), config.trainer.max_ckpt_to_keep)
-    require_disk(shutil.disk_usage(folder.root).free, needed_gb, folder.root)
+
+
+def claim(config: DictConfig, folder: RunFolder, settings: Mapping[str, Any], method: Method, console: Console) -> int:
+    """Claim the folder of a run, and remove old checkpoints.
+
+    Returns:
+        The step to resume after; 0 for a new run.
+
+    Raises:
+        ConfigError: see `RunFolder.claim`.
+    """
+    step, warning = folder.claim(settings, method.may_change, config.trainer.resume_mode)
+    if warning:
+        console.print(f"[yellow]{escape(warning)}[/]", highlight=False, soft_wrap=True)
+    if step:
+        config.trainer.resume_mode = "auto"  # verl knows no other mode, and reads the tracker
+    if step and is_first_rank():
+        keep_best(folder.root)
+        folder.prune(config.trainer.max_ckpt_to_keep)
+    return step
 
 
 def needed(config: DictConfig, plan: RunPlan) -> str:

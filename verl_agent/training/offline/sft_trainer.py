@@ -1,4 +1,4 @@
-"""verl's SFT trainer, extended to keep the checkpoint with the best validation."""
+"""verl's SFT trainer, whose checkpoints have a manifest, and which keeps the one with the best validation."""
 
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,13 @@ from verl.trainer.sft_trainer import SFTTrainer
 from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
+from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.folder import RunFolder
 
 
 class BestCheckpointHandler:
-    """Checkpoint handler for verl's trainer that keeps the best checkpoint when older ones are pruned.
+    """Checkpoint handler for verl's trainer that adds manifests, and keeps the best checkpoint when it prunes others.
 
     Args:
         handler: checkpoint handler of verl, which saves and loads.
@@ -21,14 +22,19 @@ class BestCheckpointHandler:
 
     def __init__(self, handler: CheckpointHandler) -> None:
         self._handler = handler
+        self._keep, handler.max_ckpt_to_keep = handler.max_ckpt_to_keep, None  # verl would remove before it saves
 
     def save_checkpoint(self, step: int) -> None:
         """Save a checkpoint, then update the best one; verl has validated the step before."""
+        run = Path(self._handler.default_local_dir)
+        checkpoint = run / f"global_step_{step}"
+        if self._handler.rank == 0:
+            begin_checkpoint(checkpoint)
         self._handler.save_checkpoint(step)
         if self._handler.rank == 0:
-            run = Path(self._handler.default_local_dir)
+            finish_checkpoint(checkpoint)
             keep_best(run)
-            RunFolder.at(run).prune(self._handler.max_ckpt_to_keep)
+            RunFolder.at(run).prune(self._keep)
 
     def load_checkpoint(self) -> int:
         """Load the last checkpoint and return its step; 0 without a checkpoint.

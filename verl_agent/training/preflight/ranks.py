@@ -1,4 +1,4 @@
-"""Check before the start that the ranks of a run can read its last checkpoint, which other ranks may have written."""
+"""Check before the start that a run can resume from its last checkpoint, which other ranks may have written."""
 
 import os
 import re
@@ -13,6 +13,8 @@ ANOTHER_STEP = "write the step of an earlier checkpoint into latest_checkpointed
 LISTED = 3
 """Number of missing files in a message."""
 MEGATRON = "megatron"
+MEGATRON_CONTENTS = "ckpt_contents.json"
+"""File that verl writes last into a checkpoint of Megatron, which has a folder for each of `KINDS`."""
 RANDOM_STATES = re.compile(rb"rng_state/shard_\d+\.\d+_(\d+)\.(\d+)")
 """Name of a random state that Megatron saves: number of pipeline stages, and of tensor-parallel ranks in each."""
 
@@ -55,6 +57,68 @@ def check_ranks_of_checkpoint(
     return f"{folder.name}: resharding the checkpoint from {shards.ranks} to {count} ranks"
 
 
+def check_checkpoints(config: Mapping[str, Any]) -> None:
+    """Check that the checkpoints of a run of reinforcement learning are complete and can be resumed from.
+
+    Args:
+        config: whole config in plain values, resolved.
+
+    Raises:
+        ConfigError: a setting would leave checkpoints from which a run cannot resume.
+    """
+    trainer, actor = config["trainer"], config["actor_rollout_ref"]["actor"]
+    for key, section in (("actor_rollout_ref.actor", actor), ("critic", config["critic"])):
+        saved = section["checkpoint"]["save_contents"]
+        lacking = [content for content in KINDS if content not in saved]
+        if lacking and trainer["save_freq"] > 0 and trainer["max_restarts"]:
+            raise ConfigError(
+                f"{key}.checkpoint.save_contents={saved} is not allowed: without {' and '.join(lacking)} the run could "
+                "not resume. Add them; or set trainer.max_restarts=0, and only export the checkpoints."
+            )
+    keep, of_critic = (trainer[f"max_{model}_ckpt_to_keep"] for model in ("actor", "critic"))
+    if of_critic != keep:
+        raise ConfigError(
+            f"trainer.max_critic_ckpt_to_keep={of_critic!r} is not allowed: a checkpoint is removed as a whole. "
+            f"Set trainer.max_actor_ckpt_to_keep, which is {keep!r}."
+        )
+    if actor["checkpoint"]["async_save"]:
+        raise ConfigError(
+            "actor_rollout_ref.actor.checkpoint.async_save=True is not allowed: verl 0.9.1 then never records that a "
+            "checkpoint is complete, also with Megatron, so the run could not resume. Leave it at false."
+        )
+
+
+def check_contents(folder: Path, key: str, section: Mapping[str, Any]) -> None:
+    """Check that a model's checkpoint has weights, optimizer and random state, and that all of them are loaded.
+
+    verl would train with new ones in silence, or fail when all ranks have started.
+
+    Args:
+        folder: folder of the model in the checkpoint.
+        key: key of `section`, for messages.
+        section: settings `checkpoint` of the model.
+
+    Raises:
+        ConfigError: a part is missing or would not be loaded.
+    """
+    chosen = section.get("load_contents") or list(KINDS)
+    shards = ShardFiles.read(folder)
+    for content in KINDS:
+        if content not in chosen:
+            raise ConfigError(
+                f"{key}.load_contents={list(chosen)} lacks {content!r}: the run would resume with a new one. Add it, "
+                f"and to {key}.save_contents too."
+            )
+        saved = shards is None or any(file.is_file() for file in shards.files(content))
+        if (folder / MEGATRON_CONTENTS).is_file():
+            saved = (folder / content).is_dir()
+        if not saved:
+            raise ConfigError(
+                f"{folder} was saved without {content!r}, so a run cannot resume from it. To start from its weights, "
+                "set the path of the model to it and choose another trainer.default_local_dir."
+            )
+
+
 def check_layout_of_checkpoint(folder: Path, key: str, megatron: Mapping[str, Any]) -> None:
     """Check that Megatron's ranks are divided as those that wrote a checkpoint; data-parallel ranks may change.
 
@@ -95,7 +159,7 @@ def check_resumed_ranks(checkpoint: Path, config: Mapping[str, Any], critic: boo
         Lines for the user about resharding.
 
     Raises:
-        ConfigError: the checkpoint needs another number of ranks or another layout, or shards are missing.
+        ConfigError: the checkpoint needs another number of ranks or another layout, or a part or shards are missing.
     """
     trainer = config["trainer"]
     ranks = (
@@ -108,6 +172,7 @@ def check_resumed_ranks(checkpoint: Path, config: Mapping[str, Any], critic: boo
     lines = []
     for name, (key, section) in models.items():
         folder = checkpoint / name
+        check_contents(folder, f"{key}.checkpoint", section["checkpoint"])
         if section["strategy"] == MEGATRON:
             check_layout_of_checkpoint(folder, f"{key}.megatron", section["megatron"])
         else:
@@ -127,11 +192,12 @@ def check_torchrun_ranks(checkpoint: Path, config: Mapping[str, Any]) -> str:
         Line for the user about resharding; empty if the number of ranks is the same.
 
     Raises:
-        ConfigError: the checkpoint needs another number of ranks, or shards are missing.
+        ConfigError: the checkpoint needs another number of ranks, or a part or shards are missing.
     """
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     given = (f"WORLD_SIZE={ranks} of torchrun", ranks)
     strategy = config["engine"]["strategy"]
+    check_contents(checkpoint, "checkpoint", config["checkpoint"])
     return check_ranks_of_checkpoint(checkpoint, "engine.strategy", config["checkpoint"], given, strategy)
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,10 +28,9 @@ from verl_agent.system.resources import (
     RL_BYTES,
     RL_MEMORY_GB,
     activations_gb,
-    disk_needed,
+    checkpoint_gb,
     memory_needed,
     read_memory,
-    require_disk,
     require_memory,
 )
 from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
@@ -42,6 +40,7 @@ from verl_agent.training.preflight.estimates import estimate, shape_of
 from verl_agent.training.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
 from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.training.preflight.prompts import agent_for_checks, check_prompts
+from verl_agent.training.preflight.ranks import check_checkpoints
 from verl_agent.training.preflight.update import check_update
 
 ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
@@ -74,6 +73,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_algorithm(OmegaConf.to_container(config), envs)
     check_asynchrony(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
+    check_checkpoints(OmegaConf.to_container(config))
     check_conditions(config)
     check_installation(OmegaConf.to_container(config), has_critic(config))
     for run_env in envs:
@@ -124,7 +124,7 @@ def check_trainer(config: DictConfig) -> None:
             f"trainer.total_epochs={epochs!r} is not allowed. Allowed: a whole number >= 1. Set "
             "trainer.total_training_steps to choose when the run ends."
         )
-    for key in ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.max_restarts"):
+    for key in ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.max_restarts", "trainer.hang_timeout_s"):
         value = OmegaConf.select(config, key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 0.")
@@ -192,19 +192,16 @@ def check_dev_tasks(env: EnvSettings, other: EnvSettings) -> None:
 
 
 def check_machine(config: DictConfig) -> None:
-    """Check that the machine has the memory and the disk space that training this model takes.
+    """Check that the machine has the memory that training this model takes.
 
     Raises:
-        ConfigError: memory or disk space is too small.
+        ConfigError: the memory is too small.
     """
-    memory_gb, disk_gb = needed_gb(config)
+    memory_gb, _ = needed_gb(config)
     if use_cpu_device():
         require_memory(read_memory(), memory_gb)
     else:
         require_memory(read_memory(), offloaded_gb(config), "keeping weights and optimizer in it (offload=true)")
-    run_dir = Path(config.trainer.default_local_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    require_disk(shutil.disk_usage(run_dir).free, disk_gb, run_dir)
 
 
 def offloaded_gb(config: DictConfig) -> float:
@@ -215,7 +212,7 @@ def offloaded_gb(config: DictConfig) -> float:
 
 
 def needed_gb(config: DictConfig) -> tuple[float, float]:
-    """Return the memory that a run takes on a CPU and the disk space that its checkpoints take, in GB."""
+    """Return the memory that a run takes on a CPU and the disk space that a checkpoint takes, in GB."""
     sizes = [parameters(config.actor_rollout_ref.model.path)]
     if has_critic(config):
         sizes.append(parameters(config.critic.model.path))
@@ -225,7 +222,7 @@ def needed_gb(config: DictConfig) -> tuple[float, float]:
     tokens = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * row
     memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB) + (trainer.n_gpus_per_node - 1) * RANK_GB
     memory_gb += activations_gb(count, tokens)
-    return memory_gb, disk_needed(count, saved, trainer.max_actor_ckpt_to_keep)
+    return memory_gb, checkpoint_gb(count, saved)
 
 
 def _complete(config: DictConfig) -> None:

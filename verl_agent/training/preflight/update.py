@@ -74,7 +74,7 @@ def check_update(config: Mapping[str, Any]) -> None:
 
 
 def _check_choices(config: Mapping[str, Any]) -> None:
-    """Check values that verl reads only in a later phase, where they fail or prevent learning or resuming."""
+    """Check values that verl reads only in a later phase, where they fail or prevent learning."""
     actor, temperature = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]["temperature"]
     for key, value, allowed in (
         (f"{ACTOR}.loss_agg_mode", actor["loss_agg_mode"], LOSS_MEANS),
@@ -86,11 +86,6 @@ def _check_choices(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"actor_rollout_ref.rollout.temperature={temperature} is not allowed in training: gradients would be 0. "
             "Allowed: a number > 0. Validation has actor_rollout_ref.rollout.val_kwargs.temperature."
-        )
-    if actor["checkpoint"]["async_save"] and actor["strategy"] != "megatron":
-        raise ConfigError(
-            f"{ACTOR}.checkpoint.async_save=True is not allowed with {ACTOR}.strategy={actor['strategy']!r}: verl "
-            "0.9.1 then never records that a checkpoint is complete, so the run could not resume. Leave it at false."
         )
 
 

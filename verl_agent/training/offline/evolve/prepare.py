@@ -17,7 +17,7 @@ from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.runs import may_change
-from verl_agent.system.resources import disk_needed, require_disk
+from verl_agent.system.resources import checkpoint_gb, most_checkpoints, require_disk
 from verl_agent.training.offline.evolve.rounds import (
     EvolveFolder,
     EvolveSettings,
@@ -142,8 +142,8 @@ def check_space(settings: EvolveSettings, learn: DictConfig, root: Path) -> None
     """
     count = parameters(resolve_model(learn.model.path, key="model.path"))
     saved = list(learn.checkpoint.save_contents)
-    training = disk_needed(count, saved, learn.trainer.max_ckpt_to_keep)
-    weights = disk_needed(count, ["hf_model"], settings.rounds)
+    training = checkpoint_gb(count, saved) * most_checkpoints(learn.trainer.max_ckpt_to_keep)
+    weights = checkpoint_gb(count, ["hf_model"]) * (settings.rounds + 1)
     root.mkdir(parents=True, exist_ok=True)
     if "hf_model" not in saved:
         raise ConfigError(

@@ -14,6 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import checkpoints
 from verl_agent.models.resolve import checkpoints, resolve_checkpoint
 from verl_agent.runs.identity import claim, read_settings, write_json_atomically
 from verl_agent.sections import STRICT, section
@@ -161,12 +162,12 @@ class EvolveFolder:
 
     def finish(self, phase: Phase) -> None:
         """Record that a phase has ended, and remove the files that only a resumed phase needs."""
+        self.done.add(str(phase))
+        write_json_atomically(self.root / STATE, {"done": sorted(self.done)})
         if phase.name == "learn":
             for checkpoint in checkpoints(self.of(phase)).values():
                 for shard in checkpoint.glob("*.pt"):
                     shard.unlink()
-        self.done.add(str(phase))
-        write_json_atomically(self.root / STATE, {"done": sorted(self.done)})
 
     def of(self, phase: Phase) -> Path:
         """Return the folder of one phase."""

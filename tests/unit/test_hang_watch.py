@@ -1,0 +1,95 @@
+"""Watch on the progress of a run: deadlines of phases, signs of progress, and the process that is named."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from verl_agent.runs.hang_watch import FACTOR, PLAYING, UNMEASURED, HangWatch, find_hung, mark_phase
+
+TIMEOUT_S = 0.1
+PLAY = PLAYING[0]
+
+
+class Watched:
+    """Watch on a folder of which the calling process is the run."""
+
+    def __init__(self, run: Path, timeout_s: float = TIMEOUT_S) -> None:
+        (run / "logs").mkdir()
+        self.run, self.warnings = run, list[str]()
+        self.watch = HangWatch(run, run / "episodes", timeout_s, self.warnings.append, look_s=0)
+
+    def hangs_after(self, seconds: float) -> bool:
+        """Return True if the watch reports a hang within some seconds."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.watch.check(psutil.Process()) is not None:
+                return True
+            time.sleep(0.01)
+        return False
+
+    def measure(self, phase: str, seconds: float) -> None:
+        """Let a phase take some seconds."""
+        mark_phase(self.run, phase)
+        assert not self.hangs_after(seconds)
+        mark_phase(self.run, "another phase")
+        assert not self.hangs_after(0.02)
+
+
+def test_a_phase_that_was_never_measured_has_more_time(tmp_path):
+    watched = Watched(tmp_path)
+    assert not watched.hangs_after(UNMEASURED * TIMEOUT_S * 0.8) and watched.warnings == []
+    assert watched.hangs_after(UNMEASURED * TIMEOUT_S * 3) and len(watched.warnings) == 1
+
+
+def test_the_deadline_of_a_phase_follows_its_longest_time(tmp_path):
+    watched = Watched(tmp_path)
+    watched.measure("updating", 0.1)
+    mark_phase(tmp_path, "updating")
+    assert not watched.hangs_after(FACTOR * 0.1 * 0.8) and watched.warnings == []
+    assert watched.hangs_after(FACTOR * 0.1 * 3)
+
+
+@pytest.mark.parametrize(("phase", "hangs"), [(PLAY, False), ("updating", True)])
+def test_a_finished_episode_is_progress_only_while_the_run_plays(tmp_path, phase, hangs):
+    watched = Watched(tmp_path)
+    (tmp_path / "episodes").mkdir()
+    watched.measure(phase, 0.01)
+    mark_phase(tmp_path, phase)
+    found = []
+    for number in range(8):
+        with (tmp_path / "episodes/a.jsonl").open("a") as file:
+            file.write(f"{number}\n")
+        found.append(watched.hangs_after(TIMEOUT_S * 0.8))
+    assert any(found) is hangs
+
+
+def test_a_timeout_of_zero_watches_nothing(tmp_path):
+    watched = Watched(tmp_path, timeout_s=0)
+    assert not watched.hangs_after(0.3)
+
+
+@pytest.fixture
+def engine() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["VLLM::EngineCore", "60"], executable="/bin/sleep") as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def worker() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["ray::WorkerDict.update_actor", "60"], executable="/bin/sleep") as process:
+        yield process
+        process.kill()
+
+
+def test_the_hung_process_is_a_stopped_one_else_that_of_the_phase(engine, worker):
+    named = {phase: find_hung(psutil.Process(), phase) for phase in (PLAY, "updating the policy")}
+    assert [(one.pid, one.cause) for one in named.values()] == [(engine.pid, "may hang"), (worker.pid, "may hang")]
+    psutil.Process(worker.pid).suspend()
+    while psutil.Process(worker.pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
+    assert str(find_hung(psutil.Process(), PLAY)) == f"A training worker, process {worker.pid}, is stopped by a signal."

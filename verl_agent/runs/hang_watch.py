@@ -1,0 +1,171 @@
+"""Watch on the progress of a run; it reports a phase that takes far longer than before, in which a process hangs.
+
+The trainer marks the beginning of each phase of a step in a file, and finished episodes are progress too while a phase
+waits for them. The file is in the folder of the run, which all its machines share.
+"""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from verl_agent.runs.deaths import Death, name_actor, name_process
+
+PHASE_FILE = ".phase"
+START = "starting"
+PLAYING = ("playing episodes", "validating")
+"""Phases in which a finished episode is progress."""
+FACTOR, UNMEASURED = 5, 6
+"""Deadline of a phase in its longest time between two signs of progress; of one never measured, in the setting."""
+LOOK_S = 2.0
+DUMP_S = 30.0
+"""Most seconds for the stacks of all processes."""
+STATES = {
+    psutil.STATUS_STOPPED: "is stopped by a signal",
+    psutil.STATUS_TRACING_STOP: "is stopped by a debugger",
+    psutil.STATUS_DISK_SLEEP: "waits in the kernel for a disk or a device",
+}
+"""States in which a process cannot make progress, those that explain a hang first."""
+
+
+def mark_phase(run: Path, phase: str) -> None:
+    """Mark the beginning of a phase."""
+    with suppress(OSError):  # a full disk ends the run where it needs the disk
+        (run / PHASE_FILE).write_text(phase, encoding="utf-8")
+
+
+class HangWatch:
+    """Watch on the progress of a run over all its restarts.
+
+    The first time without progress after the deadline of a phase is a warning, twice the deadline is a hang.
+
+    Args:
+        run: folder of the run.
+        records: folder of its recorded episodes.
+        timeout_s: least deadline in seconds; 0 to watch nothing.
+        warn: shows a warning to the user.
+        look_s: seconds between two looks at the files.
+    """
+
+    def __init__(
+        self, run: Path, records: Path, timeout_s: float, warn: Callable[[str], None], look_s: float = LOOK_S
+    ) -> None:
+        self._run, self._records, self._timeout_s, self._warn, self._look_s = run, records, timeout_s, warn, look_s
+        self._longest_s: dict[str, float] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to watch a start of the run."""
+        self._mark, self._phase, self._warned = self._read_mark(), START, False
+        self._sign = (self._mark, 0)
+        self._since_s = self._looked_s = time.monotonic()
+
+    def check(self, root: psutil.Process) -> Death | None:
+        """Return the process that hangs; None while there is progress, or still time for it.
+
+        Args:
+            root: process whose descendants are the run.
+        """
+        now_s = time.monotonic()
+        if not self._timeout_s or now_s - self._looked_s < self._look_s:
+            return None
+        self._looked_s = now_s
+        mark = self._read_mark()
+        phase = self._phase if mark == self._mark else mark[0]
+        sign = (mark, self._played() if phase in PLAYING else 0)
+        if sign != self._sign:
+            self._longest_s[self._phase] = max(now_s - self._since_s, self._longest_s.get(self._phase, 0.0))
+            self._sign, self._mark, self._phase, self._since_s, self._warned = sign, mark, phase, now_s, False
+            return None
+        waited_s, deadline_s = now_s - self._since_s, self._deadline_s()
+        if waited_s > 2 * deadline_s:
+            hung = find_hung(root, phase)
+            return Death(hung.name, hung.pid, cause=f"{hung.cause}: no progress for {waited_s:.0f} s while {phase}")
+        if waited_s > deadline_s and not self._warned:
+            self._warned = True
+            hung = find_hung(root, phase)
+            self._warn(
+                f"No progress for {waited_s:.0f} s while {phase}, whose deadline is {deadline_s:.0f} s. {hung} Stacks "
+                f"of all processes: {self._dump(root)}. Without progress the run restarts in {deadline_s:.0f} s "
+                "(trainer.hang_timeout_s)."
+            )
+        return None
+
+    def _deadline_s(self) -> float:
+        measured_s = self._longest_s.get(self._phase)
+        return max(self._timeout_s, FACTOR * measured_s) if measured_s else UNMEASURED * self._timeout_s
+
+    def _read_mark(self) -> tuple[str, int]:
+        file = self._run / PHASE_FILE
+        try:
+            return file.read_text(encoding="utf-8"), file.stat().st_mtime_ns
+        except OSError:
+            return "", 0
+
+    def _played(self) -> int:
+        """Return the bytes of all recorded episodes."""
+        return sum(file.stat().st_size for file in self._records.rglob("*.jsonl")) if self._records.is_dir() else 0
+
+    def _dump(self, root: psutil.Process) -> str:
+        """Write the stacks of the run's named processes into a file and return its path, or the reason without one."""
+        py_spy, until_s = shutil.which("py-spy"), time.monotonic() + DUMP_S
+        if py_spy is None:
+            return "not written, because py-spy is not installed"
+        file = self._run / "logs" / f"stacks_{time.strftime('%Y%m%dT%H%M%S')}.txt"
+        try:
+            file.parent.mkdir(exist_ok=True)
+            with file.open("w", encoding="utf-8") as out:
+                for name, process in named_processes(root):
+                    out.write(f"\n== {name}, process {process.pid}\n")
+                    out.flush()
+                    # --nonblocking: py-spy could not pause a process that is stopped
+                    command = [py_spy, "dump", "--nonblocking", "--pid", str(process.pid)]
+                    left_s = max(0.1, until_s - time.monotonic())
+                    with suppress(subprocess.TimeoutExpired):
+                        subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=left_s, check=False)
+        except OSError as error:
+            return f"not written ({error})"
+        return str(file)
+
+
+def find_hung(root: psutil.Process, phase: str) -> Death:
+    """Return the process that most likely hangs, with its state as the cause.
+
+    That is one which cannot run; else the engine in a phase that plays; else a Ray actor in a call; else the driver.
+    """
+    processes = named_processes(root)
+    states = {process: _status(process) for _, process in processes}
+    for state, words in STATES.items():
+        for name, process in processes:
+            if states[process] == state:
+                return Death(name, process.pid, cause=words)
+    of_engine = [one for one in processes if "engine" in one[0]]
+    in_call = [one for one in processes if name_actor(_command_line(one[1])) and "." in _command_line(one[1])]
+    name, process = ((of_engine if phase in PLAYING else in_call) or processes[:1])[0]
+    return Death(name, process.pid, cause="may hang")
+
+
+def named_processes(root: psutil.Process) -> list[tuple[str, psutil.Process]]:
+    """Return name and process of the driver and of each descendant that the run needs."""
+    found = [("the driver of the run", root)]
+    for process in root.children(recursive=True):
+        line = _command_line(process)
+        if name := name_process(line) or name_actor(line):
+            found.append((name, process))
+    return found
+
+
+def _status(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return str(process.status())
+    return ""
+
+
+def _command_line(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
