@@ -32,7 +32,6 @@ from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.phases import marking_phases
-from verl_agent.training.preflight.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.short_rows import shortened
 from verl_agent.training.staleness import staleness_metrics

@@ -22,7 +22,7 @@ from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
 from verl_agent.evaluation.what_if.settings import settings_folder, settings_of
 from verl_agent.models.checkpoints import HUGGINGFACE
 from verl_agent.models.hf import load_tokenizer
-from verl_agent.models.resolve import HUGGINGFACE, SMOLLM2, prepare_smollm2
+from verl_agent.models.resolve import SMOLLM2, prepare_smollm2
 from verl_agent.results.folder import SETTINGS as EVALUATION_SETTINGS
 from verl_agent.runs.identity import read_settings
 from verl_agent.types import Message

@@ -20,7 +20,6 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
 from verl_agent.models.checkpoints import checkpoints
-from verl_agent.models.resolve import checkpoints
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.folder import REPORT
 from verl_agent.results.folder import SETTINGS as EVALUATION_SETTINGS

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import checkpoints
-from verl_agent.models.resolve import checkpoints, resolve_checkpoint
+from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.identity import claim, read_settings, write_json_atomically
 from verl_agent.sections import STRICT, section
 from verl_agent.training.offline.selection import EpisodeSource, Tags, Weight
