@@ -1,4 +1,6 @@
-"""Fixture of the embedded sites, shared by all tests that need them."""
+"""Ctrl-C for the processes of tests, and the fixture of the embedded sites."""
+
+import signal
 
 import pytest
 
@@ -7,6 +9,8 @@ from env_adapters.webarena.sites.folders import Home, sites_home
 from env_adapters.webarena.sites.install import fossil_program
 from env_adapters.webarena.sites.world import DEFAULT_SEED
 from verl_agent.errors import ConfigError
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup` and cron start pytest, and so its children, without
 
 
 @pytest.fixture(scope="session")
