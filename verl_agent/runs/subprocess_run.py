@@ -53,10 +53,8 @@ def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
     with subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent) as child:
         try:
             return child.wait()
-        except (
-            KeyboardInterrupt
-        ) as error:  # a terminal sends Ctrl-C to the child too; `kill` signals this process alone
-            if isinstance(error, Terminated):
+        except KeyboardInterrupt as error:
+            if isinstance(error, Terminated):  # sent to this process alone; a terminal sends Ctrl-C to the child too
                 child.terminate()
             try:
                 child.wait(GRACE_S)
