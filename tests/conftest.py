@@ -1,4 +1,8 @@
-"""Fixture of the embedded sites, shared by all tests that need them."""
+"""Ctrl-C for the processes of tests, programs that the machine lacks, and the fixture of the embedded sites."""
+
+import os
+import shutil
+import signal
 
 import pytest
 
@@ -7,6 +11,8 @@ from env_adapters.webarena.sites.folders import Home, sites_home
 from env_adapters.webarena.sites.install import fossil_program
 from env_adapters.webarena.sites.world import DEFAULT_SEED
 from verl_agent.errors import ConfigError
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup` and cron start pytest, and so its children, without
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +27,18 @@ def sites():
     control.down(home)
     yield control.up(home, DEFAULT_SEED, 0, print)
     control.down(home)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Name in the last lines the programs for whose lack tests were skipped, and the command that installs them."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reasons = [report.longrepr[2].lower() for report in reporter.stats.get("skipped", [])] if reporter else []
+    lacking = {name: count for name in ("chromium", "fossil") if (count := sum(name in reason for reason in reasons))}
+    if not lacking:
+        return
+    counts = ", ".join(f"{name} ({count} skipped)" for name, count in lacking.items())
+    managers = {"apt-get": "install", "dnf": "install", "zypper": "install", "pacman": "-S"}
+    manager = next((name for name in managers if shutil.which(name)), "apt-get")
+    sudo = "" if os.getuid() == 0 else "sudo "
+    reporter.write_line(f"Tests were skipped because this machine lacks {counts}. To run them too:")
+    reporter.write_line(f"  {sudo}{manager} {managers[manager]} {' '.join(lacking)}")

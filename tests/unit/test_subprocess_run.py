@@ -1,11 +1,13 @@
 """Test that a command learns how the command that it runs has ended: by itself, by a signal, or killed by a person."""
 
 import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
-from verl_agent.runs.subprocess_run import run_command
+from verl_agent.runs.subprocess_run import GRACE_S, run_command
 
 START = """
 import signal, sys, threading, time
@@ -38,7 +40,7 @@ def python(program: str, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "handler",
-    ["signal.signal(signal.SIGINT, signal.SIG_IGN)", "signal.signal(signal.SIGINT, lambda *given: sys.exit(2))"],
+    ["signal.signal(signal.SIGTERM, signal.SIG_IGN)", "signal.signal(signal.SIGTERM, lambda *given: sys.exit(2))"],
     ids=["ends_by_sigkill", "ends_with_the_status_of_an_error"],
 )
 def test_a_command_that_a_person_kills_interrupts_the_command_above(tmp_path, handler):
@@ -47,7 +49,7 @@ def test_a_command_that_a_person_kills_interrupts_the_command_above(tmp_path, ha
 
 
 def test_a_kill_reaches_the_command_two_levels_above(tmp_path):
-    inner = KILLED.format(handler="signal.signal(signal.SIGINT, lambda *given: sys.exit(2))")
+    inner = KILLED.format(handler="signal.signal(signal.SIGTERM, lambda *given: sys.exit(2))")
     outer = (
         START
         + f"""
@@ -59,6 +61,23 @@ except KeyboardInterrupt:
     )
     with pytest.raises(KeyboardInterrupt):
         run_command(python(outer, str(tmp_path)))
+
+
+def test_sigterm_to_the_command_above_reaches_the_command_at_once():
+    inner = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *given: sys.exit('ended'));"
+    inner += "print('ready', flush=True); time.sleep(60)"
+    outer = f"""
+import sys
+from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.subprocess_run import run_command
+with ending_all_children():
+    run_command([sys.executable, "-c", {inner!r}])
+"""
+    process = subprocess.Popen(python(outer), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert "ended\n" in process.communicate()[1] and time.monotonic() - began < GRACE_S
 
 
 @pytest.mark.parametrize(

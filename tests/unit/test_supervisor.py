@@ -98,10 +98,10 @@ supervise(run, config)
 """
 
 
-def start(root: Path, story: str) -> "subprocess.Popen[str]":
+def start(root: Path, story: str, *prefix: str) -> "subprocess.Popen[str]":
     """Start the program; every process that it starts is marked with its folder."""
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(root), story],
+        [*prefix, sys.executable, "-c", PROGRAM, str(root), story],
         env=run_environment(root),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -246,6 +246,22 @@ def test_a_stop_signal_interrupts_the_run_once(tmp_path, number):
     process.send_signal(number)
     assert process.communicate(timeout=30)[0] == "interrupted\n"
     assert process.returncode == 130 and marked_processes(tmp_path) == []
+
+
+@pytest.mark.parametrize("by", ["sigterm", "control"])
+def test_a_run_that_was_started_to_ignore_ctrl_c_ends_nevertheless(tmp_path, by):
+    process = start(tmp_path, "waits", "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    if by == "sigterm":
+        process.send_signal(signal.SIGTERM)
+    else:
+        send(tmp_path, {"command": "end"})
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == 130 and marked_processes(tmp_path) == []
+    assert by == "control" or output == "interrupted\n"
 
 
 def test_repeated_signals_do_not_interrupt_the_end_of_a_run(tmp_path):

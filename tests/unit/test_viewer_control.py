@@ -17,10 +17,11 @@ RUN = """
 import sys, time
 from pathlib import Path
 from verl_agent.runs.control.server import control_socket
+from verl_agent.runs.processes import ending_all_children
 
 answer = {"paused": False, "episodes": []}
 try:
-    with control_socket(Path(sys.argv[1]), lambda command: dict(answer)):
+    with ending_all_children(), control_socket(Path(sys.argv[1]), lambda command: dict(answer)):
         time.sleep(60)
 except KeyboardInterrupt:
     sys.exit(130)

@@ -3,6 +3,8 @@
 Runs as `python -m verl_agent.commands.evaluate --config-dir recipes/<env> --config-name eval model.path=<model>`.
 """
 
+import sys
+
 import hydra
 from omegaconf import DictConfig
 
@@ -13,10 +15,13 @@ from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
 from verl_agent.results.folder import LOG
 from verl_agent.runs.console import exit_with, last_errors, redirect_output
+from verl_agent.runs.processes import Terminated
 
 
 def run(config: DictConfig) -> None:
     """Evaluate, show the results and write them; an interrupted or failed evaluation reports what it has played.
+
+    After SIGTERM only one line is shown: the results of 33,000 episodes take longer than whoever sent it waits.
 
     Raises:
         ConfigError: a setting is not allowed, or too many environments failed.
@@ -29,15 +34,16 @@ def run(config: DictConfig) -> None:
         try:
             run_evaluation(evaluation, console)
         except (KeyboardInterrupt, ConfigError):
-            console.print("Stopped. To resume, run the same command with this output folder:")
-            console.print(f"  evaluation.output_dir={evaluation.folder}", markup=False, soft_wrap=True)
+            advice = f"Stopped. To resume, run the same command with evaluation.output_dir={evaluation.folder}"
+            console.print(advice, markup=False, highlight=False, soft_wrap=True)
             raise
         except (RuntimeError, ValueError, OSError):  # raised by vLLM for a model or machine that it cannot serve
             console.print(f"[red]The evaluation failed.[/] Last errors in {log}:")
             console.print(last_errors(log), markup=False, highlight=False)
             raise
         finally:
-            report(evaluation, console)
+            if not isinstance(sys.exception(), Terminated):
+                report(evaluation, console)
 
 
 @hydra.main(version_base=None, config_path=None, config_name=None)

@@ -1,6 +1,5 @@
 """One task played by a person in the terminal or a browser: alone, with a model's proposals, or watching the model."""
 
-import asyncio
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,7 @@ from verl_agent.runs.control.seat import Seat
 from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.identity import SETTINGS_FILE, claim, make_folder
-from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.terminal_person import TerminalLines, TerminalPerson, question
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import EpisodeWriter
@@ -127,8 +126,7 @@ def run_game(game: Game, console: Console) -> Episode:
     model = None if game.model is None else check_model(game, env)
     claim_folder(game)
     os.environ |= worker_environment(game.folder)
-    with ending_all_children():
-        return asyncio.run(_play(game, model, env, console))
+    return run_ending_all_children(_play(game, model, env, console))
 
 
 def claim_folder(game: Game) -> None:

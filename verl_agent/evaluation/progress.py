@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from verl_agent.runs.console import progress_bar
 from verl_agent.types import Episode, StopReason
 
 LINES = 20
@@ -29,18 +29,7 @@ class EvaluationProgress:
         self._shows_bar = console.is_terminal and bar
         self.played = self.solved = self.errors = self.overlong = self.operated = 0
         self._done_before, self._started = done, time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("episodes"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            redirect_stdout=False,  # output of libraries belongs in the log
-            redirect_stderr=False,
-        )
+        self._bar = progress_bar(console, "episodes")
         self._task = self._bar.add_task("playing", total=total, completed=done)
 
     def __enter__(self) -> Self:

@@ -1,6 +1,5 @@
 """Run of an evaluation: play the pending episodes, then show and write the results."""
 
-import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,7 +34,7 @@ from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.prompts import FittedSession
 from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
-from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.terminal_person import TerminalPerson
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record import EpisodeRecord
@@ -48,8 +47,7 @@ def run_evaluation(evaluation: Evaluation, console: Console) -> None:
         console.print(differences_table(evaluation.training_differences, evaluation.training_run))
     if evaluation.pending:
         os.environ |= worker_environment(evaluation.folder)
-        with ending_all_children():
-            asyncio.run(play_pending(evaluation, console))
+        run_ending_all_children(play_pending(evaluation, console))
 
 
 async def play_pending(evaluation: Evaluation, console: Console) -> None:

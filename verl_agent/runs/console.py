@@ -14,6 +14,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from verl_agent.errors import AgentError, ConfigError
 from verl_agent.runs.folder import RunFolder
@@ -67,6 +69,29 @@ def redirect_output(log: Path) -> Iterator[Console]:
             with suppress(OSError):  # the folders hold other files
                 log.parent.rmdir()
                 log.parent.parent.rmdir()
+
+
+def progress_bar(console: Console, unit: str, disable: bool = False) -> Progress:
+    """Return a progress bar for terminals from 80 columns: the description wraps, counts and times are never cut.
+
+    Args:
+        console: output console.
+        unit: what is counted, in the plural.
+        disable: show nothing.
+    """
+    return Progress(
+        TextColumn("{task.description}", table_column=Column()),
+        BarColumn(None, table_column=Column(max_width=20)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TextColumn(unit),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        TextColumn("left"),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        console=console,
+        disable=disable,
+        redirect_stdout=False,  # output of libraries belongs in the log
+        redirect_stderr=False,
+    )
 
 
 @contextmanager

@@ -1,14 +1,16 @@
 """Cleanup after a run: its processes are ended and their shared memory is removed."""
 
+import asyncio
 import ctypes
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
 import psutil
 
@@ -18,6 +20,11 @@ GRACE_S = 10
 """Seconds between SIGTERM and SIGKILL."""
 SEGMENT = re.compile(r"/dev/shm/(?:psm_|sem\.mp-)\w+")
 """Shared memory of Python's multiprocessing. Ray kills the processes that would remove it; an engine has 240 MiB."""
+T = TypeVar("T")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived: whoever sent it, such as a job system, expects the end soon."""
 
 
 @contextmanager
@@ -27,8 +34,8 @@ def ending_all_children() -> Iterator[Callable[[], None]]:
     Yields a function that records the shared memory of the descendants; call it before they end. At the end of the
     block the recorded memory is removed, unless a process still holds it.
 
-    SIGTERM is handled like Ctrl-C, so that it ends the block too. Processes that are no descendants (for example, a Ray
-    cluster that was running before) are not ended.
+    SIGTERM raises `Terminated` in the main thread, so that it ends the block too. Processes that are no descendants
+    (for example, a Ray cluster that was running before) are not ended.
     """
     adopt_orphans()
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -37,13 +44,54 @@ def ending_all_children() -> Iterator[Callable[[], None]]:
     def started() -> list[psutil.Process]:
         return [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
 
-    previous = signal.signal(signal.SIGTERM, _interrupt)
+    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield lambda: recorded.update(shared_memory(started()))
     finally:
         signal.signal(signal.SIGTERM, previous)
         end(started())
         remove_unused(recorded)
+
+
+def run_ending_all_children(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `asyncio.run` does, and end all descendants that it started and left.
+
+    SIGTERM cancels the coroutine, as Ctrl-C does, but also if this process was started to ignore SIGINT. A second one
+    does not interrupt its cleanup: some senders signal the process and then its group.
+
+    Raises:
+        Terminated: SIGTERM arrived.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    stopped = False
+
+    async def stoppable() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            nonlocal stopped
+            if stopped:
+                return
+            stopped = True
+            if asyncio.current_task(loop) is task:  # in a long call without await, such as the start of an engine
+                raise Terminated
+            task.cancel()
+            loop.call_soon_threadsafe(lambda: None)  # wakes the loop
+
+        previous = signal.signal(signal.SIGTERM, stop)
+        try:
+            return await main
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+
+    with ending_all_children():
+        try:
+            return asyncio.run(stoppable())
+        except asyncio.CancelledError:
+            if stopped:
+                raise Terminated from None
+            raise
 
 
 def adopt_orphans() -> None:
@@ -85,5 +133,5 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
         return
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from verl_agent.runs.processes import Terminated
+
 GRACE_S = 10
 """Seconds that a child has to end by itself after Ctrl-C."""
 PR_SET_PDEATHSIG = 1
@@ -24,7 +26,7 @@ def run_command(command: Sequence[str]) -> int:
     """Run a command, whose output goes to the terminal, and return its exit status.
 
     A command that a person kills (`verl-agent control RUN end`) may end with any status: with that of an error if the
-    death of its engine is noticed first, or by SIGKILL if it ignores SIGINT.
+    death of its engine is noticed first, or by SIGKILL if it ignores SIGTERM.
 
     Raises:
         KeyboardInterrupt: the command, or this process while it waits, was interrupted or killed by a person.
@@ -51,7 +53,9 @@ def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
     with subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent) as child:
         try:
             return child.wait()
-        except KeyboardInterrupt:  # a terminal sends Ctrl-C to the child too; `kill` signals this process alone
+        except KeyboardInterrupt as error:
+            if isinstance(error, Terminated):  # sent to this process alone; a terminal sends Ctrl-C to the child too
+                child.terminate()
             try:
                 child.wait(GRACE_S)
             except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Progress of a training run: one row per step, as a live table in a terminal and as plain lines elsewhere."""
+"""Progress of a training run: one row of at most 80 characters per step, redrawn in place in a terminal."""
 
 import time
 from collections import deque
@@ -12,7 +12,6 @@ from typing import Self
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
 from verl_agent.trace.metrics_log import (
@@ -42,24 +41,24 @@ class Column:
         title: heading of the column.
         names: metric names; the first logged one is shown.
         text: function that formats a value.
-        width: number of characters in plain lines.
+        width: number of characters, at least those of the title.
     """
 
     title: str
     names: tuple[str, ...]
     text: Callable[[float], str]
-    width: int = 8
+    width: int = 7
 
 
 COLUMNS = (
     Column("horizon", ("episode/horizon",), "{:.0f}".format),
     Column("reward", ("episode/reward_mean", "critic/score/mean"), "{:.3f}".format),
     Column("success", ("episode/success_rate",), "{:.1%}".format),
-    Column("turns", ("episode/turns_mean",), "{:.1f}".format),
+    Column("turns", ("episode/turns_mean",), "{:.1f}".format, 5),
     Column("invalid", ("action/invalid_action",), "{:.1%}".format),
     Column("entropy", ENTROPY, "{:.3f}".format),
-    Column("gap", GAP_PROBABILITY + GAP_LOG_PROB, "{:.4f}".format),
-    Column("seconds", ("timing_s/step",), "{:.1f}".format, 9),
+    Column("gap", GAP_PROBABILITY + GAP_LOG_PROB, "{:.4f}".format, 6),
+    Column("seconds", ("timing_s/step",), "{:.1f}".format),
 )
 """Columns between the step number and the remaining time."""
 
@@ -160,15 +159,13 @@ class ProgressView:
         if not self._seconds:
             return "-"
         left_s = (self.total_steps - step) * sum(self._seconds) / len(self._seconds)
-        return str(timedelta(seconds=round(max(0.0, left_s))))
+        days, seconds = divmod(round(max(0.0, left_s)), 86_400)
+        return f"{days}d {seconds // 3600}h" if days else str(timedelta(seconds=seconds))
 
     def _render(self) -> Group:
-        table = Table(box=None, padding=(0, 1), header_style="bold")
-        for title in self._titles():
-            table.add_column(title, justify="right", no_wrap=True)
-        for row in self._rows:
-            table.add_row(*row)
-        shown: list[RenderableType] = [*([table] if self._rows else []), *map(Text, self._validations)]
+        lines = [Text(_aligned(row), no_wrap=True, overflow="crop") for row in (self._titles(), *self._rows)]
+        lines[0].stylize("bold")
+        shown: list[RenderableType] = [*(lines if self._rows else []), *map(Text, self._validations)]
         if self._ended:
             return Group(*shown)
         elapsed = timedelta(seconds=round(time.monotonic() - self._since_s))
@@ -181,7 +178,7 @@ class ProgressView:
 
 
 def _aligned(cells: list[str]) -> str:
-    widths = [11, *(column.width for column in COLUMNS), 9]
+    widths = [9, *(column.width for column in COLUMNS), 8]
     return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 

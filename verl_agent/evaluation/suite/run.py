@@ -1,6 +1,5 @@
 """Run of a suite: one evaluation after another, each in a process of its own, for one or several models."""
 
-import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.job import model_name
 from verl_agent.evaluation.suite.settings import Suite, UnresolvedError, compose_entry
 from verl_agent.results.folder import REPORT, read_report
-from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.subprocess_run import run_command
 from verl_agent.sections import section
 
@@ -159,8 +158,7 @@ def missing_need(config: Mapping[str, Any]) -> str | None:
             finally:
                 await pool.shutdown()
 
-        with ending_all_children():
-            asyncio.run(start())
+        run_ending_all_children(start())
     except (ConfigError, EnvError) as error:
         return str(error)
     return None

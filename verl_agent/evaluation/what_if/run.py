@@ -1,6 +1,5 @@
 """Answer to one question: start the policy and the environment, draw the samples, and return the turn's results."""
 
-import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,7 @@ from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.rollout.approval import Approval, asks_person
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.rollout.prompts import FittedSession
-from verl_agent.runs.processes import ending_all_children
+from verl_agent.runs.processes import run_ending_all_children
 
 
 def ask(question: Question, settings: Settings, report: Callable[[str], None]) -> list[Result]:
@@ -39,8 +38,7 @@ def ask(question: Question, settings: Settings, report: Callable[[str], None]) -
     """
     model = check(question, settings)
     os.environ |= worker_environment(question.recorded.file.parent)
-    with ending_all_children():
-        asyncio.run(answer(question, settings, model, report))
+    run_ending_all_children(answer(question, settings, model, report))
     stored = read_results(results_file(question.recorded.file))
     return of_turn(stored, question.recorded.fingerprint, question.turn)
 

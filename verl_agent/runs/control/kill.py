@@ -12,17 +12,19 @@ import psutil
 DEADLINE_S = 4.0
 """Seconds from the kill until this process is killed if it has not ended."""
 SETTLE_S = 1.0
-"""Most seconds in which descendants are killed before this process is interrupted."""
+"""Most seconds in which descendants are killed before this process is ended."""
 SWEEP_S = 0.02
 """Pause between two searches for processes; a new environment host takes longer to make its first request."""
 log = logging.getLogger(__name__)
 
 
 def kill_run() -> int:
-    """Kill all descendants of this process, interrupt it as Ctrl-C does, and kill it if it does not end in time.
+    """Kill all descendants of this process, end it by SIGTERM, and kill it if it does not end in time.
+
+    Not by SIGINT, which processes ignore that a script started in the background (`nohup`, cron).
 
     A thread goes on to kill descendants until this process has ended, since its main thread may start others before
-    the interrupt reaches it. The deadline begins at once, so a process that cannot be killed delays nothing.
+    the signal reaches it. The deadline begins at once, so a process that cannot be killed delays nothing.
 
     Returns:
         Number of processes that were killed before this returns.
@@ -33,7 +35,7 @@ def kill_run() -> int:
     killed = kill_descendants()
     if left := [child for child in _descendants() if _runs(child)]:
         log.warning("these processes could not be killed: %s", ", ".join(map(str, left)))
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
     threading.Thread(target=_sweep, daemon=True).start()
     return killed
 

@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from verl_agent.config.keys import check_complete, check_keys, check_kind
 from verl_agent.errors import ConfigError
@@ -20,7 +19,7 @@ from verl_agent.models.hf import load_config
 from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.runs.best_checkpoint import keep_best, read_best
-from verl_agent.runs.console import poll_in_background, redirect_output, report_failure
+from verl_agent.runs.console import poll_in_background, progress_bar, redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.runs.identity import is_first_rank
 from verl_agent.system.installation import check_attention
@@ -265,26 +264,18 @@ def one_rank() -> Iterator[None]:
 @contextmanager
 def show_progress(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
     """Show a progress bar with the metrics of the last step while the block runs; outside a terminal, show lines."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     tail = MetricsTail(folder.metrics)
     plain, first_rank, printed_s = not console.is_terminal, is_first_rank(), -LINE_S
     hidden = plain or not first_rank
-    with Progress(*columns, console=console, disable=hidden, redirect_stdout=False, redirect_stderr=False) as progress:
-        bar = progress.add_task(method.title, total=steps, completed=folder.last_step, state="loading the model")
+    with progress_bar(console, "steps", disable=hidden) as progress:
+        bar = progress.add_task(f"{method.title}, loading the model", total=steps, completed=folder.last_step)
 
         def update() -> None:
             nonlocal printed_s
             for logged in tail.read():
                 if "train/loss" not in logged.values:
                     continue
-                progress.update(bar, completed=logged.step, state=method.state(logged))
+                progress.update(bar, completed=logged.step, description=f"{method.title}, {method.state(logged)}")
                 now_s = time.monotonic()
                 if plain and first_rank and (now_s - printed_s >= LINE_S or logged.step >= steps):
                     printed_s = now_s
