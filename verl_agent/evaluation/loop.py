@@ -192,13 +192,16 @@ class _ErrorCount:
     allowed_rate: float
     ended: int = 0
     failed: int = 0
+    action_errors: int = 0
 
     def add(self, episode: Episode) -> None:
         self.ended += 1
+        self.action_errors += episode.stop is StopReason.ACTION_ERROR
         self.failed += not episode.valid and episode.stop is not StopReason.OPERATOR
-        hopeless = self.failed == self.ended == MAX_INITIAL_ERRORS and self.allowed_rate < 1
+        hopeless = self.failed + self.action_errors == self.ended == MAX_INITIAL_ERRORS and self.allowed_rate < 1
         if hopeless or self.failed > self.allowed_rate * self.planned:
             raise EnvErrorLimitError(
-                f"{self.failed} of {self.ended} episodes are not valid, of {self.planned} planned; "
+                f"{self.failed} of {self.ended} episodes are not valid, of {self.planned} planned, and "
+                f"{self.action_errors} ended with an action error; "
                 f"env.max_env_error_rate={self.allowed_rate:g}. The last error: {episode.error}"
             )

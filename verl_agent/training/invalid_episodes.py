@@ -56,6 +56,25 @@ def take_reports(
     return [EpisodeSummary.from_fields(tag) for key, tag in reports.items() if group_of(key) in groups]
 
 
+def check_action_errors(played: Collection[EpisodeSummary], lost: int, allowed: float) -> None:
+    """Check that the environment works for some actions: not every episode of a step failed in it.
+
+    Args:
+        played: summaries of the valid episodes.
+        lost: number of the others.
+        allowed: `env.max_env_error_rate`; 1 allows any number of action errors.
+
+    Raises:
+        EnvErrorLimitError: no episode of the step ended without an error.
+    """
+    if allowed < 1 and all(summary.stop is StopReason.ACTION_ERROR for summary in played):
+        raise EnvErrorLimitError(
+            f"all {len(played) + lost} episodes of this step failed: {len(played)} ended with an action that raises the "
+            f"same error in every fresh session, and {lost} are not valid. {READ_RECORDS} To train nevertheless, set "
+            "env.max_env_error_rate=1."
+        )
+
+
 def check_invalid_rate(lost: int, total: int, reports: Collection[EpisodeSummary], allowed: float) -> None:
     """Check the share of episodes that are not valid.
 

@@ -18,7 +18,7 @@ from verl_agent.trace.behaviors import divergence_turns
 from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.metrics import episode_metrics
 from verl_agent.training.groups import UNIFORM, by_group, episode_key, group_of, uniform_groups
-from verl_agent.training.invalid_episodes import READ_RECORDS, check_invalid_rate, take_reports
+from verl_agent.training.invalid_episodes import READ_RECORDS, check_action_errors, check_invalid_rate, take_reports
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +135,7 @@ class EpisodeSampler(ReplayBuffer):
                 logger.warning("validation: %d of %d episodes are left out: %s", lost, batch_size * size, stops)
             return batch, metrics
         summaries = self._summaries(batch)
+        check_action_errors(summaries.values(), lost, self.max_env_error_rate)
         intact = self._intact(batch.keys)
         if not intact:
             raise EnvErrorLimitError(
