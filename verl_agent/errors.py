@@ -89,11 +89,12 @@ def env_failure(call: str, error: BaseException) -> EnvError:
         call: name of the call, such as `step`.
         error: exception that is not an `AgentError`.
     """
-    kind: type[EnvError] = EnvCrashError
+    causes: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None:
-        kind = EnvError if isinstance(cause, OSError | MemoryError) else kind
+    while cause is not None and cause not in causes:  # an exception that is raised again may be its own context
+        causes.append(cause)
         cause = cause.__cause__ or cause.__context__
+    kind = EnvError if any(isinstance(one, OSError | MemoryError) for one in causes) else EnvCrashError
     return kind(f"{call} failed: {describe_exception(error)}")
 
 

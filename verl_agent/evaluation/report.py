@@ -133,8 +133,8 @@ def _errors(results: Sequence[CategoryResult]) -> list[str]:
         if one.action_errors
     ]
     return lines + [
-        f"begun anew: {one.begun_anew} of {counted(one.episodes, 'counted episode')} after an environment error without "
-        "a replay. Long episodes meet more errors, so the counted ones are shorter than those that the policy would play"
+        f"begun anew: {one.begun_anew} of {counted(one.episodes, 'counted episode')} after an error of their "
+        "environment that no replay could repair. Long episodes meet more errors, so they are under-represented"
         for one in overall
         if one.begun_anew
     ]

@@ -230,10 +230,10 @@ async def play_until_valid(
     """Play `item` until an attempt has no environment error.
 
     Where the environment is deterministic, an attempt continues after an error on a fresh session, with the replies
-    that it has (`ReplayingSession`). Where it is not, or where nothing was played yet, the next one of at most
+    that it has (`ReplayingSession`). If that is not possible or does not help, the next one of at most
     `1 + limits.retries` attempts starts at the first turn with a fresh session, agent and policy. Not tried again are
-    an attempt in which a call failed in all its retries, a prompt that exceeds its budget, and an episode that a person
-    ended.
+    an attempt whose last action is the reason for the error, a prompt that exceeds its budget, and an episode that a
+    person ended.
 
     Args: see `play`; the factories are called for each attempt.
 
@@ -248,6 +248,6 @@ async def play_until_valid(
         )
         attempts.append(await _play(item, session, agent, new_policy(), limits.max_turns, overseer or Overseer()))
         attempts[-1].replays = session.errors
-        if attempts[-1].stop is not StopReason.ENV_ERROR or session.exhausted:
+        if attempts[-1].stop is not StopReason.ENV_ERROR or session.blames_action:
             break
     return attempts

@@ -9,7 +9,15 @@ from contextlib import asynccontextmanager, suppress
 
 from verl_agent.envs import answers
 from verl_agent.envs.session import Session
-from verl_agent.errors import ActionError, AgentError, EnvCrashError, EnvError, EnvTimeoutError, env_failure
+from verl_agent.errors import (
+    ActionError,
+    AgentError,
+    EnvCrashError,
+    EnvError,
+    EnvTimeoutError,
+    HostLostError,
+    env_failure,
+)
 from verl_agent.types import Message, StepResult, TaskItem
 
 logger = logging.getLogger(__name__)
@@ -71,8 +79,9 @@ class ReplayingSession:
 
     A failed step is repeated on a fresh session, after all actions before it. The policy keeps its replies. An episode
     that is played anew instead draws other replies, so actions that fail and long episodes, which meet more errors,
-    would be under-represented. Retries count per call: a call may fail `1 + retries` times in a row, and
-    success resets its count. A long episode is therefore as likely to become valid as a short one.
+    would be under-represented. Retries count per call: a call may fail `1 + retries` times in a row, after a timeout or
+    a lost host twice, and success resets its count. A long episode is therefore about as likely to become valid as a
+    short one.
 
     A step whose tries all raised the same `EnvCrashError` shows that its action is the reason. Nothing else is evidence
     against an action: a timeout, a lost host or a plain `EnvError` may have other reasons.
@@ -99,8 +108,9 @@ class ReplayingSession:
         self._played: list[tuple[str, StepResult]] = []
         self.errors: list[str] = []
         """Errors after which the actions were replayed, oldest first."""
-        self.exhausted = False
-        """True if a call failed in all its retries."""
+        self.blames_action = False
+        """True if the last action is the reason for the error that ends the episode."""
+        self._at = 0
 
     @property
     def success_reward(self) -> float:
@@ -144,9 +154,9 @@ class ReplayingSession:
 
     async def _repeat(self, action: str, error: EnvError) -> StepResult:
         """Repeat a failed step on fresh sessions until it succeeds or a call has no retries left."""
-        here = len(self._played) + 1
+        here = self._at = len(self._played) + 1
         failures, tries = Counter({here: 1}), [error]
-        while self.deterministic and self._retries:
+        while self.deterministic and failures[self._at] <= self._retries_after(error):
             self.errors.append(str(error))
             await self._session.close()
             self._session = self._fresh()
@@ -156,44 +166,44 @@ class ReplayingSession:
                 raise ReplayDiffersError(f"{error} (the replay on a fresh session gave other answers)") from differs
             except EnvError as failed:
                 error = failed
-            if failures[here] > len(tries):
-                tries.append(error)
-            if max(failures.values()) > self._retries:
-                self.exhausted = True
-                raise self._explained(tries) if failures[here] > self._retries else error
-        raise error
+            failures[self._at] += 1
+            tries += [error] if self._at == here else []
+        raise self._explained(tries) if self._at == here else error
+
+    def _retries_after(self, error: EnvError) -> int:
+        """Return how often a call is repeated; once if that costs the time limit, or a host with its other sessions."""
+        return min(1, self._retries) if isinstance(error, EnvTimeoutError | HostLostError) else self._retries
 
     async def _replay(self, action: str, failures: Counter[int]) -> StepResult:
         """Play the task's actions so far and then `action` on the fresh session.
 
         Args:
             action: action after those that were played.
-            failures: by number of the call, 0 for the reset, how often it failed in a row; changed.
+            failures: by number of the call, 0 for the reset, how often it failed in a row; success sets it to 0.
 
         Raises:
             ReplayDiffersError: an answer is not the one of the first session.
-            EnvError: a call failed.
+            EnvError: the call with the number `_at` failed.
         """
         assert self._item is not None, "step came before the first reset."
-        at = 0
-        try:
-            if await self._session.reset(self._item) != self._prompt:
-                raise self._differs("the prompt")
-            for at, (played, expected) in enumerate(self._played, start=1):
-                failures[at - 1] = 0
-                if _seen(await self._session.step(played)) != _seen(expected):
-                    raise self._differs(f"the answer to action {at}, {played!r:.100},")
-            failures[at], at = 0, at + 1
-            return await self._session.step(action)
-        except EnvError:
-            failures[at] += 1
-            raise
+        self._at = 0
+        if await self._session.reset(self._item) != self._prompt:
+            raise self._differs("the prompt")
+        for played, expected in self._played:
+            failures[self._at] = 0
+            self._at += 1
+            if _seen(await self._session.step(played)) != _seen(expected):
+                raise self._differs(f"the answer to action {self._at}, {played!r:.100},")
+        failures[self._at] = 0
+        self._at += 1
+        return await self._session.step(action)
 
     def _explained(self, tries: Sequence[EnvError]) -> AgentError:
         """Return the error of a step that failed in all its tries: the action's if all of them show the same crash."""
-        *_, last = tries
-        if not all(isinstance(one, EnvCrashError) and _text(one) == _text(last) for one in tries):
+        last = tries[-1]
+        if len(tries) < 2 or not all(isinstance(one, EnvCrashError) and _text(one) == _text(last) for one in tries):
             return last
+        self.blames_action = True
         text = f"{last} (in each of {len(tries)} sessions, after the same actions)"
         return ActionError(text) if self._count_action_errors else EnvError(text)
 

@@ -69,7 +69,7 @@ def check_action_errors(played: Collection[EpisodeSummary], lost: int, allowed: 
     """
     if allowed < 1 and all(summary.stop is StopReason.ACTION_ERROR for summary in played):
         raise EnvErrorLimitError(
-            f"all {len(played) + lost} episodes of this step failed: {len(played)} ended with an action that raises the "
+            f"all {len(played) + lost} episodes of this step failed: {len(played)} at an action that raises the "
             f"same error in every fresh session, and {lost} are not valid. {READ_RECORDS} To train nevertheless, set "
             "env.max_env_error_rate=1."
         )
