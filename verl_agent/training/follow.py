@@ -148,12 +148,12 @@ def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tests: Sequence[Ep
     )
     tested = max((record["step"] for record in tests), default=0)
     of_best = [record for record in tests if record["step"] == best.step]
-    if of_best:
+    if of_best and tested != best.step:
         overall = summarize(of_best)[-1]
         console.print(
             f"its success on {overall.tasks} test tasks: {overall.success or '-'}", soft_wrap=True, highlight=False
         )
-    elif tested:
+    elif tested and tested != best.step:
         commands = [evaluation_command(env, folder.root / "best", use_cpu_device()) for env in envs]
         console.print(
             f"the test tasks were played at step {tested}; to test step {best.step}: {' and '.join(commands)}. "
