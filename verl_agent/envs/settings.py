@@ -66,8 +66,8 @@ class EnvSettings:
         on_action_error: treatment of an episode whose last action raises the same error in all these tries. `count`
             counts it as a failure of the policy, with the return so far and the stop reason `action_error`. `drop`
             leaves it out as an environment error.
-        max_env_error_rate: share of a batch's episodes, 0 to 1, that may end with an environment error. A larger
-            share stops the run.
+        max_env_error_rate: share of a batch's episodes, 0 to 1, that may end with an environment error or an action
+            error. A larger share stops the run.
         hosts: host processes of the sessions.
         mixture: several environments in one run, see `verl_agent.config.mixture`; null for one.
     """

@@ -212,7 +212,7 @@ def _played(records: Iterable[EpisodeRecord], count_operated: bool = False) -> l
     played = []
     for record in final_records(records):
         episode = to_episode(record)
-        summary = summarize_episode(episode)
+        summary = summarize_episode(episode, record["attempt"])
         if count_operated:
             summary = replace(summary, operated=False)
         spent = episode_tokens(record), episode_cost(record)
