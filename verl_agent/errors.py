@@ -6,7 +6,9 @@
     ├── OverlongPromptError  ends one episode before its first turn and is recorded in it
     ├── OperatorEndError     ends one episode by the decision of a person and is recorded in it
     ├── ReplyUnavailableError  an API gave no reply; the episode is not recorded and stays pending
+    ├── ActionError          ends one episode: its action raises the same error in every fresh session
     └── EnvError             ends one episode and is recorded in it
+        ├── EnvCrashError
         ├── EnvTimeoutError
         ├── HostLostError
         ├── UnknownSessionError
@@ -47,8 +49,19 @@ class ReplyUnavailableError(AgentError):
     """A model behind an API gave no reply, also after retries; the episode is not recorded and stays pending."""
 
 
+class ActionError(AgentError):
+    """An action raises the same error in every fresh session; the episode ends with `StopReason.ACTION_ERROR`."""
+
+
 class EnvError(AgentError):
     """A call into an environment failed; the episode ends with `StopReason.ENV_ERROR`."""
+
+
+class EnvCrashError(EnvError):
+    """The environment's own code raised an exception. The action may be the reason, see `ReplayingSession`.
+
+    An adapter raises it for an exception of a simulator, and a plain `EnvError` for a service that does not answer.
+    """
 
 
 class EnvTimeoutError(EnvError):
@@ -65,6 +78,24 @@ class UnknownSessionError(EnvError):
 
 class PoolFullError(EnvError):
     """No slot for another session became free in time."""
+
+
+def env_failure(call: str, error: BaseException) -> EnvError:
+    """Return the error of a call in which the environment's code raised `error`.
+
+    An `OSError` or a `MemoryError` among its causes concerns the network or the machine, so it is no `EnvCrashError`.
+
+    Args:
+        call: name of the call, such as `step`.
+        error: exception that is not an `AgentError`.
+    """
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:  # an exception that is raised again may be its own context
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    kind = EnvError if any(isinstance(one, OSError | MemoryError) for one in causes) else EnvCrashError
+    return kind(f"{call} failed: {describe_exception(error)}")
 
 
 def did_you_mean(name: str, known: Iterable[str], most_chars: int | None = None) -> str:

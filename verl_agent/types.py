@@ -95,7 +95,11 @@ class StopReason(StrEnum):
     EPISODE_TOKENS = "episode_tokens"
     """Replies and observations together reached the token budget of the episode."""
     ENV_ERROR = "env_error"
-    """A call into the environment failed or timed out. The episode is recorded and not trained on."""
+    """A call into the environment failed or timed out, and nothing shows that the action is the reason. The episode is
+    recorded and not trained on."""
+    ACTION_ERROR = "action_error"
+    """The last action raised the same error of the environment in every fresh session, after the same actions before
+    it. The action is the reason, so the episode counts as a failure of the policy with the return that it has."""
     OVERLONG_PROMPT = "overlong_prompt"
     """The prompt exceeds `data.max_prompt_length`: no turn was played. It is recorded and not trained on."""
     CANCELLED = "cancelled"
@@ -247,7 +251,7 @@ class Episode:
         messages: whole conversation, prompt included.
         turns: one entry for each reply.
         stop: reason for which the episode ended.
-        error: message of the failed call or of the overlong prompt; "" for other stop reasons.
+        error: message of the failed call, of the overlong prompt or of the person; "" for other stop reasons.
         success_reward: return from which the environment counts the task as solved.
         prompt_length: number of messages before the first reply.
         started_at: time of the reset, in seconds since the epoch.
@@ -277,7 +281,8 @@ class Episode:
     @property
     def success(self) -> bool:
         """True if the task was solved."""
-        return self.valid and self.reward >= self.success_reward
+        failed = self.stop is StopReason.ACTION_ERROR
+        return self.valid and not failed and self.reward >= self.success_reward
 
     @property
     def valid(self) -> bool:

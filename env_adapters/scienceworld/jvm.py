@@ -21,7 +21,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from env_adapters.scienceworld.java import find_java
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import EnvError
+from verl_agent.errors import EnvCrashError, EnvError
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,8 @@ class Jvm:
         """Call `work` while no other thread uses the JVM.
 
         Raises:
-            EnvError: Java threw an exception, the JVM has exited, or it did not answer and was killed.
+            EnvCrashError: Java threw an exception.
+            EnvError: Java ran out of memory, the JVM has exited, or it did not answer and was killed.
         """
         with self._lock:
             if not self.alive:
@@ -128,7 +129,9 @@ class Jvm:
                     self._client.garbage_collect_object(self._dropped.popleft())
                 return work()
             except Py4JJavaError as error:
-                raise EnvError(f"Java: {self._explain(error)}") from None
+                reason = self._explain(error)
+                kind = EnvError if "OutOfMemoryError" in reason else EnvCrashError
+                raise kind(f"Java: {reason}") from None
             except Py4JNetworkError as error:
                 silent = isinstance(error.cause, TimeoutError)
                 reason = f"no answer within {self.timeout_s:g} s" if silent else self._last_output()

@@ -15,7 +15,7 @@ from typing import Any
 
 from env_adapters.scienceworld.jvm import Jvm, JvmPool
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.errors import ConfigError, EnvCrashError, EnvError
 
 VERSION = "1.2.3"
 """Release of the package `scienceworld` that `variations.json` was generated from."""
@@ -152,14 +152,14 @@ class SimulatorSession:
         return self.simulator.run(step)
 
     def _check_for_errors(self, text: str) -> None:
-        """Raise EnvError if the simulator failed; a failed task has the same score of -1."""
+        """Raise EnvCrashError if the simulator failed; a failed task has the same score of -1."""
         option = self._interface.agentInterface()
         agent = option.get()
         broken = bool(agent.isInErrorState())
         for java_object in (option, agent):
             self.simulator.drop(java_object._get_object_id())
         if broken:
-            raise EnvError(f"the simulator failed: {shorten(text, 300)}")
+            raise EnvCrashError(f"the simulator failed: {shorten(text, 300)}")
 
     def gold_path(self) -> list[str]:
         """Return the gold path, for a session with `gold=True`."""

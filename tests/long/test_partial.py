@@ -168,6 +168,8 @@ def test_groups_in_flight_at_a_stop_are_played_again_as_prompts_of_the_step_that
     """A group that was dispatched before the checkpoint is abandoned; the step that resumes dispatches one in place."""
     abandoned = read_abandoned(run.folder)
     assert abandoned and abandoned.isdisjoint(run.trained)
+    recorded = {record["group"] for record in run.records if record["purpose"] == "train"}
+    assert recorded - run.trained <= abandoned, "every recorded group is trained on or abandoned"
     dispatched = Counter(int(group[:7]) for group in run.trained)
     earlier = 0
     for step in run.stopped_after:

@@ -133,7 +133,7 @@ def test_options_that_the_constructor_rejects_are_a_violation():
     [
         ([], "reset('train-0') returned []"),
         ("Say it.", "reset('train-0') returned 'Say it.'"),
-        ([{"role": "user"}], "raised KeyError: 'content'"),
+        ([{"role": "user"}], "gave the message {'role': 'user'}"),
         ([{"role": "narrator", "content": "Once."}], "gave the role 'narrator'"),
         ([{"role": "assistant", "content": "OK."}], "ended with a message of 'assistant'"),
         ([{"role": "user", "content": ""}], "gave the text ''"),
@@ -322,9 +322,12 @@ def test_a_method_that_is_not_a_coroutine_is_a_violation(call):
     class Plain(Valid):
         pass
 
-    setattr(Plain, call, lambda self, *arguments: None)
+    method = lambda self, *arguments: None  # noqa: E731
+    setattr(Plain, call, method)
+    line = method.__code__.co_firstlineno
     (found, *_) = check_adapter(Plain).violations
-    assert "returned None, which cannot be awaited. Make it a coroutine: `async def " + call in str(found)
+    assert "returned None, which cannot be awaited (" in str(found)
+    assert f"test_check_adapter.py:{line}). Make it a coroutine: `async def {call}" in str(found)
 
 
 class Broken(Valid):

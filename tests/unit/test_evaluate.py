@@ -125,7 +125,7 @@ def test_every_attempt_is_recorded_and_the_last_one_reported(tmp_path):
 
 def test_too_many_env_errors_stop_the_evaluation_and_keep_its_records(tmp_path):
     with pytest.raises(
-        EnvErrorLimitError, match=r"2 of 2 episodes are not valid, of 4 planned; env\.max_env_error_rate=0\.25"
+        EnvErrorLimitError, match=r"2 of 2 episodes have errors, of 4 planned; env\.max_env_error_rate=0\.25"
     ):
         TalkEvaluation(tmp_path, fault="raise", allowed=0.25, concurrency=1).play()
     assert len({record["task"] for record in read_records(tmp_path / "episodes.jsonl")}) == 2

@@ -81,6 +81,23 @@ def test_env_errors_are_counted_and_excluded_from_rates():
     assert overall.stops == {"env_error": 2, "terminated": 1}
 
 
+def test_action_errors_are_failures_that_are_counted_apart():
+    results = summarize([record("a", True), record("b", stop=StopReason.ACTION_ERROR)])
+    assert (results[-1].success.mean, results[-1].env_errors, results[-1].action_errors) == (0.5, 0, 1)
+    text = " ".join(shown(results_table(results, "x")).split())
+    assert "action errors: 1 of 2 counted episodes failed at an action that raises the same error" in text
+    assert "action errors" not in shown(results_table(summarize([record("a", True)]), "x"))
+
+
+def test_episodes_that_began_anew_are_named_with_the_bias():
+    again = {**record("a", True), "attempt": 2}
+    results = summarize([env_error("a"), again, record("b")])
+    assert results[-1].begun_anew == 1
+    text = " ".join(shown(results_table(results, "x")).split())
+    assert "begun anew: 1 of 2 counted episodes" in text and "under-represented" in text
+    assert "begun anew" not in shown(results_table(summarize([record("a", True)]), "x"))
+
+
 def test_only_the_last_attempt_of_an_episode_counts():
     records = [env_error("a"), env_error("a"), record("a", True)]
     assert final_records(records) == records[2:]

@@ -115,6 +115,14 @@ def test_the_command_writes_json_and_markdown(failed):
     assert read_failures(failed) == analyze_failures(failed, "1 to 7") and read_failures(failed.parent) is None
 
 
+def test_actions_that_make_the_environment_fail_are_named(failed):
+    records = [{**record, "stop": "action_error"} for record in read_records(failed / "episodes.jsonl")]
+    failures = find_failures(records, Planned())
+    first, _ = summarize_failures(records, failures)
+    assert first.error_actions == {"3": 9}
+    assert "Actions that make the environment fail each time: 3 (9×)." in to_markdown([first], failures)
+
+
 def test_other_folders_and_categories_are_refused(failed, tmp_path):
     with pytest.raises(ConfigError, match=r"--category 'x' has no episode\. Categories: 1 to 10, 1 to 7"):
         analyze_failures(failed, "x")

@@ -65,10 +65,10 @@ def gated(timeout_s: float = 250):
 # Errors of the environment
 
 
-def test_an_exception_of_the_environment_is_a_502_with_its_message():
+def test_an_exception_of_the_environment_is_a_500_with_its_message():
     with talking(fault="raise") as running:
         session = begin(running)
-        message = error_of(post(running, "/step", {"id": session, "action": "x"}), 502)
+        message = error_of(post(running, "/step", {"id": session, "action": "x"}), 500)
         assert message.startswith("step failed: KeyError: 'observation' (")
         assert post(running, "/close", {"id": session}).status_code == 200
 
@@ -76,7 +76,7 @@ def test_an_exception_of_the_environment_is_a_502_with_its_message():
 def test_a_failed_reset_leaves_a_session_without_a_task():
     with talking(fault="raise", where="reset") as running:
         session = post(running, "/create").json()["id"]
-        error_of(post(running, "/reset", {"id": session, "data_idx": 0}), 502)
+        error_of(post(running, "/reset", {"id": session, "data_idx": 0}), 500)
         error_of(post(running, "/step", {"id": session, "action": "x"}), 409)
 
 

@@ -82,6 +82,16 @@ def test_a_run_whose_last_step_is_not_the_best_prints_the_command_that_tests_the
     assert f"EVALUATION_RECIPE_OF_TALK model.path={tmp_path / 'best'} env.eval_tasks=test" in text
 
 
+def test_a_run_that_has_tested_its_best_checkpoint_reports_that_test(tmp_path):
+    """`trainer.test_best` plays the test tasks at each new best checkpoint."""
+    tests = [*played("test", 0, 0.0, 0.0), *played("test", 1, 1.0, 0.0), *played("test", 2, 1.0, 1.0)]
+    text = summary_of(tmp_path, tests, "auto")
+    assert "success on 2 test tasks: step 0 0.0%, step 2 100.0%" in text
+    assert "best checkpoint: step 1" in text
+    assert "its success on 2 test tasks: 0.500 [0.095, 0.905]" in text
+    assert "verl-agent eval" not in text
+
+
 @pytest.mark.parametrize(("cpu", "recipe"), [(True, "eval_cpu.yaml"), (False, "eval.yaml")])
 def test_the_command_that_tests_a_checkpoint_names_the_recipe_of_the_environment(cpu, recipe):
     with chdir(Path(__file__).parents[2]):

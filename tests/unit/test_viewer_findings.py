@@ -47,6 +47,7 @@ def test_what_follows_from_a_cause_brings_no_advice_of_its_own() -> None:
         ),
         ({"stops": {"turn_limit": 0.9}}, "The turn limit 6 ends 90% of the episodes"),
         ({"env_errors": 8}, "50% of the episodes end with an error of the environment"),
+        ({"stops": {"action_error": 0.4}}, "40% of the episodes end at an action with which the environment fails"),
         ({"uniform": 0.9}, "All returns are equal in 90% of the groups"),
     ],
 )

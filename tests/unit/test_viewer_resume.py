@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.support.episodes import STARTED, played
-from verl_agent.trace.abandoned import ABANDONED_FILE, add_abandoned, read_abandoned
+from verl_agent.trace.abandoned import ABANDONED_FILE, add_abandoned, dispatched_after, read_abandoned
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose
 from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
@@ -137,3 +137,14 @@ def test_a_folder_of_runs_and_evaluations_opens_each_of_them(tmp_path: Path) -> 
     state.close()
     write(tmp_path / "more.jsonl", episode("1", 0, 1.0))
     assert [source.path for source in open_sources(tmp_path)] == [tmp_path]
+
+
+def test_groups_that_a_killed_start_dispatched_after_its_checkpoint_are_found(tmp_path: Path) -> None:
+    groups = ["0000002-000000001-a", "0000003-000000002-b", "0000004-000000003-c"]
+    write(tmp_path / "x.jsonl", *(episode(group, number, 0.0) for group in groups for number in (0, 1)))
+    write(tmp_path / "y.jsonl", episode("a group of a validation", 0, 0.0, purpose="validation"))
+    with (tmp_path / "x.jsonl").open("a") as file:
+        file.write('{"purpose": "train", "group": "0000005-000000004-d", "sam')
+    assert dispatched_after(tmp_path, 2) == [*groups[1:], "0000005-000000004-d"]
+    assert dispatched_after(tmp_path, 0) == [*groups, "0000005-000000004-d"]
+    assert dispatched_after(tmp_path, 5) == dispatched_after(tmp_path / "missing", 0) == []

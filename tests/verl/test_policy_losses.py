@@ -6,6 +6,7 @@ and different lengths. verl computes weights and rejection (trainer/ppo/rollout_
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from verl.trainer.ppo.rollout_corr_helper import (
     SUPPORTED_ROLLOUT_RS_OPTIONS,
     compute_rollout_correction_and_add_to_batch,
 )
+from verl.utils.metric import reduce_metrics
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
@@ -37,6 +39,7 @@ from tests.support.letters import SHORT
 from verl_agent.training.policy_losses import turn_means
 from verl_agent.training.preflight.update import REJECTIONS
 from verl_agent.training.rejection import Rejection
+from verl_agent.training.turn_metrics import clip_fractions
 from verl_agent.training.turns import reply_spans
 
 LOW, HIGH = 0.05, 0.06
@@ -45,6 +48,12 @@ SETTINGS = AlgoConfig(adv_estimator="grpo")
 
 def gradients(rows: list[Row], loss: str, aggregate: str, **columns: Tensor) -> list[Tensor]:
     """Return the gradients of the logits of each row through verl's loss of the actor."""
+    value, _ = actor_loss(rows, loss, aggregate, **columns)
+    return list(torch.autograd.grad(value, [row.logits_TV for row in rows]))
+
+
+def actor_loss(rows: list[Row], loss: str, aggregate: str, **columns: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Return verl's loss of the actor, and its metrics."""
     data = fields(
         rows,
         old_log_probs=padded([row.old_T for row in rows]),
@@ -60,8 +69,7 @@ def gradients(rows: list[Row], loss: str, aggregate: str, **columns: Tensor) -> 
         loss_agg_mode=aggregate,
     )
     actor.policy_loss.__dict__["loss_mode"] = loss
-    value, _ = ppo_loss(actor, {"log_probs": nested([log_probs(row) for row in rows])}, data)
-    return list(torch.autograd.grad(value, [row.logits_TV for row in rows]))
+    return ppo_loss(actor, {"log_probs": nested([log_probs(row) for row in rows])}, data)
 
 
 def reference(
@@ -237,3 +245,36 @@ def test_a_rejection_is_taken_from_the_config_so_that_verl_does_not_apply_it_too
 def test_the_criteria_of_rejection_are_those_of_verl():
     assert set(REJECTIONS) == SUPPORTED_ROLLOUT_RS_OPTIONS
     assert callable(get_policy_loss_fn("turn_ratio")) and callable(get_policy_loss_fn("gspo"))
+
+
+# Clip fraction
+
+
+@pytest.mark.parametrize("loss", UNITS)
+def test_clip_fraction_counts_the_clipped_tokens_of_each_turn(loss):
+    rows = batch()
+    counts: dict[str, list[bool]] = {"1": [], "2": [], "3-4": []}
+    for row, advantages in zip(rows, by_hand(rows, "grpo", SETTINGS), strict=True):
+        advantage_of = dict(zip(written_positions(row), advantages, strict=True))
+        current_T = log_probs(row)[len(row.segment.prompt_ids) - 1 : -1]
+        for start, end in UNITS[loss](row):
+            written = [position for position in range(start, end) if position in advantage_of]
+            ratio = (current_T - row.old_T)[written].mean().exp()
+            for position in written:
+                number = sum(begin <= position for begin, _ in turns(row))
+                gain = ratio > 1 + HIGH if advantage_of[position] > 0 else ratio < 1 - LOW
+                counts[str(number) if number < 3 else "3-4"].append(bool(gain and advantage_of[position]))
+    _, found = actor_loss(rows, loss, "token-mean")
+    metrics = clip_fractions(reduce_metrics(found), by_turn=True)
+    for label, clipped in counts.items():
+        assert metrics[f"turn/{label}/clip_fraction"] == pytest.approx(sum(clipped) / len(clipped))
+    every = [clipped for part in counts.values() for clipped in part]
+    assert metrics["actor/pg_clipfrac"] == pytest.approx(sum(every) / len(every))
+    assert 0 < sum(every) < len(every)
+
+
+def test_clip_fractions_are_left_out_where_turns_are_not_known():
+    _, found = actor_loss(batch(), "vanilla", "token-mean")
+    metrics = clip_fractions(reduce_metrics(found), by_turn=False)
+    assert not [name for name in metrics if "turn" in name]
+    assert "actor/pg_clipfrac" in metrics

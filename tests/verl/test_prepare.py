@@ -106,6 +106,19 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             ["env.train_tasks=held_out.txt"],
             "env.train_tasks='held_out.txt' has too few tasks (1) for env.dev_tasks='auto', which holds",
         ),
+        (
+            ["trainer.test_best=true", "trainer.save_freq=1"],
+            "trainer.test_best=True has no effect with trainer.test_freq=-1: no checkpoint is chosen. Set "
+            "trainer.test_freq to 1 or more, or trainer.test_best=false.",
+        ),
+        (
+            ["trainer.test_best=true", "trainer.test_freq=1", "trainer.save_freq=1", "env.dev_tasks=null"],
+            "trainer.test_best=True has no effect: validation plays env.eval_tasks already.",
+        ),
+        (
+            ["env.on_action_error=drop", "env.retries=0"],
+            "env.on_action_error='drop' has no effect with env.retries=0",
+        ),
         (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: tolerant."),
         (
             ["env.options.tolerant=yes please"],

@@ -119,6 +119,18 @@ def test_overlong_prompts_count_towards_the_limit_and_are_named_with_their_remed
     assert "environment" not in str(error.value)
 
 
+def test_action_errors_count_towards_the_limit():
+    """An environment that fails at every action must stop the run, and not teach the policy a return of 0."""
+    check_invalid_rate(4, 16, invalid(4), 0.5, action_errors=4)
+    with pytest.raises(EnvErrorLimitError) as error:
+        check_invalid_rate(4, 16, invalid(4), 0.5, action_errors=5)
+    assert str(error.value).startswith(
+        "9 of 16 episodes of this step have errors: 4 failed in their environment after all retries, 5 ended at an "
+        "action that raises the same error in every fresh session. env.max_env_error_rate allows 50%."
+    )
+    check_invalid_rate(0, 16, [], 1.0, action_errors=16)
+
+
 def test_invalid_rate_of_zero_allows_no_error():
     check_invalid_rate(0, 16, [], 0.0)
     with pytest.raises(EnvErrorLimitError, match=r"1 of 16 .* allows 0%"):

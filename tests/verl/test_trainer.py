@@ -180,6 +180,26 @@ def test_an_unknown_purpose_of_tasks_raises_config_error():
         dataset("train:easy_train")
 
 
+def test_only_saved_steps_with_a_better_validation_are_the_best_so_far(tmp_path):
+    made = trainer(default_local_dir=str(tmp_path), save_freq=2)
+    made.total_training_steps, made._best = 9, None
+    best = []
+    for step, success in enumerate([0.9, 0.9, 0.2, 0.9, 0.2, 0.3, 0.3, 0.3, 0.3, 0.8]):
+        made.global_steps = step
+        if made._is_best({"val-core/talk/success/mean@1": success, "val-core/talk/reward/mean@1": -success}):
+            best.append(step)
+    assert best == [2, 6, 9], "steps 0, 1, 3 and 5 are not saved; step 9 is the last one"
+
+
+def test_a_resumed_run_compares_with_the_best_checkpoint_that_it_has(tmp_path):
+    made = trainer(step=4, default_local_dir=str(tmp_path), save_freq=2)
+    made.total_training_steps, made._best = 9, None
+    tmp_path.joinpath("best").mkdir()
+    tmp_path.joinpath("best/best.json").write_text(json.dumps({"step": 2, "measure": "success", "value": 0.5}))
+    assert not made._is_best({"val-core/talk/success/mean@1": 0.5})
+    assert made._is_best({"val-core/talk/success/mean@1": 0.6})
+
+
 def test_checkpoint_without_the_horizons_state_raises_config_error(tmp_path):
     made, folder = trainer(step=3, default_local_dir=str(tmp_path)), tmp_path / "global_step_3"
     folder.mkdir()

@@ -57,4 +57,7 @@ def test_every_metric_is_in_the_table():
         name: [[0.0] * 4] for name in ("advantages", "entropy", "old_log_probs", "rollout_log_probs", "ref_log_prob")
     }
     produced = {f"turn/<turns>/{name.rpartition('/')[2]}" for name in measured([0], **full)}
-    assert produced == {metric.name for metric in METRICS if metric.name.startswith("turn/")} - {"turn/<turns>/alive"}
+    assert produced == {metric.name for metric in METRICS if metric.name.startswith("turn/")} - {
+        "turn/<turns>/alive",
+        "turn/<turns>/clip_fraction",
+    }

@@ -112,6 +112,7 @@ OTHER_KEYS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
             ("trainer.total_training_steps", "training steps of the run"),
             ("trainer.save_freq", "training steps between checkpoints; -1 for none"),
             ("trainer.test_freq", "training steps between validations; -1 for none"),
+            ("trainer.test_best", "test each new best checkpoint too, so that the final one is tested"),
             ("trainer.val_before_train", "validate before the first step"),
             (
                 "trainer.max_restarts",

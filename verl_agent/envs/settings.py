@@ -7,12 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from verl_agent.errors import ConfigError
 from verl_agent.sections import STRICT
 
 AUTO = "auto"
 """Value of `env.dev_tasks` that holds training tasks out."""
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
+OnActionError = Literal["count", "drop"]
+"""Treatment of an episode that its last action ended with an error, see `EnvSettings.on_action_error`."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -58,9 +61,13 @@ class EnvSettings:
             out then.
         options: keyword arguments of the adapter.
         timeout_s: most seconds of one reset or step.
-        retries: further attempts at an episode after an environment error.
-        max_env_error_rate: share of a batch's episodes, 0 to 1, that may end with an environment error. A larger
-            share stops the run.
+        retries: further tries of a call after an environment error, each in a fresh session in which the actions before
+            it are replayed; where that is not possible, further attempts at the episode.
+        on_action_error: treatment of an episode whose last action raises the same error in all these tries. `count`
+            counts it as a failure of the policy, with the return so far and the stop reason `action_error`. `drop`
+            leaves it out as an environment error.
+        max_env_error_rate: share of a batch's episodes, 0 to 1, that may end with an environment error or an action
+            error. A larger share stops the run.
         hosts: host processes of the sessions.
         mixture: several environments in one run, see `verl_agent.config.mixture`; null for one.
     """
@@ -73,6 +80,14 @@ class EnvSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: Seconds = 60.0
     retries: Annotated[int, Field(ge=0)] = 2
+    on_action_error: OnActionError = "count"
     max_env_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.5
     hosts: HostSettings = field(default_factory=HostSettings)
     mixture: Sequence[Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_action_error != "count" and not self.retries:
+            raise ConfigError(
+                f"env.on_action_error={self.on_action_error!r} has no effect with env.retries=0: without a retry, no "
+                "error is the action's. Leave it at 'count', or set env.retries to 1 or more."
+            )

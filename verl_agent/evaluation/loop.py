@@ -49,7 +49,7 @@ class EvaluationSetup:
         model: name of the policy, for the record.
         seed: seed of the whole evaluation.
         concurrency: number of episodes played at once, >= 1.
-        max_env_error_rate: largest allowed share of episodes that are not valid, 0 to 1.
+        max_env_error_rate: largest allowed share of episodes that are not valid or have an action error, 0 to 1.
         purpose: purpose of the episodes, for the record.
         oracle_turns: see `EnvAdapter.oracle_turns`.
         on_valid: called with the policy, the task and the sample of each episode that is valid and in
@@ -192,13 +192,17 @@ class _ErrorCount:
     allowed_rate: float
     ended: int = 0
     failed: int = 0
+    action_errors: int = 0
 
     def add(self, episode: Episode) -> None:
         self.ended += 1
-        self.failed += not episode.valid and episode.stop is not StopReason.OPERATOR
+        self.action_errors += episode.stop is StopReason.ACTION_ERROR
+        left_out = not episode.valid and episode.stop is not StopReason.OPERATOR
+        self.failed += left_out or episode.stop is StopReason.ACTION_ERROR
         hopeless = self.failed == self.ended == MAX_INITIAL_ERRORS and self.allowed_rate < 1
         if hopeless or self.failed > self.allowed_rate * self.planned:
             raise EnvErrorLimitError(
-                f"{self.failed} of {self.ended} episodes are not valid, of {self.planned} planned; "
+                f"{self.failed} of {self.ended} episodes {'have errors' if self.action_errors else 'are not valid'}, "
+                f"of {self.planned} planned; "
                 f"env.max_env_error_rate={self.allowed_rate:g}. The last error: {episode.error}"
             )

@@ -27,7 +27,7 @@ class EvaluationProgress:
     def __init__(self, console: Console, total: int, done: int = 0, bar: bool = True) -> None:
         self.console, self.total = console, total
         self._shows_bar = console.is_terminal and bar
-        self.played = self.solved = self.errors = self.overlong = self.operated = 0
+        self.played = self.solved = self.errors = self.overlong = self.operated = self.action_errors = 0
         self._done_before, self._started = done, time.monotonic()
         self._bar = progress_bar(console, "episodes")
         self._task = self._bar.add_task("playing", total=total, completed=done)
@@ -50,6 +50,7 @@ class EvaluationProgress:
         self.solved += episode.success and not episode.operated
         self.overlong += episode.stop is StopReason.OVERLONG_PROMPT
         self.errors += episode.stop is StopReason.ENV_ERROR
+        self.action_errors += episode.stop is StopReason.ACTION_ERROR
         self._bar.update(self._task, advance=1, description=self.state)
         if not self._shows_bar and (self.played % max(1, self.total // LINES) == 0 or not self._left):
             left = timedelta(seconds=round(self._left * (time.monotonic() - self._started) / self.played))
@@ -58,11 +59,12 @@ class EvaluationProgress:
 
     @property
     def state(self) -> str:
-        """Text with the success rate of the valid episodes since this start, and the numbers of the others."""
+        """Text with the success rate of the valid episodes since this start, and the numbers of special ones."""
         valid = self.played - self.errors - self.overlong - self.operated
         rate = f"success {self.solved / valid:.1%}" if valid else "success -"
         others = {
             "environment errors": self.errors,
+            "action errors": self.action_errors,
             "overlong prompts": self.overlong,
             "with a person's decisions": self.operated,
         }

@@ -36,17 +36,21 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
         "turns": lambda result: _number(result.turns_mean, "{:.1f}"),
         "invalid": lambda result: _number(result.invalid_rate, "{:.1%}"),
         "errors": lambda result: str(result.env_errors),
+        "action errors": lambda result: str(result.action_errors),
         "overlong": lambda result: str(result.overlong_prompts),
     }
     columns.pop("pass@1", None)
     if not any(result.env_errors for result in results):
         del columns["errors"]
+    if not any(result.action_errors for result in results):
+        del columns["action errors"]
     if not any(result.overlong_prompts for result in results):
         del columns["overlong"]
     table = _table(title, *columns)
     table.caption = "\n".join(
         [
             *_stop_counts(results),
+            *_errors(results),
             *_overlong(results),
             *_operated(results),
             *_ruled(results, policy),
@@ -117,6 +121,23 @@ def _too_few(counts: Iterable[int]) -> list[str]:
 def _stop_counts(results: Sequence[CategoryResult]) -> list[str]:
     overall = [result for result in results if result.category == ALL]
     return ["ended by: " + ", ".join(f"{reason} {count}" for reason, count in one.stops.items()) for one in overall]
+
+
+def _errors(results: Sequence[CategoryResult]) -> list[str]:
+    """Return the captions on errors of the environment that change the rates."""
+    overall = [one for one in results if one.category == ALL]
+    lines = [
+        f"action errors: {one.action_errors} of {counted(one.episodes, 'counted episode')} failed at an action that "
+        "raises the same error in every fresh session"
+        for one in overall
+        if one.action_errors
+    ]
+    return lines + [
+        f"begun anew: {one.begun_anew} of {counted(one.episodes, 'counted episode')} after an error of their "
+        "environment that no replay could repair. Long episodes meet more errors, so they are under-represented"
+        for one in overall
+        if one.begun_anew
+    ]
 
 
 def _overlong(results: Sequence[CategoryResult]) -> list[str]:

@@ -75,7 +75,9 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
                 new_env=new_env,
                 new_agent=partial(make_agent, config.run.agent, env.action_format),
                 new_policy=new_policy,
-                limits=EpisodeLimits(config.run.horizon.turns_for_evaluation(), None, settings.retries),
+                limits=EpisodeLimits(
+                    config.run.horizon.turns_for_evaluation(), None, settings.retries, settings.on_action_error
+                ),
                 tasks=config.evaluation.tasks,
                 model=evaluation.model,
                 seed=config.evaluation.seed,

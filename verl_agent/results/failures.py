@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from statistics import fmean, median
 
@@ -12,7 +12,7 @@ from verl_agent.results.scaling import interval_of_shares, valid_records
 from verl_agent.results.statistics import Estimate
 from verl_agent.trace.behaviors import BEHAVIORS, Played
 from verl_agent.trace.record import EpisodeRecord, to_episode
-from verl_agent.types import Episode, TaskItem
+from verl_agent.types import Episode, StopReason, TaskItem
 
 MOST_COMMON = 5
 """Number of the most frequent values that are listed."""
@@ -49,6 +49,7 @@ class Failure:
         sub_goals: sub-goals as the environment counts them; empty if it has none.
         max_turns: turn limit of the episode.
         plan_turns: number of actions in the oracle's plan; None without a plan.
+        error_action: action that makes the environment fail each time; None for another stop reason.
     """
 
     task: str
@@ -62,6 +63,7 @@ class Failure:
     sub_goals: Sequence[SubGoal]
     max_turns: int
     plan_turns: int | None
+    error_action: str | None = None
 
     @property
     def missed(self) -> SubGoal | None:
@@ -85,6 +87,7 @@ class CategoryFailures:
         sub_goals: share of sub-goals that a failed episode reaches, with its interval over tasks; None without any.
         missed: most frequent kinds of the first missed sub-goal, with their number.
         tasks: number of tasks with a failed episode.
+        error_actions: most frequent actions that make the environment fail each time, with their number.
         beyond_limit: number of these whose oracle needs more turns than the turn limit; None without a plan.
     """
 
@@ -100,6 +103,7 @@ class CategoryFailures:
     missed: Mapping[str, int]
     tasks: int
     beyond_limit: int | None
+    error_actions: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Failure]:
@@ -132,6 +136,7 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Fai
             sub_goals=list(env.sub_goals(carried_out(record))),
             max_turns=record["max_turns"],
             plan_turns=len(plan_of(record["task"])) or None,
+            error_action=record["turns"][-1]["action"] if record["stop"] == StopReason.ACTION_ERROR else None,
         )
         for record in sorted(failed, key=lambda one: (one["category"], one["task"], one["sample"]))
     ]
@@ -164,6 +169,7 @@ def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Fail
                  for behavior in BEHAVIORS}  # fmt: skip
         diverged = [failure.divergence for failure in failed if failure.divergence]
         missed = Counter(failure.missed.kind for failure in failed if failure.missed)
+        errors = Counter(failure.error_action for failure in failed if failure.error_action is not None)
         plans = {failure.task: failure.plan_turns > failure.max_turns for failure in failed if failure.plan_turns}
         summaries.append(
             CategoryFailures(
@@ -179,6 +185,7 @@ def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Fail
                 missed=dict(missed.most_common(MOST_COMMON)),
                 tasks=len({failure.task for failure in failed}),
                 beyond_limit=sum(plans.values()) if plans else None,
+                error_actions=dict(errors.most_common(MOST_COMMON)),
             )
         )
     return summaries

@@ -83,6 +83,8 @@ def to_markdown(summaries: Sequence[CategoryFailures], failures: Sequence[Failur
 def summary_lines(summary: CategoryFailures) -> list[str]:
     """Return sentences on the endings, divergences and sub-goals of the failed episodes of a category."""
     lines = [f"{summary.failed} of {counted(summary.episodes, 'episode')} failed. Ended by: {_counts(summary.stops)}."]
+    if summary.error_actions:
+        lines.append(f"Actions that make the environment fail each time: {_counts(summary.error_actions)}.")
     if summary.divergence_turn is not None:
         lines.append(
             f"Half of those that leave the oracle's plan have left it by turn {summary.divergence_turn:g}. "

@@ -187,6 +187,7 @@ def _conditions(report: Mapping[str, Any], tasks: str) -> dict[str, Any]:
         "prompt_tokens": config["data"]["max_prompt_length"],
         "response_tokens": config["data"]["max_response_length"],
         "overlong_prompt": config["data"].get("overlong_prompt", "drop"),
+        "on_action_error": config["env"].get("on_action_error", "count"),
         "temperature": config["evaluation"].get("temperature", 1.0),
         "top_p": config["evaluation"].get("top_p", 1.0),
         "perturb": {key: value for key, value in (config["evaluation"].get("perturb") or {}).items() if value},

@@ -54,6 +54,7 @@ class CategoryResult:
         rule_approved: number of actions that rules of an approval policy approved, in valid episodes.
         rule_rejected: number of actions that they rejected, also because a person did not decide in time.
         rule_rejected_episodes: number of valid episodes in which they rejected an action.
+        begun_anew: number of valid episodes that replaced an attempt with an environment error.
     """
 
     category: str
@@ -76,6 +77,7 @@ class CategoryResult:
     rule_approved: int = 0
     rule_rejected: int = 0
     rule_rejected_episodes: int = 0
+    begun_anew: int = 0
 
     def __str__(self) -> str:
         """Return one line: category, tasks, episodes, success with its interval, and mean number of turns."""
@@ -90,6 +92,11 @@ class CategoryResult:
     def played(self) -> int:
         """Number of episodes, excluded ones included."""
         return self.episodes + self.env_errors + self.overlong_prompts + self.operated
+
+    @property
+    def action_errors(self) -> int:
+        """Number of valid episodes in which an action makes the environment fail each time."""
+        return self.stops.get(StopReason.ACTION_ERROR, 0)
 
     @property
     def _excluded(self) -> str:
@@ -205,7 +212,7 @@ def _played(records: Iterable[EpisodeRecord], count_operated: bool = False) -> l
     played = []
     for record in final_records(records):
         episode = to_episode(record)
-        summary = summarize_episode(episode)
+        summary = summarize_episode(episode, record["attempt"])
         if count_operated:
             summary = replace(summary, operated=False)
         spent = episode_tokens(record), episode_cost(record)
@@ -268,6 +275,7 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
         rule_approved=sum(one.by_rule["approved"] for one in counting),
         rule_rejected=sum(one.by_rule["rejected"] for one in counting),
         rule_rejected_episodes=sum(one.by_rule["rejected"] > 0 for one in counting),
+        begun_anew=sum(one.summary.attempts > 1 for one in counting),
     )
 
 

@@ -17,7 +17,8 @@ from pydantic.dataclasses import dataclass
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
-from verl_agent.errors import EnvError, OperatorEndError, OverlongPromptError
+from verl_agent.envs.settings import OnActionError
+from verl_agent.errors import ActionError, EnvError, OperatorEndError, OverlongPromptError
 from verl_agent.rollout.oversight import REJECTED, Decision, Overseer, Proposal
 from verl_agent.rollout.retrying import with_retries
 from verl_agent.rollout.sessions import GuardedSession, ReplayingSession
@@ -52,13 +53,15 @@ class EpisodeLimits:
         max_turns: most replies, >= 1.
         timeout_s: most seconds of one call into the environment, > 0; None if the session limits its calls itself, as
             sessions of a pool do.
-        retries: further sessions after an environment error, >= 0. Each one repeats the failed step, see
-            `ReplayingSession`, or begins the next attempt at the episode.
+        retries: further tries of a call after an environment error, >= 0, see `ReplayingSession`; where the episode
+            cannot be replayed, further attempts at it.
+        on_action_error: see `EnvSettings`.
     """
 
     max_turns: Annotated[int, Field(ge=1)]
     timeout_s: Annotated[float, Field(gt=0)] | None = 60.0
     retries: Annotated[int, Field(ge=0)] = 0
+    on_action_error: OnActionError = "count"
 
 
 async def play(
@@ -108,6 +111,8 @@ async def _play(
         episode.stop, episode.error = StopReason.OVERLONG_PROMPT, str(error)
     except EnvError as error:
         episode.stop, episode.error = StopReason.ENV_ERROR, str(error)
+    except ActionError as error:
+        episode.stop, episode.error = StopReason.ACTION_ERROR, str(error)
     except OperatorEndError as error:
         episode.stop, episode.error = StopReason.OPERATOR, str(error)
     finally:
@@ -222,11 +227,13 @@ async def play_until_valid(
     limits: EpisodeLimits,
     overseer: Overseer | None = None,
 ) -> list[Episode]:
-    """Play `item` until an attempt has no environment error, in at most `1 + limits.retries` sessions.
+    """Play `item` until an attempt has no environment error.
 
     Where the environment is deterministic, an attempt continues after an error on a fresh session, with the replies
-    that it has (`ReplayingSession`). Otherwise the next attempt starts at the first turn with a fresh session, agent
-    and policy. A prompt that exceeds its budget, and an episode that a person ended, is not tried again.
+    that it has (`ReplayingSession`). If that is not possible or does not help, the next one of at most
+    `1 + limits.retries` attempts starts at the first turn with a fresh session, agent and policy. Not tried again are
+    an attempt whose last action is the reason for the error, a prompt that exceeds its budget, and an episode that a
+    person ended.
 
     Args: see `play`; the factories are called for each attempt.
 
@@ -234,12 +241,13 @@ async def play_until_valid(
         All attempts. Only the last one can be valid.
     """
     attempts: list[Episode] = []
-    left = limits.retries
-    while True:
+    for _ in range(1 + limits.retries):
         agent = new_agent()
-        session = ReplayingSession(partial(_fresh, new_session, agent), limits.timeout_s, most=left)
+        session = ReplayingSession(
+            partial(_fresh, new_session, agent), limits.timeout_s, limits.retries, limits.on_action_error == "count"
+        )
         attempts.append(await _play(item, session, agent, new_policy(), limits.max_turns, overseer or Overseer()))
         attempts[-1].replays = session.errors
-        left -= len(session.errors) + 1
-        if attempts[-1].stop is not StopReason.ENV_ERROR or left < 0:
-            return attempts
+        if attempts[-1].stop is not StopReason.ENV_ERROR or session.blames_action:
+            break
+    return attempts

@@ -2,11 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from verl_agent.envs import answers
 from verl_agent.envs.session import Session
-from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, describe_exception
+from verl_agent.errors import (
+    ActionError,
+    AgentError,
+    EnvCrashError,
+    EnvError,
+    EnvTimeoutError,
+    HostLostError,
+    env_failure,
+)
 from verl_agent.types import Message, StepResult, TaskItem
 
 logger = logging.getLogger(__name__)
@@ -39,12 +50,12 @@ class GuardedSession:
     async def reset(self, item: TaskItem) -> list[Message]:
         """See `Session.reset`."""
         async with _env_call("reset", self._timeout_s):
-            return await self._session.reset(item)
+            return await answers.reset(self._session, item)
 
     async def step(self, action: str) -> StepResult:
         """See `Session.step`."""
         async with _env_call("step", self._timeout_s):
-            return await self._session.step(action)
+            return await answers.step(self._session, action)
 
     async def keep_alive(self) -> None:
         """See `Session.keep_alive`; an error is ignored, since the next step meets it again."""
@@ -59,30 +70,47 @@ class GuardedSession:
                 await self._session.close()
 
 
+class ReplayDiffersError(EnvError):
+    """A fresh session answered the same actions differently, so the episode cannot continue on it."""
+
+
 class ReplayingSession:
     """Session that continues on a fresh one after an environment error, where the environment is deterministic.
 
-    A failed step is repeated on a fresh session, after all actions before it. The policy keeps its replies, so a long
-    episode is as likely to become valid as a short one. An episode that is played anew instead draws other replies.
-    Long episodes meet more errors, so they would then be under-represented.
+    A failed step is repeated on a fresh session, after all actions before it. The policy keeps its replies. An episode
+    that is played anew instead draws other replies, so actions that fail and long episodes, which meet more errors,
+    would be under-represented. Retries count per call: a call may fail `1 + retries` times in a row, after a timeout or
+    a lost host twice, and success resets its count. A long episode is therefore about as likely to become valid as a
+    short one.
 
-    The error is raised, and ends the episode, if the environment is not deterministic, if the fresh session answers
-    differently, or if the same step fails again.
+    A step whose tries all raised the same `EnvCrashError` shows that its action is the reason. Nothing else is evidence
+    against an action: a timeout, a lost host or a plain `EnvError` may have other reasons.
 
     Args:
         new_session: factory of sessions.
         timeout_s: most seconds of one call; None if sessions limit their calls themselves.
-        most: most fresh sessions after the first one, >= 0.
+        retries: further tries of a call, >= 0.
+        count_action_errors: raise `ActionError` for a step whose action is the reason; False to raise `EnvError`.
     """
 
-    def __init__(self, new_session: Callable[[], Session], timeout_s: float | None, most: int) -> None:
-        self._new_session, self._timeout_s, self._most = new_session, timeout_s, most
+    def __init__(
+        self,
+        new_session: Callable[[], Session],
+        timeout_s: float | None,
+        retries: int,
+        count_action_errors: bool = True,
+    ) -> None:
+        self._new_session, self._timeout_s, self._retries = new_session, timeout_s, retries
+        self._count_action_errors = count_action_errors
         self._session = self._fresh()
         self._item: TaskItem | None = None
         self._prompt: list[Message] = []
         self._played: list[tuple[str, StepResult]] = []
         self.errors: list[str] = []
         """Errors after which the actions were replayed, oldest first."""
+        self.blames_action = False
+        """True if the last action is the reason for the error that ends the episode."""
+        self._at = 0
 
     @property
     def success_reward(self) -> float:
@@ -100,11 +128,16 @@ class ReplayingSession:
         return self._prompt
 
     async def step(self, action: str) -> StepResult:
-        """See `Session.step`."""
+        """See `Session.step`.
+
+        Raises:
+            ActionError: the step raised the same `EnvCrashError` in all its tries.
+            EnvError: it fails for another reason, and cannot be repeated any more.
+        """
         try:
             result = await self._session.step(action)
         except EnvError as error:
-            result = await self._step_on_fresh_session(action, error)
+            result = await self._repeat(action, error)
         self._played.append((action, result))
         return result
 
@@ -119,38 +152,62 @@ class ReplayingSession:
     def _fresh(self) -> GuardedSession:
         return GuardedSession(self._new_session(), self._timeout_s)
 
-    async def _step_on_fresh_session(self, action: str, error: EnvError) -> StepResult:
-        """Repeat the failed step after the actions before it; raise the last error if that is not possible."""
-        while self.deterministic and len(self.errors) < self._most:
+    async def _repeat(self, action: str, error: EnvError) -> StepResult:
+        """Repeat a failed step on fresh sessions until it succeeds or a call has no retries left."""
+        here = self._at = len(self._played) + 1
+        failures, tries = Counter({here: 1}), [error]
+        while self.deterministic and failures[self._at] <= self._retries_after(error):
             self.errors.append(str(error))
             await self._session.close()
             self._session = self._fresh()
             try:
-                same = await self._replay()
-            except EnvError as failed:  # a replay that fails on its way is repeated
+                return await self._replay(action, failures)
+            except ReplayDiffersError as differs:
+                raise ReplayDiffersError(f"{error} (the replay on a fresh session gave other answers)") from differs
+            except EnvError as failed:
                 error = failed
-                continue
-            if not same:
-                raise EnvError(f"{error} (the replay on a fresh session gave other answers)") from error
-            return await self._session.step(action)
-        raise error
+            failures[self._at] += 1
+            tries += [error] if self._at == here else []
+        raise self._explained(tries) if self._at == here else error
 
-    async def _replay(self) -> bool:
-        """Play the task's actions so far; return False at the first answer that differs from the recorded one."""
+    def _retries_after(self, error: EnvError) -> int:
+        """Return how often a call is repeated; once if that costs the time limit, or a host with its other sessions."""
+        return min(1, self._retries) if isinstance(error, EnvTimeoutError | HostLostError) else self._retries
+
+    async def _replay(self, action: str, failures: Counter[int]) -> StepResult:
+        """Play the task's actions so far and then `action` on the fresh session.
+
+        Args:
+            action: action after those that were played.
+            failures: by number of the call, 0 for the reset, how often it failed in a row; success sets it to 0.
+
+        Raises:
+            ReplayDiffersError: an answer is not the one of the first session.
+            EnvError: the call with the number `_at` failed.
+        """
         assert self._item is not None, "step came before the first reset."
+        self._at = 0
         if await self._session.reset(self._item) != self._prompt:
-            return self._differs("the prompt")
-        for turn, (action, expected) in enumerate(self._played, start=1):
-            result = await self._session.step(action)
-            if (result.observation, result.reward, result.terminated) != (
-                expected.observation,
-                expected.reward,
-                expected.terminated,
-            ):
-                return self._differs(f"the answer to action {turn}, {action!r:.100},")
-        return True
+            raise self._differs("the prompt")
+        for played, expected in self._played:
+            failures[self._at] = 0
+            self._at += 1
+            if _seen(await self._session.step(played)) != _seen(expected):
+                raise self._differs(f"the answer to action {self._at}, {played!r:.100},")
+        failures[self._at] = 0
+        self._at += 1
+        return await self._session.step(action)
 
-    def _differs(self, what: str) -> bool:
+    def _explained(self, tries: Sequence[EnvError]) -> AgentError:
+        """Return the error of a step that failed in all its tries: the action's if all of them show the same crash."""
+        last = tries[-1]
+        if len(tries) < 2 or not all(isinstance(one, EnvCrashError) and _text(one) == _text(last) for one in tries):
+            return last
+        self.blames_action = True
+        text = f"{last} (in each of {len(tries)} sessions, after the same actions)"
+        return ActionError(text) if self._count_action_errors else EnvError(text)
+
+    def _differs(self, what: str) -> ReplayDiffersError:
         assert self._item is not None
         logger.warning(
             "task %r of env %r: %s differs in a replay, so the episode is played anew. Set `deterministic = False` in "
@@ -159,7 +216,17 @@ class ReplayingSession:
             self._item.env,
             what,
         )
-        return False
+        return ReplayDiffersError(what)
+
+
+def _seen(result: StepResult) -> tuple[str, float, bool]:
+    """Return the part of a result that decides how an episode continues."""
+    return result.observation, result.reward, result.terminated
+
+
+def _text(error: EnvError) -> str:
+    """Return the message of an error without addresses of servers and of objects, which differ between sessions."""
+    return re.sub(r"https?://\S+|0x[0-9a-f]+", "", str(error))
 
 
 @asynccontextmanager
@@ -172,7 +239,7 @@ async def _env_call(name: str, timeout_s: float | None) -> AsyncIterator[None]:
 
     Raises:
         EnvTimeoutError: the call exceeds the limit.
-        EnvError: the call raises an exception that is not an `AgentError`.
+        EnvError: the call raises an exception that is not an `AgentError`, see `env_failure`.
     """
     limit = asyncio.timeout(timeout_s)
     try:
@@ -183,4 +250,4 @@ async def _env_call(name: str, timeout_s: float | None) -> AsyncIterator[None]:
     except Exception as error:  # boundary: adapters may raise anything
         if limit.expired():
             raise EnvTimeoutError(f"{name} took more than {timeout_s:g} s") from error
-        raise EnvError(f"{name} failed: {describe_exception(error)}") from error
+        raise env_failure(name, error) from error

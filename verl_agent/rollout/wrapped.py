@@ -1,11 +1,12 @@
 """Base class of sessions that change the texts or actions of another session."""
 
+from verl_agent.envs import answers
 from verl_agent.envs.session import Session
 from verl_agent.types import Message, StepResult, TaskItem
 
 
 class WrappedSession:
-    """Session that passes all calls on; subclasses override those that they change.
+    """Session that checks and passes on all calls; subclasses override those that they change.
 
     Args:
         session: fresh session.
@@ -17,11 +18,11 @@ class WrappedSession:
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """See `Session.reset`."""
-        return await self._session.reset(item)
+        return await answers.reset(self._session, item)
 
     async def step(self, action: str) -> StepResult:
         """See `Session.step`."""
-        return await self._session.step(action)
+        return await answers.step(self._session, action)
 
     async def keep_alive(self) -> None:
         """See `Session.keep_alive`."""

@@ -66,6 +66,7 @@ MACHINE = (
     "trainer.resume_*",
     "trainer.rollout_data_dir",
     "trainer.save_freq",
+    "trainer.test_best",
     "trainer.test_freq",
     "trainer.val_before_train",
     "trainer.val_only",

@@ -15,7 +15,7 @@ from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY,
 from verl_agent.types import StopReason
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#9a9a9a"
-YELLOW, LIGHT_BLUE = "#f0e442", "#56b4e9"
+YELLOW, LIGHT_BLUE, BLACK = "#f0e442", "#56b4e9", "#000000"
 """Palette for colour-blind readers (Okabe and Ito)."""
 
 STOP_COLOURS = {
@@ -24,6 +24,7 @@ STOP_COLOURS = {
     StopReason.TURN_TOKENS: ORANGE,
     StopReason.EPISODE_TOKENS: PURPLE,
     StopReason.ENV_ERROR: RED,
+    StopReason.ACTION_ERROR: BLACK,
     StopReason.OVERLONG_PROMPT: YELLOW,
     StopReason.CANCELLED: GREY,
     StopReason.OPERATOR: LIGHT_BLUE,

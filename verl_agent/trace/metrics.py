@@ -75,6 +75,11 @@ METRICS = (
         "share",
         "tokens whose ratio between trainer and engine is outside of the clip range, before the update",
     ),
+    Metric(
+        "turn/<turns>/clip_fraction",
+        "share",
+        "tokens of these turns whose ratio the update clips, over all its mini-batches",
+    ),
     Metric("credit/dropped_share", "share", "rows left out of the loss by credit.truncated=drop"),
     Metric("staleness/mean", "updates", "mean number of updates since a token was sampled"),
     Metric("staleness/max", "updates", "number of updates since the oldest token was sampled"),

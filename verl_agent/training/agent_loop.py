@@ -91,7 +91,7 @@ class EnvRuntime:
             turns = horizon.turns_for_evaluation()
         else:
             turns = horizon.turns_at(row.step) if row.max_turns is None else row.max_turns
-        return EpisodeLimits(turns, None, self.settings.env.retries)
+        return EpisodeLimits(turns, None, self.settings.env.retries, self.settings.env.on_action_error)
 
 
 class WorkerState:

@@ -81,8 +81,8 @@ def finish(folder: RunFolder, envs: Sequence[EnvSettings], console: Console) -> 
     """
     if any(path.stat().st_size for path in folder.all_metrics):
         console.print(f"curves: {folder.curves}" if plot_run(folder) else "no curves to plot yet", soft_wrap=True)
-        tested = show_success(folder, console)
-        show_best(folder, envs, tested, console)
+        tests = show_success(folder, console)
+        show_best(folder, envs, tests, console)
         console.print(
             f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}",
             soft_wrap=True,
@@ -99,11 +99,11 @@ def plot_run(folder: RunFolder) -> bool:
     return True
 
 
-def show_success(folder: RunFolder, console: Console) -> int:
+def show_success(folder: RunFolder, console: Console) -> list[EpisodeRecord]:
     """Compare the first and the last test, task by task. Before any test of a trained policy, compare the validations.
 
     Returns:
-        Last tested step; 0 if no trained policy was tested.
+        Records of all tests.
     """
     records = folder.root / "episodes"
     played: dict[Purpose, list[EpisodeRecord]] = {"test": [], "validation": []}
@@ -126,16 +126,16 @@ def show_success(folder: RunFolder, console: Console) -> int:
         if overall.success is not None:
             line = f"success on {overall.tasks} {tasks}: step {tested} {overall.success}"
             console.print(line, soft_wrap=True, highlight=False)
-    return tested
+    return played["test"]
 
 
-def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tested: int, console: Console) -> None:
-    """Print the best checkpoint, the tasks that chose it, and how to test it if the last test was of another step.
+def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tests: Sequence[EpisodeRecord], console: Console) -> None:
+    """Print the best checkpoint, the tasks that chose it, and its test or how to test it.
 
     Args:
         folder: folder of the run.
         envs: section `env` of each environment of the run.
-        tested: last tested step; 0 if no trained policy was tested.
+        tests: records of all tests.
         console: console to print on.
     """
     try:
@@ -150,10 +150,18 @@ def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tested: int, conso
         f"{folder.root / 'best'}",
         soft_wrap=True,
     )
-    if tested and tested != best.step:
+    tested = max((record["step"] for record in tests), default=0)
+    of_best = [record for record in tests if record["step"] == best.step]
+    if of_best and tested != best.step:
+        overall = summarize(of_best)[-1]
+        console.print(
+            f"its success on {overall.tasks} test tasks: {overall.success or '-'}", soft_wrap=True, highlight=False
+        )
+    elif tested and tested != best.step:
         commands = [evaluation_command(env, folder.root / "best", use_cpu_device()) for env in envs]
         console.print(
-            f"the test tasks were played at step {tested}; to test step {best.step}: {' and '.join(commands)}",
+            f"the test tasks were played at step {tested}; to test step {best.step}: {' and '.join(commands)}. "
+            "trainer.test_best=true tests it during the run",
             soft_wrap=True,
         )
 

@@ -56,29 +56,37 @@ def take_reports(
     return [EpisodeSummary.from_fields(tag) for key, tag in reports.items() if group_of(key) in groups]
 
 
-def check_invalid_rate(lost: int, total: int, reports: Collection[EpisodeSummary], allowed: float) -> None:
-    """Check the share of episodes that are not valid.
+def check_invalid_rate(
+    lost: int, total: int, reports: Collection[EpisodeSummary], allowed: float, action_errors: int = 0
+) -> None:
+    """Check the share of episodes that are not valid or ended with an action error.
 
     Args:
         lost: number of episodes without a row.
         total: number of episodes, >= 1.
         reports: summaries of the episodes without a row.
         allowed: `env.max_env_error_rate`.
+        action_errors: number of the others that ended with an action error. If every action fails, the environment is
+            broken.
 
     Raises:
         EnvErrorLimitError: the share is larger than `allowed`, or no episode is valid.
     """
-    if lost < total and lost / total <= allowed:
+    failed = lost + action_errors
+    if lost < total and failed / total <= allowed:
         return
     overlong = sum(summary.stop is StopReason.OVERLONG_PROMPT for summary in reports)
     parts, advice = [], []
     if lost > overlong:
         parts.append(f"{lost - overlong} failed in their environment after all retries")
+    if action_errors:
+        parts.append(f"{action_errors} ended at an action that raises the same error in every fresh session")
+    if parts:
         advice.append(READ_RECORDS)
     if overlong:
         parts.append(f"{overlong} have a prompt longer than data.max_prompt_length")
         advice.append(SHORTEN_PROMPTS)
     raise EnvErrorLimitError(
-        f"{lost} of {total} episodes of this step are not valid: {', '.join(parts)}. env.max_env_error_rate allows "
-        f"{allowed:.0%}. {' '.join(advice)}"
+        f"{failed} of {total} episodes of this step {'have errors' if action_errors else 'are not valid'}: "
+        f"{', '.join(parts)}. env.max_env_error_rate allows {allowed:.0%}. {' '.join(advice)}"
     )

@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.utils import tensordict_utils
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from verl_agent.trace.abandoned import add_abandoned
+from verl_agent.trace.abandoned import add_abandoned, dispatched_after
 from verl_agent.training.groups import group_of
 from verl_agent.training.invalid_episodes import PARTITION
 from verl_agent.training.phases import marking_phases
@@ -49,9 +49,16 @@ class PartialTraining(EpisodeTraining):
             self._add_prompts_to_generate(missing)
 
     def _load_checkpoint(self) -> None:
-        """See `PPOTrainer`; removes the rows that the step of the checkpoint has trained on."""
+        """See `PPOTrainer`; removes the rows that the step of the checkpoint has trained on.
+
+        Groups of later steps, which an earlier start dispatched before it was killed, are added to the run's file of
+        abandoned groups: their steps are played again.
+        """
         super()._load_checkpoint()
         clear_without_prompt()
+        records = self.config.episode.record_dir
+        if records and (lost := dispatched_after(Path(records), self.global_steps)):
+            add_abandoned(Path(self.config.trainer.default_local_dir), lost)
 
     def _reissue_inflight_prompts(self, partition_id: str = TRAIN) -> int:
         """See `PPOTrainer`; the prompts are those of the present step in every way: turn limit, seeds and uid.

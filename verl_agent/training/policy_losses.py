@@ -1,18 +1,42 @@
-"""Policy loss with one importance ratio for each turn: `turn_ratio` of `actor_rollout_ref.actor.policy_loss.loss_mode`.
+"""Policy losses of `actor_rollout_ref.actor.policy_loss.loss_mode`: `turn_ratio`, and the clip fraction of each turn.
 
 verl imports this module in its workers, because `actor_rollout_ref.model.external_lib` names it.
 """
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from verl.trainer.ppo.core_algos import agg_loss, register_policy_loss
+from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, register_policy_loss
 from verl.utils.torch_functional import masked_mean
 from verl.workers.config import ActorConfig
 
+from verl_agent.trace.metrics import TURN_BANDS
+from verl_agent.training.turn_metrics import CLIPPED, WRITTEN
+
+Loss: TypeAlias = Callable[..., tuple[Tensor, dict[str, Any]]]
+"""Policy loss of verl; its arguments are those of `turn_ratio`."""
+
 MAX_LOG_RATIO = 10.0
 """Upper bound of the logarithm of a ratio, as in verl's GSPO, so that its exponential stays finite."""
+
+
+def turn_numbers(mask_BT: Tensor) -> Tensor:
+    """Return int64 `(B, T)`, the number of each token's turn in its row, from 1; a token after a turn has its number.
+
+    Args:
+        mask_BT: 0/1 `(B, T)`, 1 where the model wrote the token. A turn is a run of ones.
+    """
+    begins_BT = torch.diff(mask_BT.long(), dim=-1, prepend=torch.zeros_like(mask_BT[:, :1]).long()) == 1
+    return begins_BT.long().cumsum(-1)
+
+
+def row_means(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return the mean of the values over the written tokens of each row, `(B, T)`; see `turn_means`."""
+    means_B1 = (values_BT * mask_BT).sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)
+    return means_B1 * mask_BT
 
 
 def turn_means(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -25,9 +49,7 @@ def turn_means(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     Returns:
         Float `(B, T)`, 0 where the mask is 0.
     """
-    written_BT = mask_BT.to(values_BT.dtype)
-    begins_BT = torch.diff(mask_BT.long(), dim=-1, prepend=torch.zeros_like(mask_BT[:, :1]).long()) == 1
-    turn_BT = begins_BT.long().cumsum(-1)  # number of the turn from 1; a token after a turn has its number and no value
+    written_BT, turn_BT = mask_BT.to(values_BT.dtype), turn_numbers(mask_BT)
     sums_BK = torch.zeros(len(turn_BT), turn_BT.shape[1] + 1, dtype=values_BT.dtype, device=values_BT.device)
     counts_BK = sums_BK.scatter_add(1, turn_BT, written_BT).clamp(min=1)
     means_BK = sums_BK.scatter_add(1, turn_BT, values_BT * written_BT) / counts_BK
@@ -79,3 +101,61 @@ def turn_ratio(
         "actor/ppo_kl": masked_mean(-log_ratio, response_mask),
     }
     return loss, {name: value.detach().item() for name, value in metrics.items()}
+
+
+RATIO_UNITS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "vanilla": lambda log_ratio_BT, mask_BT: log_ratio_BT,
+    "gspo": row_means,
+    "turn_ratio": turn_means,
+}
+"""By loss, the logarithm of the ratio that is clipped, from that of each token and the mask."""
+
+
+def clip_counts(
+    log_ratio_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, low: float, high: float
+) -> dict[str, float]:
+    """Return the number of clipped and of written tokens by band of turns, for `clip_fractions`.
+
+    Args:
+        log_ratio_BT: float `(B, T)`, logarithm of the ratio that the loss clips.
+        advantages_BT: float `(B, T)`.
+        mask_BT: 0/1 `(B, T)`, 1 where the model wrote the token. A turn is a run of ones.
+        low: `clip_ratio_low`.
+        high: `clip_ratio_high`.
+    """
+    ratio_BT = log_ratio_BT.exp()
+    clipped_BT = torch.where(advantages_BT > 0, ratio_BT > 1 + high, (advantages_BT < 0) & (ratio_BT < 1 - low))
+    first_K = torch.tensor(list(TURN_BANDS.values()), device=mask_BT.device)
+    band_N = torch.bucketize(turn_numbers(mask_BT)[mask_BT.bool()], first_K, right=True) - 1
+    in_band_KN = band_N == torch.arange(len(TURN_BANDS), device=mask_BT.device)[:, None]
+    return {
+        prefix + label: float(count)
+        for prefix, found_KN in ((CLIPPED, in_band_KN & clipped_BT[mask_BT.bool()]), (WRITTEN, in_band_KN))
+        for label, count in zip(TURN_BANDS, found_KN.sum(1).tolist(), strict=True)
+    }
+
+
+def with_clip_counts(loss: Loss, unit: Callable[[Tensor, Tensor], Tensor]) -> Loss:
+    """Return a loss that also reports `clip_counts`.
+
+    Args:
+        loss: policy loss.
+        unit: value of `RATIO_UNITS`.
+    """
+
+    @wraps(loss)
+    def counting(
+        old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor, *args: Any, **options: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        value, metrics = loss(old_log_prob, log_prob, advantages, response_mask, *args, **options)
+        config = options["config"]
+        log_ratio_BT = unit((log_prob - old_log_prob).detach(), response_mask)
+        return value, metrics | clip_counts(
+            log_ratio_BT, advantages, response_mask, config.clip_ratio_low, config.clip_ratio_high
+        )
+
+    return counting
+
+
+for _mode, _unit in RATIO_UNITS.items():
+    register_policy_loss(_mode)(with_clip_counts(get_policy_loss_fn(_mode), _unit))

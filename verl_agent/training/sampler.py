@@ -19,6 +19,7 @@ from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.metrics import episode_metrics
 from verl_agent.training.groups import UNIFORM, by_group, episode_key, group_of, uniform_groups
 from verl_agent.training.invalid_episodes import READ_RECORDS, check_invalid_rate, take_reports
+from verl_agent.types import StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -127,14 +128,15 @@ class EpisodeSampler(ReplayBuffer):
             self._take_reports(partition_id, groups)
         size = self.val_group_size if partition_id == "val" else self.group_size
         lost = batch_size * size - len({episode_key(key) for key in batch.keys})
-        check_invalid_rate(lost, batch_size * size, self._invalid, self.max_env_error_rate)
+        summaries = self._summaries(batch) if batch.keys else {}
+        action_errors = sum(summary.stop is StopReason.ACTION_ERROR for summary in summaries.values())
+        check_invalid_rate(lost, batch_size * size, self._invalid, self.max_env_error_rate, action_errors)
         if partition_id == "val":
             if lost:  # verl does not log the metrics of a validation's batch
                 counts = Counter(str(summary.stop) for summary in self._invalid)
                 stops = ", ".join(f"{count} {stop}" for stop, count in counts.items())
                 logger.warning("validation: %d of %d episodes are left out: %s", lost, batch_size * size, stops)
             return batch, metrics
-        summaries = self._summaries(batch)
         intact = self._intact(batch.keys)
         if not intact:
             raise EnvErrorLimitError(

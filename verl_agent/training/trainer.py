@@ -6,6 +6,7 @@ others. `verl_agent.training.runner` imports both in the process in which verl l
 
 import json
 import logging
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,6 +29,7 @@ from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.rollout.seeds import TaskDraws
+from verl_agent.runs.best_checkpoint import Best, read_best, validation_result
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.grouped_batches import GroupedBatches
@@ -38,7 +40,7 @@ from verl_agent.training.staleness import staleness_metrics
 from verl_agent.training.token_recorder import TokenRecorder
 from verl_agent.training.turn_batch import MASKS, Columns, TurnBatch, computed, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
-from verl_agent.training.turn_metrics import COLUMNS, turn_metrics
+from verl_agent.training.turn_metrics import COLUMNS, clip_fractions, turn_metrics
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns
 
 STATE_FILE = "horizon.json"
@@ -79,6 +81,7 @@ class EpisodeTraining(GroupedBatches):
         self._bypass = bool(config.algorithm.rollout_correction.bypass_mode)
         self._empty_steps = 0
         self._turn_batch: TurnBatch | None = None
+        self._best: Best | None = None
 
     def _init_dataloader(self) -> None:
         """See `PPOTrainer`; adds the tasks of the test, which are as many as those of a validation at most."""
@@ -91,11 +94,28 @@ class EpisodeTraining(GroupedBatches):
         self._test_tasks = TaskDataset("test", None, data, max_samples=data.get("val_max_samples", -1))
 
     def _validate(self) -> dict[str, float]:
-        """See `PPOTrainer`; plays the tasks of the test too, before the first step and after the last."""
+        """See `PPOTrainer`; plays the tasks of the test too, before the first step and after the last.
+
+        With `trainer.test_best` so does each saved step whose validation is the best so far. The best checkpoint of the
+        run has then been tested with its own weights, without loading it again.
+        """
         scores: dict[str, float] = super()._validate()
-        if len(self._test_tasks) and (self.global_steps == 0 or self.global_steps >= self.total_training_steps):
+        is_end = self.global_steps == 0 or self.global_steps >= self.total_training_steps
+        is_best = self.config.trainer.test_best and self._is_best(scores)
+        if len(self._test_tasks) and (is_end or is_best):
             scores |= self._test()
         return scores
+
+    def _is_best(self, scores: Mapping[str, float]) -> bool:
+        """Return True if this step is saved and validated better than all before, as `keep_best` compares them."""
+        every, step = self.config.trainer.save_freq, self.global_steps
+        result = validation_result(step, scores)
+        is_saved = step > 0 and every > 0 and (step % every == 0 or step >= self.total_training_steps)
+        best = self._best or read_best(Path(self.config.trainer.default_local_dir))
+        if result is None or not is_saved or not result.better_than(best):
+            return False
+        self._best = result
+        return True
 
     def _test(self) -> dict[str, float]:
         """Validate on the tasks of the test; metrics have the prefix `test-` instead of `val-`."""
@@ -208,16 +228,19 @@ class EpisodeTraining(GroupedBatches):
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """See `PPOTrainer`; dropped episodes have no loss, and without any other episode the update is skipped."""
-        turn_batch = self._present
+        turn_batch, updated = self._present, dict[str, Any]()
         if turn_batch.dropped_share == 1:
             return batch
-        if not any(turn_batch.dropped):
-            return super()._update_actor(batch, metrics)
-        with (
-            replaced(batch, turn_batch.masks_without_dropped(read_columns(batch, MASKS))),
-            shortened(batch, turn_batch.dropped),
-        ):
-            return super()._update_actor(batch, metrics)
+        if any(turn_batch.dropped):
+            with (
+                replaced(batch, turn_batch.masks_without_dropped(read_columns(batch, MASKS))),
+                shortened(batch, turn_batch.dropped),
+            ):
+                batch = super()._update_actor(batch, updated)
+        else:
+            batch = super()._update_actor(batch, updated)
+        metrics.update(clip_fractions(updated, self._rejection is None and turn_batch.whole_episodes))
+        return batch
 
     @property
     def _present(self) -> TurnBatch:

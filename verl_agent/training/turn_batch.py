@@ -93,6 +93,12 @@ class TurnBatch:
         return cls(turns, masks, dropped, padding, versions)
 
     @property
+    def whole_episodes(self) -> bool:
+        """True if every row begins with the first turn of its episode."""
+        first = {turn.row: turn.number for turn in reversed(self.turns)}
+        return not any(first.values())
+
+    @property
     def dropped_share(self) -> float:
         """Share of the rows, without padding, that are left out of the loss."""
         return sum(self.dropped) / max(self.padding.count(False), 1)

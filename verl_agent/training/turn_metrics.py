@@ -1,7 +1,8 @@
-"""Metrics by the number of the turn, from the tokens of a batch before its update."""
+"""Metrics by the number of the turn: from the tokens of a batch before its update, and the clip fraction in it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,28 @@ COLUMNS = ("advantages", "entropy", "old_log_probs", "ref_log_prob", "rollout_lo
 """Columns of a batch from which the metrics are computed; a metric whose column is absent is left out."""
 
 
+CLIPPED, WRITTEN = "actor/turn_clipped/", "actor/turn_written/"
+"""Prefixes of the counts of `clip_counts` (`verl_agent.training.policy_losses`); a band of turns follows."""
+
+
+def clip_fractions(metrics: Mapping[str, Any], by_turn: bool) -> dict[str, Any]:
+    """Return the metrics of an update with `turn/<turns>/clip_fraction` in place of the counts of each band.
+
+    verl averages both counts over the micro-batches of the update, so a fraction weighs its tokens equally.
+
+    Args:
+        metrics: metrics of the update.
+        by_turn: True if the turns of a row are those of an episode from its first one, and each is a run of ones in the
+            mask of the loss; else the fractions are left out.
+    """
+    fractions = {
+        f"turn/{label}/clip_fraction": metrics[CLIPPED + label] / metrics[WRITTEN + label]
+        for label in TURN_BANDS
+        if by_turn and metrics.get(WRITTEN + label)
+    }
+    return {name: value for name, value in metrics.items() if not name.startswith((CLIPPED, WRITTEN))} | fractions
+
+
 def divergence(log_ratio_BT: Tensor) -> Tensor:
     """Return the estimate k3 of the KL divergence, r - 1 - log r, of samples from the denominator of the ratio r."""
     return log_ratio_BT.exp() - 1 - log_ratio_BT
@@ -24,8 +47,8 @@ def turn_metrics(
 ) -> dict[str, float]:
     """Return the mean over the tokens of all turns of each band, as `turn/<turns>/<name>`.
 
-    verl's loss reports no values of single tokens, so the fraction of clipped tokens during the update is known for
-    whole batches only. `ratio_outside` applies its limits to the ratio between trainer and engine before the update.
+    `ratio_outside` applies the limits of the clip range to the ratio between trainer and engine before the update;
+    `clip_fractions` has the tokens that the update clips.
 
     Args:
         turns: turns of the batch.

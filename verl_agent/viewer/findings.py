@@ -56,6 +56,14 @@ _BEHAVIORS = (
 """Behavior, share of turns from which it is reported, and sentence."""
 
 
+_ERRORS = {
+    StopReason.ENV_ERROR: "with an error of the environment and are not trained on.",
+    StopReason.ACTION_ERROR: "at an action with which the environment fails each time, and count as failed episodes. "
+    "Let the adapter answer such an action with an observation.",
+}
+"""Stop reason of an episode with an error, and sentence."""
+
+
 def find_problems(
     steps: Sequence[StepSummary], uniform: Mapping[int, float], needed_turns: Mapping[int, int]
 ) -> list[Finding]:
@@ -79,9 +87,15 @@ def find_problems(
 
 def _environment(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:
     failed = sum(at.env_errors for at in train)
-    share = failed / (failed + sum(at.episodes for at in train))
-    text = f"{share:.0%} of the episodes end with an error of the environment and are not trained on."
-    return [Finding(text, {**span, "stop": StopReason.ENV_ERROR})] if share >= 0.05 else []
+    shares = {
+        StopReason.ENV_ERROR: failed / (failed + sum(at.episodes for at in train)),
+        StopReason.ACTION_ERROR: _mean(train, [at.stops.get(StopReason.ACTION_ERROR, 0.0) for at in train]),
+    }
+    return [
+        Finding(f"{shares[stop]:.0%} of the episodes end {sentence}", {**span, "stop": stop})
+        for stop, sentence in _ERRORS.items()
+        if shares[stop] >= 0.05
+    ]
 
 
 def _replies(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from verl_agent.envs import answers
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.loops import Call, EventLoopThread, InlineLoop
-from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError, describe_exception
+from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError, env_failure
 from verl_agent.types import Message, StepResult, TaskItem
 
 T = TypeVar("T")
@@ -177,12 +178,12 @@ class Host:
             previous, session.env = session.env, None
             await previous.close()
         session.env = self._env.new_session()
-        return await session.env.reset(item)
+        return await answers.reset(session.env, item)
 
     async def _act(self, session: _Session, action: str) -> StepResult:
         if session.env is None:
             raise EnvError("step came before the first reset.")
-        return await session.env.step(action)
+        return await answers.step(session.env, action)
 
     async def _keep(self, session: _Session) -> None:
         if session.env is not None:
@@ -250,7 +251,7 @@ class Host:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
-                failure = EnvError(f"{call.name} failed: {describe_exception(error)}")
+                failure = env_failure(call.name, error)
                 self._log_once(failure, error)
                 raise failure from error
 

@@ -37,7 +37,7 @@ from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.http.wire import RequestError
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.session import SessionPool
-from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
+from verl_agent.errors import AgentError, EnvCrashError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ STATUS: tuple[tuple[type[AgentError], int], ...] = (
     (UnknownSessionError, 404),
     (PoolFullError, 503),
     (EnvTimeoutError, 504),
+    (EnvCrashError, 500),
     (EnvError, 502),
     (AgentError, 500),
 )

@@ -19,7 +19,7 @@ import aiohttp
 
 from verl_agent.envs.http.settings import TOKEN_VARIABLE
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
+from verl_agent.errors import ConfigError, EnvCrashError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5.0
@@ -53,6 +53,7 @@ class Transport:
         Raises:
             UnreachableError: no connection was made.
             EnvTimeoutError: the server did not answer in time.
+            EnvCrashError: the environment of the server raised an exception.
             UnknownSessionError: the server does not know the session.
             PoolFullError: the server has no free slot.
             EnvError: any other error of the server or of the connection.
@@ -119,5 +120,10 @@ def read_answer(url: str, status: int, raw: bytes) -> Any:
     return answer
 
 
-ERRORS: Mapping[int, type[EnvError]] = {404: UnknownSessionError, 503: PoolFullError, 504: EnvTimeoutError}
+ERRORS: Mapping[int, type[EnvError]] = {
+    404: UnknownSessionError,
+    500: EnvCrashError,
+    503: PoolFullError,
+    504: EnvTimeoutError,
+}
 """Error class of each status; every other error status raises `EnvError`."""

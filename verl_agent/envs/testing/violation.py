@@ -1,13 +1,11 @@
 """Calls into an adapter whose results are checked; an exception in the adapter becomes a `ContractViolation`."""
 
-import inspect
-import math
 import re
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
+from verl_agent.envs import answers
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, describe_exception
@@ -65,6 +63,8 @@ def boundary(call: str, advice: str, settings: bool = False) -> Iterator[None]:
         yield
     except ContractViolation:
         raise
+    except answers.AnswerError as error:
+        raise ContractViolation(call, error.got, error.advice) from error
     except (Exception, SystemExit) as error:  # boundary to the adapter, which may raise anything
         if settings and isinstance(error, ConfigError):
             raise
@@ -78,20 +78,10 @@ async def reset(session: EnvAdapter, item: TaskItem) -> list[Message]:
     """Begin `item` and check the messages."""
     call = f"reset({item.id!r})"
     with boundary(call, "A session must be able to begin every item that tasks() lists.", settings=True):
-        messages = await _awaited(call, "reset", session.reset(item))
-        if not isinstance(messages, list) or not messages:
-            raise ContractViolation(
-                call, f"returned {shorten(repr(messages))}", "Return a list of at least one message."
-            )
+        messages = await answers.reset(session, item)
         for message in messages:
-            if message["role"] not in ("system", "user", "assistant"):
-                raise ContractViolation(call, f"gave the role {message['role']!r}", "Allowed: system, user, assistant.")
             check_text(call, message["content"])
-        if messages[-1]["role"] != "user":
-            raise ContractViolation(
-                call, f"ended with a message of {messages[-1]['role']!r}", "End with a user message."
-            )
-        return list(messages)
+        return messages
 
 
 async def step(session: EnvAdapter, action: str) -> StepResult:
@@ -99,15 +89,8 @@ async def step(session: EnvAdapter, action: str) -> StepResult:
     call = f"step({shorten(repr(action), 60)})"
     advice = "Answer an action that is not possible with an observation that explains it."
     with boundary(call, advice):
-        result = await _awaited(call, "step", session.step(action))
-        if not isinstance(result, StepResult):
-            raise ContractViolation(call, f"returned {shorten(repr(result))}", "Return a StepResult.")
+        result = await answers.step(session, action)
         check_text(call, result.observation)
-        for name, value in {"reward": result.reward, **result.info}.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ContractViolation(call, f"gave {name}={value!r}", "Rewards and measurements are finite numbers.")
-        if not isinstance(result.terminated, bool):
-            raise ContractViolation(call, f"gave terminated={result.terminated!r}", "It must be True or False.")
         return result
 
 
@@ -115,21 +98,14 @@ async def close(session: EnvAdapter) -> None:
     """Close the session."""
     advice = "close() may be called at any time and more than once; guard what reset() creates."
     with boundary("close()", advice):
-        await _awaited("close()", "close", session.close())
+        await answers.awaited(session, "close", session.close())
 
 
-def check_text(call: str, text: object) -> None:
+def check_text(call: str, text: str) -> None:
     """Check a text for the model: not empty, not too long."""
-    if not isinstance(text, str) or not text.strip():
+    if not text.strip():
         raise ContractViolation(call, f"gave the text {shorten(repr(text))}", "The model must have something to read.")
     if len(text) > MAX_MESSAGE:
         raise ContractViolation(
             call, f"gave {len(text):,} characters", f"Truncate texts to at most {MAX_MESSAGE:,} characters."
         )
-
-
-async def _awaited(call: str, name: str, returned: Awaitable[Any]) -> Any:
-    if not inspect.isawaitable(returned):
-        got = f"returned {shorten(repr(returned), 60)}, which cannot be awaited"
-        raise ContractViolation(call, got, f"Make it a coroutine: `async def {name}(...)`.")
-    return await returned

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
+from verl_agent.envs.settings import OnActionError
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
 from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
@@ -43,7 +44,8 @@ class Players:
         new_agent: factory of agents.
         new_policy: factory of policies, from the index of the sample.
         new_session: factory of sessions.
-        retries: further sessions after an environment error, see `EpisodeLimits`.
+        retries: retries after an environment error, see `EpisodeLimits`.
+        on_action_error: see `EnvSettings`.
         timeout_s: most seconds of one call into the environment; None if sessions limit their calls themselves.
         concurrency: episodes and replies at once, >= 1.
         overseer: decides on the actions after the turn, as in the recorded run; None to carry all out.
@@ -53,6 +55,7 @@ class Players:
     new_policy: Callable[[int], Policy]
     new_session: Callable[[], Session]
     retries: int = 0
+    on_action_error: OnActionError = "count"
     timeout_s: float | None = None
     concurrency: int = 32
     overseer: Overseer | None = None
@@ -232,7 +235,7 @@ async def play_on(
             f"env {recorded.record['env']!r} is not deterministic (`deterministic = False`), so an episode cannot be "
             "played up to a turn again. Ask for other replies at the turn instead: leave out --action and --oracle."
         )
-    limits = EpisodeLimits(max_turns, players.timeout_s, players.retries)
+    limits = EpisodeLimits(max_turns, players.timeout_s, players.retries, players.on_action_error)
     overseer = RecordedReviews(recorded, turn, players.overseer)
 
     async def play(index: int) -> Episode:

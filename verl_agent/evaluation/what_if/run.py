@@ -108,6 +108,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
                 new_policy=lambda sample: new_policy(item, sampling.episode_seed(item, sample)),
                 new_session=new_session,
                 retries=config.run.env.retries,
+                on_action_error=config.run.env.on_action_error,
                 concurrency=config.evaluation.concurrency,
                 overseer=Approval(settings.rules, env.describe_action) if settings.rules else None,
             )

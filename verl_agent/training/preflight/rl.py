@@ -15,6 +15,7 @@ from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import MixtureEnv, run_envs
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import AUTO, EnvSettings
+from verl_agent.envs.splits import validates_on_test
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
@@ -70,6 +71,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_complete(config)
     envs = run_envs(OmegaConf.to_container(config))
     check_trainer(config)
+    check_test_best(config, envs)
     check_algorithm(OmegaConf.to_container(config), envs)
     check_asynchrony(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
@@ -138,6 +140,28 @@ def check_trainer(config: DictConfig) -> None:
             raise ConfigError(
                 f"{key}={OmegaConf.select(config, key)!r} does not suit the episode sampler. Allowed: {required!r}."
             )
+
+
+def check_test_best(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
+    """Check that a run with `trainer.test_best` chooses a best checkpoint and has other tasks to test it on.
+
+    Raises:
+        ConfigError: the setting has no effect.
+    """
+    trainer = config.trainer
+    if not trainer.test_best:
+        return
+    for key in ("test_freq", "save_freq"):
+        if trainer[key] < 1:
+            raise ConfigError(
+                f"trainer.test_best=True has no effect with trainer.{key}={trainer[key]}: no checkpoint is chosen. Set "
+                f"trainer.{key} to 1 or more, or trainer.test_best=false."
+            )
+    if all(validates_on_test(one.env) for one in envs):
+        raise ConfigError(
+            "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "
+            "tasks, or trainer.test_best=false."
+        )
 
 
 def check_ranks(trainer: DictConfig, cores: int) -> None:

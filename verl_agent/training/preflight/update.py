@@ -102,7 +102,7 @@ def _check_loss(config: Mapping[str, Any]) -> None:
     if mode == "turn_ratio" and LOSS_MODULE not in ([libraries] if isinstance(libraries, str) else libraries or ()):
         raise ConfigError(
             f"{ACTOR}.policy_loss.loss_mode='turn_ratio' is registered by {LOSS_MODULE}, and "
-            f"actor_rollout_ref.model.external_lib={libraries!r} lacks it. Add +overlay/ratio=turn, or the module."
+            f"actor_rollout_ref.model.external_lib={libraries!r} lacks it. Add the module."
         )
     for bound in ("low", "high"):
         if actor[f"clip_ratio_{bound}"] is None:

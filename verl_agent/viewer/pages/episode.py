@@ -28,6 +28,8 @@ ENDINGS = {
     StopReason.TURN_TOKENS: "A reply reached the token budget of a turn.",
     StopReason.EPISODE_TOKENS: "The episode reached its token budget.",
     StopReason.ENV_ERROR: "The environment failed; the episode is not trained on.",
+    StopReason.ACTION_ERROR: "The last action makes the environment fail each time; it counts as a failed episode.",
+    StopReason.OVERLONG_PROMPT: "The prompt is longer than its limit; no turn was played.",
     StopReason.CANCELLED: "The run was stopped during the episode.",
     StopReason.OPERATOR: "A person ended the episode.",
 }
