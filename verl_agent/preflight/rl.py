@@ -32,6 +32,7 @@ from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model,
 from verl_agent.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.preflight.update import check_update
+from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.resources import (
     RANK_GB,
     RL_BARE_GB,
@@ -246,6 +247,7 @@ def _complete(config: DictConfig) -> None:
     init.runtime_env.env_vars = {
         **worker_environment(run_dir, config.trainer.n_gpus_per_node),
         **stand_in_variables(config),
+        **(compilation_variables() if use_cpu_device() else {}),
         **(init.runtime_env.get("env_vars") or {}),
     }
     if use_cpu_device():

@@ -1,10 +1,12 @@
 """Trial of the C++ compiler with which torch.compile builds its kernels on a CPU."""
 
+import logging
 import os
 import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 SOURCE = """#include <Python.h>
@@ -12,6 +14,9 @@ SOURCE = """#include <Python.h>
 static PyModuleDef trial = {PyModuleDef_HEAD_INIT, "trial", nullptr, sizeof(int) * (omp_get_max_threads() < 0)};
 PyMODINIT_FUNC PyInit_trial() { return PyModule_Create(&trial); }
 """
+DISABLED = "TORCH_COMPILE_DISABLE"
+"""Variable of PyTorch that makes torch.compile return its function unchanged; vLLM obeys it, too."""
+logger = logging.getLogger(__name__)
 LOAD = "import sys; sys.path.insert(0, sys.argv[1]); import trial"
 
 
@@ -33,6 +38,18 @@ def compiler_error(timeout_s: float = 120.0) -> str | None:
         flags = ["-shared", "-fPIC", "-fopenmp", "-std=c++20", f"-I{sysconfig.get_path('include')}"]
         command = [compiler, *flags, str(source), "-o", str(source.with_suffix(".so"))]
         return _run(command, timeout_s) or _run([sys.executable, "-c", LOAD, folder], timeout_s)
+
+
+def compilation_variables() -> Mapping[str, str]:
+    """Return the variable that turns torch.compile off, with a warning, if the compiler does not work; else nothing."""
+    if os.environ.get(DISABLED) == "1" or (error := compiler_error()) is None:
+        return {}
+    logger.warning(
+        "torch.compile is off, because the C++ compiler does not work: %s. SLOWER `verl-agent doctor` names the "
+        "command that installs it.",
+        error.splitlines()[0],
+    )
+    return {DISABLED: "1"}
 
 
 def _run(command: list[str], timeout_s: float) -> str | None:
