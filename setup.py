@@ -48,6 +48,7 @@ setup(
         "psutil>=5.9",
         "pydantic>=2.14,<3",
         "rich>=13",
+        "safetensors>=0.5",
         "typer>=0.12,<1",
     ],
     extras_require={
@@ -99,7 +100,7 @@ setup(
         "http": ["aiohttp>=3.10,<4"],
         # Models behind an API. Without genai-prices a cost is known only for prices that the recipe sets.
         "api": ["aiohttp>=3.10,<4", "genai-prices>=0.2,<1"],
-        "viewer": ["nicegui>=3.18,<4"],
+        "viewer": ["nicegui>=3.18,<4", "pyarrow>=19"],
         "dev": [
             "pytest==9.2.0",
             "pytest-timeout==2.4.0",
