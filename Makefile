@@ -133,6 +133,11 @@ test-engines-quick: setup-sglang setup-megatron ## The same without whole traini
 test-gpu: setup ## Test a machine with a GPU and write gpu_report.json (DEVICE=gpu VENV=.venv-gpu)
 	pytest -m gpu tests/gpu
 
+.PHONY: test-fresh
+test-fresh: ## Follow the README in new Debian 12 and 13 (hours; needs root, debootstrap and a mirror); SHORT=yes trains a step
+	tests/fresh.sh bookworm
+	tests/fresh.sh trixie bare light
+
 .PHONY: check
 check: setup ## Check style, types, import directions and shell scripts
 	ruff check $(CODE)

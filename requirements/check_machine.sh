@@ -60,9 +60,9 @@ check_hardware() {
         *) lacks "a processor of type x86_64 or aarch64; this one is $(uname -m), for which there are no packages" ;;
     esac
     folder=$(dirname "$venv")
-    free=$(df -Pk "$folder" 2>/dev/null | { read -r && read -r _ _ _ free _ && echo $((free / 976563)); } || true)
+    free=$(df -Pk "$folder" 2>/dev/null | { read -r && read -r _ _ _ free _ && echo $((free / 976562)); } || true)
     [[ ${free:-$disk_gb} -ge $disk_gb ]] || lacks "$disk_gb GB of free disk; $folder has $free (VENV=/another/disk/venv)"
-    memory=$(awk '/^MemTotal:/ {print int($2 / 976563)}' /proc/meminfo 2>/dev/null || echo 10) # of 10^9 bytes
+    memory=$(awk '/^MemTotal:/ {print int($2 / 976562)}' /proc/meminfo 2>/dev/null || echo 10) # of 10^9 bytes
     for limit in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes; do # of the container
         [[ -r $limit && $(<"$limit") =~ ^[0-9]{1,14}$ ]] || continue
         [[ $(($(<"$limit") / 1000000000)) -ge $memory ]] || memory=$(($(<"$limit") / 1000000000))
