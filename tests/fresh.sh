@@ -29,7 +29,7 @@ configure_pip() {
     local settings path
     settings=$("${pip[@]}" config list | sed -nE "s/^[a-z:]+\\.([a-z-]+)='(.*)'$/\\1 = \\2/p" | awk '!seen[$1]++')
     printf '[global]\n%s\n' "$settings" >"$root/etc/pip.conf"
-    grep -oE '(file://)?/[^ ]+' <<<"$settings" | while read -r path; do
+    { grep -oE '(file://)?/[^ ]+' <<<"$settings" || true; } | while read -r path; do
         if [[ -f $path ]]; then install -D -m 644 "$path" "$root$path"
         elif [[ -d $path ]]; then echo "$path"
         elif [[ $path == file://* ]]; then dirname "${path#file://}"; fi # its pages link to files beside it

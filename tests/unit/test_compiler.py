@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from verl_agent.system.compiler import compiler_error
+from verl_agent.system.compiler import compilation_variables, compiler_error
 
 
 @pytest.fixture
@@ -50,3 +50,18 @@ def test_a_silent_failure_has_its_status_as_the_reason(compiler):
 def test_a_compiler_that_hangs_is_an_error(compiler):
     compiler("exec sleep 60")
     assert "did not end within 0 s" in (compiler_error(timeout_s=0.2) or "")
+
+
+def test_a_run_without_a_compiler_turns_compilation_off_with_one_warning(compiler, monkeypatch, caplog):
+    compiler("echo 'trial.cpp:1: fatal error: Python.h'; exit 1")
+    assert compilation_variables() == {"TORCH_COMPILE_DISABLE": "1"}
+    (record,) = caplog.records
+    assert "fatal error: Python.h" in record.getMessage()
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # the user decided
+    assert compilation_variables() == {}
+    assert len(caplog.records) == 1
+
+
+def test_a_run_with_a_compiler_sets_nothing(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    assert compilation_variables() == {}
