@@ -10,9 +10,9 @@ STUDY ?= order
 TESTS ?= test-unit test-verl
 RUN ?= runs/textcraft_quickstart
 VENV ?= .venv
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell requirements/find_python.sh)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
-export ENGINE TORCH_CPU_INDEX
+export ENGINE TORCH_CPU_INDEX ROOT
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-$(DEVICE)$(if $(filter gpu,$(DEVICE)),-$(ENGINE))
@@ -38,15 +38,14 @@ $(STAMP): setup.py requirements/install.sh $(wildcard requirements/*.txt)
 	    echo "This machine has an NVIDIA GPU, but this command installs the CPU packages. To train on the GPU:"; \
 	    echo "  make setup DEVICE=gpu VENV=.venv-gpu"; \
 	fi
-	@if [[ ! -x $(BIN)/python ]]; then \
-	    [[ -n "$(PYTHON)" ]] || { echo "Python 3.11 was not found. Install it, or give its path: make setup PYTHON=/path/to/python" >&2; exit 1; }; \
-	    $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' \
-	        || { echo "$(PYTHON) is $$($(PYTHON) --version 2>&1). Allowed: 3.11 (tested) or 3.12. Give its path: make setup PYTHON=/path/to/python" >&2; exit 1; }; \
-	    [[ $(DEVICE) != cpu ]] || requirements/check_machine.sh $(PYTHON) || exit 1; \
-	    echo "[  0 s] create the virtual environment $(VENV) with $$($(PYTHON) --version)"; \
-	    $(PYTHON) -m venv $(VENV); \
-	elif [[ $(DEVICE) == cpu ]]; then \
-	    requirements/check_machine.sh $(BIN)/python; \
+	@python="$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))"; \
+	requirements/check_machine.sh "$$python" $(VENV) $(DEVICE); \
+	if [[ $$python == uv || $$python == */uv ]]; then \
+	    echo "[  0 s] create the virtual environment $(VENV) with Python 3.11 from uv"; \
+	    "$$python" venv --quiet --managed-python --python 3.11 --seed $(VENV); \
+	elif [[ ! -x $(BIN)/python ]]; then \
+	    echo "[  0 s] create the virtual environment $(VENV) with $$("$$python" --version)"; \
+	    "$$python" -m venv $(VENV); \
 	fi
 	@requirements/install.sh $(DEVICE) $(VENV)
 	@touch $@
@@ -133,6 +132,11 @@ test-engines-quick: setup-sglang setup-megatron ## The same without whole traini
 .PHONY: test-gpu
 test-gpu: setup ## Test a machine with a GPU and write gpu_report.json (DEVICE=gpu VENV=.venv-gpu)
 	pytest -m gpu tests/gpu
+
+.PHONY: test-fresh
+test-fresh: ## Follow the README in new Debian 12 and 13 (hours; needs root, debootstrap and a mirror); SHORT=yes trains a step
+	tests/fresh.sh bookworm
+	tests/fresh.sh trixie bare light
 
 .PHONY: check
 check: setup ## Check style, types, import directions and shell scripts
@@ -223,7 +227,7 @@ bench-methods: setup ## Compare variants of a method with a tiny transformer: ST
 
 .PHONY: webarena-verdicts
 webarena-verdicts: setup ## Run WebArena's own evaluators on the cases that the tests compare with them
-	[[ -x .venv-webarena/bin/python ]] || $(PYTHON) -m venv .venv-webarena
+	[[ -x .venv-webarena/bin/python ]] || $(BIN)/python -m venv .venv-webarena
 	.venv-webarena/bin/pip install -q -r requirements/webarena-code-deps.txt
 	.venv-webarena/bin/pip install -q --no-deps -r requirements/webarena-code.txt
 	cases=$$(mktemp); python -m tests.support.grading_cases > "$$cases"; \

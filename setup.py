@@ -3,6 +3,7 @@
 from setuptools import find_packages, setup
 
 VERL = "0.9.1"  # the unmodified release; the CPU device refuses another
+TRAINS = 'python_version < "3.13"'  # verl's own limit; playing, evaluation by API and the viewer need no verl
 
 ENVIRONMENTS = [  # one line for each adapter of this repository
     "textcraft = env_adapters.textcraft.adapter:TextCraft",
@@ -32,7 +33,7 @@ setup(
     version="0.1.0",
     description="Multi-turn reinforcement learning of LLM agents on unmodified verl",
     license="Apache-2.0",
-    python_requires=">=3.11,<3.13",
+    python_requires=">=3.11",
     packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
     package_data={
         "": ["**/*.yaml", "*.md", "*.svg", "**/*.js", "**/*.txt"],
@@ -40,13 +41,14 @@ setup(
         "env_adapters.webarena.sites.served": ["templates/**/*.html"],
     },
     install_requires=[
-        f"verl=={VERL}",
-        "TransferQueue>=0.1.10,<0.2",  # verl's default trainer needs it and asks for it only in an extra
+        f"verl=={VERL} ; {TRAINS}",
+        f"TransferQueue>=0.1.10,<0.2 ; {TRAINS}",  # verl's default trainer needs it and asks for it only in an extra
         "hydra-core>=1.3,<1.4",
         "matplotlib>=3.8,<4",
         "psutil>=5.9",
         "pydantic>=2.14,<3",
         "rich>=13",
+        "safetensors>=0.5",
         "typer>=0.12,<1",
     ],
     extras_require={
@@ -98,7 +100,7 @@ setup(
         "http": ["aiohttp>=3.10,<4"],
         # Models behind an API. Without genai-prices a cost is known only for prices that the recipe sets.
         "api": ["aiohttp>=3.10,<4", "genai-prices>=0.2,<1"],
-        "viewer": ["nicegui>=3.18,<4"],
+        "viewer": ["nicegui>=3.18,<4", "pyarrow>=19"],
         "dev": [
             "pytest==9.2.0",
             "pytest-timeout==2.4.0",

@@ -34,6 +34,10 @@ Set TORCH_CPU_INDEX to an index that has PyTorch's CPU builds."
 install_lock() { pip install -q --no-deps -r "$1" -r requirements/dev.txt; }
 
 install_cpu() {
+    if [[ ${ROOT:-} == no ]]; then
+        say "a C++ compiler (package ziglang, 100 MB) and a stand-in for libnuma, where they are missing"
+        requirements/without_root.sh "$venv"
+    fi
     install_torch_cpu
     say "verl, Ray, transformers, the test tools and their dependencies (about 200 packages, a few minutes)"
     install_lock requirements/cpu.txt

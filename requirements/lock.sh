@@ -2,11 +2,14 @@
 # Write the locks from requirements/in/, or check that each lock is complete and without conflict.
 #   requirements/lock.sh [NAME...]            # write; versions that a lock already has are kept where they fit
 #   requirements/lock.sh --upgrade [NAME...]  # write, with the newest versions that fit
-#   requirements/lock.sh --check [NAME...]    # resolve each lock for Python 3.11.2 and 3.12.3; changes nothing
+#   requirements/lock.sh --check [NAME...]    # resolve each lock for old and new Python 3.11 and 3.12; changes nothing
 # NAME is cpu, gpu-vllm, gpu-sglang or gpu-megatron; without one, all four. Needs `uv` and a package index.
 set -euo pipefail
 export UV_PYTHON_DOWNLOADS=never # the interpreter at hand resolves for the others too
 cd "$(dirname "${BASH_SOURCE[0]}")"
+
+# the oldest that distributions ship, and a patch release beyond the newest
+pythons=("x86_64 3.11.2" "x86_64 3.11.99" "x86_64 3.12.3" "x86_64 3.12.99")
 
 mode="write"
 case ${1:-} in --check | --upgrade) mode=${1#--}; shift ;; esac
@@ -29,11 +32,13 @@ write() {
 }
 
 check() { # the resolution of a lock must be the lock itself: no conflict, and no package that it does not name
-    local python resolved named status=0
-    for python in 3.11.2 3.12.3; do # the oldest that distributions ship
-        if ! resolved=$(compile "$1" "$1.txt" "in/$1.in" --python-version "$python" --python-platform x86_64-manylinux_2_35 \
-            --no-annotate 2>&1); then
-            printf '%s.txt has no solution for Python %s:\n%s\n' "$1" "$python" "$resolved" >&2
+    local machine python resolved named status=0
+    for python in "${pythons[@]}" "aarch64 3.11.2"; do
+        read -r machine python <<<"$python"
+        [[ $machine != aarch64 || $1 == cpu ]] || continue # the others are for machines with NVIDIA GPUs
+        if ! resolved=$(compile "$1" "$1.txt" "in/$1.in" --python-version "$python" \
+            --python-platform "$machine-manylinux_2_35" --no-annotate 2>&1); then
+            printf '%s.txt has no solution for Python %s on %s:\n%s\n' "$1" "$python" "$machine" "$resolved" >&2
             return 1
         fi
         while read -r named; do
@@ -54,7 +59,7 @@ if [[ $mode != check ]]; then
     exit
 fi
 running=() failed=0
-for python in 3.11.2 3.12.3; do # lists without an input file: each version must exist for these interpreters
+for python in "${pythons[@]#* }"; do # lists without an input file: each version must exist for these interpreters
     uv pip compile --quiet --no-deps --no-header --python-version "$python" webarena-verified.txt >/dev/null \
         || { echo "webarena-verified.txt has no solution for Python $python." >&2; failed=1; }
 done

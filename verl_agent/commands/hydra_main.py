@@ -12,7 +12,7 @@ from yaml import MarkedYAMLError
 
 from verl_agent.config.explanation import SHARED, explain_failure
 from verl_agent.config.keys import add_free_keys
-from verl_agent.config.search_path import register_config
+from verl_agent.config.search_path import register_config, verl_config
 from verl_agent.errors import ConfigError
 
 
@@ -26,6 +26,8 @@ def launch(main: Callable[[], None], base: str) -> None:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of printing them
     try:
         register_config()
+        if base != "agent_eval":
+            verl_config()
         check_overlays(sys.argv)
         sys.argv[1:] = [add_free_keys(argument) for argument in sys.argv[1:]]
         main()

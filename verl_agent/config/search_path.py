@@ -21,12 +21,13 @@ CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 
 class AgentSearchPath(SearchPathPlugin):
-    """Adds the YAML folders of this package and of verl to every config search path."""
+    """Adds the YAML folders of this package and of verl, if it is installed, to every config search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """See Hydra's SearchPathPlugin."""
         search_path.append("verl_agent", "pkg://verl_agent.config")
-        search_path.append("verl", f"file://{verl_config()}")
+        if importlib.util.find_spec("verl"):  # evaluations do without
+            search_path.append("verl", f"file://{verl_config()}")
 
 
 def verl_config() -> Path:
@@ -37,7 +38,7 @@ def verl_config() -> Path:
     """
     spec = importlib.util.find_spec("verl")
     if spec is None or spec.origin is None:
-        raise ConfigError("verl is not installed in this environment. Run `make setup`.")
+        raise ConfigError("training needs verl, which is not installed. Run `make setup` with Python 3.11 or 3.12.")
     return Path(spec.origin).parent / "trainer" / "config"
 
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.runs.ending_process import spawning_ending_processes
+from verl_agent.system.compiler import compilation_variables
 
 ON_CPU: Mapping[str, Any] = {
     "kv_cache_memory_bytes": 1 << 30,
@@ -96,6 +97,8 @@ class VllmEngine:
         # The engine's process must not be forked from a process that has threads or has used a GPU.
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        if settings.device == "cpu":
+            os.environ |= compilation_variables()
         try:
             import torch
             from vllm.engine.arg_utils import AsyncEngineArgs

@@ -22,6 +22,7 @@ from verl_agent.models.hf import load_config
 from verl_agent.models.resolve import largest_weight, parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.worker_environment import worker_environment
+from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.installation import check_installation
 from verl_agent.system.resources import (
     RANK_GB,
@@ -266,6 +267,7 @@ def _complete(config: DictConfig) -> None:
     init.runtime_env.env_vars = {
         **worker_environment(run_dir, config.trainer.n_gpus_per_node),
         **stand_in_variables(config),
+        **(compilation_variables() if use_cpu_device() else {}),
         **(init.runtime_env.get("env_vars") or {}),
     }
     if use_cpu_device():
