@@ -1,0 +1,52 @@
+"""Test the trial of the C++ compiler, with the real one and with small scripts in its place."""
+
+import shutil
+
+import pytest
+
+from verl_agent.system.compiler import compiler_error
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """Return a function that makes a script the compiler."""
+
+    def use(script):
+        file = tmp_path / "c++"
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+        monkeypatch.setenv("CXX", str(file))
+
+    return use
+
+
+def test_a_working_compiler_passes(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    assert compiler_error() is None
+
+
+def test_a_compiler_that_does_not_exist_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert compiler_error() == "'no-such-compiler' cannot be started: No such file or directory"
+
+
+def test_missing_headers_are_named_by_the_compiler_itself(compiler):
+    compiler(
+        f'for flag; do shift; case $flag in -I*) ;; *) set -- "$@" "$flag";; esac; done; {shutil.which("g++")} "$@"'
+    )
+    assert "Python.h" in (compiler_error() or "")
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error(compiler):
+    compiler('while [ "$1" != -o ]; do shift; done; echo no library > "$2"')
+    assert "ImportError" in (compiler_error() or "")
+
+
+def test_a_silent_failure_has_its_status_as_the_reason(compiler):
+    compiler("exit 3")
+    assert (compiler_error() or "").endswith("ended with status 3")
+
+
+def test_a_compiler_that_hangs_is_an_error(compiler):
+    compiler("exec sleep 60")
+    assert "did not end within 0 s" in (compiler_error(timeout_s=0.2) or "")

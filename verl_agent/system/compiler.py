@@ -1,0 +1,54 @@
+"""Trial of the C++ compiler with which torch.compile builds its kernels on a CPU."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+SOURCE = """#include <Python.h>
+#include <omp.h>
+static PyModuleDef trial = {PyModuleDef_HEAD_INIT, "trial", nullptr, sizeof(int) * (omp_get_max_threads() < 0)};
+PyMODINIT_FUNC PyInit_trial() { return PyModule_Create(&trial); }
+"""
+LOAD = "import sys; sys.path.insert(0, sys.argv[1]); import trial"
+
+
+def compiler_error(timeout_s: float = 120.0) -> str | None:
+    """Compile and load an extension of three lines, as torch.compile does with its kernels.
+
+    The compiler is `$CXX`, or g++, the one that torch.compile starts. The trial takes 0.3 seconds.
+
+    Args:
+        timeout_s: limit of the compilation. A compiler that builds its libraries first takes up to a minute.
+
+    Returns:
+        None if it works, else the cause in the compiler's own words.
+    """
+    compiler = os.environ.get("CXX", "g++")  # torch.compile starts this as one word, without arguments
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "trial.cpp")
+        source.write_text(SOURCE)
+        flags = ["-shared", "-fPIC", "-fopenmp", "-std=c++20", f"-I{sysconfig.get_path('include')}"]
+        command = [compiler, *flags, str(source), "-o", str(source.with_suffix(".so"))]
+        return _run(command, timeout_s) or _run([sys.executable, "-c", LOAD, folder], timeout_s)
+
+
+def _run(command: list[str], timeout_s: float) -> str | None:
+    """Run a command; return the reason why it failed, None if it did not."""
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            check=False,
+        )
+    except OSError as error:
+        return f"{command[0]!r} cannot be started: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return f"{command[0]} did not end within {timeout_s:.0f} s"
+    said = ended.stdout.decode(errors="replace").strip()
+    return None if ended.returncode == 0 else said[-4000:] or f"{command[0]} ended with status {ended.returncode}"
