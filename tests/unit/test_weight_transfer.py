@@ -1,4 +1,4 @@
-"""Memory of a weight transfer: shared memory where it has room, else a temporary file; both ends read the same bytes."""
+"""Memory of a weight transfer: shared memory where it has room, else a temporary file."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Weight transfer from trainer to engine: a socket that is unique for every run, and files where shared memory is small.
+"""Weight transfer from trainer to engine: a socket for every run, and files where shared memory is small.
 
 verl copies the weights. The trainer's end is in `vllm_rollout.py`, the engine's end in `worker_extension.py`.
 

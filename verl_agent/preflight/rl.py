@@ -2,7 +2,8 @@
 
 import logging
 import os
-import shutil
+import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,30 +21,18 @@ from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
-from verl_agent.models.resolve import largest_weight, parameters, resolve_model
+from verl_agent.models.resolve import largest_weight, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import RUN_NAME
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.preflight.asynchrony import SEPARATE, check_asynchrony
 from verl_agent.preflight.conditions import check_conditions
-from verl_agent.preflight.estimates import estimate, shape_of
 from verl_agent.preflight.installation import check_installation
 from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
+from verl_agent.preflight.machine import check_machine
 from verl_agent.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.preflight.update import check_update
-from verl_agent.system.resources import (
-    RANK_GB,
-    RL_BARE_GB,
-    RL_BYTES,
-    RL_MEMORY_GB,
-    activations_gb,
-    disk_needed,
-    memory_needed,
-    read_memory,
-    require_disk,
-    require_memory,
-)
 
 ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
 """File for verl that names the class which assigns requests to rollout servers."""
@@ -84,12 +73,12 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_shares(config, envs)
     with open_dict(config):
         _complete(config)
+    check_machine(config, report)
     for run_env in envs:
         check_prompts(config, run_env.settings, report)
     if has_critic(config):
         load_config(config.critic.model.path, "critic.model.path")
     check_megatron(config)
-    check_machine(config)
     return config, envs
 
 
@@ -192,43 +181,6 @@ def check_dev_tasks(env: EnvSettings, other: EnvSettings) -> None:
         check_disjoint(env.name, env.dev_tasks, source, env.options, ("env.dev_tasks", key), null)
 
 
-def check_machine(config: DictConfig) -> None:
-    """Check that the machine has the memory and the disk space that training this model takes.
-
-    Raises:
-        ConfigError: memory or disk space is too small.
-    """
-    memory_gb, disk_gb = needed_gb(config)
-    if use_cpu_device():
-        require_memory(read_memory(), memory_gb)
-    else:
-        require_memory(read_memory(), offloaded_gb(config), "keeping weights and optimizer in it (offload=true)")
-    run_dir = Path(config.trainer.default_local_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    require_disk(shutil.disk_usage(run_dir).free, disk_gb, run_dir)
-
-
-def offloaded_gb(config: DictConfig) -> float:
-    """Return the GB of host memory of each machine that offloaded weights and optimizers take; 0 if unknown."""
-    shape = shape_of(config.actor_rollout_ref.model.path)
-    critic = shape_of(config.critic.model.path) if has_critic(config) else None
-    return estimate(OmegaConf.to_container(config), shape, critic).host_gb if shape else 0.0
-
-
-def needed_gb(config: DictConfig) -> tuple[float, float]:
-    """Return the memory that a run takes on a CPU and the disk space that its checkpoints take, in GB."""
-    sizes = [parameters(config.actor_rollout_ref.model.path)]
-    if has_critic(config):
-        sizes.append(parameters(config.critic.model.path))
-    count, trainer = sum(size or 0 for size in sizes) or None, config.trainer
-    saved = list(config.actor_rollout_ref.actor.checkpoint.save_contents) if trainer.save_freq > 0 else []
-    actor, row = config.actor_rollout_ref.actor, config.data.max_prompt_length + config.data.max_response_length
-    tokens = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * row
-    memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB) + (trainer.n_gpus_per_node - 1) * RANK_GB
-    memory_gb += activations_gb(count, tokens)
-    return memory_gb, disk_needed(count, saved, trainer.max_actor_ckpt_to_keep)
-
-
 def _complete(config: DictConfig) -> None:
     """Fill in values of this machine: paths and environment variables of workers."""
     if config.env.mixture:
@@ -243,6 +195,8 @@ def _complete(config: DictConfig) -> None:
     loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")
     config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(loop_config)
     init = config.ray_kwargs.ray_init
+    if (quoted := shlex.quote(sys.executable)) != sys.executable and "py_executable" not in init.runtime_env:
+        init.runtime_env.py_executable = quoted  # Ray starts workers by a shell, with this path as it is
     init.runtime_env.env_vars = {
         **worker_environment(run_dir, config.trainer.n_gpus_per_node),
         **stand_in_variables(config),

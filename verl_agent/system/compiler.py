@@ -32,11 +32,11 @@ def compiler_error(timeout_s: float = 120.0) -> str | None:
         source.write_text(SOURCE)
         flags = ["-shared", "-fPIC", "-fopenmp", "-std=c++20", f"-I{sysconfig.get_path('include')}"]
         command = [compiler, *flags, str(source), "-o", str(source.with_suffix(".so"))]
-        return _run(command, timeout_s) or _run([sys.executable, "-c", LOAD, folder], timeout_s)
+        return run_trial(command, timeout_s) or run_trial([sys.executable, "-c", LOAD, folder], timeout_s)
 
 
-def _run(command: list[str], timeout_s: float) -> str | None:
-    """Run a command; return the reason why it failed, None if it did not."""
+def run_trial(command: list[str], timeout_s: float) -> str | None:
+    """Run a command and return the reason of its failure; None if it succeeds."""
     try:
         ended = subprocess.run(
             command,

@@ -17,8 +17,9 @@ from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import has_critic
 from verl_agent.preflight.estimates import cpu_step_s, estimate, shape_of, spell
 from verl_agent.preflight.loggers import check_loggers
+from verl_agent.preflight.machine import needed_gb
 from verl_agent.preflight.ranks import check_resumed_ranks
-from verl_agent.preflight.rl import needed_gb, prepare
+from verl_agent.preflight.rl import prepare
 from verl_agent.runs import may_change
 from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.child import Link
