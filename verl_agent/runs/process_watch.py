@@ -3,6 +3,7 @@
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -25,6 +26,7 @@ class ProcessWatch:
         self._root = root
         self._known: dict[psutil.Process, str] = {}
         self._starters: dict[psutil.Process, Starter] = {}
+        self._outputs: dict[int, tuple[Path, ...]] = {}
         self._scanned_s = 0.0
 
     def check(self) -> Death | None:
@@ -48,11 +50,17 @@ class ProcessWatch:
             self._scanned_s = time.monotonic()
         return None
 
+    def outputs(self, pid: int) -> tuple[Path, ...]:
+        """Return the files with the output of a process that runs or has ended; none if it has no files of its own."""
+        return self._outputs.get(pid, ())
+
     def _scan(self) -> None:
         found: dict[psutil.Process, Found] = {}
         with suppress(psutil.NoSuchProcess):
             for process in self._root.children(recursive=True):
                 with suppress(psutil.Error):
+                    if files := _outputs(process.pid):
+                        self._outputs[process.pid] = files
                     line = " ".join(process.cmdline())
                     if name_process(line) is not None:
                         found[process] = Found(line, process.pid, process.ppid(), process.create_time())
@@ -97,6 +105,17 @@ def _starter(process: psutil.Process) -> Starter | None:
             if name is not None:
                 return Starter(parent, name)
     return None
+
+
+def _outputs(pid: int) -> tuple[Path, ...]:
+    """Return the files that a process has as its standard output and error, unless they are those of this process."""
+    files = []
+    for number in (1, 2):
+        with suppress(OSError):  # the process has ended
+            file = Path(f"/proc/{pid}/fd/{number}").readlink()
+            if file.is_file() and not any(file.samefile(f"/proc/self/fd/{own}") for own in (1, 2)):
+                files.append(file)
+    return tuple(dict.fromkeys(files))
 
 
 def _runs(process: psutil.Process) -> bool:

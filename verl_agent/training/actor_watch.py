@@ -4,19 +4,21 @@ A dead actor raises an error in its callers only. Some processes of a run wait f
 """
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
 import ray
 from ray._private import state
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
 from verl_agent.errors import AgentError
 from verl_agent.runs.child import Link
-from verl_agent.runs.deaths import ACTORS, REPLACED_ACTORS, Death
+from verl_agent.runs.deaths import ACTORS, NODE_MANAGER, REPLACED_ACTORS, Death, name_process
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,10 @@ UNEXPECTED = {
     ActorDiedErrorContext.NODE_DIED: "was lost with its machine",
 }
 """Reasons of a death that nobody intended; Ray also records that an actor was killed or is no longer used."""
+START_S = 60.0
+"""Seconds in which a worker process has to start; Ray too gives each of them a minute."""
+WORKER = re.compile(r"ray::(?!DashboardAgent|RuntimeEnvAgent)")
+"""Title of a worker process that has connected to Ray."""
 INTENDED = "INTENDED"
 """Part of Ray's message about a process that exited by itself (src/ray/protobuf/common.proto, WorkerExitType)."""
 
@@ -42,11 +48,13 @@ def watch_actors(link: Link | None) -> Iterator[None]:
     if link is None:
         yield
         return
-    ended = threading.Event()
+    ended, start = threading.Event(), WorkerStart()
 
     def poll_until_ended() -> None:
         while not ended.wait(POLL_S):
             _report_death(link)
+            if start.failed():
+                link.report(start.death())
 
     threading.Thread(target=poll_until_ended, daemon=True).start()
     try:
@@ -60,6 +68,39 @@ def watch_actors(link: Link | None) -> Iterator[None]:
     finally:
         ended.set()
         link.leave()
+
+
+class WorkerStart:
+    """Wait for the first worker process of a Ray that this process has started.
+
+    Ray starts a worker that fails again and again, while whoever asked for it waits forever.
+    """
+
+    def __init__(self) -> None:
+        self._asked_s, self._done = 0.0, False
+
+    def failed(self) -> bool:
+        """Return True if no worker has started for `START_S` seconds after the run asked for its first actor."""
+        if self._done or not ray.is_initialized():
+            return False
+        with suppress(Exception):  # boundary: Ray is starting or overloaded; the next poll asks again
+            if not self._asked_s and state.actors():
+                self._asked_s = time.monotonic()
+        self._done = any(WORKER.match(title) for _, title in self._children())
+        return bool(not self._done and self._asked_s and time.monotonic() - self._asked_s > START_S)
+
+    def death(self) -> Death:
+        """Return the failure as the death of Ray's node manager, which starts the workers."""
+        managers = [pid for pid, title in self._children() if name_process(title) == NODE_MANAGER]
+        self._done = True
+        return Death(NODE_MANAGER, managers[0] if managers else 0, cause=f"started no worker within {START_S:.0f} s")
+
+    def _children(self) -> list[tuple[int, str]]:
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                found.append((process.pid, " ".join(process.cmdline())))
+        return found
 
 
 def _report_death(link: Link) -> None:
