@@ -7,8 +7,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -52,9 +52,8 @@ def watch_actors(link: Link | None) -> Iterator[None]:
 
     def poll_until_ended() -> None:
         while not ended.wait(POLL_S):
-            _report_death(link)
-            if start.failed():
-                link.report(start.death())
+            _report(find_death, link)
+            _report(start.failure, link)
 
     threading.Thread(target=poll_until_ended, daemon=True).start()
     try:
@@ -62,7 +61,7 @@ def watch_actors(link: Link | None) -> Iterator[None]:
     except Exception as error:  # raised again, unless the death of an actor is its cause
         deadline = time.monotonic() + CONFIRM_S
         while not isinstance(getattr(error, "cause", error), AgentError) and time.monotonic() < deadline:
-            _report_death(link)
+            _report(find_death, link)
             time.sleep(POLL_S / 4)
         raise
     finally:
@@ -79,33 +78,28 @@ class WorkerStart:
     def __init__(self) -> None:
         self._asked_s, self._done = 0.0, False
 
-    def failed(self) -> bool:
-        """Return True if no worker has started for `START_S` seconds after the run asked for its first actor."""
-        if self._done or not ray.is_initialized():
-            return False
-        with suppress(Exception):  # boundary: Ray is starting or overloaded; the next poll asks again
-            if not self._asked_s and state.actors():
-                self._asked_s = time.monotonic()
-        self._done = any(WORKER.match(title) for _, title in self._children())
-        return bool(not self._done and self._asked_s and time.monotonic() - self._asked_s > START_S)
+    def failure(self) -> Death | None:
+        """Return the failure if no worker has started for `START_S` seconds after the run asked for its first actor.
 
-    def death(self) -> Death:
-        """Return the failure as the death of Ray's node manager, which starts the workers."""
-        managers = [pid for pid, title in self._children() if name_process(title) == NODE_MANAGER]
-        self._done = True
-        return Death(NODE_MANAGER, managers[0] if managers else 0, cause=f"started no worker within {START_S:.0f} s")
-
-    def _children(self) -> list[tuple[int, str]]:
-        found = []
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                found.append((process.pid, " ".join(process.cmdline())))
-        return found
+        It counts as the death of Ray's node manager, which starts the workers and has their output.
+        """
+        if self._done:
+            return None
+        titles = {process.pid: " ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)}
+        self._done = any(map(WORKER.match, titles.values()))
+        manager = next((pid for pid, title in titles.items() if name_process(title) == NODE_MANAGER), None)
+        if self._done or manager is None:  # the run has joined a Ray that was running before
+            return None
+        if not self._asked_s and state.actors():
+            self._asked_s = time.monotonic()
+        if not self._asked_s or time.monotonic() - self._asked_s < START_S:
+            return None
+        return Death(NODE_MANAGER, manager, cause=f"started no worker within {START_S:.0f} s")
 
 
-def _report_death(link: Link) -> None:
+def _report(find: Callable[[], Death | None], link: Link) -> None:
     try:
-        death = find_death() if ray.is_initialized() else None
+        death = find() if ray.is_initialized() else None
     except Exception:  # boundary: Ray is starting, ending or overloaded; the next poll asks again
         logger.debug("asking Ray for dead actors failed", exc_info=True)
         return
