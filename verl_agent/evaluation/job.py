@@ -211,7 +211,9 @@ def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
     if config.engine.name == "sglang":
         check_engine("engine.name", "sglang", config.engine.device == "cpu")
     if config.engine.device == "cpu":
-        check_together(lambda: require_temporary_space(TEMPORARY_GB), *engine_checks(config.engine.name))
+        compiles = config.evaluation.logprobs is not None or not config.engine.enforce_eager
+        checks = engine_checks(config.engine.name, compiles)
+        check_together(lambda: require_temporary_space(TEMPORARY_GB), *checks)
     model, lengths = resolve_model(path, key="model.path", policies=[ORACLE, RANDOM]), config.data
     longest = context_length(load_config(model, "model.path"))
     check_context(longest, lengths.max_prompt_length, lengths.max_response_length, f"model.path={path!r}")

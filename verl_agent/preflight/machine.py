@@ -50,7 +50,7 @@ def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
     memory_gb, disk_gb = needed_gb(config)
     run_dir = Path(config.trainer.default_local_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    on_cpu = use_cpu_device()
+    on_cpu, rollout = use_cpu_device(), config.actor_rollout_ref.rollout
     stored_gb = files_gb(config, shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0)
     if on_cpu:
         enough = partial(require_memory, read_memory(), memory_gb)
@@ -61,7 +61,7 @@ def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
         enough,
         lambda: require_disk(shutil.disk_usage(run_dir).free, disk_gb, run_dir),
         lambda: require_temporary_space(TEMPORARY_GB + stored_gb),
-        *(engine_checks(config.actor_rollout_ref.rollout.name) if on_cpu else ()),
+        *(engine_checks(rollout.name, rollout.calculate_log_probs or not rollout.enforce_eager) if on_cpu else ()),
     )
     if stored_gb:
         report(
@@ -89,13 +89,16 @@ def check_together(*checks: Check) -> None:
         raise ConfigError(f"this machine has {len(problems)} problems:\n{listed}")
 
 
-def engine_checks(engine: str) -> list[Check]:
+def engine_checks(engine: str, compiles: bool) -> list[Check]:
     """Return the checks of what a rollout engine needs on a CPU.
 
     Args:
         engine: name of the engine, as in `actor_rollout_ref.rollout.name`.
+        compiles: True if it compiles the model, or the function by which vLLM ranks the log-probs that it returns.
     """
-    return [check_operators, check_compiler] if engine == "vllm" else []
+    if engine != "vllm":
+        return []
+    return [check_operators, check_compiler] if compiles else [check_operators]
 
 
 def check_operators() -> None:
@@ -105,7 +108,7 @@ def check_operators() -> None:
         ConfigError: they do not.
     """
     if error := first_operators_error():
-        raise ConfigError(f"the operators of vLLM cannot be loaded: {error}{_advice(error)}")
+        raise ConfigError(_with_advice("the operators of vLLM cannot be loaded", error))
 
 
 def check_compiler() -> None:
@@ -114,13 +117,21 @@ def check_compiler() -> None:
     Raises:
         ConfigError: it has none, and `torch.compile` is not turned off.
     """
-    if os.environ.get(NO_COMPILE) != "1" and (error := compiler_error()):
-        raise ConfigError(f"the C++ compiler that torch.compile needs does not work: {error}{_advice(error)}")
+    if os.environ.get(NO_COMPILE) == "1":
+        return
+    try:
+        require_temporary_space(TEMPORARY_GB)
+    except ConfigError:  # a check of its own; without space no compiler works
+        return
+    if error := compiler_error():
+        raise ConfigError(_with_advice("the C++ compiler that torch.compile needs does not work", error))
 
 
-def _advice(error: str) -> str:
+def _with_advice(problem: str, error: str) -> str:
     command = install_command(error)
-    return f". Install it: `{command}` on Debian and Ubuntu." if command else ""
+    end = "\n" if "\n" in error else " "
+    advice = f"Install what is missing: `{command}` on Debian and Ubuntu." if command else ""
+    return f"{problem}: {error.rstrip('.')}.{end}{advice}".rstrip()
 
 
 def files_gb(config: DictConfig, free_bytes: int) -> float:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from verl_agent.errors import AgentError, ConfigError
+from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.folder import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -109,12 +110,18 @@ def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
         if isinstance(cause, AgentError):
             raise ConfigError(str(cause)) from error
         console.print(f"[red]The run failed: {type(cause).__name__}[/]. Errors in {folder.log}:")
-        console.print(last_errors(folder.log), markup=False, highlight=False)
+        console.print(errors_in(folder.log), markup=False, highlight=False)
         raise
 
 
-def last_errors(log: Path, count: int = 8) -> str:
-    """Return the last `count` lines of a log that name an error; its last lines if none does."""
+def errors_in(log: Path, count: int = 8) -> str:
+    """Return the first error in a log, which often caused the others, and its last `count` lines that name one.
+
+    A log without an error has its last lines instead.
+    """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if ERROR.search(line)]
-    return "\n".join((errors or lines)[-count:])
+    first = first_error_in([log])
+    last = [line for line in lines if ERROR.search(line) and line not in first][-count:]
+    if not last and not first:
+        return "\n".join(lines[-count:])
+    return "\n".join([*([first] if first else []), *last])

