@@ -12,7 +12,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.folder import LOG
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
-from verl_agent.runs.console import exit_with, errors_in, redirect_output
+from verl_agent.runs.console import errors_in, exit_with, redirect_output
 
 
 def run(config: DictConfig) -> None:

@@ -2,8 +2,6 @@
 
 import logging
 import os
-import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -195,8 +193,6 @@ def _complete(config: DictConfig) -> None:
     loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")
     config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(loop_config)
     init = config.ray_kwargs.ray_init
-    if (quoted := shlex.quote(sys.executable)) != sys.executable and "py_executable" not in init.runtime_env:
-        init.runtime_env.py_executable = quoted  # Ray starts workers by a shell, with this path as it is
     init.runtime_env.env_vars = {
         **worker_environment(run_dir, config.trainer.n_gpus_per_node),
         **stand_in_variables(config),

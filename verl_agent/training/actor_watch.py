@@ -31,9 +31,8 @@ UNEXPECTED = {
 }
 """Reasons of a death that nobody intended; Ray also records that an actor was killed or is no longer used."""
 START_S = 60.0
-"""Seconds in which a worker process has to start; Ray too gives each of them a minute."""
-WORKER = re.compile(r"ray::(?!DashboardAgent|RuntimeEnvAgent)")
-"""Title of a worker process that has connected to Ray."""
+WORKER = re.compile(r"ray::(?!DashboardAgent|RuntimeEnvAgent|IDLE)")
+"""Title of a worker process with an actor or a task. Ray starts idle ones without the environment of the run."""
 INTENDED = "INTENDED"
 """Part of Ray's message about a process that exited by itself (src/ray/protobuf/common.proto, WorkerExitType)."""
 
@@ -73,13 +72,16 @@ class WorkerStart:
     """Wait for the first worker process of a Ray that this process has started.
 
     Ray starts a worker that fails again and again, while whoever asked for it waits forever.
+
+    Args:
+        limit_s: seconds in which a worker process has to start; Ray too gives each of them a minute.
     """
 
-    def __init__(self) -> None:
-        self._asked_s, self._done = 0.0, False
+    def __init__(self, limit_s: float = START_S) -> None:
+        self._limit_s, self._asked_s, self._done = limit_s, 0.0, False
 
     def failure(self) -> Death | None:
-        """Return the failure if no worker has started for `START_S` seconds after the run asked for its first actor.
+        """Return the failure if no worker has started for `limit_s` seconds after the run asked for its first actor.
 
         It counts as the death of Ray's node manager, which starts the workers and has their output.
         """
@@ -92,9 +94,9 @@ class WorkerStart:
             return None
         if not self._asked_s and state.actors():
             self._asked_s = time.monotonic()
-        if not self._asked_s or time.monotonic() - self._asked_s < START_S:
+        if not self._asked_s or time.monotonic() - self._asked_s < self._limit_s:
             return None
-        return Death(NODE_MANAGER, manager, cause=f"started no worker within {START_S:.0f} s")
+        return Death(NODE_MANAGER, manager, cause=f"started no worker within {self._limit_s:.0f} s")
 
 
 def _report(find: Callable[[], Death | None], link: Link) -> None:
