@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-PREFIX = re.compile(r"(\([\w:.' ]+ pid=\d+[^)]*\) )*((ERROR|WARNING|INFO|CRITICAL) [\d :,.-]+\[[^\]]+\] ?)?")
+PREFIX = re.compile(r"(\(([\w:.' ]+ pid=\d+[^)]*|raylet)\) )*((ERROR|WARNING|INFO|CRITICAL) [\d :,.-]+\[[^\]]+\] ?)?")
 """What Ray and vLLM write in front of each line: the process, the level and the time."""
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 TRACEBACK = "Traceback (most recent call last):"
