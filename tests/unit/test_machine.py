@@ -9,7 +9,14 @@ from safetensors.numpy import save_file
 
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, parameters
-from verl_agent.preflight.machine import NO_COMPILE, check_compiler, check_together, engine_checks, files_gb
+from verl_agent.preflight.machine import (
+    NO_COMPILE,
+    check_compiler,
+    check_together,
+    engine_checks,
+    files_gb,
+    may_compile,
+)
 from verl_agent.system.operators import first_operators_error
 from verl_agent.system.resources import (
     PASS_TOKENS,
@@ -134,6 +141,7 @@ def test_a_compiler_that_fails_is_quoted_unless_nothing_is_compiled(tmp_path, mo
     with pytest.raises(ConfigError, match=r"does not work: x\.cpp:1:10: fatal error: Python\.h(.|\n)*python3-dev"):
         check_compiler()
     assert check_compiler not in engine_checks("vllm", compiles=False) and not engine_checks("sglang", compiles=True)
+    assert may_compile("/home/u/projects") and not may_compile("/home/u/my projects")
     monkeypatch.setenv(NO_COMPILE, "1")
     check_compiler()
 

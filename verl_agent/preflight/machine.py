@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -111,13 +112,24 @@ def check_operators() -> None:
         raise ConfigError(_with_advice("the operators of vLLM cannot be loaded", error))
 
 
+def may_compile(prefix: str = sys.prefix) -> bool:
+    """Return False if `torch.compile` is turned off, or if its path has a space.
+
+    torch 2.13.0 passes the folder of its own libraries to the linker without quotes.
+
+    Args:
+        prefix: folder of the environment with torch.
+    """
+    return os.environ.get(NO_COMPILE) != "1" and " " not in prefix
+
+
 def check_compiler() -> None:
     """Check that `torch.compile`, by which vLLM builds parts of its sampler, has a compiler that works.
 
     Raises:
         ConfigError: it has none, and `torch.compile` is not turned off.
     """
-    if os.environ.get(NO_COMPILE) == "1":
+    if not may_compile():
         return
     try:
         require_temporary_space(TEMPORARY_GB)

@@ -27,7 +27,7 @@ from verl_agent.preflight.asynchrony import SEPARATE, check_asynchrony
 from verl_agent.preflight.conditions import check_conditions
 from verl_agent.preflight.installation import check_installation
 from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
-from verl_agent.preflight.machine import check_machine
+from verl_agent.preflight.machine import NO_COMPILE, check_machine, may_compile
 from verl_agent.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.preflight.update import check_update
@@ -239,6 +239,7 @@ def worker_environment(run_dir: Path, ranks: int = 1) -> Mapping[str, str]:
             "RAY_num_workers_soft_limit": "0",  # end idle workers; Ray would keep one for each logical CPU
             "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory in up to 8 arenas for each core
         }
+        variables |= {} if may_compile() else {NO_COMPILE: "1"}
     return variables
 
 
