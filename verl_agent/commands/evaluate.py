@@ -14,7 +14,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
 from verl_agent.results.folder import LOG
-from verl_agent.runs.console import exit_with, last_errors, redirect_output
+from verl_agent.runs.console import errors_in, exit_with, redirect_output
 from verl_agent.runs.processes import Terminated
 
 
@@ -38,8 +38,8 @@ def run(config: DictConfig) -> None:
             console.print(advice, markup=False, highlight=False, soft_wrap=True)
             raise
         except (RuntimeError, ValueError, OSError):  # raised by vLLM for a model or machine that it cannot serve
-            console.print(f"[red]The evaluation failed.[/] Last errors in {log}:")
-            console.print(last_errors(log), markup=False, highlight=False)
+            console.print(f"[red]The evaluation failed.[/] Errors in {log}:")
+            console.print(errors_in(log), markup=False, highlight=False)
             raise
         finally:
             if not isinstance(sys.exception(), Terminated):

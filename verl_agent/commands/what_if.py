@@ -141,7 +141,7 @@ def _ask(question: "Question", overrides: Sequence[str], recipe: Path | None) ->
     """Answer the question; the output of libraries goes to a log, which is kept after a failure."""
     from verl_agent.evaluation.what_if.run import ask
     from verl_agent.evaluation.what_if.settings import settings_of
-    from verl_agent.runs.console import last_errors, redirect_output
+    from verl_agent.runs.console import errors_in, redirect_output
 
     sys.path.insert(0, os.getcwd())  # python:MODULE:NAME, as in `verl-agent eval`, which runs as `python -m`
     settings = settings_of(question.recorded, overrides, recipe)
@@ -150,7 +150,7 @@ def _ask(question: "Question", overrides: Sequence[str], recipe: Path | None) ->
         with redirect_output(log) as console:
             results = ask(question, settings, partial(console.print, markup=False, highlight=False, soft_wrap=True))
     except (RuntimeError, ValueError, OSError):  # raised by vLLM for a model or machine that it cannot serve
-        print_line(f"The engine failed. Last errors in {log}:\n{last_errors(log)}")
+        print_line(f"The engine failed. Errors in {log}:\n{errors_in(log)}")
         raise
     except BaseException:
         shutil.rmtree(log.parent, ignore_errors=True)

@@ -33,6 +33,8 @@ from verl_agent.runs import may_change
 from verl_agent.runs.identity import claim, make_folder
 from verl_agent.runs.terminal_person import check_terminal
 from verl_agent.system.installation import check_engine
+from verl_agent.system.operators import check_together, engine_checks
+from verl_agent.system.resources import TEMPORARY_GB, require_temporary_space
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import TaskItem
@@ -208,6 +210,8 @@ def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
     check_device(config.engine.device)
     if config.engine.name == "sglang":
         check_engine("engine.name", "sglang", config.engine.device == "cpu")
+    if config.engine.device == "cpu":
+        check_together(lambda: require_temporary_space(TEMPORARY_GB), *engine_checks(config.engine.name))
     model, lengths = resolve_model(path, key="model.path", policies=[ORACLE, RANDOM]), config.data
     longest = context_length(load_config(model, "model.path"))
     check_context(longest, lengths.max_prompt_length, lengths.max_response_length, f"model.path={path!r}")

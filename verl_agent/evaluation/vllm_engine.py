@@ -8,7 +8,10 @@ from typing import Any, Self
 
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EngineSettings
+from verl_agent.runs.deaths import count_oom_kills
 from verl_agent.runs.ending_process import spawning_ending_processes
+from verl_agent.runs.first_error import first_error_in
+from verl_agent.runs.process_watch import output_files
 from verl_agent.system.compiler import compilation_variables
 
 ON_CPU: Mapping[str, Any] = {
@@ -105,6 +108,7 @@ class VllmEngine:
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
             raise ConfigError(f"evaluation needs vLLM, which does not import: {error}. Run `make setup`.") from error
+        self._oom_kills = count_oom_kills()
         copies = settings.copies(torch.cuda.device_count())
         self._route = Route(copies)
         arguments = AsyncEngineArgs(
@@ -155,9 +159,8 @@ class VllmEngine:
             completion = [output async for output in outputs][-1].outputs[0]
         except EngineDeadError as error:
             raise ConfigError(
-                "the rollout engine (vLLM's EngineCore) ended unexpectedly, most often because memory ran out. Lower "
-                "engine.max_num_seqs or engine.gpu_memory_utilization. To resume, run the same command with "
-                "evaluation.output_dir set to the folder of this evaluation."
+                f"the rollout engine (vLLM's EngineCore) ended unexpectedly. {self._cause()}To resume, run the same "
+                "command with evaluation.output_dir set to the folder of this evaluation."
             ) from error
         ids = list(completion.token_ids)
         log_probs = None
@@ -167,6 +170,16 @@ class VllmEngine:
         if completion.logprobs and parameters.logprobs:
             extra["top_log_probs"] = [most_likely(by_id, parameters.logprobs) for by_id in completion.logprobs]
         return Generation(ids, log_probs, extra, completion.finish_reason)
+
+    def _cause(self) -> str:
+        """Return the cause of the engine's death, as far as there is evidence for one."""
+        if count_oom_kills() > self._oom_kills:
+            return (
+                "The kernel killed a process of this machine because memory ran out. Lower engine.max_num_seqs or "
+                "engine.gpu_memory_utilization. "
+            )
+        error = first_error_in(output_files(os.getpid()))  # the engine writes to the same log
+        return f"The first error in its log:\n{error}\n" if error else ""
 
     def close(self) -> None:
         """Stop the engine's process. May be called more than once."""

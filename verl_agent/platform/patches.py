@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.platform.after_import import after_import
+from verl_agent.platform.weight_transfer import create_memory, open_memory
 
 GLOO = "cpu:gloo"
 FIRST_PORT = 20_000
@@ -118,3 +119,25 @@ def keep_unpacked_weights() -> None:
             release_pages(weight)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch
+
+
+def memory_of_transfers() -> None:
+    """Transfer weights through files where `/dev/shm` has no room, as in a container with Docker's default of 64 MB.
+
+    verl 0.9.1, workers/rollout/vllm_rollout/bucketed_weight_transfer.py:58 and :67 know shared memory alone. A trainer
+    that writes more than fits is killed by SIGBUS.
+    """
+    after_import("verl.workers.rollout.vllm_rollout.bucketed_weight_transfer", _replace_memory_of_transfers)
+
+
+def _replace_memory_of_transfers() -> None:
+    import torch
+    from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer
+
+    def rebuild(name: str, size: int, dtype: torch.dtype = torch.uint8) -> tuple[torch.Tensor, Any]:
+        memory = open_memory(name)
+        assert memory.buf is not None  # it is open
+        return torch.frombuffer(memory.buf[:size], dtype=dtype), memory
+
+    bucketed_weight_transfer.create_shared_memory = create_memory
+    bucketed_weight_transfer.rebuild_shared_memory = rebuild

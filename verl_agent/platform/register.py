@@ -18,12 +18,13 @@ def register_cpu_device() -> None:
     from verl.plugin.platform import set_platform
 
     from verl_agent.platform.device import PlatformCPU
-    from verl_agent.platform.patches import one_backend_per_device
+    from verl_agent.platform.patches import memory_of_transfers, one_backend_per_device
     from verl_agent.platform.vllm_version import answer_vllm_version
 
     set_platform(PlatformCPU())
     answer_vllm_version()
     one_backend_per_device()
+    memory_of_transfers()
     if stand_ins_wanted():
         stand_in_when_imported()
     after_import("verl.workers.engine", _register_engines)

@@ -18,7 +18,8 @@ from types import FrameType
 
 import psutil
 
-from verl_agent.runs.deaths import Death, describe_status
+from verl_agent.runs.deaths import Death, MemoryWatch, describe_status
+from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.hang_watch import HangWatch
 from verl_agent.runs.process_watch import ProcessWatch
 from verl_agent.runs.processes import end, remove_unused, shared_memory
@@ -104,13 +105,16 @@ class Child:
 
     Attributes:
         status: exit status as in `subprocess`, negative for a signal; None while the process runs.
+        memory: watch on the memory during `wait`.
     """
 
     def __init__(self, pid: int, stream: socket.socket) -> None:
         self.status: int | None = None
+        self.memory = MemoryWatch()
         self._pid, self._stream, self._received = pid, stream, b""
-        self._watch: ProcessWatch | None = ProcessWatch(psutil.Process(pid))
-        self._memory: set[Path] = set()
+        self._watch = ProcessWatch(psutil.Process(pid))
+        self._leaves = False
+        self._segments: set[Path] = set()
 
     def wait(self, stop: Stop, hangs: HangWatch | None = None) -> Death | None:
         """Wait until the child ends, or a process dies or hangs that it needs; the child has ended when this returns.
@@ -127,6 +131,7 @@ class Child:
             if stop.since_s is not None and not asked:
                 os.kill(self._pid, signal.SIGINT)
                 asked = True
+            self.memory.sample()
             death = self._receive() or (None if self._ended() else self._check())
             if death is None and hangs is not None and self._watch is not None and not self._ended():
                 death = hangs.check(psutil.Process(self._pid))
@@ -134,21 +139,25 @@ class Child:
             time.sleep(POLL_S)  # a child that is killed at the same moment explains the other death
         if self._ended() and self.status is not None and self.status < 0:
             death = self._explain_signal(self.status, death)
-        self._memory = shared_memory(psutil.Process().children(recursive=True))
+        self._segments = shared_memory(psutil.Process().children(recursive=True))
         if not self._ended():
             os.kill(self._pid, signal.SIGKILL)
             self.status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         return None if stop.since_s is not None else death
 
+    def first_error(self, death: Death) -> str:
+        """Return the first error that the process of a death has written; "" if it has no file or wrote none."""
+        return first_error_in(self._watch.outputs(death.pid))
+
     def end_others(self) -> None:
         """End the processes that the child has left, and remove their shared memory."""
         for _ in range(3):  # a process that is ended may have started another one in the meantime
             end(psutil.Process().children(recursive=True))
-        remove_unused(self._memory)
+        remove_unused(self._segments)
         self._stream.close()
 
     def _check(self) -> Death | None:
-        return self._watch.check() if self._watch else None
+        return None if self._leaves else self._watch.check()
 
     def _explain_signal(self, status: int, seen: Death | None) -> Death:
         """Return the death behind a signal that ended the child; Ray aborts its driver when it loses a service.
@@ -183,7 +192,7 @@ class Child:
             return Death(**message)
         death = self._check()
         if death is None:
-            self._watch = None
+            self._leaves = True
             with suppress(ConnectionError):  # the child has ended before it reads the answer
                 self._stream.sendall(b"\n")
         return death

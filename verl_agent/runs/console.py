@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from verl_agent.errors import AgentError, ConfigError
+from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.folder import RunFolder
 from verl_agent.system.resources import spell_gb
 
@@ -143,7 +144,7 @@ def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
             raise ConfigError(f"the run ended because {full}. Free disk space. {again} Log: {folder.log}") from error
         console.print(f"[red]The run failed: {escape(first_cause(cause))}[/]", highlight=False, soft_wrap=True)
         console.print(f"{again} Errors in {folder.log}:", highlight=False, soft_wrap=True)
-        console.print(last_errors(folder.log), markup=False, highlight=False)
+        console.print(errors_in(folder.log), markup=False, highlight=False)
         raise
 
 
@@ -164,8 +165,14 @@ def first_cause(error: BaseException) -> str:
     return f"{type(error).__name__}{f': {lines[0]}' if lines else ''}"
 
 
-def last_errors(log: Path, count: int = 8) -> str:
-    """Return the last `count` lines of a log that name an error; its last lines if none does."""
+def errors_in(log: Path, count: int = 8) -> str:
+    """Return the first error in a log, which often caused the others, and its last `count` lines that name one.
+
+    A log without an error has its last lines instead.
+    """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if ERROR.search(line)]
-    return "\n".join((errors or lines)[-count:])
+    first = first_error_in([log])
+    last = [line for line in lines if ERROR.search(line) and line not in first][-count:]
+    if not last and not first:
+        return "\n".join(lines[-count:])
+    return "\n".join([*([first] if first else []), *last])

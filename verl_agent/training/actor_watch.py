@@ -4,12 +4,14 @@ A dead actor raises an error in its callers only. Some processes of a run wait f
 """
 
 import logging
+import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import ray
 from ray._private import state
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
@@ -17,7 +19,7 @@ from ray.exceptions import RayActorError
 
 from verl_agent.errors import AgentError
 from verl_agent.runs.child import Link
-from verl_agent.runs.deaths import ACTORS, REPLACED_ACTORS, Death
+from verl_agent.runs.deaths import ACTORS, NODE_MANAGER, REPLACED_ACTORS, Death, name_process
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,9 @@ UNEXPECTED = {
     ActorDiedErrorContext.NODE_DIED: "was lost with its machine",
 }
 """Reasons of a death that nobody intended; Ray also records that an actor was killed or is no longer used."""
+START_S = 60.0
+WORKER = re.compile(r"ray::(?!DashboardAgent|RuntimeEnvAgent|IDLE)")
+"""Title of a worker process with an actor or a task. Ray starts idle ones without the environment of the run."""
 INTENDED = "INTENDED"
 """Part of Ray's message about a process that exited by itself (src/ray/protobuf/common.proto, WorkerExitType)."""
 
@@ -45,11 +50,12 @@ def watch_actors(link: Link | None) -> Iterator[None]:
     if link is None:
         yield
         return
-    ended = threading.Event()
+    ended, start = threading.Event(), WorkerStart()
 
     def poll_until_ended() -> None:
         while not ended.wait(POLL_S):
-            _report_death(link)
+            _report(find_death, link)
+            _report(start.failure, link)
 
     threading.Thread(target=poll_until_ended, daemon=True).start()
     try:
@@ -58,7 +64,7 @@ def watch_actors(link: Link | None) -> Iterator[None]:
         lost = isinstance(error, RayActorError) or isinstance(getattr(error, "cause", None), RayActorError)
         deadline = time.monotonic() + (UNREACHABLE_S if lost else CONFIRM_S)
         while not isinstance(getattr(error, "cause", error), AgentError) and time.monotonic() < deadline:
-            _report_death(link)
+            _report(find_death, link)
             time.sleep(POLL_S / 4)
         raise
     finally:
@@ -66,9 +72,40 @@ def watch_actors(link: Link | None) -> Iterator[None]:
         link.leave()
 
 
-def _report_death(link: Link) -> None:
+class WorkerStart:
+    """Wait for the first worker process of a Ray that this process has started.
+
+    Ray starts a worker that fails again and again, while whoever asked for it waits forever.
+
+    Args:
+        limit_s: seconds in which a worker process has to start; Ray too gives each of them a minute.
+    """
+
+    def __init__(self, limit_s: float = START_S) -> None:
+        self._limit_s, self._asked_s, self._done = limit_s, 0.0, False
+
+    def failure(self) -> Death | None:
+        """Return the failure if no worker has started for `limit_s` seconds after the run asked for its first actor.
+
+        It counts as the death of Ray's node manager, which starts the workers and has their output.
+        """
+        if self._done:
+            return None
+        titles = {process.pid: " ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)}
+        self._done = any(map(WORKER.match, titles.values()))
+        manager = next((pid for pid, title in titles.items() if name_process(title) == NODE_MANAGER), None)
+        if self._done or manager is None:  # the run has joined a Ray that was running before
+            return None
+        if not self._asked_s and state.actors():
+            self._asked_s = time.monotonic()
+        if not self._asked_s or time.monotonic() - self._asked_s < self._limit_s:
+            return None
+        return Death(NODE_MANAGER, manager, cause=f"started no worker within {self._limit_s:.0f} s")
+
+
+def _report(find: Callable[[], Death | None], link: Link) -> None:
     try:
-        death = find_death() if ray.is_initialized() else None
+        death = find() if ray.is_initialized() else None
     except Exception:  # boundary: Ray is starting, ending or overloaded; the next poll asks again
         logger.debug("asking Ray for dead actors failed", exc_info=True)
         return

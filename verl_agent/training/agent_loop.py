@@ -1,6 +1,7 @@
 """Agent loop that verl's rollout workers run: one row of a batch in, the rows of one played episode out."""
 
 import asyncio
+import logging
 import os
 import socket
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from verl_agent.rollout.prompts import FittedSession, token_counter
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment
 from verl_agent.rollout.versions import contract
+from verl_agent.runs.first_error import OneTraceback
 from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import EpisodeWriter
@@ -123,6 +125,7 @@ class EpisodeLoop(AgentLoopBase):
     def __init__(self, *args: Any, hf_model_type: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, hf_model_type=hf_model_type, **kwargs)
         if EpisodeLoop._worker_state is None:
+            logging.getLogger("verl.trainer.ppo.v1.agent_loop_tq").addFilter(OneTraceback())
             EpisodeLoop._worker_state = WorkerState(self, hf_model_type)
         self.worker = EpisodeLoop._worker_state
 

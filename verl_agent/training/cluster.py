@@ -1,6 +1,8 @@
 """A running Ray cluster that a run joins: the environment of its processes, and checks of its machines."""
 
 import os
+import shlex
+import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -81,6 +83,7 @@ def join_cluster(config: DictConfig) -> None:
     """
     if not joins(config):
         check_own_cpus(config)
+        quote_executable(config.ray_kwargs.ray_init.runtime_env)
         return
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
@@ -100,6 +103,22 @@ def join_cluster(config: DictConfig) -> None:
             "others."
         ) from error
     check_cluster(config)
+
+
+def quote_executable(runtime_env: DictConfig, executable: str = sys.executable) -> None:
+    """Quote the path of Python in the command by which Ray starts workers, for example one with a space.
+
+    ray 2.60.0, _private/runtime_env/context.py:48 hands this path to a shell as it is. Without the quotes no worker
+    starts.
+
+    Args:
+        runtime_env: section `ray_kwargs.ray_init.runtime_env`, changed in place.
+        executable: path of Python.
+    """
+    quoted = shlex.quote(executable)
+    if quoted != executable and runtime_env.get("py_executable") is None:
+        with open_dict(runtime_env):
+            runtime_env.py_executable = quoted
 
 
 def check_own_cpus(config: DictConfig) -> None:

@@ -27,8 +27,9 @@ from verl_agent.training.follow import finish, follow_run
 from verl_agent.training.preflight.algorithms import has_critic
 from verl_agent.training.preflight.estimates import cpu_step_s, estimate, shape_of, spell
 from verl_agent.training.preflight.loggers import check_loggers
+from verl_agent.training.preflight.machine import needed_gb
 from verl_agent.training.preflight.ranks import check_resumed_ranks
-from verl_agent.training.preflight.rl import needed_gb, prepare
+from verl_agent.training.preflight.rl import prepare
 
 BASE = "agent_base"
 MODELS = ("actor_rollout_ref.model.path", "critic.model.path")

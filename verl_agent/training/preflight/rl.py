@@ -19,27 +19,16 @@ from verl_agent.envs.splits import validates_on_test
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
-from verl_agent.models.resolve import largest_weight, parameters, resolve_model
+from verl_agent.models.resolve import largest_weight, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.installation import check_installation
-from verl_agent.system.resources import (
-    RANK_GB,
-    RL_BARE_GB,
-    RL_BYTES,
-    RL_MEMORY_GB,
-    activations_gb,
-    checkpoint_gb,
-    memory_needed,
-    read_memory,
-    require_memory,
-)
 from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.training.preflight.asynchrony import SEPARATE, check_asynchrony
 from verl_agent.training.preflight.conditions import check_conditions
-from verl_agent.training.preflight.estimates import estimate, shape_of
 from verl_agent.training.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
+from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.training.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.training.preflight.ranks import check_checkpoints
@@ -86,12 +75,12 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_shares(config, envs)
     with open_dict(config):
         _complete(config)
+    check_machine(config, report)
     for run_env in envs:
         check_prompts(config, run_env.settings, report)
     if has_critic(config):
         load_config(config.critic.model.path, "critic.model.path")
     check_megatron(config)
-    check_machine(config)
     return config, envs
 
 
@@ -214,40 +203,6 @@ def check_dev_tasks(env: EnvSettings, other: EnvSettings) -> None:
     null = "Choose splits that do not overlap, or set env.dev_tasks=null to validate on env.eval_tasks."
     for source, key in ((other.train_tasks, "env.train_tasks"), (other.eval_tasks, "env.eval_tasks")):
         check_disjoint(env.name, env.dev_tasks, source, env.options, ("env.dev_tasks", key), null)
-
-
-def check_machine(config: DictConfig) -> None:
-    """Check that the machine has the memory that training this model takes.
-
-    Raises:
-        ConfigError: the memory is too small.
-    """
-    memory_gb, _ = needed_gb(config)
-    if use_cpu_device():
-        require_memory(read_memory(), memory_gb)
-    else:
-        require_memory(read_memory(), offloaded_gb(config), "keeping weights and optimizer in it (offload=true)")
-
-
-def offloaded_gb(config: DictConfig) -> float:
-    """Return the GB of host memory of each machine that offloaded weights and optimizers take; 0 if unknown."""
-    shape = shape_of(config.actor_rollout_ref.model.path)
-    critic = shape_of(config.critic.model.path) if has_critic(config) else None
-    return estimate(OmegaConf.to_container(config), shape, critic).host_gb if shape else 0.0
-
-
-def needed_gb(config: DictConfig) -> tuple[float, float]:
-    """Return the memory that a run takes on a CPU and the disk space that a checkpoint takes, in GB."""
-    sizes = [parameters(config.actor_rollout_ref.model.path)]
-    if has_critic(config):
-        sizes.append(parameters(config.critic.model.path))
-    count, trainer = sum(size or 0 for size in sizes) or None, config.trainer
-    saved = list(config.actor_rollout_ref.actor.checkpoint.save_contents) if trainer.save_freq > 0 else []
-    actor, row = config.actor_rollout_ref.actor, config.data.max_prompt_length + config.data.max_response_length
-    tokens = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * row
-    memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB) + (trainer.n_gpus_per_node - 1) * RANK_GB
-    memory_gb += activations_gb(count, tokens)
-    return memory_gb, checkpoint_gb(count, saved)
 
 
 def _complete(config: DictConfig) -> None:

@@ -1,0 +1,55 @@
+"""Start of Ray's workers: from a path with a space, and on a machine where none can start."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import os, sys, time
+import ray
+from omegaconf import OmegaConf
+from verl_agent.training.actor_watch import WorkerStart
+from verl_agent.training.cluster import quote_executable
+
+@ray.remote
+class Actor:
+    def executable(self):
+        return sys.executable
+
+runtime_env = OmegaConf.create({"env_vars": {"SOME": "1"}})  # Ray needs no shell without any
+quote_executable(runtime_env)
+environment = OmegaConf.to_container(runtime_env)
+ray.init(num_cpus=1, object_store_memory=10**8, include_dashboard=False, runtime_env=environment)
+start, actor = WorkerStart(limit_s=float(sys.argv[1])), Actor.remote()
+answer = actor.executable.remote()
+while not ray.wait([answer], timeout=0.5)[0]:
+    if (death := start.failure()) is not None:
+        print("death:", death.name, death.cause)
+        os._exit(0)
+print("worker:", ray.get(answer), start.failure())
+"""
+
+
+def run(python: Path, path: str, limit_s: int) -> str:
+    """Run the program and return its last line."""
+    command = [str(python), "-c", PROGRAM, str(limit_s)]
+    ended = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=100)
+    lines = [line for line in ended.stdout.splitlines() if line.startswith(("death:", "worker:"))]
+    assert lines, ended.stderr[-5000:]
+    return lines[-1]
+
+
+def test_workers_start_from_a_path_with_a_space(tmp_path):
+    folder = tmp_path / "my projects"
+    folder.symlink_to(sys.prefix)
+    python = folder / "bin" / "python"
+    assert run(python, os.environ["PATH"], limit_s=120) == f"worker: {python} None"
+
+
+def test_a_ray_that_starts_no_worker_is_reported(tmp_path):
+    shell = tmp_path / "bash"  # by which Ray starts workers
+    shell.write_text("#!/bin/sh\nexit 3\n")
+    shell.chmod(0o755)
+    line = run(Path(sys.executable), f"{tmp_path}:{os.environ['PATH']}", limit_s=5)
+    assert line == "death: Ray's node manager (raylet) started no worker within 5 s"

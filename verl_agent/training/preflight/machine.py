@@ -1,0 +1,94 @@
+"""Checks of this machine before Ray starts; all problems are reported together."""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_agent.models.resolve import parameters
+from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.weight_transfer import SHARED_MEMORY
+from verl_agent.system.operators import check_together, engine_checks
+from verl_agent.system.resources import (
+    RANK_GB,
+    RL_BARE_GB,
+    RL_BYTES,
+    RL_MEMORY_GB,
+    TEMPORARY_GB,
+    activations_gb,
+    checkpoint_gb,
+    memory_needed,
+    read_memory,
+    require_memory,
+    require_temporary_space,
+)
+from verl_agent.training.preflight.algorithms import has_critic
+from verl_agent.training.preflight.estimates import estimate, shape_of
+
+
+def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
+    """Check that this machine has what a run takes: memory, temporary space, and on a CPU what its engine needs.
+
+    `RunFolder.require_room` checks the disk of the run.
+
+    Args:
+        config: complete config.
+        report: receives a line about what is slower than it could be.
+
+    Raises:
+        ConfigError: something is missing; the message has all problems.
+    """
+    memory_gb, _ = needed_gb(config)
+    on_cpu, rollout = use_cpu_device(), config.actor_rollout_ref.rollout
+    stored_gb = files_gb(config, shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0)
+    if on_cpu:
+        enough = partial(require_memory, read_memory(), memory_gb)
+    else:
+        purpose = "keeping weights and optimizer in it (offload=true)"
+        enough = partial(require_memory, read_memory(), offloaded_gb(config), purpose)
+    check_together(
+        enough,
+        lambda: require_temporary_space(TEMPORARY_GB + stored_gb),
+        *(engine_checks(rollout.name) if on_cpu else ()),
+    )
+    if stored_gb:
+        report(
+            f"{SHARED_MEMORY} has less than the {stored_gb:.1f} GB that objects and weights take, so they pass through "
+            "files in the temporary folder, which is slower. In Docker, `--shm-size=2g` makes it larger."
+        )
+
+
+def files_gb(config: DictConfig, free_bytes: int) -> float:
+    """Return the GB of objects and weights that pass through files because shared memory is too small; 0 if it is not.
+
+    Args:
+        config: complete config.
+        free_bytes: free bytes of shared memory.
+    """
+    store = OmegaConf.select(config, "ray_kwargs.ray_init.object_store_memory")
+    if store is None or free_bytes >= store:
+        return 0.0
+    bucket = config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes
+    return float(store / 1e9 + bucket * config.trainer.n_gpus_per_node * 2**20 / 1e9)
+
+
+def offloaded_gb(config: DictConfig) -> float:
+    """Return the GB of host memory of each machine that offloaded weights and optimizers take; 0 if unknown."""
+    shape = shape_of(config.actor_rollout_ref.model.path)
+    critic = shape_of(config.critic.model.path) if has_critic(config) else None
+    return estimate(OmegaConf.to_container(config), shape, critic).host_gb if shape else 0.0
+
+
+def needed_gb(config: DictConfig) -> tuple[float, float]:
+    """Return the memory that a run takes on a CPU and the disk space that a checkpoint takes, in GB."""
+    sizes = [parameters(config.actor_rollout_ref.model.path)]
+    if has_critic(config):
+        sizes.append(parameters(config.critic.model.path))
+    count, trainer = sum(size or 0 for size in sizes) or None, config.trainer
+    saved = list(config.actor_rollout_ref.actor.checkpoint.save_contents) if trainer.save_freq > 0 else []
+    actor, row = config.actor_rollout_ref.actor, config.data.max_prompt_length + config.data.max_response_length
+    tokens = actor.ppo_max_token_len_per_gpu if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu * row
+    memory_gb = memory_needed(count, RL_MEMORY_GB, RL_BYTES, RL_BARE_GB) + (trainer.n_gpus_per_node - 1) * RANK_GB
+    memory_gb += activations_gb(count, tokens)
+    return memory_gb, checkpoint_gb(count, saved)
