@@ -18,7 +18,7 @@ from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.models.hf import load_config
+from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.models.resolve import largest_weight, parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import RUN_NAME
@@ -87,7 +87,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     for run_env in envs:
         check_prompts(config, run_env.settings, report)
     if has_critic(config):
-        load_config(config.critic.model.path, "critic.model.path")
+        check_critic(config.critic.model.path, config.actor_rollout_ref.model.path)
     check_megatron(config)
     check_machine(config)
     return config, envs
@@ -139,6 +139,25 @@ def check_trainer(config: DictConfig) -> None:
             raise ConfigError(
                 f"{key}={OmegaConf.select(config, key)!r} does not suit the episode sampler. Allowed: {required!r}."
             )
+
+
+def check_critic(critic: str, policy: str) -> None:
+    """Check that the critic has an embedding for each token of the policy's tokenizer.
+
+    Args:
+        critic: folder or hub id of the critic's model.
+        policy: that of the policy.
+
+    Raises:
+        ConfigError: its vocabulary is smaller, or its config cannot be read.
+    """
+    known = load_config(critic, "critic.model.path").get_text_config().vocab_size
+    needed = len(load_tokenizer(policy, "actor_rollout_ref.model.path"))
+    if known < needed:
+        raise ConfigError(
+            f"critic.model.path={critic!r} has {known} tokens, and the tokenizer of the policy {needed}: it cannot read "
+            "all tokens. Choose a model with the policy's tokenizer, such as the policy's own."
+        )
 
 
 def check_ranks(trainer: DictConfig, cores: int) -> None:
