@@ -155,8 +155,8 @@ def check_critic(critic: str, policy: str) -> None:
     needed = len(load_tokenizer(policy, "actor_rollout_ref.model.path"))
     if known < needed:
         raise ConfigError(
-            f"critic.model.path={critic!r} has {known} tokens, and the tokenizer of the policy {needed}: it cannot read "
-            "all tokens. Choose a model with the policy's tokenizer, such as the policy's own."
+            f"critic.model.path={critic!r} has {known} tokens, and the tokenizer of the policy {needed}: it cannot "
+            "read all tokens. Choose a model with the policy's tokenizer, such as the policy's own."
         )
 
 
