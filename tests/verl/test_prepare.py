@@ -21,8 +21,9 @@ from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
+from verl_agent.preflight.lengths import check_critic
 from verl_agent.preflight.prompts import check_prompts
-from verl_agent.preflight.rl import ROUTER, bucket_mb, check_critic, check_environment, prepare
+from verl_agent.preflight.rl import ROUTER, bucket_mb, check_environment, prepare
 from verl_agent.runs.identity import SETTINGS_FILE
 from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.training.run import choose_dev_tasks, run

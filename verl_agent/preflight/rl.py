@@ -18,7 +18,6 @@ from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.models.resolve import largest_weight, parameters, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import RUN_NAME
@@ -27,7 +26,7 @@ from verl_agent.preflight.asynchrony import SEPARATE, check_asynchrony
 from verl_agent.preflight.conditions import check_conditions
 from verl_agent.preflight.estimates import estimate, shape_of
 from verl_agent.preflight.installation import check_installation
-from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
+from verl_agent.preflight.lengths import check_budgets, check_critic, check_lengths_fit_model, check_shares
 from verl_agent.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.preflight.prompts import agent_for_checks, check_prompts
 from verl_agent.preflight.ranks import check_checkpoints
@@ -139,25 +138,6 @@ def check_trainer(config: DictConfig) -> None:
             raise ConfigError(
                 f"{key}={OmegaConf.select(config, key)!r} does not suit the episode sampler. Allowed: {required!r}."
             )
-
-
-def check_critic(critic: str, policy: str) -> None:
-    """Check that the critic has an embedding for each token of the policy's tokenizer.
-
-    Args:
-        critic: folder or hub id of the critic's model.
-        policy: that of the policy.
-
-    Raises:
-        ConfigError: its vocabulary is smaller, or its config cannot be read.
-    """
-    known = load_config(critic, "critic.model.path").get_text_config().vocab_size
-    needed = len(load_tokenizer(policy, "actor_rollout_ref.model.path"))
-    if known < needed:
-        raise ConfigError(
-            f"critic.model.path={critic!r} has {known} tokens, and the tokenizer of the policy {needed}: it cannot "
-            "read all tokens. Choose a model with the policy's tokenizer, such as the policy's own."
-        )
 
 
 def check_ranks(trainer: DictConfig, cores: int) -> None:
