@@ -218,11 +218,30 @@ def test_the_tracker_chooses_an_earlier_checkpoint(tmp_path):
 
 
 def test_room_is_needed_only_for_checkpoints_that_do_not_exist_yet(tmp_path):
+    free = shutil.disk_usage(tmp_path).free
+    folder = saved(tmp_path, 1)
+    for step, fits in ((2, False), (3, True)):
+        begin_checkpoint(tmp_path / f"global_step_{step}")
+        with (tmp_path / f"global_step_{step}/weights").open("wb") as sparse:
+            sparse.truncate(int(free * 0.6))
+        finish_checkpoint(tmp_path / f"global_step_{step}")
+        if fits:
+            folder.require_room(10 * free / 1e9, 3)  # one more, of the size of the last
+        else:
+            with pytest.raises(ConfigError, match=r"of free disk space, but .* will be written there"):
+                folder.require_room(0.1, 3)
+    folder.require_room(0.0, 9)  # a run that saves none
+
+
+def test_a_new_run_needs_room_for_all_checkpoints_that_exist_at_once(tmp_path):
     free_gb = shutil.disk_usage(tmp_path).free / 1e9
-    folder = RunFolder.at(tmp_path)
-    with pytest.raises(ConfigError, match=r"of free disk space, but .* will be written there"):
-        folder.require_room(free_gb / 2, 2)  # three at once
-    folder.require_room(free_gb / 2, None) if free_gb > 1 else None
-    saved(tmp_path, 1, 2)
-    folder.require_room(free_gb / 2, 2)
-    folder.require_room(0.0, 2)
+    RunFolder.at(tmp_path).require_room(free_gb * 0.3, 2)
+    with pytest.raises(ConfigError, match="will be written there"):
+        RunFolder.at(tmp_path).require_room(free_gb * 0.4, 2)
+
+
+def test_an_unfinished_checkpoint_is_not_kept_in_place_of_a_complete_one(tmp_path):
+    folder = saved(tmp_path, 1, 3)
+    begin_checkpoint(tmp_path / "global_step_2")
+    folder.prune(2)
+    assert steps_in(tmp_path) == ["1", "3"]

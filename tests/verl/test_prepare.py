@@ -15,6 +15,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.router import get_router_handle
 
 from tests.support.composing import recipe
+from tests.support.models import write_byte_model
 from verl_agent.config.mixture import run_envs
 from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
@@ -22,6 +23,7 @@ from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
 from verl_agent.runs.identity import SETTINGS_FILE
 from verl_agent.system.resources import RL_MEMORY_GB
+from verl_agent.training.preflight.lengths import check_critic
 from verl_agent.training.preflight.prompts import check_prompts
 from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, prepare
 from verl_agent.training.run import choose_dev_tasks, run
@@ -430,6 +432,15 @@ def test_resume_of_other_fsdp1_ranks_raises_config_error_before_ray_starts(folde
     config.trainer.default_local_dir = str(tmp_path)
     with pytest.raises(ConfigError, match=r"\(FSDP1\) .* was written by 2 ranks; .* gives 1\. Use 2 ranks again"):
         run(config)
+
+
+def test_a_critic_with_too_small_a_vocabulary_raises_config_error(tmp_path):
+    """It would end the first step with an IndexError of its embedding."""
+    policy = write_byte_model(tmp_path / "policy", ["Guess a whole number. Higher. Lower."], vocabulary=300)
+    critic = write_byte_model(tmp_path / "critic", ["Guess"], vocabulary=270)
+    check_critic(str(policy), str(policy))
+    with pytest.raises(ConfigError, match=r"^critic\.model\.path='.*critic' has \d+ tokens, and the tokenizer of the"):
+        check_critic(str(critic), str(policy))
 
 
 # Machine and model

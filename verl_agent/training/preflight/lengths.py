@@ -10,9 +10,10 @@ from verl_agent.config.mixture import MixtureEnv, tasks_per_batch
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.splits import holds_out, split_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.rollout.settings import PromptSettings
 from verl_agent.sections import section
-from verl_agent.training.preflight.algorithms import has_critic
+from verl_agent.training.preflight.algorithms import TURN_ESTIMATORS, has_critic
 from verl_agent.training.preflight.prompts import agent_for_checks
 
 
@@ -191,3 +192,22 @@ def check_shares(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
 
 def _beside_dev(env: EnvSettings) -> str:
     return f" beside those that env.dev_tasks={env.dev_tasks!r} holds out" if holds_out(env) else ""
+
+
+def check_critic(critic: str, policy: str) -> None:
+    """Check that the critic has an embedding for each token of the policy's tokenizer.
+
+    Args:
+        critic: folder or hub id of the critic's model.
+        policy: that of the policy.
+
+    Raises:
+        ConfigError: its vocabulary is smaller, or its config cannot be read.
+    """
+    known = load_config(critic, "critic.model.path").get_text_config().vocab_size
+    needed = len(load_tokenizer(policy, "actor_rollout_ref.model.path"))
+    if known < needed:
+        raise ConfigError(
+            f"critic.model.path={critic!r} has {known} tokens, and the tokenizer of the policy {needed}: it cannot "
+            "read all tokens. Choose a model with the policy's tokenizer, such as the policy's own."
+        )

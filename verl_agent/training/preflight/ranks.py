@@ -172,12 +172,12 @@ def check_resumed_ranks(checkpoint: Path, config: Mapping[str, Any], critic: boo
     lines = []
     for name, (key, section) in models.items():
         folder = checkpoint / name
-        check_contents(folder, f"{key}.checkpoint", section["checkpoint"])
         if section["strategy"] == MEGATRON:
             check_layout_of_checkpoint(folder, f"{key}.megatron", section["megatron"])
         else:
             strategy = section["strategy"]
             lines.append(check_ranks_of_checkpoint(folder, f"{key}.strategy", section["checkpoint"], ranks, strategy))
+        check_contents(folder, f"{key}.checkpoint", section["checkpoint"])
     return [line for line in lines if line]
 
 
@@ -197,8 +197,9 @@ def check_torchrun_ranks(checkpoint: Path, config: Mapping[str, Any]) -> str:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     given = (f"WORLD_SIZE={ranks} of torchrun", ranks)
     strategy = config["engine"]["strategy"]
+    line = check_ranks_of_checkpoint(checkpoint, "engine.strategy", config["checkpoint"], given, strategy)
     check_contents(checkpoint, "checkpoint", config["checkpoint"])
-    return check_ranks_of_checkpoint(checkpoint, "engine.strategy", config["checkpoint"], given, strategy)
+    return line
 
 
 def _ranks(count: int) -> str:

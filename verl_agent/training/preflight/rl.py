@@ -18,7 +18,6 @@ from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.splits import validates_on_test
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.models.hf import load_config
 from verl_agent.models.resolve import largest_weight, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.worker_environment import worker_environment
@@ -27,7 +26,7 @@ from verl_agent.system.installation import check_installation
 from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.training.preflight.asynchrony import SEPARATE, check_asynchrony
 from verl_agent.training.preflight.conditions import check_conditions
-from verl_agent.training.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
+from verl_agent.training.preflight.lengths import check_budgets, check_critic, check_lengths_fit_model, check_shares
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.training.preflight.prompts import agent_for_checks, check_prompts
@@ -79,7 +78,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     for run_env in envs:
         check_prompts(config, run_env.settings, report)
     if has_critic(config):
-        load_config(config.critic.model.path, "critic.model.path")
+        check_critic(config.critic.model.path, config.actor_rollout_ref.model.path)
     check_megatron(config)
     return config, envs
 
