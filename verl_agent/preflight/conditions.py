@@ -117,9 +117,11 @@ def check_test_best(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
     """Check that a run with `trainer.test_best` chooses a best checkpoint and has other tasks to test it on.
 
     Raises:
-        ConfigError: the setting has no effect.
+        ConfigError: the setting has no effect, or is not true or false.
     """
     trainer = config.trainer
+    if not isinstance(trainer.test_best, bool):
+        raise ConfigError(f"trainer.test_best={trainer.test_best!r} is not allowed. Allowed: true, false.")
     if not trainer.test_best:
         return
     for key in ("test_freq", "save_freq"):
