@@ -95,11 +95,9 @@ class StopReason(StrEnum):
     EPISODE_TOKENS = "episode_tokens"
     """Replies and observations together reached the token budget of the episode."""
     ENV_ERROR = "env_error"
-    """A call into the environment failed or timed out, and nothing shows that the action is the reason. The episode is
-    recorded and not trained on."""
+    """A call into the environment failed or timed out. The episode is recorded and not trained on."""
     ACTION_ERROR = "action_error"
-    """The last action raised the same error of the environment in every fresh session, after the same actions before
-    it. The action is the reason, so the episode counts as a failure of the policy with the return that it has."""
+    """The last action makes the environment fail in every fresh session. It counts as a failure of the policy."""
     OVERLONG_PROMPT = "overlong_prompt"
     """The prompt exceeds `data.max_prompt_length`: no turn was played. It is recorded and not trained on."""
     CANCELLED = "cancelled"
@@ -115,10 +113,7 @@ class StopReason(StrEnum):
     @property
     def valid(self) -> bool:
         """True if an episode that ended for this reason measures the policy and may be trained on."""
-        return self not in _MEASURE_NOTHING
-
-
-_MEASURE_NOTHING = (StopReason.ENV_ERROR, StopReason.OVERLONG_PROMPT, StopReason.CANCELLED, StopReason.OPERATOR)
+        return self not in (StopReason.ENV_ERROR, StopReason.OVERLONG_PROMPT, StopReason.CANCELLED, StopReason.OPERATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +246,7 @@ class Episode:
         messages: whole conversation, prompt included.
         turns: one entry for each reply.
         stop: reason for which the episode ended.
-        error: message of the failed call, of the overlong prompt or of the person; "" for other stop reasons.
+        error: message of the failed call, the overlong prompt or the person; "" for other stop reasons.
         success_reward: return from which the environment counts the task as solved.
         prompt_length: number of messages before the first reply.
         started_at: time of the reset, in seconds since the epoch.
@@ -281,8 +276,7 @@ class Episode:
     @property
     def success(self) -> bool:
         """True if the task was solved."""
-        failed = self.stop is StopReason.ACTION_ERROR
-        return self.valid and not failed and self.reward >= self.success_reward
+        return self.valid and self.stop is not StopReason.ACTION_ERROR and self.reward >= self.success_reward
 
     @property
     def valid(self) -> bool:

@@ -17,7 +17,7 @@ from verl_agent.envs.http.server_pool import ServerPool
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.transport import transport
 from verl_agent.envs.tasks import select_tasks
-from verl_agent.errors import EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
+from verl_agent.errors import EnvCrashError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 from verl_agent.types import StepResult, StopReason, TaskItem
 
 
@@ -136,7 +136,7 @@ def test_errors_of_the_environment_keep_their_kind():
             await asyncio.sleep(1.0)
             raise KeyError("observation")
 
-    for timeout_s, kind in ((0.3, EnvTimeoutError), (30, EnvError)):
+    for timeout_s, kind in ((0.3, EnvTimeoutError), (30, EnvCrashError)):
         with serving("guess_number", pool_of(Slow, timeout_s=timeout_s)) as running:
             env = HttpEnv(**options("guess_number", running.url))
             try:

@@ -25,7 +25,10 @@ OF_TOKENS = {
     "credit/dropped_share",
     *(f"staleness/{name}" for name in ("mean", "max", "mixed_episodes")),
     *(f"staleness/<updates>/{name}" for name in ("tokens", "rollout_kl", "probs_diff")),
-    *(f"turn/<turns>/{name}" for name in ("advantage", "entropy", "ref_kl", "rollout_kl", "ratio_outside")),
+    *(
+        f"turn/<turns>/{name}"
+        for name in ("advantage", "entropy", "ref_kl", "rollout_kl", "ratio_outside", "clip_fraction")
+    ),
 }
 """Metrics that the trainer computes from tokens; see tests/verl/test_turn_metrics.py."""
 

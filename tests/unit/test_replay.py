@@ -87,6 +87,8 @@ def test_a_step_that_takes_too_long_is_replayed_too():
 def test_each_call_may_fail_in_a_row_as_often_as_retries_allow():
     (episode,), _ = run(failing_class(3, 4, 6, 8))  # `c`; then `a`; then `b`; then `c` again, whose count goes on
     assert (episode.stop, episode.replays) == (StopReason.TERMINATED, [DOWN] * 4)
+    (episode,), _ = run(failing_class(3, 4, 6, 7, 10, 11))  # `a` fails three times, and succeeds in between
+    assert (episode.stop, episode.replays) == (StopReason.TERMINATED, [DOWN] * 6)
     attempts, _ = run(failing_class(3, 4, 5, 6))  # `c`; then `a` three times
     assert [(one.stop, one.error, one.replays) for one in attempts] == [
         (StopReason.ENV_ERROR, DOWN, [DOWN] * 3),

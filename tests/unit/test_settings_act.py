@@ -17,7 +17,8 @@ from verl_agent.config.unread import UNREAD, UNREAD_WITH_FSDP, remedy
 
 OWN = ("env.", "agent.", "horizon.", "episode.", "credit.", "data.env_", "data.custom_cls.", "evaluation.", "evolve.")
 OWN += ("episodes.", "preference.", "data.agent", "data.episodes", "data.preference", "data.model_type", "data.max_len")
-OWN += ("data.overlong_prompt", "trainer.hang_timeout_s", "trainer.max_restarts", "trainer.v1.sampler.sampler_kwargs.")
+OWN += ("data.overlong_prompt", "trainer.hang_timeout_s", "trainer.max_restarts", "trainer.test_best")
+OWN += ("trainer.v1.sampler.sampler_kwargs.",)
 """Sections that this package reads."""
 OTHER_ENGINES = ("megatron", "veomni", "torchtitan", "mindspeed", "qat", "turbo_config", "disaggregation", "trtllm")
 ASIDE = (

@@ -14,6 +14,7 @@ from verl_agent.evaluation.api.reply_log import Totals
 from verl_agent.results.results import ALL, CategoryResult, Comparison
 from verl_agent.results.statistics import MIN_TASKS
 from verl_agent.runs.identity import write_json_atomically
+from verl_agent.types import StopReason
 
 REPORT_VERSION = 2
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -36,13 +37,13 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
         "turns": lambda result: _number(result.turns_mean, "{:.1f}"),
         "invalid": lambda result: _number(result.invalid_rate, "{:.1%}"),
         "errors": lambda result: str(result.env_errors),
-        "action errors": lambda result: str(result.action_errors),
+        "action errors": lambda result: str(_action_errors(result)),
         "overlong": lambda result: str(result.overlong_prompts),
     }
     columns.pop("pass@1", None)
     if not any(result.env_errors for result in results):
         del columns["errors"]
-    if not any(result.action_errors for result in results):
+    if not any(_action_errors(result) for result in results):
         del columns["action errors"]
     if not any(result.overlong_prompts for result in results):
         del columns["overlong"]
@@ -123,14 +124,18 @@ def _stop_counts(results: Sequence[CategoryResult]) -> list[str]:
     return ["ended by: " + ", ".join(f"{reason} {count}" for reason, count in one.stops.items()) for one in overall]
 
 
+def _action_errors(result: CategoryResult) -> int:
+    return result.stops.get(StopReason.ACTION_ERROR, 0)
+
+
 def _errors(results: Sequence[CategoryResult]) -> list[str]:
     """Return the captions on errors of the environment that change the rates."""
     overall = [one for one in results if one.category == ALL]
     lines = [
-        f"action errors: {one.action_errors} of {counted(one.episodes, 'counted episode')} failed at an action that "
+        f"action errors: {_action_errors(one)} of {counted(one.episodes, 'counted episode')} failed at an action that "
         "raises the same error in every fresh session"
         for one in overall
-        if one.action_errors
+        if _action_errors(one)
     ]
     return lines + [
         f"begun anew: {one.begun_anew} of {counted(one.episodes, 'counted episode')} after an error of their "

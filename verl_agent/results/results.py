@@ -83,20 +83,13 @@ class CategoryResult:
         """Return one line: category, tasks, episodes, success with its interval, and mean number of turns."""
         if self.turns_mean is None:
             return f"{self.category}: no valid episode, {self.env_errors} environment errors{self._excluded}"
-        return (
-            f"{self.category}: {self.tasks} tasks, {self.episodes} episodes, success {self.success}, "
-            f"{self.turns_mean:.1f} turns{self._excluded}"
-        )
+        tasks = f"{self.category}: {self.tasks} tasks, {self.episodes} episodes"
+        return f"{tasks}, success {self.success}, {self.turns_mean:.1f} turns{self._excluded}"
 
     @property
     def played(self) -> int:
         """Number of episodes, excluded ones included."""
         return self.episodes + self.env_errors + self.overlong_prompts + self.operated
-
-    @property
-    def action_errors(self) -> int:
-        """Number of valid episodes in which an action makes the environment fail each time."""
-        return self.stops.get(StopReason.ACTION_ERROR, 0)
 
     @property
     def _excluded(self) -> str:
@@ -250,8 +243,7 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
     turns = sum(summary.turns for summary in valid)
     overlong = sum(one.summary.stop is StopReason.OVERLONG_PROMPT for one in played)
     operated = sum(one.summary.operated or one.summary.stop is StopReason.OPERATOR for one in played)
-    costs = [one.cost_usd for one in counting]
-    known = [cost for cost in costs if cost is not None]
+    known = [one.cost_usd for one in counting if one.cost_usd is not None]
     counted = [one.tokens for one in counting if one.tokens is not None]
     invalid = sum(summary.info.get(INVALID_ACTION, 0.0) for summary in valid)
     return CategoryResult(
@@ -269,7 +261,7 @@ def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
         tokens_mean=fmean(counted) if counted and len(counted) == len(valid) else None,
         invalid_rate=invalid / turns if turns else None,
         stops=dict(Counter(str(one.summary.stop) for one in played).most_common()),
-        cost_usd=sum(known) if costs and len(known) == len(costs) else None,
+        cost_usd=sum(known) if known and len(known) == len(valid) else None,
         approved=sum(one.by_person.keys() == {"approved"} for one in counting),
         rejected=sum("rejected" in one.by_person for one in played),
         rule_approved=sum(one.by_rule["approved"] for one in counting),

@@ -12,6 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.config.algorithms import CRITICS
 from verl_agent.config.keys import leaves, reference
+from verl_agent.config.mixture import MixtureEnv
+from verl_agent.envs.splits import validates_on_test
 from verl_agent.errors import ConfigError
 
 ACTOR = "actor_rollout_ref.actor"
@@ -109,6 +111,30 @@ def check_conditions(config: DictConfig) -> None:
                     f"{key}={_written(value)} has no effect: {condition.reason} Leave {key} at {_written(neutral)}"
                     f"{f', or change {condition.key}' if condition.values else ''}."
                 )
+
+
+def check_test_best(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
+    """Check that a run with `trainer.test_best` chooses a best checkpoint and has other tasks to test it on.
+
+    Raises:
+        ConfigError: the setting has no effect, or is not true or false.
+    """
+    trainer = config.trainer
+    if not isinstance(trainer.test_best, bool):
+        raise ConfigError(f"trainer.test_best={trainer.test_best!r} is not allowed. Allowed: true, false.")
+    if not trainer.test_best:
+        return
+    for key in ("test_freq", "save_freq"):
+        if trainer[key] < 1:
+            raise ConfigError(
+                f"trainer.test_best=True has no effect with trainer.{key}={trainer[key]}: no checkpoint is chosen. Set "
+                f"trainer.{key} to 1 or more, or trainer.test_best=false."
+            )
+    if all(validates_on_test(one.env) for one in envs):
+        raise ConfigError(
+            "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "
+            "tasks, or trainer.test_best=false."
+        )
 
 
 def _keys(condition: Condition, known: dict[str, Any]) -> Iterator[str]:

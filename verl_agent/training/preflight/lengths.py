@@ -13,7 +13,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.rollout.settings import PromptSettings
 from verl_agent.sections import section
-from verl_agent.training.preflight.algorithms import TURN_ESTIMATORS, has_critic
+from verl_agent.training.preflight.algorithms import has_critic
 from verl_agent.training.preflight.prompts import agent_for_checks
 
 

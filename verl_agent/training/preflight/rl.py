@@ -15,7 +15,6 @@ from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import MixtureEnv, run_envs
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import AUTO, EnvSettings
-from verl_agent.envs.splits import validates_on_test
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, resolve_model
@@ -25,7 +24,7 @@ from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.installation import check_installation
 from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.training.preflight.asynchrony import SEPARATE, check_asynchrony
-from verl_agent.training.preflight.conditions import check_conditions
+from verl_agent.training.preflight.conditions import check_conditions, check_test_best
 from verl_agent.training.preflight.lengths import check_budgets, check_critic, check_lengths_fit_model, check_shares
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
@@ -129,28 +128,6 @@ def check_trainer(config: DictConfig) -> None:
             raise ConfigError(
                 f"{key}={OmegaConf.select(config, key)!r} does not suit the episode sampler. Allowed: {required!r}."
             )
-
-
-def check_test_best(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
-    """Check that a run with `trainer.test_best` chooses a best checkpoint and has other tasks to test it on.
-
-    Raises:
-        ConfigError: the setting has no effect.
-    """
-    trainer = config.trainer
-    if not trainer.test_best:
-        return
-    for key in ("test_freq", "save_freq"):
-        if trainer[key] < 1:
-            raise ConfigError(
-                f"trainer.test_best=True has no effect with trainer.{key}={trainer[key]}: no checkpoint is chosen. Set "
-                f"trainer.{key} to 1 or more, or trainer.test_best=false."
-            )
-    if all(validates_on_test(one.env) for one in envs):
-        raise ConfigError(
-            "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "
-            "tasks, or trainer.test_best=false."
-        )
 
 
 def check_ranks(trainer: DictConfig, cores: int) -> None:
