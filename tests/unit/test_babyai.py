@@ -157,7 +157,7 @@ def test_strict_worlds_are_those_of_the_version_of_minigrid_that_agentgym_uses()
         "SynthLoc:3": "go to the red box",
         "SynthSeq:3": "put the purple box next to the grey box and go to the door on your right",
     }
-    env, prompt = start("SynthLoc", 3, strict=True)
+    _, prompt = start("SynthLoc", 3, strict=True)
     assert "go to the red box" in prompt[-1]["content"]
 
 

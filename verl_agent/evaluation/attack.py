@@ -195,7 +195,7 @@ def all_listed(known: Known, messages: Sequence[Message]) -> str:
 
 def after_end(known: Known, messages: Sequence[Message]) -> str:
     """Return the actions of the demonstration, its last one twice, and all again."""
-    actions = known.demonstration
+    actions = list(known.demonstration)
     return cycle([*actions, *actions[-1:] * 2, *actions], messages)
 
 
@@ -430,8 +430,8 @@ async def _play_tasks(
     name: str, env: EnvAdapter, chosen: Sequence[TaskItem], turns: int, limit_s: float
 ) -> dict[str, Played]:
     """Play the tasks one after another, the episodes of each side by side."""
-    where = "inline" if unpicklable(env) else "local"
-    pool = local_pool(env, EnvSettings(name, hosts=HostSettings(where=where)))
+    hosts = HostSettings(where="inline") if unpicklable(env) else HostSettings(where="local")
+    pool = local_pool(env, EnvSettings(name, hosts=hosts))
     try:
         demonstrated = demonstrated_actions(env, chosen)
     except ConfigError:
