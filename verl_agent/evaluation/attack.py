@@ -44,7 +44,7 @@ CONSTANTS = (
 MOST_LISTED = 400
 """Most actions that an attack reads from one message."""
 MAX_DUMP = 8000
-"""Characters of an answer that lists words, numbers or actions."""
+"""Most characters of an action."""
 RANDOM_EPISODES = 8
 """Random episodes of each task, with which an attack is compared."""
 CONCURRENT = 8
@@ -180,17 +180,17 @@ def each_known(known: Known, messages: Sequence[Message]) -> str:
 
 def all_words(known: Known, messages: Sequence[Message]) -> str:
     """Return all words of the messages."""
-    return " ".join(dict.fromkeys(re.findall(r"[\w.-]+", " ".join(one["content"] for one in messages))))[:MAX_DUMP]
+    return " ".join(dict.fromkeys(re.findall(r"[\w.-]+", " ".join(one["content"] for one in messages))))
 
 
 def all_actions(known: Known, messages: Sequence[Message]) -> str:
     """Return all actions of other tasks, without tags."""
-    return ", ".join(dict.fromkeys(re.sub(r"</?\w+>", "", one) for one in known.vocabulary))[:MAX_DUMP]
+    return ", ".join(dict.fromkeys(re.sub(r"</?\w+>", "", one) for one in known.vocabulary))
 
 
 def all_listed(known: Known, messages: Sequence[Message]) -> str:
     """Return all actions that the last message lists, one a line."""
-    return "\n".join(known.listed(messages[-1]["content"]))[:MAX_DUMP]
+    return "\n".join(known.listed(messages[-1]["content"]))
 
 
 def after_end(known: Known, messages: Sequence[Message]) -> str:
@@ -234,17 +234,17 @@ def numbers(known: Known, messages: Sequence[Message]) -> str:
 
 def last_message(known: Known, messages: Sequence[Message]) -> str:
     """Return the last message."""
-    return messages[-1]["content"][:MAX_DUMP]
+    return messages[-1]["content"]
 
 
 def first_line(known: Known, messages: Sequence[Message]) -> str:
     """Return the first line of the last message."""
-    return messages[-1]["content"].partition("\n")[0][:MAX_DUMP]
+    return messages[-1]["content"].partition("\n")[0]
 
 
 def last_line(known: Known, messages: Sequence[Message]) -> str:
     """Return the last line of the last message."""
-    return messages[-1]["content"].rpartition("\n")[2][:MAX_DUMP]
+    return messages[-1]["content"].rpartition("\n")[2]
 
 
 TEXTS: Mapping[str, Mapping[str, NextAction]] = {
@@ -311,7 +311,7 @@ class AttackPolicy:
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
         """See `Policy.reply`."""
-        action = self.attack.act(self.known, messages)
+        action = self.attack.act(self.known, messages)[:MAX_DUMP]
         return Reply(action if self.attack.raw else self.known.action_format.format(action))
 
 
