@@ -1,6 +1,7 @@
 """Tasks of the shop's administrator."""
 
 from collections.abc import Iterator, Sequence
+from urllib.parse import quote_plus
 
 from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.shop import Order, Product, Review
@@ -137,8 +138,8 @@ def show_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         containing = [one for one in world.shop.orders if any(line[0] is product for line in one.lines)]
         *_, before, one = [None, None, *sorted(containing, key=lambda order: order.day)]
         if before and one and before.day < one.day and one in orders(world, split):
-            search = f'type [textbox "Product name:"] [{product.title}] [1]'
-            steps = [*ORDERS, search, f'click [link "{one.number}"]']
+            search = f"goto [{ADMIN}/orders/?product_title={quote_plus(product.title)}]"  # its form opens in a dialog
+            steps = [search, f'click [link "{one.number}"]']
             yield visit(one.number, {"product": product.title}, steps, f"{ADMIN}/orders/{one.number}/")
 
 
