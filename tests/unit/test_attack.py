@@ -179,7 +179,7 @@ def test_attacks_find_nothing_in_an_environment_without_a_flaw():
 
 @pytest.mark.parametrize("name", ["textcraft", "babyai", "guess_number"])
 def test_attacks_earn_nothing_in_an_environment_of_this_repository(name):
-    report = attack_env(name, make_env(name), 6, turns=8, limit_s=20)
+    report = attack_env(name, make_env(name), 6, turns=8, limit_s=4)
     assert report.tasks >= 1
     assert report.findings == []
 
