@@ -40,7 +40,7 @@ class Known:
     Attributes:
         action_format: action format of the environment.
         vocabulary: actions of other tasks' demonstrations; may be empty.
-        demonstration: actions that solve the task; empty if there is none.
+        demonstration: actions that solve the task; empty if it has no demonstration.
         turns: turn limit.
     """
 
