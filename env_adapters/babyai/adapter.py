@@ -58,7 +58,7 @@ class BabyAI(EnvAdapter):
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """Build the grid and show the mission and the first observation."""
-        self.game = self.rules(build(item), STYLES[self.prompt]())
+        self.game = self.rules(build(item, self.strict), STYLES[self.prompt]())
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text().strip()
         return [{"role": "system", "content": system}, {"role": "user", "content": self.game.opening()}]
 
@@ -74,7 +74,7 @@ class BabyAI(EnvAdapter):
     @classmethod
     def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
         for kind, style in product((Game, StrictGame), STYLES.values()):  # the record does not tell the options
-            game = kind(build(episode.item), style())
+            game = kind(build(episode.item, kind is StrictGame), style())
             if game.opening() in episode.messages[episode.prompt_length - 1]["content"]:
                 return draw_game(game, episode)
         return ()
@@ -93,8 +93,8 @@ class BabyAI(EnvAdapter):
         return [DemoAction(step.command, step.thought) for step in steps]
 
 
-def build(item: TaskItem) -> Grid:
-    """Return the grid of an item.
+def build(item: TaskItem, strict: bool = False) -> Grid:
+    """Return the grid of an item; `strict` builds that of AgentGym's version of minigrid.
 
     Raises:
         EnvError: the level or the seed does not exist.
@@ -104,4 +104,4 @@ def build(item: TaskItem) -> Grid:
         raise EnvError(f"BabyAI has no level {name!r}. {did_you_mean(name, LEVEL_BY_NAME)}")
     if not isinstance(seed, int) or seed < 0:
         raise EnvError(f"seed {seed!r} of level {name} is not allowed. Allowed: a whole number >= 0.")
-    return Grid(LEVEL_BY_NAME[name], seed)
+    return Grid(LEVEL_BY_NAME[name], seed, version_2=strict)

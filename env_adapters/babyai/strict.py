@@ -7,7 +7,8 @@ from env_adapters.babyai.commands import CHECK, Grammar, Offer, Way
 from env_adapters.babyai.game import MAX_COMMAND, Game
 from env_adapters.babyai.paths import Paths
 from env_adapters.babyai.sight import DEPTH, SIDE, FieldOfView, Seen
-from env_adapters.babyai.world import Move
+from env_adapters.babyai.texts import Style
+from env_adapters.babyai.world import Grid, Move
 from verl_agent.types import StepResult
 
 
@@ -59,6 +60,20 @@ class StrictGame(Game):
     grammar = StrictGrammar()
     reward = 0.0
 
+    def __init__(self, world: Grid, style: Style) -> None:
+        """Start with the view from before the agent takes the thing that it carries at the start."""
+        carried = world.carried
+        if carried is not None:
+            world.put(carried.init_pos, carried)
+        super().__init__(world, style)
+        if carried is not None:
+            world.put(carried.init_pos, None)
+
+    def update_view(self) -> None:
+        """Update the field of view, the available commands and the image with which the next one is compared."""
+        super().update_view()
+        self.picture = self.world.picture()
+
     def opening(self) -> str:
         """Return the mission without the words for the order of its parts, and the first observation."""
         mission = self.world.mission.replace("then", "and").replace("after you", "and")
@@ -76,7 +91,7 @@ class StrictGame(Game):
 
     def execute(self, moves: Sequence[Move]) -> StepResult:
         """Execute all moves until one does not change the view; the end of the mission does not stop them."""
-        picture, over = self.world.picture(), False
+        picture, over = self.picture, False
         for move in moves:
             self.reward, over = self.world.raw_move(move)
             before, picture = picture, self.world.picture()

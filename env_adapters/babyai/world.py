@@ -37,9 +37,16 @@ class Grid:
         max_moves: number of moves after which the level ends without success.
     """
 
-    def __init__(self, level: Level, seed: int) -> None:
-        """Build the grid; the same level and seed give the same grid on every machine."""
-        self.env = silent_level(level.builder)(**level.arguments)
+    def __init__(self, level: Level, seed: int, version_2: bool = False) -> None:
+        """Build the grid; the same level and seed give the same grid on every machine.
+
+        Args:
+            level: generator of the grid.
+            seed: seed of the generator, >= 0.
+            version_2: build the grid of minigrid 2.3.1, in which a rejected grid leaves its locked room to the next
+                one. Of AgentGym's items, `SynthLoc:3` and `SynthSeq:3` differ by it.
+        """
+        self.env = silent_level(level.builder, version_2)(**level.arguments)
         self.env.reset(seed=seed)
         self.mission: str = self.env.mission
         self.max_moves: int = self.env.max_steps
@@ -101,6 +108,10 @@ class Grid:
         """Return the object at a position, a `WorldObj` of minigrid, or None. The agent does not count."""
         return self.env.grid.grid[place[1] * self.env.grid.width + place[0]]
 
+    def put(self, place: Place, thing: Any) -> None:
+        """Set the object at a position; None removes it."""
+        self.env.grid.set(*place, thing)
+
     def inside(self, place: Place) -> bool:
         """Return True if a position is in the grid."""
         return bool(0 <= place[0] < self.env.grid.width and 0 <= place[1] < self.env.grid.height)
@@ -132,8 +143,12 @@ def name_of(thing: Any) -> str:
 
 
 @cache
-def silent_level(builder: str) -> Any:
+def silent_level(builder: str, version_2: bool) -> Any:
     """Return a level class of minigrid that renders no images and prints nothing.
+
+    Args:
+        builder: name of minigrid's class.
+        version_2: see `Grid`.
 
     Raises:
         ConfigError: minigrid is not installed.
@@ -165,4 +180,11 @@ def silent_level(builder: str) -> Any:
                     continue
             self.mission = self.surface = self.instrs.surface(self)
 
-    return SilentLevel
+    class OldLevel(SilentLevel):
+        """Level that keeps the locked room of a rejected grid; `gen_mission` of later versions forgets it."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name != "locked_room" or value is not None or not hasattr(self, name):
+                super().__setattr__(name, value)
+
+    return OldLevel if version_2 else SilentLevel

@@ -11,7 +11,7 @@ import pytest
 
 from env_adapters.guess_number.adapter import GuessNumber
 from tests.support.fakes import talk_class
-from tests.support.serving import HTTP, RunningEnv, begin, error_of, pool_of, post, serving
+from tests.support.serving import HTTP, RunningEnv, begin, error_of, pool_of, post, serving, until
 from verl_agent.envs.http.connections import REFUSED
 from verl_agent.envs.http.run_server import OTHER_FILES, allow_connections
 from verl_agent.envs.http.settings import ServerLimits
@@ -71,6 +71,23 @@ def test_a_request_that_arrives_too_slowly_is_answered_408_and_its_connection_cl
         assert time.monotonic() - started < 10
         assert b"HTTP/1.1 408 Request Timeout" in answer
         assert answer.endswith(b'{"error": "the request did not arrive within 0.3 s."}')
+
+
+@pytest.mark.parametrize("first_calls", [False, True], ids=["at once", "after a call"])
+@pytest.mark.parametrize("reads", [False, True], ids=["without reading", "after reading"])
+def test_a_session_whose_client_resets_the_connection_with_the_answer_unread_is_closed(reads, first_calls):
+    with guess() as running, closing(connect(running)) as connection:
+        connection.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
+        session = json.loads(connection.recv(65536, 0 if reads else socket.MSG_PEEK).rpartition(b"\r\n")[2])["id"]
+        if first_calls:
+            post(running, "/reset", {"id": session, "data_idx": 0})
+        connection.close()  # the system resets a connection that is closed with unread data
+        if not reads and not first_calls:
+            until(lambda: running.pool.stats()["sessions"] == 0)
+            error_of(post(running, "/reset", {"id": session, "data_idx": 0}), 404)
+        else:
+            until(lambda: len(running.uvicorn.server_state.connections) <= 1)
+            assert post(running, "/reset", {"id": session, "data_idx": 0}).status_code == 200
 
 
 def test_a_body_that_arrives_after_the_answer_has_the_same_deadline():

@@ -46,8 +46,8 @@ def get(pages, path, task_page="click"):
 
 
 def test_train_and_test_have_no_page_in_common():
-    train, test = miniwob_tasks("train"), miniwob_tasks("test")
-    assert len(train) == 550 and len(test) == 120
+    train, test, click_all = (miniwob_tasks(split) for split in ("train", "test", "click_all"))
+    assert (len(train), len(test), len(click_all)) == (470, 120, 80)
     assert not {task["intent_template_id"] for task in train} & {task["intent_template_id"] for task in test}
     assert len({task["task_id"] for task in (*train, *test)}) == len(train) + len(test)
     assert {task["category"] for task in train} >= {task["category"] for task in test}
@@ -65,7 +65,7 @@ def test_every_page_has_tasks_or_a_reason_for_its_exclusion():
 
 
 def test_unknown_split_raises_config_error():
-    with pytest.raises(ConfigError, match="Allowed: train, test"):
+    with pytest.raises(ConfigError, match="Allowed: train, test, click_all"):
         miniwob_tasks("dev")
 
 

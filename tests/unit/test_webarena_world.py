@@ -1,6 +1,7 @@
 """The made-up world is the same for the same seed, and the tasks about it can be told right from wrong."""
 
 import json
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -99,6 +100,20 @@ def test_there_are_enough_tasks_of_enough_kinds():
     assert {site for task in tasks for site in task["sites"]} == set(SITES)
     assert sum(len(task["sites"]) > 1 for task in tasks) >= 30
     assert {task["split"] for task in tasks} == {"train", "test"}
+
+
+def test_the_address_of_a_page_cannot_be_formed_from_the_task():
+    tokens = defaultdict(list)
+    for task in site_tasks():
+        for url in task["eval"].get("final_page", {}).get("urls", ()):
+            tokens[task["intent_template"]].append((task["intent"].lower(), re.split(r"[/?&=]", url.lower())))
+    assert tokens
+    for template, listed in tokens.items():
+        fixed = set.intersection(*(set(parts) for _, parts in listed))
+        for intent, parts in listed:
+            given = set(re.findall(r"\w+", intent))
+            unknown = [part for part in parts if part not in fixed and set(re.findall(r"\w+", part)) - given]
+            assert unknown, (template, intent)
 
 
 def test_tasks_are_the_same_for_the_same_seed():

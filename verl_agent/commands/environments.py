@@ -3,12 +3,14 @@
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.commands.terminal import fail, print_line, read_json
+from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter, make_env, registered
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.testing.check import check_adapter
@@ -60,19 +62,57 @@ def envs(
 def check_env(
     name: Annotated[str, typer.Argument(help="Registered name of the environment.")],
     options: Options = "{}",
-    items: Annotated[int, typer.Option(help="Number of tasks of each split to play.", min=1)] = 4,
-    seconds: Annotated[float, typer.Option(help="Seconds after which a check skips further tasks.", min=0)] = 10.0,
+    items: Annotated[
+        int | None, typer.Option(help="Number of tasks of each split. Default: 4, with --attack 50.", min=1)
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which a check skips further tasks. Default: 10, with --attack 120.", min=0),
+    ] = None,
+    attack: Annotated[
+        bool, typer.Option("--attack", help="Instead, play attacks on the reward; report what beats random actions.")
+    ] = False,
+    turns: Annotated[int, typer.Option(help="Turn limit of --attack.", min=1)] = 30,
 ) -> None:
     """Test an environment against the contract and print what to change."""
     try:
         keywords = read_json(options)
-        adapter = type(make_env(name, keywords))
-        report = check_adapter(adapter, keywords, items, name=name, budget_s=seconds, on_line=print_line)
+        env = make_env(name, keywords)
+        if attack:
+            raise typer.Exit(code=_attack(name, env, items or 50, turns, 120.0 if seconds is None else seconds))
+        budget_s = 10.0 if seconds is None else seconds
+        report = check_adapter(type(env), keywords, items or 4, name=name, budget_s=budget_s, on_line=print_line)
     except ConfigError as error:
         fail(str(error))
     count = len(report.violations)
     print_line(f"{name} violates the contract: {count} to change." if count else f"{name} fulfils the contract.")
     raise typer.Exit(code=int(bool(report.violations)))
+
+
+def _attack(name: str, env: EnvAdapter, items: int, turns: int, seconds: float) -> int:
+    """Attack the reward of an environment and print the results; return the exit code."""
+    from verl_agent.evaluation.attack import attack_env, upper_limit
+
+    report = attack_env(name, env, items, turns, seconds)
+    table = Table("attack", "strongest", "return", "against", "tasks above", "at most (95 %)", "errors", box=SIMPLE)
+    for strongest, above in report.families:
+        against = f"{strongest.baseline:.3f} ({strongest.attack.baseline})"
+        limit, share = f"{upper_limit(above, report.tasks):.1%}", f"{above} of {report.tasks}"
+        row = (strongest.attack.variant, f"{strongest.mean:.3f}", against, share, limit, str(strongest.errors))
+        table.add_row(strongest.attack.family, *map(escape, row))
+    Console(width=140).print(table)
+    print_line(
+        f"{len(report.results)} attacks on {report.tasks} of {report.of} tasks, at most {turns} turns. "
+        "`at most`: share of the tasks on which an attack of the line may earn more, one-sided limit."
+    )
+    for result in report.findings:
+        gain = f"{result.mean:.3f} instead of {result.baseline:.3f} ({result.attack.baseline})"
+        tasks = f", for example on {', '.join(map(repr, result.above[:3]))}" if result.above else ""
+        errors = f"; {result.errors} episodes ended with an environment error" if result.errors else ""
+        print_line(f"FAIL  {result.attack} earns {gain} on {len(result.above)} tasks{tasks}{errors}.")
+    count = len(report.findings)
+    print_line(f"{name}: {count} attacks earn more than they should." if count else f"{name}: no attack succeeds.")
+    return int(bool(count))
 
 
 def _table(names: list[str]) -> Table:

@@ -34,6 +34,8 @@ RANDOM_TASKS = 50
 
 NewPolicy: TypeAlias = Callable[[TaskItem, EpisodeSeed], Policy]
 """Factory of the policy of one attempt, from its task and its seed."""
+Demonstrated: TypeAlias = Sequence[tuple[TaskItem, list[str]]]
+"""Tasks with the actions of their demonstrations."""
 
 
 def is_model(path: str) -> bool:
@@ -122,7 +124,7 @@ def token_builder(model: str, config: EvaluationConfig) -> Any:
     return choose_builder(load_tokenizer(model, "model.path"), model_type, config.data.apply_chat_template_kwargs)
 
 
-def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> list[tuple[TaskItem, list[str]]]:
+def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> Demonstrated:
     """Return up to `RANDOM_TASKS` tasks with the actions of their demonstrations.
 
     Args:
@@ -149,22 +151,24 @@ def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> list[tup
         ) from error
 
 
-def random_policy(
-    item: TaskItem, demonstrated: Sequence[tuple[TaskItem, list[str]]], agent: Agent, seed: int
-) -> Policy:
+def random_policy(item: TaskItem, demonstrated: Demonstrated, agent: Agent, seed: int) -> Policy:
     """Return a policy that draws uniformly from the distinct actions of other tasks' demonstrations.
 
     Args:
-        item: task to play. Its own demonstration is left out, and so are those of other categories, if any remain.
+        item: task to play.
         demonstrated: tasks with the actions of their demonstrations.
         agent: agent that renders the replies.
         seed: seed of the draws.
     """
+    vocabulary, draws = other_actions(item, demonstrated), random.Random(seed)
+    return OraclePolicy(agent, lambda observation: DemoAction(draws.choice(vocabulary)))
+
+
+def other_actions(item: TaskItem, demonstrated: Demonstrated) -> list[str]:
+    """Return the distinct actions of demonstrations, without those of `item` and, if any remain, other categories."""
     others = [(task, actions) for task, actions in demonstrated if task.id != item.id] or demonstrated
     similar = [(task, actions) for task, actions in others if task.category == item.category] or others
-    vocabulary = sorted({action for _, actions in similar for action in actions})
-    draws = random.Random(seed)
-    return OraclePolicy(agent, lambda observation: DemoAction(draws.choice(vocabulary)))
+    return sorted({action for _, actions in similar for action in actions})
 
 
 def api_policies(api: ApiSettings, config: EvaluationConfig, client: ApiClient) -> NewPolicy:

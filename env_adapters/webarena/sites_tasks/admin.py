@@ -1,6 +1,7 @@
 """Tasks of the shop's administrator."""
 
 from collections.abc import Iterator, Sequence
+from urllib.parse import quote_plus
 
 from env_adapters.webarena.sites.world import GeneratedWorld
 from env_adapters.webarena.sites.world.shop import Order, Product, Review
@@ -130,11 +131,16 @@ def stars(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield question(f"{one.pk}", words, steps, number(one.stars), text(one.title))
 
 
-@template(TEST, "shopping_admin", "Open the details of order {{order}}.")
+@template(TEST, "shopping_admin", "Open the details of the latest order that contains the {{product}}.")
 def show_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open the page of an order."""
-    for one in orders(world, split)[6:]:
-        yield visit(one.number, {"order": one.number}, open_order(one), f"{ADMIN}/orders/{one.number}/")
+    """Yield tasks to open the page of an order, whose number is in its address and so not in the question."""
+    for product in products(world, split):
+        containing = [one for one in world.shop.orders if any(line[0] is product for line in one.lines)]
+        *_, before, one = [None, None, *sorted(containing, key=lambda order: order.day)]
+        if before and one and before.day < one.day and one in orders(world, split):
+            search = f"goto [{ADMIN}/orders/?product_title={quote_plus(product.title)}]"  # its form opens in a dialog
+            steps = [search, f'click [link "{one.number}"]']
+            yield visit(one.number, {"product": product.title}, steps, f"{ADMIN}/orders/{one.number}/")
 
 
 @template(TRAIN, "shopping_admin", "Open the page on which the {{product}} can be edited.")

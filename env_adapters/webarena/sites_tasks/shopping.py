@@ -28,15 +28,18 @@ SORTING = ("sort_by",)
 SEARCHED = (
     "kettle",
     "helmet",
-    "lantern",
     "journal",
     "puzzle",
-    "saucepan",
+    "tent",
+    "torch",
+    "casserole",
     "trowel",
     "pannier",
     "ruler",
     "blanket",
-    "teapot",
+    "bag",
+    "knife",
+    "rope",
 )
 
 
@@ -177,12 +180,15 @@ def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield visit(one.name, {"product": one.title}, find(one), SHOP + one.path)
 
 
-@template(TRAIN, "shopping", 'Search the shop for "{{words}}".')
+@template(TRAIN, "shopping", 'Search the shop for "{{words}}" and open the page of the cheapest product found.')
 def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open the results of a search."""
+    """Yield tasks to open a result of a search; the address of the results could be formed without reading a page."""
     for words in SEARCHED:
-        steps = [f'type [textbox "Search"] [{words}] [1]']
-        yield visit(words, {"words": words}, steps, f"{SHOP}/search/?q={words}", ignored=SORTING)
+        listed = [one for one in world.shop.products if words in one.title.lower().split()]
+        one = min(listed, key=lambda product: product.cents)
+        if side(one.name) == split:
+            steps = [f'type [textbox "Search"] [{words}] [1]', 'type [combobox "Sort by"] [Price low to high] [0]']
+            yield visit(words, {"words": words}, [*steps, f'click [link "{one.title}"]'], SHOP + one.path)
 
 
 @template(TRAIN, "shopping", "What is the total of my order {{order}}? Answer with the amount only.")

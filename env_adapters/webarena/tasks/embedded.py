@@ -70,7 +70,7 @@ class EmbeddedTasks:
 
 
 class MiniWobTasks:
-    """Tasks on MiniWoB's pages, in the splits `train` and `test`."""
+    """Tasks on MiniWoB's pages, in the splits `train`, `test` and `click_all`."""
 
     splits = tuple(miniwob.SEEDS)
     deterministic = True

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from env_adapters.webarena.tasks.miniwob_pages import CHECKS, EXCLUDED, PAGES, TEST_PAGES
+from env_adapters.webarena.tasks.miniwob_pages import CHECKS, CLICK_ALL_PAGES, EXCLUDED, PAGES, TEST_PAGES
 from verl_agent.errors import ConfigError
 
 INSTALL_COMMAND = "pip install --no-deps miniwob==1.1.0"
 SITE, URL = "miniwob", "http://miniwob.test"
-SEEDS: Mapping[str, range] = {"train": range(10), "test": range(1000, 1006)}
+SEEDS: Mapping[str, range] = {"train": range(10), "test": range(1000, 1006), "click_all": range(10)}
 """Seeds of the tasks of each page."""
 FIRST_TASK_ID = 100_000
 INTENT = "Do what the page asks for, then stop."
@@ -86,7 +86,7 @@ def pages_folder() -> Path:
 
 @cache
 def miniwob_tasks(split: str) -> Sequence[Mapping[str, Any]]:
-    """Return the tasks of a split, `train` or `test`; the splits have no page in common.
+    """Return the tasks of a split of `SEEDS`; the splits have no page in common.
 
     The tasks have the further keys `id`, `split` and `category`, as those of the embedded sites.
 
@@ -98,7 +98,7 @@ def miniwob_tasks(split: str) -> Sequence[Mapping[str, Any]]:
     return [
         make_task(page, index, seed, split)
         for index, page in enumerate(sorted(PAGES))
-        if (page in TEST_PAGES) == (split == "test")
+        if split == ("test" if page in TEST_PAGES else "click_all" if page in CLICK_ALL_PAGES else "train")
         for seed in SEEDS[split]
     ]
 

@@ -39,6 +39,14 @@ _TEST = (
 )
 TEST_PAGES = frozenset(_TEST.split())
 
+_CLICK_ALL = (
+    "click-button-sequence click-collapsible click-collapsible-2 click-collapsible-nodelay click-dialog click-test "
+    "click-test-2 click-test-transfer"
+)
+CLICK_ALL_PAGES = frozenset(_CLICK_ALL.split())
+"""Pages that pay a policy that clicks on every element in turn, so that they teach no reading. They are in no split of
+training tasks, but in the split `click_all`."""
+
 EXCLUDED: Mapping[str, str] = {
     "they need dragging or drawing with the mouse": (
         "drag-box drag-circle drag-cube drag-items drag-items-grid drag-shapes drag-shapes-2 drag-single-shape "

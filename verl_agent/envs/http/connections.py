@@ -5,6 +5,7 @@ uvicorn alone waits without limit for the first request of a connection, and for
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from starlette.types import Receive, Scope, Send
@@ -24,6 +25,9 @@ class Connection(HttpToolsProtocol):
 
     Headers and body of a request must arrive within `receive_s` after its first byte. The first request of a connection
     must arrive within that time after the connection is made. The time of the answer does not count.
+
+    A request has the list `state.on_reset`. Its functions are called if the client resets the connection before its
+    next request, as the system does for a process that ends without having read the answer.
     """
 
     limits: ClassVar[ServerLimits]
@@ -33,6 +37,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._deadline: asyncio.TimerHandle | None = None
         self._receive_s = self.limits.receive_s
+        self._on_reset: list[Callable[[], None]] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the deadline; above the limit, answer every request with 503."""
@@ -46,13 +51,17 @@ class Connection(HttpToolsProtocol):
         self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the deadline."""
+        """Stop the deadline; an exception means that the client reset the connection."""
         self._stop_deadline()
         super().connection_lost(exc)
+        for function in self._on_reset if exc is not None else ():
+            function()
 
     def on_message_begin(self) -> None:
         """Start the deadline of a request; that of the first request has started with the connection."""
         super().on_message_begin()
+        self._on_reset = []
+        self.scope["state"]["on_reset"] = self._on_reset
         if self._deadline is None:
             self._start_deadline()
 

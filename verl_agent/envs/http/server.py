@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -71,6 +72,7 @@ class EnvServer:
         self.tasks, self.limits = tasks, limits
         self.sessions = SessionTable(limits)
         self._pool = pool
+        self._closing: set[asyncio.Task[None]] = set()
         self._started = time.monotonic()
         self._metrics = Metrics(self._numbers)
         self.app = Starlette(
@@ -107,7 +109,17 @@ class EnvServer:
                 await self._pool.close(session)
                 raise RequestError(503, "the client disconnected.")
             self.sessions.add(session)
+        # the client may also leave without having read the answer
+        getattr(request.state, "on_reset", []).append(partial(self._abandon, session))
         return wire.create_answer(session, body)
+
+    def _abandon(self, session: int) -> None:
+        """Close a session that no call has used since it was opened."""
+        if self.sessions.unused(session):
+            self.sessions.remove(session)
+            closing = asyncio.create_task(self._pool.close(session))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def reset(self, request: Request) -> Any:
         """Begin a task in a session; an unfinished episode of the session is dropped."""

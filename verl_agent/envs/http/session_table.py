@@ -22,6 +22,7 @@ class SessionState:
         score: sum of the rewards of this episode.
         done: true if the episode has ended.
         busy: true while a call is running.
+        used: true from the first call on.
     """
 
     last_call_s: float
@@ -29,6 +30,7 @@ class SessionState:
     score: float = 0.0
     done: bool = False
     busy: bool = False
+    used: bool = False
 
 
 class SessionTable:
@@ -98,11 +100,15 @@ class SessionTable:
             raise RequestError(
                 409, f"another call of session {session} is still running. Calls of a session run one after another."
             )
-        state.busy, state.last_call_s = True, self._clock()
+        state.busy, state.used, state.last_call_s = True, True, self._clock()
         try:
             yield state
         finally:
             state.busy, state.last_call_s = False, self._clock()
+
+    def unused(self, session: int) -> bool:
+        """Return True if a session is open and no call has used it."""
+        return session in self._sessions and not self._sessions[session].used
 
     def remove(self, session: int) -> None:
         """Remove a session; an unknown one is ignored."""
