@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Print the interpreter for a new virtual environment: one that fits and is complete, else uv, which brings one, else the
-# best of the others, which check_machine.sh refuses with the reason. Prints nothing if there is none.
+# best of the others, which check_machine.sh refuses with the reason. Prints nothing without any.
 set -euo pipefail
 complete='import ensurepip, pathlib, sys, sysconfig, venv
 fits = (3, 11) <= sys.version_info[:2] < (3, 13)
