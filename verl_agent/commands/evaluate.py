@@ -12,7 +12,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.folder import LOG
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
-from verl_agent.runs.console import exit_with, last_errors, redirect_output
+from verl_agent.runs.console import exit_with, explaining_full_disk, last_errors, redirect_output
 
 
 def run(config: DictConfig) -> None:
@@ -27,7 +27,8 @@ def run(config: DictConfig) -> None:
     log = evaluation.folder / LOG
     with redirect_output(log) as console:
         try:
-            run_evaluation(evaluation, console)
+            with explaining_full_disk(evaluation.folder):
+                run_evaluation(evaluation, console)
         except (KeyboardInterrupt, ConfigError):
             console.print("Stopped. To resume, run the same command with this output folder:")
             console.print(f"  evaluation.output_dir={evaluation.folder}", markup=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.policy import check_api
 from verl_agent.evaluation.api.reply_log import FILE as REPLIES
-from verl_agent.evaluation.folder import GAME, RECORDS, SETTINGS, planned_records
+from verl_agent.evaluation.folder import GAME, RECORDS, SETTINGS, planned_records, unplayed
 from verl_agent.evaluation.loop import PlannedEpisode, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
 from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, complete_model, evaluation_config
@@ -51,6 +51,7 @@ class Evaluation:
         folder: output folder of records and results.
         earlier: recorded episodes of earlier starts in `folder`.
         baseline: episodes of the evaluation to compare with; empty for none.
+        baseline_unplayed: how much of it was played if it is not finished, such as `12 of 60 episodes`; else empty.
         rules: rules of `evaluation.approve`; empty to carry out every action.
     """
 
@@ -61,6 +62,7 @@ class Evaluation:
     folder: Path
     earlier: list[EpisodeRecord]
     baseline: list[EpisodeRecord]
+    baseline_unplayed: str
     rules: list[Rule]
 
     @cached_property
@@ -161,7 +163,8 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         earlier=None if _holds_results(folder) else {},
     )
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
-    return Evaluation(sections, plain, items, model, folder, earlier, baseline, rules)
+    compared = "" if evaluation.compare_with is None else unplayed(Path(evaluation.compare_with), baseline)
+    return Evaluation(sections, plain, items, model, folder, earlier, baseline, compared, rules)
 
 
 def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list[TaskItem]:
