@@ -33,11 +33,11 @@ RUNS: Mapping[str, Sequence[str]] = {
     "grpo": (),
     "kl": (KL, SAVE, f"{ACTOR}.use_dynamic_bsz=true", "+overlay/correction=token_is", "trainer.val_before_train=true"),
     "ppo": (*PPO, SAVE, "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
-    "fsdp": ("+overlay/engine=fsdp", "+overlay/algorithm=rloo", KL, "trainer.test_freq=1"),
+    "rloo": ("+overlay/algorithm=rloo", KL, "trainer.test_freq=1", f"{ACTOR}.optim.lr_scheduler_type=cosine"),
     "megatron": (*MEGATRON, KL),
     "partial": ("+overlay/rollout=partial", "+overlay/algorithm=turn_returns", SAVE, "trainer.test_freq=1"),
     "lora": ("+overlay/lora=rank_32", "+overlay/algorithm=reinforce_pp", KL, SAVE, f"{ACTOR}.use_dynamic_bsz=true"),
-    "turn_ppo": ("+overlay/algorithm=turn_ppo", "offload=false", *CRITIC, "+overlay/ratio=turn", "+overlay/engine=fsdp"),
+    "turn_ppo": ("+overlay/algorithm=turn_ppo", "offload=false", *CRITIC, "+overlay/ratio=turn"),
     "dapo": ("+overlay/algorithm=dapo", "+overlay/ratio=gspo", "+overlay/correction=sequence_rs"),
     "sglang": ("+overlay/rollout=sglang", SAVE),
     "gigpo": ("+overlay/algorithm=gigpo", f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm", "trainer.test_freq=1"),
@@ -99,4 +99,28 @@ def read(folder: Path) -> dict[str, set[str]]:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], Path(sys.argv[2]))
+    from concurrent.futures import ThreadPoolExecutor
+    import transformers; transformers.PreTrainedTokenizerFast; transformers.AutoModelForCausalLM
+
+    first, folder = sys.argv[1], Path(sys.argv[2])
+    bundle = {
+        "ppo": ["ppo", "kl", "partial", "lora"],
+        "fsdp": ["rloo", "turn_ppo", "dapo", "gigpo"],
+        "partial": ["partial", "lora", "kl", "ppo"],
+        "sglang": ["sglang", "megatron_ppo"],
+    }.get(first, [first])
+    bundle = [one for one in bundle if not (folder.parent / one / "reads").is_dir()]
+    import time
+    began = time.time()
+    def one(name):
+        if time.time() - began > 230:
+            return
+        s = time.time()
+        run(name, folder.parent / name, 240)
+        print(name, time.time() - s)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(one, name) for name in bundle]:
+            try:
+                done.result()
+            except Exception as error:
+                print(error)

@@ -1,4 +1,4 @@
-"""Test that a full disk ends a command with a message. `/dev/full` stands for a file on one: every write to it fails."""
+"""Test that a full disk ends a command with a message. Every write to `/dev/full` fails as on a full disk."""
 
 import os
 import subprocess

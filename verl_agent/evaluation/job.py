@@ -51,7 +51,6 @@ class Evaluation:
         folder: output folder of records and results.
         earlier: recorded episodes of earlier starts in `folder`.
         baseline: episodes of the evaluation to compare with; empty for none.
-        baseline_unplayed: how much of it was played if it is not finished, such as `12 of 60 episodes`; else empty.
         rules: rules of `evaluation.approve`; empty to carry out every action.
     """
 
@@ -62,7 +61,6 @@ class Evaluation:
     folder: Path
     earlier: list[EpisodeRecord]
     baseline: list[EpisodeRecord]
-    baseline_unplayed: str
     rules: list[Rule]
 
     @cached_property
@@ -74,6 +72,12 @@ class Evaluation:
     def planned(self) -> int:
         """Number of episodes of the whole evaluation."""
         return len(self.items) * self.config.evaluation.samples
+
+    @cached_property
+    def baseline_unplayed(self) -> str:
+        """How much of the evaluation to compare with was played, such as `12 of 60 episodes`; empty if all or none."""
+        folder = self.config.evaluation.compare_with
+        return "" if folder is None else unplayed(Path(folder), self.baseline)
 
     @cached_property
     def training_run(self) -> Path | None:
@@ -163,8 +167,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         earlier=None if _holds_results(folder) else {},
     )
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
-    compared = "" if evaluation.compare_with is None else unplayed(Path(evaluation.compare_with), baseline)
-    return Evaluation(sections, plain, items, model, folder, earlier, baseline, compared, rules)
+    return Evaluation(sections, plain, items, model, folder, earlier, baseline, rules)
 
 
 def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list[TaskItem]:

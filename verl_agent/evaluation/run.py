@@ -49,9 +49,10 @@ def run_evaluation(evaluation: Evaluation, console: Console) -> None:
     It is one with an unfinished evaluation, or of a model that was trained differently.
     """
     if evaluation.baseline_unplayed:
+        folder = escape(str(evaluation.config.evaluation.compare_with))
         console.print(
-            f"[yellow]evaluation.compare_with={escape(str(evaluation.config.evaluation.compare_with))} is not finished: "
-            f"it has {evaluation.baseline_unplayed}.[/] Only the tasks that it has played are compared.",
+            f"[yellow]evaluation.compare_with={folder} is not finished: it has "
+            f"{evaluation.baseline_unplayed}.[/] Only the tasks that it has played are compared.",
             highlight=False,
             soft_wrap=True,
         )
