@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,7 +39,7 @@ RUNS: Mapping[str, Sequence[str]] = {
     "turn_ppo": ("+overlay/algorithm=turn_ppo", "offload=false", *CRITIC, "+overlay/ratio=turn"),
     "dapo": ("+overlay/algorithm=dapo", "+overlay/ratio=gspo", "+overlay/correction=sequence_rs"),
     "sglang": ("+overlay/rollout=sglang", SAVE),
-    "gigpo": ("+overlay/algorithm=gigpo", f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm", "trainer.test_freq=1"),
+    "gigpo": ("+overlay/algorithm=gigpo", "+overlay/size=2ranks_cpu", f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"),
     "megatron_ppo": (*MEGATRON, *PPO, SAVE, "algorithm.use_kl_in_reward=true"),
 }
 """Overrides by name. Each switch of a condition is on in another set of runs."""
@@ -96,31 +95,3 @@ def read(folder: Path) -> dict[str, set[str]]:
                 key = f"transfer_queue.{key}"
             found.setdefault(key, set()).add(reader)
     return found
-
-
-if __name__ == "__main__":
-    from concurrent.futures import ThreadPoolExecutor
-    import transformers; transformers.PreTrainedTokenizerFast; transformers.AutoModelForCausalLM
-
-    first, folder = sys.argv[1], Path(sys.argv[2])
-    bundle = {
-        "ppo": ["ppo", "kl", "partial", "lora"],
-        "fsdp": ["rloo", "turn_ppo", "dapo", "gigpo"],
-        "partial": ["partial", "lora", "kl", "ppo"],
-        "sglang": ["sglang", "megatron_ppo"],
-    }.get(first, [first])
-    bundle = [one for one in bundle if not (folder.parent / one / "reads").is_dir()]
-    import time
-    began = time.time()
-    def one(name):
-        if time.time() - began > 230:
-            return
-        s = time.time()
-        run(name, folder.parent / name, 240)
-        print(name, time.time() - s)
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(one, name) for name in bundle]:
-            try:
-                done.result()
-            except Exception as error:
-                print(error)

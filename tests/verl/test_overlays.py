@@ -18,7 +18,7 @@ from verl_agent.config.keys import check_keys, reference
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
-from verl_agent.preflight.conditions import check_conditions
+from verl_agent.config.unread import check_unread
 from verl_agent.preflight.estimates import (
     ADAM_BYTES,
     CARD_GB,
@@ -65,7 +65,7 @@ def check(config: DictConfig) -> None:
     parts = run_envs(plain)
     check_algorithm(plain, parts)
     check_update(plain)
-    check_conditions(config)
+    check_unread(config)
     for part in parts:
         check_budgets(config, part)
     accepted_by_verl(config)

@@ -15,6 +15,7 @@ import verl_agent.config
 from verl_agent.agents.registry import check_retries
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import MixtureEnv, run_envs
+from verl_agent.config.unread import check_unread
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import check_disjoint, select_tasks
@@ -25,7 +26,6 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import RUN_NAME
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.preflight.asynchrony import SEPARATE, check_asynchrony
-from verl_agent.preflight.conditions import check_conditions
 from verl_agent.preflight.estimates import estimate, shape_of
 from verl_agent.preflight.installation import check_installation
 from verl_agent.preflight.lengths import check_budgets, check_lengths_fit_model, check_shares
@@ -75,7 +75,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_algorithm(OmegaConf.to_container(config), envs)
     check_asynchrony(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
-    check_conditions(config)
+    check_unread(config)
     check_installation(OmegaConf.to_container(config))
     for run_env in envs:
         check_environment(run_env, envs)

@@ -52,7 +52,8 @@ def explaining_full_disk(folder: Path | None = None) -> Iterator[None]:
     except Exception as error:  # another error propagates
         if not (any(map(_of_full_disk, _chain(error))) or (folder is not None and not disk_usage(folder).free)):
             raise
-        where = next((f" of {one.filename}" for one in _chain(error) if getattr(one, "filename", None)), "")
+        files = (getattr(one, "filename", None) for one in _chain(error))
+        where = next((f" of {file}" for file in files if file), "")
         where = where or (f" of {folder}" if folder else "")
         raise ConfigError(
             f"no space is left on the disk{where}. Free some space and run the same command again to resume."
