@@ -94,6 +94,7 @@ def test_settings_that_take_effect_pass(overrides):
             f"{CORRECTION}.rollout_is_threshold='0.5_5' is not allowed.",
         ),
         ([f"{ACTOR}.loss_agg_mode=nonsense"], f"{ACTOR}.loss_agg_mode='nonsense' is not allowed."),
+        (["+overlay/algorithm=ppo", "critic.loss_agg_mode=nonsense"], "critic.loss_agg_mode='nonsense' is not allowed."),
         ([f"{ACTOR}.kl_loss_type=full"], f"{ACTOR}.kl_loss_type='full' is not allowed."),
         (["actor_rollout_ref.rollout.temperature=0"], "actor_rollout_ref.rollout.temperature=0 is not allowed"),
         ([f"{ACTOR}.checkpoint.async_save=true"], f"{ACTOR}.checkpoint.async_save=True is not allowed"),
