@@ -1,6 +1,6 @@
 """Table of verl's keys (verl_agent/config/verl_keys.yaml), written from the keys that traced runs read.
 
-`make trace-settings` runs every combination of `RUNS` and writes the table. For each key it finds the simplest condition
+`make trace-settings` runs every combination of `RUNS` and writes the table. For each key it finds the condition
 that tells the runs that read it from the others. Keys that no run read and that verl's source reads are marked with the
 place (`config_reads`): runs on a CPU do not reach all code.
 """
@@ -27,7 +27,8 @@ from verl_agent.config.unread import SET, TABLE
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 SWITCHES = (
     *("algorithm.adv_estimator", f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.type"),
-    *("algorithm.filter_groups.enable", f"{ACTOR}.strategy", "trainer.v1.trainer_mode", "actor_rollout_ref.rollout.name"),
+    *("algorithm.filter_groups.enable", f"{ACTOR}.strategy", "trainer.v1.trainer_mode"),
+    "actor_rollout_ref.rollout.name",
     *("actor_rollout_ref.model.lora_rank", f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.loss_agg_mode"),
     *(f"{ACTOR}.use_dynamic_bsz", f"{CORRECTION}.rollout_rs", f"{CORRECTION}.rollout_is", f"{CORRECTION}.bypass_mode"),
     *("trainer.save_freq", "trainer.test_freq", "trainer.val_before_train"),

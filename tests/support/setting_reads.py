@@ -83,7 +83,7 @@ class TracedDict(dict[str, Any]):
         return super().__iter__()
 
     def items(self) -> Any:
-        for key in super().keys():
+        for key in list(super().__iter__()):
             write(f"{self.path}.{key}", sys._getframe(1))
         return super().items()
 
@@ -102,7 +102,7 @@ def path_of(node: Any) -> str:
     return ".".join(reversed(parts))
 
 
-def install() -> None:
+def install() -> None:  # noqa: PLR0915 - one place for all that is replaced
     """Trace the reads of this process."""
     import hydra._internal.instantiate._instantiate2 as hydra_instantiate
     import verl.utils.config

@@ -16,9 +16,9 @@ from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kin
 from tests.support.gpu_report import ROLLOUTS, SMALL, TRAINERS
 from verl_agent.config.keys import check_keys, reference
 from verl_agent.config.mixture import run_envs
+from verl_agent.config.unread import check_unread
 from verl_agent.errors import ConfigError
 from verl_agent.preflight.algorithms import check_algorithm, has_critic
-from verl_agent.config.unread import check_unread
 from verl_agent.preflight.estimates import (
     ADAM_BYTES,
     CARD_GB,

@@ -121,10 +121,26 @@ def check(*changes: str) -> None:
             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8 has no effect: it is read only with "
             f"{ACTOR}.use_kl_loss=true or algorithm.use_kl_in_reward=true.",
         ),
-        (["trainer.save_freq=-1", "trainer.max_actor_ckpt_to_keep=9"], "trainer.max_actor_ckpt_to_keep=9 has no effect"),
+        (["trainer.save_freq=-1", "trainer.max_actor_ckpt_to_keep=9"], "trainer.max_actor_ckpt_to_keep=9 has no"),
         (["reward.reward_manager.name=dapo"], "reward.reward_manager.name='dapo' has no effect: The environment gives"),
         (["distillation.enabled=true"], "distillation.enabled=true has no effect: Distillation is not supported."),
-        (["data.tokenizer=gpt2"], f"data.tokenizer='gpt2' has no effect: Set {MODEL}.tokenizer_path. Leave it at null."),
+        (["data.tokenizer=gpt2"], "data.tokenizer='gpt2' has no effect: nothing reads it. Set actor_rollout"),
+        (
+            ["critic.forward_micro_batch_size_per_gpu=2"],
+            "critic.forward_micro_batch_size_per_gpu=2 has no effect: nothing reads it. Set critic.ppo_micro",
+        ),
+        (
+            [f"{ACTOR}.grad_clip=0.5"],
+            f"{ACTOR}.grad_clip=0.5 has no effect: nothing reads it. Set {ACTOR}.optim.clip_grad.",
+        ),
+        (
+            ["actor_rollout_ref.rollout.multi_turn.max_user_turns=3"],
+            "actor_rollout_ref.rollout.multi_turn.max_user_turns=3 has no effect: nothing reads it. horizon.",
+        ),
+        (
+            ["data.return_raw_chat=false"],
+            "data.return_raw_chat=false has no effect: nothing reads it. The agent builds the prompts;",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -152,7 +168,8 @@ def test_a_key_that_nothing_reads_raises_config_error_with_the_key_that_it_depen
         [f"{MODEL}.lora_rank=8", f"{MODEL}.lora_alpha=8", f"{MODEL}.target_modules=[q_proj]"],
         [f"{MODEL}.use_fused_kernels=true", f"{MODEL}.fused_kernel_options.impl_backend=triton"],
         ["+overlay/engine=fsdp", f"{ACTOR}.fsdp_config.use_orig_params=true"],
-        [PPO, "critic.fsdp.pad_to_length=64", "critic.fsdp.pad_to_length_bucket=64", "critic.fsdp.full_determinism=true"],
+        [PPO, "critic.fsdp.pad_to_length=64", "critic.fsdp.pad_to_length_bucket=64"],
+        [PPO, "critic.fsdp.full_determinism=true"],
         [PPO, "critic.model.lora_rank=8", "critic.model.lora_alpha=8"],
         ["algorithm.use_kl_in_reward=true", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8"],
     ],

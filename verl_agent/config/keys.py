@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError
 
 from verl_agent.config.search_path import register_config
-
 from verl_agent.errors import ConfigError, did_you_mean
 
 FREE = (

@@ -89,12 +89,15 @@ def check_unread(config: DictConfig) -> None:
 
 def problem(row: Row, config: DictConfig) -> str:
     """Return the reason why a key has no effect in a run, and what to do; empty if it has one."""
-    if row.unread or row.effect == "none":
-        return row.instead or "nothing reads it."
+    if row.unread:
+        return f"nothing reads it. {row.instead}".strip()
+    if row.effect == "none":
+        return row.instead
     for condition in row.conditions:
         if not any(_fits(value, allowed) for key, allowed in condition.items() for value in _values(config, key)):
-            choices = " or ".join(f"{key}={_choice(allowed, OmegaConf.select(config, key))}" for key, allowed in condition.items())
-            return f"it is read only with {choices}." + (f" {row.instead}" if row.instead else "")
+            chosen = {key: _choice(allowed, OmegaConf.select(config, key)) for key, allowed in condition.items()}
+            choices = " or ".join(f"{key}={choice}" for key, choice in chosen.items())
+            return f"it is read only with {choices}. {row.instead}".strip()
     return ""
 
 

@@ -117,7 +117,8 @@ def _check_group_sizes(sampler: Mapping[str, Any], samples: int, val_samples: in
     least = sampler["min_group_size"]
     if not isinstance(least, int) or not 1 <= least <= max(samples, 2):  # 2 is the default, also for groups of one
         raise ConfigError(
-            f"{prefix}.min_group_size={least!r} is not allowed. Allowed: a whole number from 1 to {rollout}.n={samples}."
+            f"{prefix}.min_group_size={least!r} is not allowed. Allowed: a whole number from 1 to {rollout}.n="
+            f"{samples}."
         )
 
 
