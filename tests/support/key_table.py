@@ -133,7 +133,8 @@ def condition(key: str, read_in: Sequence[str], others: Sequence[str]) -> dict[s
         if len(group) == 1 and set(on).isdisjoint(off):
             values = sorted({value for (value,) in on}, key=str)
             numbers = all(map(is_set, values)) and not any(is_set(value) for (value,) in off)
-            found[group[0]] = {group[0]: SET if numbers else values}
+            if numbers or not group[0].endswith(".strategy"):  # no run on a CPU has FSDP 1
+                found[group[0]] = {group[0]: SET if numbers else values}
         elif all(any(map(is_set, values)) for values in on) and not any(any(map(is_set, values)) for values in off):
             found["|".join(group)] = dict.fromkeys(group, SET)
     near = [one for one in found.values() if key.startswith(f"{next(iter(one)).rpartition('.')[0]}.")]
