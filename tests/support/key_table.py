@@ -123,7 +123,7 @@ def with_references(read: set[str]) -> set[str]:
 
 
 def condition(key: str, read_in: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
-    """Return the condition that holds in the runs that read a key and in no other; empty if there are none or several.
+    """Return the condition that holds in the runs that read a key and in no other; empty unless exactly one does.
 
     Of several conditions, one on a switch in the section of the key is the only one.
     """

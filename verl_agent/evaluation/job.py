@@ -75,7 +75,7 @@ class Evaluation:
 
     @cached_property
     def baseline_unplayed(self) -> str:
-        """How much of the evaluation to compare with was played, such as `12 of 60 episodes`; empty if all or none."""
+        """Played part of an unfinished evaluation to compare with, such as `12 of 60 episodes`; else empty."""
         folder = self.config.evaluation.compare_with
         return "" if folder is None else unplayed(Path(folder), self.baseline)
 
