@@ -71,8 +71,8 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
         (["grpo_cpu", "=3"], "=3 is not allowed. Allowed: SECTION.KEY=VALUE"),
         (
             ["grpo_cpu", "+overlay/ratio=gsp"],
-            "In 'grpo_cpu': Could not find 'overlay/ratio/gsp'\n\nAvailable options in 'overlay/ratio':\n\tgspo\n\tturn "
-            "Did you mean 'gspo'?",
+            "In 'grpo_cpu': Could not find 'overlay/ratio/gsp'\n\nAvailable options in 'overlay/ratio':\n\tgspo\n"
+            "\tturn Did you mean 'gspo'?",
         ),
         (["grpo_cpu", "+overlay/algo=rloo"], "+overlay/algo=rloo: there is no group 'overlay/algo'. Groups: overlay/"),
     ],
