@@ -168,6 +168,10 @@ format: setup ## Format the code and apply ruff's fixes
 reference: setup ## Write verl_agent/config/REFERENCE.md from the settings classes
 	python -m verl_agent.commands.reference
 
+.PHONY: trace-settings
+trace-settings: setup-sglang setup-megatron ## Write verl_agent/config/verl_keys.yaml from the keys that tiny runs read (half an hour)
+	python -m tests.support.key_table $${TMPDIR:-/tmp}/verl_agent_traced
+
 .PHONY: doctor
 doctor: setup ## Show what this machine can run and the command that installs what is missing
 	verl-agent doctor

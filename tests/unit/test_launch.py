@@ -69,6 +69,11 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
         (["grpo_cpu", "horizon.max_turns={a: 1}"], "horizon.max_turns={a: 1} is not allowed. Allowed: a list."),
         (["grpo_cpu", "data=3"], "data=3 is not allowed. Allowed: SECTION.KEY=VALUE, such as data.seed=1."),
         (["grpo_cpu", "=3"], "=3 is not allowed. Allowed: SECTION.KEY=VALUE"),
+        (
+            ["grpo_cpu", "+overlay/ratio=gsp"],
+            "In 'grpo_cpu': Could not find 'overlay/ratio/gsp'\n\nAvailable options in 'overlay/ratio':\n\tgspo\n"
+            "\tturn Did you mean 'gspo'?",
+        ),
         (["grpo_cpu", "+overlay/algo=rloo"], "+overlay/algo=rloo: there is no group 'overlay/algo'. Groups: overlay/"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

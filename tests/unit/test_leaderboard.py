@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import prepare_evaluation
-from verl_agent.evaluation.run import play_pending, report
+from verl_agent.evaluation.run import play_pending, report, run_evaluation
 from verl_agent.results.failures_report import analyze_failures
 from verl_agent.results.folder import planned_records
 from verl_agent.results.leaderboard import make_boards
@@ -229,3 +229,26 @@ def test_tokens_that_a_server_did_not_count_are_unknown(tmp_path):
     ((row,),) = (board.rows for board in make_boards([folder]))
     assert row.overall.tokens_mean is None and row.overall.turns_mean is not None
     assert [curve.name for curve in read_scaling(folder).curves] == ["turns"]
+
+
+def test_a_comparison_with_an_unfinished_evaluation_says_how_much_of_it_was_played(tmp_path: Path):
+    earlier = evaluated(tmp_path / "earlier", "cheap")
+
+    def compared() -> str:
+        """Return what a finished evaluation prints that is started again to compare."""
+        folder = evaluated(tmp_path / "later", "cheap", compare_with=str(earlier))
+        config = json.loads((folder / "evaluation.json").read_text())["config"]
+        prepared = prepare_evaluation(OmegaConf.create(config))
+        console = Console(file=StringIO(), width=400)
+        run_evaluation(prepared, console)
+        report(prepared, console)
+        return " ".join(console.file.getvalue().split())
+
+    assert "not finished" not in compared()
+    records = (earlier / "episodes.jsonl").read_text().splitlines(keepends=True)
+    (earlier / "episodes.jsonl").write_text("".join(records[:12]))
+    text = compared()
+    assert text.startswith(f"evaluation.compare_with={earlier} is not finished: it has 12 of 17 episodes.")
+    assert "(not finished: 12 of 17 episodes), by task" in text
+    (earlier / "evaluation.json").unlink()  # killed before its end
+    assert "is not finished: it has 12 episodes and no evaluation.json." in compared()

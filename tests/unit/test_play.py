@@ -19,6 +19,7 @@ from verl_agent.agents.plain import ReAct
 from verl_agent.commands.cli import app
 from verl_agent.commands.play import ending
 from verl_agent.envs.action_format import LineFormat
+from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.by_hand import NobodyElse, Player
 from verl_agent.evaluation.job import prepare_evaluation
@@ -227,3 +228,14 @@ def test_option_that_cannot_be_played_is_refused(options, message, tmp_path):
     result = CliRunner().invoke(app, ["play", *options, "--into", str(tmp_path)])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
+
+
+def test_person_sees_the_rules_and_the_reply_format_once_before_the_first_observation():
+    env, shown = make_env("guess_number", {}), io.StringIO()
+    agent = ReAct(env.action_format)
+    player = Player(Console(file=shown, width=200), None, Typed(["1", "2", "/end"]))
+    episode = asyncio.run(play(env.tasks("train")[0], env, agent, NobodyElse(), EpisodeLimits(3), player))
+    system, first = (message["content"].strip() for message in episode.messages[:2])
+    text = shown.getvalue()
+    assert agent.instruction() in system and text.count(system) == 1
+    assert text.index(system) < text.index(first) < text.index("Your turn")

@@ -63,7 +63,7 @@ def test_sections_become_typed_settings():
         ),
         (
             {"env__hosts": {"memory_mb": 0}},
-            "env.hosts.memory_mb=0 is not allowed. Allowed: a whole number >= 1 or null.",
+            "env.hosts.memory_mb=0 is not allowed. Allowed: a whole number >= 64 or null.",
         ),
         ({"env__hosts": {"wait_s": 0}}, "env.hosts.wait_s=0 is not allowed. Allowed: a number > 0."),
         (

@@ -1,67 +1,28 @@
-"""Test that code reads every key of verl's YAML that a recipe may set, and every key that files of this project set.
+"""Test that the table of verl's keys is complete, and that files of this project set only keys that code reads.
 
-tests/support/config_reads.py finds the reads in verl's source and own_reads.py those of this package. Both state the
-limits of this proof. Tests of losses, estimators and engines show what a key does.
+tests/support/key_table.py writes the table from traced runs. config_reads.py finds the reads in verl's source and
+own_reads.py those of this package; both state their limits. Tests of losses, estimators and engines show what a key
+does.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.support.composing import COMMON, RECIPES, ROOT, SHARED, kind, written_in
 from tests.support.config_reads import references, verl_reads
+from tests.support.key_table import OUTER, is_verls, known_keys
 from tests.support.own_reads import is_read
 from verl_agent.config.keys import FREE, leaves, reference
-from verl_agent.config.unread import UNREAD, UNREAD_WITH_FSDP, remedy
+from verl_agent.config.unread import Row, rows, rows_of
 
 OWN = ("env.", "agent.", "horizon.", "episode.", "credit.", "data.env_", "data.custom_cls.", "evaluation.", "evolve.")
 OWN += ("episodes.", "preference.", "data.agent", "data.episodes", "data.preference", "data.model_type", "data.max_len")
 OWN += ("data.overlong_prompt", "trainer.hang_timeout_s", "trainer.max_restarts", "trainer.test_best")
 OWN += ("trainer.v1.sampler.sampler_kwargs.",)
 """Sections that this package reads."""
-OTHER_ENGINES = ("megatron", "veomni", "torchtitan", "mindspeed", "qat", "turbo_config", "disaggregation", "trtllm")
-ASIDE = (
-    "profiler",
-    "global_profiler",
-    "skip",
-    "distillation",
-    "reward",
-    "reward_model",
-    "ray_kwargs",
-    "transfer_queue",
-    "mtp",
-)
-"""Sections of verl for debugging, sections handed on whole, and those of reward models and teachers (not used)."""
-HANDED_ON = {
-    "actor_rollout_ref.actor.fsdp_config.wrap_policy.": "utils/fsdp_utils.py:106",
-    "actor_rollout_ref.ref.fsdp_config.wrap_policy.": "utils/fsdp_utils.py:106",
-    "critic.fsdp.wrap_policy.": "utils/fsdp_utils.py:106",
-    "actor_rollout_ref.rollout.engine_kwargs.": "workers/rollout/vllm_rollout/vllm_async_server.py:287",
-    "actor_rollout_ref.rollout.prometheus.": "workers/rollout/utils.py",
-    "actor_rollout_ref.actor.optim.warmup_style": "workers/config/optimizer.py:117, renamed to lr_scheduler_type",
-    "critic.optim.warmup_style": "workers/config/optimizer.py:117, renamed to lr_scheduler_type",
-    "actor_rollout_ref.actor.ulysses_sequence_parallel_size": "workers/config/actor.py, FSDPActorConfig.__post_init__",
-    "actor_rollout_ref.ref.ulysses_sequence_parallel_size": "workers/config/actor.py, FSDPActorConfig.__post_init__",
-    "actor_rollout_ref.ref.strategy": "workers/config/actor.py, FSDPActorConfig.__post_init__",
-    "critic.strategy": "workers/config/critic.py, FSDPCriticConfig.__post_init__",
-    "data.custom_cls.": "utils/dataset/rl_dataset.py, get_dataset_class",
-    "data.env_tasks.": "verl_agent/training/dataset.py, _settings, which makes a section env of it",
-    "model_engine": "trainer/config/ppo_trainer.yaml, chooses the engine's YAML",
-    "trainer.v1.sync": "trainer/ppo/v1/trainer_base.py:163, empty",
-    "trainer.v1.separate_async.hybrid_rollout.": "trainer/ppo/v1/trainer_separate_async.py, HybridRolloutSwitchConfig",
-}
-"""Keys that reach their reader in a way that the search of the source does not follow, and the line that reads them."""
-
-
-WITHOUT_EFFECT = {
-    "actor_rollout_ref.model.lora.rank": "the trainer takes the policy for its own reference, and FSDP adds no adapter",
-    "actor_rollout_ref.rollout.multi_turn.tool_config_path": "verl's own agent loops alone use the tools",
-    "actor_rollout_ref.rollout.multi_turn.function_tool_path": "verl's own agent loops alone use the tools",
-}
-"""Keys that verl reads and that have no effect with this package."""
-IN_CHECK_UPDATE = {"algorithm.rollout_correction.loss_type", "actor_rollout_ref.actor.clip_ratio"}
-"""Keys that `check_update` refuses; test_update_settings.py tests it."""
+HANDED_ON = ("data.custom_cls.", *(key for key, row in rows().items() if row.untraced))
+"""Keys and sections that reach their reader in a way that the search of the source does not follow."""
 
 
 def read_keys(base: str) -> set[str]:
@@ -77,34 +38,37 @@ def read_keys(base: str) -> set[str]:
     return found
 
 
-def verl_keys() -> Mapping[str, object]:
-    """Return the keys of verl's YAML with FSDP, without sections that are set aside."""
-    skipped = {*OTHER_ENGINES, *ASIDE, "hydra", "_target_"}
-    return {
-        key: value
-        for key, value in leaves(reference("agent_base"))
-        if not skipped & set(key.split(".")) and not key.startswith((*OWN, *FREE)) and key != "offload"
-    }
+def covered(key: str) -> bool:
+    """Return True if a key has a row, of its own or of the section in which it is."""
+    return any(name == key or (name.endswith(".") and name not in OUTER and key.startswith(name)) for name in rows())
 
 
-def test_every_key_of_verl_is_read_or_refused():
-    read = read_keys("agent_base")
-    keys = verl_keys()
-    assert len(keys) > 200
-    unread = {key for key in keys if key not in read}
-    refused = {key for key in keys if remedy(key, megatron=False)}
-    assert unread - refused - IN_CHECK_UPDATE == set(), "verl does not read these, and nothing refuses them"
-    assert refused - unread - WITHOUT_EFFECT.keys() == set(), "verl reads these, and they are refused"
+@pytest.mark.parametrize("engine", ["dp", "megatron"])
+def test_every_key_of_verl_has_a_row_in_the_table(engine: str):
+    keys = {key for key, _ in leaves(reference("agent_base", f"model_engine={engine}")) if is_verls(key)}
+    assert len(keys) > 800
+    assert {key for key in keys if not covered(key)} == set(), "run `make trace-settings` to add them"
 
 
-def test_the_table_of_unread_keys_has_no_entry_without_a_key():
-    keys = dict(leaves(reference("agent_base")))
-    for name in (*UNREAD, *UNREAD_WITH_FSDP):
-        assert any(key == name or (name.endswith((".", "_")) and key.startswith(name)) for key in keys), name
+def test_every_row_of_the_table_stands_for_a_key():
+    keys = [*known_keys(), *dict(leaves(reference("agent_base")))]
+    for name, row in rows().items():
+        assert any(key == name or (name.endswith(".") and key.startswith(name)) for key in keys), name
+        switches = {switch for condition in row.conditions for switch in condition}
+        assert switches <= set(keys), name
 
 
-NO_SETTINGS = ("agent_loop.yaml", "router.yaml")
-"""Files that name a class for verl."""
+def test_no_key_that_verls_source_reads_is_marked_as_unread():
+    reads = verl_reads("agent_base")
+    assert {key for key in known_keys() if key in reads and _row(key).unread} == set()
+
+
+def _row(key: str) -> Row:
+    return (rows_of(key) or [Row()])[0]
+
+
+NO_SETTINGS = ("agent_loop.yaml", "router.yaml", "verl_keys.yaml")
+"""Files that name a class for verl, and the table of its keys."""
 FILES = [*RECIPES, *COMMON, *(path for path in SHARED.rglob("*.yaml") if path.name not in NO_SETTINGS)]
 VERL_BASES = {"agent_sft": ("agent_sft",), "agent_dpo": ("agent_dpo",), "cpu_sft": ("agent_sft",)}
 
@@ -119,8 +83,9 @@ def test_a_file_sets_only_keys_that_are_read(path: Path):
         read = read_keys(*VERL_BASES.get(base, ("agent_base",)))
     dead = set()
     for key in written_in(path):
-        handed_on = key.startswith((*FREE, *HANDED_ON)) or {*OTHER_ENGINES, *ASIDE} & set(key.split("."))
-        if not handed_on and key not in read and not (key.startswith(own) and is_read(key)):
+        traced = base not in VERL_BASES and covered(key) and not _row(key).unread
+        passed = key.startswith((*FREE, *HANDED_ON)) or key.endswith("_target_")
+        if not passed and not traced and key not in read and not (key.startswith(own) and is_read(key)):
             dead.add(key)
     assert dead == set()
 

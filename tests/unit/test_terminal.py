@@ -6,7 +6,7 @@ import time
 import pytest
 from rich.console import Console
 
-from verl_agent.runs.console import find_full_disk, first_cause, poll_in_background, report_failure
+from verl_agent.runs.console import first_cause, poll_in_background, report_failure
 from verl_agent.runs.folder import RunFolder
 
 
@@ -61,8 +61,3 @@ def test_the_first_cause_of_an_error_while_another_was_handled_is_the_other():
     except ValueError as error:
         assert first_cause(error) == "OSError: no space"
     assert first_cause(KeyError()) == "KeyError"
-
-
-def test_a_full_disk_is_named(tmp_path):
-    assert find_full_disk([tmp_path], full_bytes=1) == ""
-    assert find_full_disk([tmp_path], full_bytes=10**18).startswith(f"the disk of {tmp_path} is full (")

@@ -16,9 +16,11 @@ from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kin
 from tests.support.gpu_report import ROLLOUTS, SMALL, TRAINERS
 from verl_agent.config.keys import check_keys, reference
 from verl_agent.config.mixture import run_envs
+from verl_agent.config.unread import check_unread
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
-from verl_agent.training.preflight.conditions import check_conditions
+from verl_agent.training.preflight.estimates import (
+from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.training.preflight.estimates import (
     ADAM_BYTES,
     CARD_GB,
@@ -65,7 +67,7 @@ def check(config: DictConfig) -> None:
     parts = run_envs(plain)
     check_algorithm(plain, parts)
     check_update(plain)
-    check_conditions(config)
+    check_unread(config)
     for part in parts:
         check_budgets(config, part)
     accepted_by_verl(config)

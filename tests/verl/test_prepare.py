@@ -234,6 +234,19 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             "critic.ppo_micro_batch_size_per_gpu=7 does not divide the",
         ),
         (
+            ["trainer.v1.sampler.sampler_kwargs.min_group_size=9"],
+            "trainer.v1.sampler.sampler_kwargs.min_group_size=9 is not allowed. Allowed: a whole number from 1 to "
+            "actor_rollout_ref.rollout.n=",
+        ),
+        (
+            ["trainer.v1.sampler.sampler_kwargs.group_size=3"],
+            "trainer.v1.sampler.sampler_kwargs.group_size=3 is not actor_rollout_ref.rollout.n=",
+        ),
+        (
+            ["trainer.v1.sampler.sampler_kwargs.val_group_size=3"],
+            "trainer.v1.sampler.sampler_kwargs.val_group_size=3 is not actor_rollout_ref.rollout.val_kwargs.n=1, the",
+        ),
+        (
             ["trainer.v1.sampler.sampler_kwargs.min_group_size=1"],
             "algorithm.adv_estimator='grpo' compares the episodes of a task, and trainer.v1.sampler.sampler_kwargs."
             "min_group_size=1 allows groups of one episode.",

@@ -14,7 +14,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
 from verl_agent.results.folder import LOG
-from verl_agent.runs.console import errors_in, exit_with, redirect_output
+from verl_agent.runs.console import errors_in, exit_with, explaining_full_disk, redirect_output
 from verl_agent.runs.processes import Terminated
 
 
@@ -32,7 +32,8 @@ def run(config: DictConfig) -> None:
     log = evaluation.folder / LOG
     with redirect_output(log) as console:
         try:
-            run_evaluation(evaluation, console)
+            with explaining_full_disk(evaluation.folder):
+                run_evaluation(evaluation, console)
         except (KeyboardInterrupt, ConfigError):
             advice = f"Stopped. To resume, run the same command with evaluation.output_dir={evaluation.folder}"
             console.print(advice, markup=False, highlight=False, soft_wrap=True)

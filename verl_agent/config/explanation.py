@@ -61,9 +61,8 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
         if "primary config" in text and (overlay := find_overlay(str(error.missing_cfg_file))):
             return f"there is no recipe {error.missing_cfg_file!r} in {folder}. {overlay}"
         folders = [Path(folder)] if "primary config" in text else [Path(folder), SHARED]
-        hint = did_you_mean(
-            str(error.missing_cfg_file), (path.stem for each in folders for path in each.glob("*.yaml"))
-        )
+        group, _, file = str(error.missing_cfg_file).rpartition("/")
+        hint = did_you_mean(file, (path.stem for each in folders for path in (each / group).glob("*.yaml")))
         return f"{text.partition('. ')[0]} in {folder}. {hint}" if len(folders) == 1 else f"{text} {hint}"
     cause = error.__cause__
     if isinstance(error, OverrideParseException) and "=" not in error.override:

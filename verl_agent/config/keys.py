@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError
 
 from verl_agent.config.search_path import register_config
-from verl_agent.config.unread import remedy
 from verl_agent.errors import ConfigError, did_you_mean
 
 FREE = (
@@ -105,8 +104,7 @@ def check_keys(config: DictConfig, base: str) -> None:
         ConfigError: a key that neither verl nor this package reads, or a value of another type than the base's.
     """
     plain = OmegaConf.to_container(config)
-    strategy = OmegaConf.select(config, "actor_rollout_ref.actor.strategy")
-    megatron = strategy == "megatron"
+    megatron = OmegaConf.select(config, "actor_rollout_ref.actor.strategy") == "megatron"
     known = reference(base, *(["model_engine=megatron"] if megatron else []))
     for key, value in leaves(plain):
         free = next((prefix for prefix in FREE if key.startswith(prefix)), None)
@@ -114,8 +112,6 @@ def check_keys(config: DictConfig, base: str) -> None:
             _find(known, free.rstrip("."))
         elif not key.endswith(FIELDS):
             default = _find(known, key)
-            if base == "agent_base" and value != default and (instead := remedy(key, megatron)):
-                raise ConfigError(f"{key}={value!r} has no effect, because nothing reads it. {instead}")
             if key in SEVERAL_TYPES or (base in OFFLINE and key in FREQUENCIES and value == EACH_EPOCH):
                 continue
             _check_type(key, value, -1 if key in FREQUENCIES else default)

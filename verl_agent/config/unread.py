@@ -1,97 +1,156 @@
-"""Keys of verl's YAML that its V1 trainer never reads, and the key to use instead.
+"""Settings that have no effect: the table of verl's keys, and the check that a run sets none of them.
 
-verl keeps keys of its earlier trainers and of other engines, and accepts values for them. `check_keys` refuses a value
-that would have no effect. `tests/unit/test_settings_act.py` derives the keys from verl's source, so the table cannot
-miss one or keep one that a later version reads.
+verl_keys.yaml has a row for each key of verl's YAML, or for a section (its name ends with a dot), and for keys of this
+package that are read only together with another key. The columns of a row:
+
+* `when`: another key with the values with which code reads this one (`set`: true, or a number above 0). Of several keys
+  one suffices. Without it the key is read in every run.
+* `unread`: true if no code reads the key.
+* `untraced`: place that reads the key beyond the traced runs, such as an engine that needs a GPU.
+* `effect`: another key with the values with which the key, though read, has an effect; `none` if it has none.
+* `instead`: what to do instead of setting a key that has no effect.
+
+`make trace-settings` writes `when`, `unread` and `untraced` from the reads of real runs, and keeps the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-_OWN_PROMPTS = "The agent builds the prompts; see the section agent."
-_OWN_TURNS = "horizon.max_turns and the section episode limit an episode."
-_OWN_REWARD = "The environment gives the reward."
-_NO_IMAGES = "Models with images are not supported."
-_LORA = "With FSDP, set {model}.lora_rank, lora_alpha and target_modules."
-_LORA_KEYS = (
-    *("type", "rank", "alpha", "dropout", "target_modules", "exclude_modules", "dropout_position", "freeze_"),
-    *("lora_A_init_method", "lora_B_init_method", "a2a_experimental", "dtype", "adapter_path"),
-)
-_TRAINER = "It belongs to verl's earlier trainer."
-_ACTOR, _REF, _ROLLOUT, _MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "ref", "rollout", "model"))
+import yaml
+from omegaconf import DictConfig, OmegaConf
 
-UNREAD: Mapping[str, str] = {
-    f"{_ACTOR}.ppo_micro_batch_size": f"Set {_ACTOR}.ppo_micro_batch_size_per_gpu.",
-    f"{_ACTOR}.freeze_vision_tower": _NO_IMAGES,
-    f"{_ACTOR}.calculate_sum_pi_squared": "Its estimators are not supported.",
-    f"{_ACTOR}.use_prefix_grouper": _TRAINER,
-    f"{_ACTOR}.checkpoint.strict": _TRAINER,
-    f"{_ACTOR}.use_fused_kernels": f"Set {_MODEL}.use_fused_kernels.",
-    f"{_ACTOR}.rollout_n": f"Set {_ROLLOUT}.n.",
-    f"{_REF}.rollout_n": f"Set {_ROLLOUT}.n.",
-    f"{_ROLLOUT}.log_prob_micro_batch_size": f"Set {_ROLLOUT}.log_prob_micro_batch_size_per_gpu.",
-    f"{_ROLLOUT}.do_sample": f"Set {_ROLLOUT}.temperature; 0 is greedy.",
-    f"{_ROLLOUT}.val_kwargs.do_sample": f"Set {_ROLLOUT}.val_kwargs.temperature; 0 is greedy.",
-    f"{_ROLLOUT}.over_sample_rate": _TRAINER,
-    f"{_ROLLOUT}.multi_stage_wake_up": _TRAINER,
-    f"{_ROLLOUT}.multi_turn.": _OWN_TURNS,
-    f"{_ROLLOUT}.agent.custom_async_server.": f"Set {_ROLLOUT}.name.",
-    "algorithm.use_pf_ppo": _TRAINER,
-    "algorithm.pf_ppo.": _TRAINER,
-    "critic.rollout_n": f"Set {_ROLLOUT}.n.",
-    "critic.forward_max_token_len_per_gpu": "Set critic.ppo_max_token_len_per_gpu.",
-    "critic.forward_micro_batch_size": "Set critic.ppo_micro_batch_size_per_gpu.",
-    "critic.forward_micro_batch_size_per_gpu": "Set critic.ppo_micro_batch_size_per_gpu.",
-    "critic.checkpoint.async_save": "Leave it at false.",
-    "data.tokenizer": f"Set {_MODEL}.tokenizer_path.",
-    "data.trust_remote_code": f"Set {_MODEL}.trust_remote_code.",
-    "data.use_shm": f"Set {_MODEL}.use_shm.",
-    "data.prompt_key": _OWN_PROMPTS,
-    "data.return_": _OWN_PROMPTS,
-    "data.filter_overlong_prompts": _OWN_PROMPTS,
-    "data.filter_overlong_prompts_workers": _OWN_PROMPTS,
-    "data.reward_fn_key": _OWN_REWARD,
-    "data.truncation": _OWN_PROMPTS,
-    "data.image_": _NO_IMAGES,
-    "data.video_key": _NO_IMAGES,
-    "data.audio_key": _NO_IMAGES,
-    "data.function_tool_path": "Set agent.name=tools.",
-    "data.tool_config_path": "Set agent.name=tools.",
-    "sandbox_fusion.": _OWN_REWARD,
-    "custom_reward_function.": _OWN_REWARD,
-    "reward.custom_reward_function.": _OWN_REWARD,
-    "trainer.balance_batch": "A batch is always balanced.",
-    "trainer.esi_redundant_time": "Set trainer.save_freq.",
-    "trainer.ray_wait_register_center_timeout": _TRAINER,
-}
-"""Remedy of each key that no engine reads. A key that ends with `.` or `_` stands for all keys that begin with it."""
-UNREAD_WITH_FSDP: Mapping[str, str] = {
-    f"{_ACTOR}.use_torch_compile": f"Set {_ACTOR}.fsdp_config.use_torch_compile.",
-    f"{_REF}.use_torch_compile": f"Set {_REF}.fsdp_config.use_torch_compile.",
-    f"{_ACTOR}.fsdp_config.dtype": f"Set {_ACTOR}.fsdp_config.mixed_precision.param_dtype.",
-    f"{_REF}.fsdp_config.dtype": f"Set {_REF}.fsdp_config.mixed_precision.param_dtype.",
-    "critic.fsdp.dtype": "Set critic.fsdp.mixed_precision.param_dtype.",
-    f"{_ACTOR}.use_remove_padding": f"Set {_MODEL}.use_remove_padding.",
-    f"{_ACTOR}.grad_clip": f"Set {_ACTOR}.optim.clip_grad.",
-    "critic.grad_clip": "Set critic.optim.clip_grad.",
-    "critic.ulysses_sequence_parallel_size": "Set critic.fsdp.ulysses_sequence_parallel_size.",
-    "actor_rollout_ref.nccl_timeout": _TRAINER,
-    f"{_MODEL}.tiled_mlp.": _TRAINER,
-    "critic.model.tiled_mlp.": _TRAINER,
-    **{f"{model}.lora.{key}": _LORA.format(model=model) for model in (_MODEL, "critic.model") for key in _LORA_KEYS},
-}
-"""Further keys, which the trainer with FSDP does not read."""
+from verl_agent.config.keys import FREE, leaves, reference
+from verl_agent.errors import ConfigError
+
+TABLE = Path(__file__).with_name("verl_keys.yaml")
+CPU = Path(__file__).with_name("cpu.yaml")
+STRATEGY = "actor_rollout_ref.actor.strategy"
+SET = "set"
+"""Value of `when` and `effect` that stands for true, and for every number above 0 and every text."""
+Values = Mapping[str, Any]
 
 
-def remedy(key: str, megatron: bool) -> str | None:
-    """Return what to do instead of setting a key that nothing reads, or None for other keys.
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Row of the table; the module explains the columns."""
+
+    when: Values = field(default_factory=dict)
+    unread: bool = False
+    untraced: str = ""
+    effect: Values | str = field(default_factory=dict)
+    instead: str = ""
+
+    @property
+    def conditions(self) -> Iterator[Values]:
+        """Conditions that must all hold for the key to have an effect."""
+        yield from (one for one in (self.when, self.effect) if isinstance(one, Mapping) and one)
+
+
+@cache
+def rows() -> Mapping[str, Row]:
+    """Return the rows of the table by key, or by section with a dot at its end."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return {key: Row(**row) for key, row in yaml.load(TABLE.read_text(encoding="utf-8"), loader).items()}
+
+
+def rows_of(key: str) -> list[Row]:
+    """Return the row of a key, then those of the sections around it, the innermost first."""
+    names = [key, *(f"{key.rsplit('.', depth)[0]}." for depth in range(1, key.count(".") + 1))]
+    return [rows()[name] for name in names if name in rows()]
+
+
+def check_unread(config: DictConfig) -> None:
+    """Check that no key is set that has no effect.
+
+    A key counts as set if its value differs from that of the base YAML, and on a CPU from that of cpu.yaml.
 
     Args:
-        key: dotted key of a training config.
-        megatron: True if Megatron trains, False for FSDP.
+        config: whole config; its interpolations need not be resolved.
+
+    Raises:
+        ConfigError: a key is set that has no effect.
     """
-    tables = (UNREAD,) if megatron else (UNREAD, UNREAD_WITH_FSDP)
-    for table in tables:
-        for name, instead in table.items():
-            if key == name or (name.endswith((".", "_")) and key.startswith(name)):
-                return instead
-    return None
+    known, shipped = defaults(config), _in_overlays()
+    for key, value in leaves(OmegaConf.to_container(config)):
+        if key not in known or key.startswith(FREE) or value == known[key]:
+            continue
+        row, *around = rows_of(key) or [Row()]
+        around = [] if value in shipped.get(key, ()) else around  # an overlay sets it for whoever uses the section
+        reason = next(filter(None, (problem(one, config) for one in (row, *around))), "")
+        if not reason:
+            continue
+        present, neutral = OmegaConf.select(config, key), _neutral(config, key, known[key])
+        if present != neutral:
+            raise ConfigError(f"{key}={_written(present)} has no effect: {reason} Leave it at {_written(neutral)}.")
+
+
+def problem(row: Row, config: DictConfig) -> str:
+    """Return the reason why a key has no effect in a run, and what to do; empty if it has one."""
+    if row.unread:
+        return f"nothing reads it. {row.instead}".strip()
+    if row.effect == "none":
+        return row.instead
+    for condition in row.conditions:
+        if not any(_fits(value, allowed) for key, allowed in condition.items() for value in _values(config, key)):
+            chosen = {key: _choice(allowed, OmegaConf.select(config, key)) for key, allowed in condition.items()}
+            choices = " or ".join(f"{key}={choice}" for key, choice in chosen.items())
+            return f"it is read only with {choices}. {row.instead}".strip()
+    return ""
+
+
+def defaults(config: DictConfig) -> dict[str, Any]:
+    """Return the unresolved values that the keys of a recipe have if nobody sets them."""
+    engine = ["model_engine=megatron"] if OmegaConf.select(config, STRATEGY) == "megatron" else []
+    if OmegaConf.select(config, "trainer.device") != "cpu":
+        return dict(leaves(reference("agent_base", *engine)))
+    base = dict(leaves(reference("agent_base", "agent_device=cpu", *engine)))
+    return base | dict(leaves(OmegaConf.to_container(OmegaConf.load(CPU))))
+
+
+@cache
+def _in_overlays() -> Mapping[str, list[Any]]:
+    """Return the values that overlays set, by key."""
+    found: dict[str, list[Any]] = {}
+    for path in CPU.parent.glob("overlay/*/*.yaml"):
+        for key, value in leaves(OmegaConf.to_container(OmegaConf.load(path))):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def _fits(value: Any, allowed: Any) -> bool:
+    if allowed == SET:
+        return bool(value) and (isinstance(value, bool | str) or not isinstance(value, int | float) or value > 0)
+    return value in allowed
+
+
+def _choice(allowed: Any, value: Any) -> str:
+    if allowed == SET:
+        return "true" if isinstance(value, bool) else "a number above 0" if isinstance(value, int | float) else "a text"
+    return " or ".join(_written(one) for one in allowed)
+
+
+def _values(config: DictConfig, key: str) -> list[Any]:
+    """Return the values of a key in the run and in the entries of its mixture, which may change sections."""
+    entries = OmegaConf.select(config, "env.mixture") or ()
+    own = key.removeprefix("env.")
+    return [OmegaConf.select(config, key), *(OmegaConf.select(OmegaConf.create(entry), own) for entry in entries)]
+
+
+def _neutral(config: DictConfig, key: str, default: Any) -> Any:
+    """Return the value that a key has if nobody sets it; an interpolation takes the present value of its target."""
+    if not isinstance(default, str) or "${" not in default:
+        return default
+    copy = config.copy()
+    OmegaConf.set_struct(copy, False)
+    OmegaConf.update(copy, key, default)
+    return OmegaConf.select(copy, key)
+
+
+def _written(value: object) -> str:
+    """Return a value as a recipe has it, with quotes around a text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else repr(value)

@@ -17,6 +17,10 @@ Oracle: TypeAlias = Callable[[str], DemoAction]
 """Returns the next action for an observation; called once a turn, in order."""
 
 
+HOST_MB = 64
+"""MiB that a host takes before its first session, about; with a lower limit every host would be replaced."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hosting:
     """Limits of one host process of an environment.
@@ -29,7 +33,8 @@ class Hosting:
         sessions: most sessions of a host at once, >= 1.
         busy: number of sessions from which another host is started instead of adding one here, >= 1.
         episodes: number of episodes after which a host is replaced once its sessions have ended, >= 1.
-        memory_mb: memory in MiB, child processes included, above which a host is replaced in the same way, >= 1.
+        memory_mb: memory in MiB, child processes included, above which a host is replaced in the same way, >=
+            `HOST_MB`.
     """
 
     threads: int | None = None
@@ -41,7 +46,7 @@ class Hosting:
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
             value = getattr(self, name)
-            least = 0 if name == "threads" else 1
+            least = {"threads": 0, "memory_mb": HOST_MB}.get(name, 1)
             if value is not None and value < least:
                 raise ConfigError(f"Hosting.{name} must be >= {least}, got {value}.")
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from verl_agent.envs.base import HOST_MB
 from verl_agent.errors import ConfigError
 from verl_agent.sections import STRICT
 
@@ -38,7 +39,7 @@ class HostSettings:
     where: Literal["auto", "local", "ray", "inline"] = "auto"
     count: Count | None = None
     sessions: Count | None = None
-    memory_mb: Count | None = None
+    memory_mb: Annotated[int, Field(ge=HOST_MB)] | None = None
     wait_s: Seconds = 600.0
     idle_s: Seconds = 3600.0
     num_cpus: Annotated[float, Field(ge=0)] = 0.25

@@ -26,7 +26,7 @@ from verl_agent.evaluation.training_differences import TrainingDifference, run_o
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.results.folder import GAME, RECORDS, SETTINGS, planned_records
+from verl_agent.results.folder import GAME, RECORDS, SETTINGS, planned_records, unplayed
 from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs import may_change
@@ -74,6 +74,12 @@ class Evaluation:
     def planned(self) -> int:
         """Number of episodes of the whole evaluation."""
         return len(self.items) * self.config.evaluation.samples
+
+    @cached_property
+    def baseline_unplayed(self) -> str:
+        """Played part of an unfinished evaluation to compare with, such as `12 of 60 episodes`; else empty."""
+        folder = self.config.evaluation.compare_with
+        return "" if folder is None else unplayed(Path(folder), self.baseline)
 
     @cached_property
     def training_run(self) -> Path | None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from verl_agent.agents.registry import make_agent
 from verl_agent.envs.base import EnvAdapter
@@ -42,7 +43,18 @@ from verl_agent.trace.record_files import EpisodeWriter
 
 
 def run_evaluation(evaluation: Evaluation, console: Console) -> None:
-    """Play the pending episodes and end all child processes; warn first if the model was trained differently."""
+    """Play the pending episodes and end all child processes; warn first about a doubtful comparison.
+
+    It is one with an unfinished evaluation, or of a model that was trained differently.
+    """
+    if evaluation.baseline_unplayed:
+        folder = escape(str(evaluation.config.evaluation.compare_with))
+        console.print(
+            f"[yellow]evaluation.compare_with={folder} is not finished: it has "
+            f"{evaluation.baseline_unplayed}.[/] Only the tasks that it has played are compared.",
+            highlight=False,
+            soft_wrap=True,
+        )
     if evaluation.training_run is not None and evaluation.training_differences:
         console.print(differences_table(evaluation.training_differences, evaluation.training_run))
     if evaluation.pending:
@@ -136,7 +148,8 @@ def report(evaluation: Evaluation, console: Console) -> None:
     if ratio is not None and config.evaluation.perturb.active:
         console.print(f"ratio of success to {config.evaluation.compare_with}: {ratio}", markup=False, highlight=False)
     if comparisons:
-        console.print(comparison_table(comparisons, str(config.evaluation.compare_with)))
+        gap = f" (not finished: {evaluation.baseline_unplayed})" if evaluation.baseline_unplayed else ""
+        console.print(comparison_table(comparisons, f"{config.evaluation.compare_with}{gap}"))
     curve = None
     if not knows_turn_limit(config.run.agent.options):
         curve = {turns: asdict(success) for turns, success in success_within_turns(records).items()}

@@ -88,7 +88,7 @@ class CpuEngine(ReshardingEngine):
     def _fits_one_rank(self) -> bool:
         """Return True if nothing needs FSDP: neither several ranks nor features that verl builds on its modules."""
         config, model = self.engine_config, self.model_config
-        wrapped = config.offload_policy or config.forward_only or self._is_lora or model.enable_activation_offload
+        wrapped = config.offload_policy or self._is_lora or model.enable_activation_offload
         return torch.distributed.get_world_size() == 1 and config.strategy == "fsdp2" and not wrapped
 
     def forward_backward_batch(

@@ -1,10 +1,11 @@
 """Output folder of an evaluation: its files, its report, its planned records, and the search for such folders."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 
@@ -53,3 +54,17 @@ def planned_records(folder: Path) -> list[EpisodeRecord]:
         return records
     tasks, samples = set(report["planned_tasks"]), report["config"]["evaluation"].get("samples", 1)
     return [record for record in records if record["task"] in tasks and record["sample"] < samples]
+
+
+def unplayed(folder: Path, records: Sequence[EpisodeRecord]) -> str:
+    """Return how much of an evaluation was played, such as `12 of 60 episodes`; empty if it is finished.
+
+    Args:
+        folder: output folder.
+        records: its planned records.
+    """
+    played = len({(record["task"], record["sample"]) for record in records})
+    if not (folder / REPORT).is_file():
+        return f"{counted(played, 'episode')} and no {REPORT}"
+    planned = read_report(folder)["planned"]
+    return f"{played} of {counted(planned, 'episode')}" if played < planned else ""

@@ -38,6 +38,12 @@ class Proposal:
         return self.episode.messages[-1]["content"]
 
     @property
+    def instructions(self) -> str:
+        """Messages before the first observation, such as the rules and the format of replies; empty after turn 1."""
+        first = self.episode.messages[: 0 if self.episode.turns else self.episode.prompt_length - 1]
+        return "\n\n".join(message["content"].strip() for message in first)
+
+    @property
     def env_observation(self) -> str:
         """Last message that shows the environment's state; no rejection or format error has changed it since."""
         turns, first = self.episode.turns, self.episode.prompt_length - 1

@@ -1,15 +1,15 @@
 """Terminal output of a run: its own messages go to the terminal, the output of libraries to a log file."""
 
+import errno
 import logging
 import os
 import re
-import shutil
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import disk_usage
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -20,15 +20,19 @@ from rich.table import Column
 from verl_agent.errors import AgentError, ConfigError
 from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.folder import RunFolder
-from verl_agent.system.resources import spell_gb
 
 logger = logging.getLogger(__name__)
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error codes of a write to a full disk, or beyond a quota."""
+
+
 def exit_with(run: Callable[[DictConfig], None], config: DictConfig) -> None:
-    """Run an entry point; exit with status 2 after a `ConfigError` and 130 after Ctrl-C."""
+    """Run an entry point; exit with status 2 after a `ConfigError` or on a full disk, and 130 after Ctrl-C."""
     try:
-        run(config)
+        with explaining_full_disk():
+            run(config)
     except ConfigError as error:
         Console(stderr=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
@@ -36,8 +40,40 @@ def exit_with(run: Callable[[DictConfig], None], config: DictConfig) -> None:
         sys.exit(130)
 
 
-FULL_BYTES = 64 * 2**20
-"""Free space below which a disk counts as full: a write of a checkpoint fails in larger pieces."""
+@contextmanager
+def explaining_full_disk(folder: Path | None = None) -> Iterator[None]:
+    """Turn an error of a full disk into a message.
+
+    Args:
+        folder: folder to which the block writes: on a full disk some libraries raise errors that do not say so.
+
+    Raises:
+        ConfigError: the disk is full.
+    """
+    try:
+        yield
+    except Exception as error:  # another error propagates
+        if not (any(map(_of_full_disk, _chain(error))) or (folder is not None and not disk_usage(folder).free)):
+            raise
+        files = (getattr(one, "filename", None) for one in _chain(error))
+        where = next((f" of {file}" for file in files if file), "")
+        where = where or (f" of {folder}" if folder else "")
+        raise ConfigError(
+            f"no space is left on the disk{where}. Free some space and run the same command again to resume."
+        ) from error
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes; Ray keeps the error of a worker in an attribute."""
+    while error is not None:
+        yield error
+        error = getattr(error, "cause", None) or error.__cause__ or error.__context__
+
+
+def _of_full_disk(error: BaseException) -> bool:
+    return (isinstance(error, OSError) and error.errno in FULL) or os.strerror(errno.ENOSPC) in str(error)
+
+
 ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
 """Last line of a Python traceback."""
 
@@ -59,8 +95,9 @@ def redirect_output(log: Path) -> Iterator[Console]:
         with os.fdopen(terminal, "w", closefd=False) as stream:
             yield Console(file=stream)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for output in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # the disk of the log is full
+                output.flush()
         os.dup2(terminal, 1)
         os.dup2(errors, 2)
         os.close(terminal)
@@ -128,10 +165,11 @@ def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
     """Print how to resume after Ctrl-C, or the cause and the errors in the log after a failure.
 
     Raises:
-        ConfigError: a Ray worker raised an error of this package, or a disk is full.
+        ConfigError: a Ray worker raised an error of this package, or the disk is full.
     """
     try:
-        yield
+        with explaining_full_disk(folder.root):
+            yield
     except KeyboardInterrupt:
         console.print(f"\nStopped. Run the same command again to resume after step {folder.last_step}.")
         raise
@@ -140,21 +178,10 @@ def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
         if isinstance(cause, AgentError):
             raise ConfigError(str(cause)) from error
         again = f"Run the same command again to resume after step {folder.last_step}."
-        if full := find_full_disk([folder.root, Path(tempfile.gettempdir())]):
-            raise ConfigError(f"the run ended because {full}. Free disk space. {again} Log: {folder.log}") from error
         console.print(f"[red]The run failed: {escape(first_cause(cause))}[/]", highlight=False, soft_wrap=True)
         console.print(f"{again} Errors in {folder.log}:", highlight=False, soft_wrap=True)
         console.print(errors_in(folder.log), markup=False, highlight=False)
         raise
-
-
-def find_full_disk(folders: Sequence[Path], full_bytes: int = FULL_BYTES) -> str:
-    """Return the folder whose disk has less than `full_bytes` free, and what is left there; "" without one."""
-    for folder in folders:
-        free = shutil.disk_usage(folder).free
-        if free < full_bytes:
-            return f"the disk of {folder} is full ({spell_gb(free / 1e9)} free)"
-    return ""
 
 
 def first_cause(error: BaseException) -> str:

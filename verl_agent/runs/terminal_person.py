@@ -122,11 +122,14 @@ def question(proposal: Proposal, commands: Sequence[str] = (), most_lines: int |
     Args:
         proposal: the turn.
         commands: commands that suit the turn, see `Person.commands`; empty if nobody is asked.
-        most_lines: most lines of the observation, the last ones; None for all.
+        most_lines: most lines of the observation, the last ones; None for all, after the instructions of the first
+            turn.
     """
     episode, lines = proposal.episode, proposal.observation.splitlines()
     left_out = 0 if most_lines is None else max(0, len(lines) - most_lines)
     parts = [f"\n── {episode.item.id}, turn {len(episode.turns) + 1} of {episode.max_turns} ──"]
+    if most_lines is None and proposal.instructions:
+        parts += [proposal.instructions, ""]
     parts += [f"({counted(left_out, 'line')} above)"] if left_out else []
     parts += lines[left_out:]
     if proposal.reply is None:

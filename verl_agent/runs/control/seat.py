@@ -51,7 +51,7 @@ class Seat(Person):
         episode, reply = proposal.episode, proposal.reply
         return {
             "turn": f"{episode.item.id}, turn {len(episode.turns) + 1} of {episode.max_turns}",
-            "observation": proposal.observation,
+            "observation": "\n\n".join(filter(None, (proposal.instructions, proposal.observation))),
             "reply": None if reply is None else reply.text,
             "action": proposal.action,
             "candidates": [{"action": one.action, "share": one.share} for one in self.candidates(proposal)],

@@ -56,6 +56,7 @@ def check_algorithm(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> No
             f"algorithm.adv_estimator={name!r} compares the episodes of a task, and trainer.v1.sampler.sampler_kwargs."
             f"min_group_size={sampler['min_group_size']} allows groups of one episode. Set it to 2 or more."
         )
+    _check_group_sizes(sampler, samples, int(rollout["val_kwargs"]["n"]))
     for key, neutral, readers in CREDIT_READERS:
         value = getattr(envs[0].settings.credit, key)
         if value != neutral and name not in readers:
@@ -86,6 +87,23 @@ def check_algorithm(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> No
         raise ConfigError(
             "horizon.adaptive needs the success rate of all groups, and algorithm.filter_groups.enable drops those "
             "that all succeed or all fail. Choose one of the two. skip_uniform works with both."
+        )
+
+
+def _check_group_sizes(sampler: Mapping[str, Any], samples: int, val_samples: int) -> None:
+    """Check that the sampler waits for as many episodes of a task as are played."""
+    prefix, rollout = "trainer.v1.sampler.sampler_kwargs", "actor_rollout_ref.rollout"
+    for key, source, played in (("group_size", "n", samples), ("val_group_size", "val_kwargs.n", val_samples)):
+        if sampler[key] != played:
+            raise ConfigError(
+                f"{prefix}.{key}={sampler[key]!r} is not {rollout}.{source}={played}, the number of episodes that are "
+                f"played for a task. Leave it out, and set {rollout}.{source}."
+            )
+    least = sampler["min_group_size"]
+    if not isinstance(least, int) or not 1 <= least <= max(samples, 2):  # 2 is the default, also for groups of one
+        raise ConfigError(
+            f"{prefix}.min_group_size={least!r} is not allowed. Allowed: a whole number from 1 to {rollout}.n="
+            f"{samples}."
         )
 
 

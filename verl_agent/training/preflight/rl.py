@@ -13,8 +13,10 @@ import verl_agent.config
 from verl_agent.agents.registry import check_retries
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import MixtureEnv, run_envs
+from verl_agent.config.unread import check_unread
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import AUTO, EnvSettings
+from verl_agent.envs.splits import validates_on_test
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, resolve_model
@@ -24,7 +26,6 @@ from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.installation import check_installation
 from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.training.preflight.asynchrony import SEPARATE, check_asynchrony
-from verl_agent.training.preflight.conditions import check_conditions, check_test_best
 from verl_agent.training.preflight.lengths import check_budgets, check_critic, check_lengths_fit_model, check_shares
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
@@ -64,7 +65,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_asynchrony(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
     check_checkpoints(OmegaConf.to_container(config))
-    check_conditions(config)
+    check_unread(config)
     check_installation(OmegaConf.to_container(config), has_critic(config))
     for run_env in envs:
         check_environment(run_env, envs)
@@ -179,6 +180,30 @@ def check_dev_tasks(env: EnvSettings, other: EnvSettings) -> None:
     null = "Choose splits that do not overlap, or set env.dev_tasks=null to validate on env.eval_tasks."
     for source, key in ((other.train_tasks, "env.train_tasks"), (other.eval_tasks, "env.eval_tasks")):
         check_disjoint(env.name, env.dev_tasks, source, env.options, ("env.dev_tasks", key), null)
+
+
+def check_test_best(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
+    """Check that a run with `trainer.test_best` chooses a best checkpoint and has other tasks to test it on.
+
+    Raises:
+        ConfigError: the setting has no effect, or is not true or false.
+    """
+    trainer = config.trainer
+    if not isinstance(trainer.test_best, bool):
+        raise ConfigError(f"trainer.test_best={trainer.test_best!r} is not allowed. Allowed: true, false.")
+    if not trainer.test_best:
+        return
+    for key in ("test_freq", "save_freq"):
+        if trainer[key] < 1:
+            raise ConfigError(
+                f"trainer.test_best=True has no effect with trainer.{key}={trainer[key]}: no checkpoint is chosen. Set "
+                f"trainer.{key} to 1 or more, or trainer.test_best=false."
+            )
+    if all(validates_on_test(one.env) for one in envs):
+        raise ConfigError(
+            "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "
+            "tasks, or trainer.test_best=false."
+        )
 
 
 def _complete(config: DictConfig) -> None:

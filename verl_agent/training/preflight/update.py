@@ -78,6 +78,7 @@ def _check_choices(config: Mapping[str, Any]) -> None:
     actor, temperature = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]["temperature"]
     for key, value, allowed in (
         (f"{ACTOR}.loss_agg_mode", actor["loss_agg_mode"], LOSS_MEANS),
+        ("critic.loss_agg_mode", config["critic"]["loss_agg_mode"], LOSS_MEANS),
         (f"{ACTOR}.kl_loss_type", actor["kl_loss_type"], KL_ESTIMATORS),
     ):
         if value not in allowed:
