@@ -189,7 +189,7 @@ def test_without_a_model_folder_the_packaged_model_is_used():
 
 def test_a_plugin_of_another_package_does_not_count():
     assert checks.check_plugin(["other.plugin:register"]).status == Status.MISSING
-    assert checks.check_plugin(["other.plugin:register", "verl_agent.plugin"]).status == Status.OK
+    assert checks.check_plugin(["other.plugin:register", "verl_agent.platform.plugin"]).status == Status.OK
 
 
 def test_each_requirement_of_an_environment_is_a_row():

@@ -20,8 +20,6 @@ from verl_agent.config.unread import check_unread
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
 from verl_agent.training.preflight.estimates import (
-from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
-from verl_agent.training.preflight.estimates import (
     ADAM_BYTES,
     CARD_GB,
     FLOPS,

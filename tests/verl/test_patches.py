@@ -377,7 +377,7 @@ def test_import_of_verl_patches_ports_and_registers_engines_without_importing_th
 def test_variable_that_keeps_workers_from_loading_the_plugin_raises_config_error():
     """Ray's workers inherit the variable; they import verl but not this package."""
     failed = run(
-        "from verl_agent.plugin import require_plugin; require_plugin()",
+        "from verl_agent.platform.plugin import require_plugin; require_plugin()",
         VERL_PLATFORM="cpu",
         VERL_USE_EXTERNAL_PLUGINS="none",
     )

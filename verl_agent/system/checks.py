@@ -249,7 +249,7 @@ def check_plugin(plugins: Sequence[str]) -> CheckResult:
     Args:
         plugins: values of the entry points in the group `verl.plugins`.
     """
-    mine = [value for value in plugins if value.split(":")[0] == "verl_agent.plugin"]
+    mine = [value for value in plugins if value.split(":")[0] == "verl_agent.platform.plugin"]
     if not mine:
         return CheckResult(
             "verl plugin", Status.MISSING, "verl does not load this package", "pip install --no-deps -e ."

@@ -179,7 +179,7 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None],
     OmegaConf.set_struct(environment, False)
     environment.VERL_FILE_LOGGER_PATH = str(folder.metrics)
     os.environ.update(environment)
-    from verl_agent.plugin import require_plugin  # importing it imports verl
+    from verl_agent.platform.plugin import require_plugin  # importing it imports verl
 
     environment.VERL_PLATFORM = require_plugin()
     import ray

@@ -266,11 +266,7 @@ class EpisodeTraining(GroupedBatches):
             self._restore_turn_limits()
 
     def _restore_turn_limits(self) -> None:
-        trainer = self.config.trainer
-        if trainer.resume_mode == "resume_path":
-            folder = Path(trainer.resume_from_path)
-        else:
-            folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         file = folder / STATE_FILE
         if not file.is_file():
             raise ConfigError(f"{folder} has no {STATE_FILE}: it was not written by a run with this trainer.")

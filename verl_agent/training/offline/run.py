@@ -230,7 +230,7 @@ def train(config: DictConfig, folder: RunFolder, method: Method) -> None:
     folder.metrics.parent.mkdir(parents=True, exist_ok=True)
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from verl_agent.plugin import require_plugin  # importing it imports verl
+    from verl_agent.platform.plugin import require_plugin  # importing it imports verl
 
     require_plugin()
     from verl_agent.training.offline.sft_trainer import run_trainer
