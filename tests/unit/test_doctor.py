@@ -164,10 +164,10 @@ def test_on_a_cpu_the_commands_for_other_engines_are_named():
         ("internal compiler error", ""),
     ],
 )
-def test_a_compiler_that_fails_its_trial_is_missing(error, command):
+def test_a_compiler_that_fails_its_trial_is_a_warning(error, command):
     assert checks.check_compiler(None).status == Status.OK
     result = checks.check_compiler(error)
-    assert (result.status, result.fix) == (Status.MISSING, command) and error in result.details
+    assert (result.status, result.fix) == (Status.WARN, command) and error in result.details
 
 
 def test_an_engine_whose_operators_do_not_load_is_missing():
