@@ -9,7 +9,6 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.evaluation.vllm_engine import Generation, Route
 from verl_agent.platform.sglang.context import LONGER_CONTEXT, SPARE_TOKENS
-from verl_agent.platform.sglang.seeded_sampling import sample_with_seeds
 
 ON_CPU: Mapping[str, Any] = {
     "attention_backend": "torch_native",
@@ -74,6 +73,8 @@ class SglangEngine:
         try:
             import sglang
             import torch
+
+            from verl_agent.platform.sglang.seeded_sampling import sample_with_seeds
         except ImportError as error:
             setup = "setup-sglang" if settings.device == "cpu" else "setup DEVICE=gpu ENGINE=sglang VENV=.venv-sglang"
             raise ConfigError(
