@@ -72,6 +72,26 @@ def test_a_timeout_of_zero_watches_nothing(tmp_path):
     assert not watched.hangs_after(0.3)
 
 
+def test_the_time_in_which_the_watch_was_paused_does_not_count(tmp_path):
+    watched = Watched(tmp_path)
+    watched.measure("updating", 0.01)
+    mark_phase(tmp_path, "updating")
+    assert not watched.hangs_after(0.02)
+    watched.watch._since_s -= 1000  # as after `docker pause`: no look for 1,000 s
+    watched.watch._looked_s -= 1000
+    assert watched.watch.check(psutil.Process()) is None and watched.warnings == []
+
+
+def test_a_false_alarm_raises_the_deadline_of_the_next_start(tmp_path):
+    watched = Watched(tmp_path)
+    watched.measure("updating", 0.01)
+    mark_phase(tmp_path, "updating")
+    assert watched.hangs_after(TIMEOUT_S * 4)
+    watched.watch.begin()
+    mark_phase(tmp_path, "updating")
+    assert not watched.hangs_after(TIMEOUT_S * 4)
+
+
 @pytest.fixture
 def engine() -> Iterator["subprocess.Popen[bytes]"]:
     with subprocess.Popen(["VLLM::EngineCore", "60"], executable="/bin/sleep") as process:

@@ -214,7 +214,18 @@ def test_a_run_killed_in_a_later_checkpoint_resumes_from_the_one_before(tmp_path
 def test_the_tracker_chooses_an_earlier_checkpoint(tmp_path):
     folder = run_of(tmp_path, 1, 2, 3)
     (tmp_path / TRACKER).write_text("2")
-    assert folder.claim(settings(), MAY_CHANGE) == (2, "") and folder.last_step == 2
+    step, warning = folder.claim(settings(), MAY_CHANGE)
+    assert (step, folder.last_step) == (2, 2)
+    assert "Kept as global_step_3.later" in warning and (tmp_path / "global_step_3.later/actor").is_dir()
+    folder.prune(1)
+    assert sorted(path.name for path in tmp_path.glob("global_step_*")) == ["global_step_2", "global_step_3.later"]
+
+
+def test_a_start_does_not_keep_a_damaged_checkpoint_instead_of_an_intact_one(tmp_path):
+    folder = run_of(tmp_path, 1, 2, 3)
+    next(path for path in (tmp_path / "global_step_2/actor").rglob("*") if path.is_file()).unlink()
+    folder.prune(2)
+    assert sorted(path.name for path in tmp_path.glob("global_step_*")) == ["global_step_1", "global_step_3"]
 
 
 def test_room_is_needed_only_for_checkpoints_that_do_not_exist_yet(tmp_path):

@@ -123,7 +123,8 @@ def weights_on_disk(model: str) -> list[tuple[str, int, int]]:
 def _with_weights(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json: it is not a model folder.")
-    whole = next((parent for parent in list(folder.parents)[:3] if (parent / MANIFEST).is_file()), None)
+    above = (parent for parent in list(folder.parents)[:3] if parent.name.startswith("global_step_"))
+    whole = next((parent for parent in above if (parent / MANIFEST).is_file()), None)
     if whole and (damage := find_damage(whole, folder.relative_to(whole).as_posix())):
         raise ConfigError(f"{whole} cannot be used: {damage}. Choose another checkpoint of the run.")
     if any(next(folder.glob(pattern), None) for pattern in WEIGHTS):

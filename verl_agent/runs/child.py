@@ -133,7 +133,7 @@ class Child:
                 asked = True
             self.memory.sample()
             death = self._receive() or (None if self._ended() else self._check())
-            if death is None and hangs is not None and self._watch is not None and not self._ended():
+            if death is None and hangs is not None and not self._leaves and not self._ended():
                 death = hangs.check(psutil.Process(self._pid))
         if death is not None and not self._ended():
             time.sleep(POLL_S)  # a child that is killed at the same moment explains the other death

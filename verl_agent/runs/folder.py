@@ -24,6 +24,8 @@ from verl_agent.trace.metrics_log import read_metrics
 
 RESUME_MODES = ("auto", "latest", "disable")
 """Resume from the newest complete checkpoint; only from the last one, so that a damaged one is an error; never."""
+LATER = f"{TRACKER} names an earlier one"
+"""Reason to set a complete checkpoint aside: the user has gone back to an earlier one."""
 
 
 def check_resume(trainer: Mapping[str, Any], model_key: str) -> None:
@@ -108,9 +110,10 @@ class RunFolder:
         if not keep:
             return
         last, steps = self.last_step, checkpoints(self.root)
-        complete = [step for step in steps if step <= last and is_complete(steps[step])]
-        for step in steps.keys() - set(complete[-keep:]):
-            if step <= last or not running:
+        whole = {step for step, path in steps.items() if (is_complete(path) if running else not find_damage(path))}
+        kept = sorted(step for step in whole if step <= last)[-keep:]
+        for step in steps.keys() - set(kept):
+            if step <= last or (step not in whole and not running):
                 shutil.rmtree(steps[step], ignore_errors=running)
 
     def require_room(self, checkpoint_gb: float, keep: int | None) -> None:
@@ -131,7 +134,7 @@ class RunFolder:
     def claim(self, settings: Mapping[str, Any], may_change: Sequence[str], mode: str = "auto") -> tuple[int, str]:
         """Lock the folder, record the run's settings, and choose the checkpoint to resume from.
 
-        Damaged checkpoints after the chosen one are renamed, and unfinished ones removed.
+        Checkpoints after the chosen one are renamed, and unfinished ones removed.
 
         Args:
             settings: see `verl_agent.runs.identity.claim`.
@@ -169,7 +172,7 @@ class RunFolder:
         if is_first_rank():
             self._set_aside(step, damage)
         warning = "; ".join(f"global_step_{number}: {text}" for number, text in damage.items())
-        kept = [f"global_step_{number}.damaged" for number in damage if self._aside(number).is_dir()]
+        kept = [path.name for number in damage if (path := self._aside(number, damage[number])).is_dir()]
         kept_as = f" Kept as {' and '.join(kept)}." if kept else ""
         goes_on = f"resumes after step {step}" if step else "starts from step 0"
         return step, warning and f"{warning}.{kept_as} The run {goes_on}."
@@ -181,14 +184,15 @@ class RunFolder:
         damage: dict[int, str] = {}
         for step in sorted({*found, last} - {0}, reverse=True):
             if step > last and is_complete(self.root / f"global_step_{step}"):
-                continue  # the user has chosen an earlier one
+                damage[step] = LATER
+                continue
             text = find_damage(self.root / f"global_step_{step}")
             if not text:
                 break
             damage[step] = text
         else:
             step = 0
-        lost = [f"global_step_{number}: {text}" for number, text in damage.items() if text != UNFINISHED]
+        lost = [f"global_step_{number}: {text}" for number, text in damage.items() if text not in (UNFINISHED, LATER)]
         if lost and (not step or mode != "auto"):
             remedy = (
                 f"trainer.resume_mode=auto resumes after step {step}, the newest that is complete."
@@ -199,8 +203,8 @@ class RunFolder:
             raise ConfigError(f"the last checkpoint in {self.root} cannot be resumed: {lost[0]}. {remedy}")
         return step, damage
 
-    def _aside(self, step: int) -> Path:
-        return self.root / f"global_step_{step}.damaged"
+    def _aside(self, step: int, text: str) -> Path:
+        return self.root / f"global_step_{step}.{'later' if text == LATER else 'damaged'}"
 
     def _set_aside(self, step: int, damage: Mapping[int, str]) -> None:
         """Make `step` the last one for verl, which reads the tracker only."""
@@ -211,7 +215,7 @@ class RunFolder:
         else:
             tracker.unlink(missing_ok=True)
         for number, text in damage.items():
-            folder, aside = self.root / f"global_step_{number}", self._aside(number)
+            folder, aside = self.root / f"global_step_{number}", self._aside(number, text)
             shutil.rmtree(aside if text != UNFINISHED else folder, ignore_errors=True)
             if folder.is_dir():
                 folder.rename(aside)

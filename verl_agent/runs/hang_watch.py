@@ -6,6 +6,7 @@ waits for them. The file is in the folder of the run, which all its machines sha
 
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,10 +21,12 @@ START = "starting"
 PLAYING = ("playing episodes", "validating")
 """Phases in which a finished episode is progress."""
 FACTOR, UNMEASURED = 5, 6
-"""Deadline of a phase in its longest time between two signs of progress; of one never measured, in the setting."""
+"""Deadline of a phase in its longest time between two signs of progress; of one that never ended, in the setting."""
 LOOK_S = 2.0
 DUMP_S = 30.0
 """Most seconds for the stacks of all processes."""
+PAUSE_S = 60.0
+"""Time between two looks from which on the watch itself was paused, with the whole job (`docker pause`, Slurm)."""
 STATES = {
     psutil.STATUS_STOPPED: "is stopped by a signal",
     psutil.STATUS_TRACING_STOP: "is stopped by a debugger",
@@ -56,6 +59,8 @@ class HangWatch:
     ) -> None:
         self._run, self._records, self._timeout_s, self._warn, self._look_s = run, records, timeout_s, warn, look_s
         self._longest_s: dict[str, float] = {}
+        self._ended: set[str] = set()
+        self._bytes = 0
         self.begin()
 
     def begin(self) -> None:
@@ -73,16 +78,21 @@ class HangWatch:
         now_s = time.monotonic()
         if not self._timeout_s or now_s - self._looked_s < self._look_s:
             return None
+        if (gap_s := now_s - self._looked_s) > PAUSE_S:
+            self._since_s += gap_s
         self._looked_s = now_s
         mark = self._read_mark()
         phase = self._phase if mark == self._mark else mark[0]
         sign = (mark, self._played() if phase in PLAYING else 0)
         if sign != self._sign:
             self._longest_s[self._phase] = max(now_s - self._since_s, self._longest_s.get(self._phase, 0.0))
+            if mark != self._mark:
+                self._ended.add(self._phase)
             self._sign, self._mark, self._phase, self._since_s, self._warned = sign, mark, phase, now_s, False
             return None
         waited_s, deadline_s = now_s - self._since_s, self._deadline_s()
-        if waited_s > 2 * deadline_s:
+        if waited_s > 2 * deadline_s and self._warned:
+            self._longest_s[phase] = waited_s  # another start waits longer, if this was no hang
             hung = find_hung(root, phase)
             return Death(hung.name, hung.pid, cause=f"{hung.cause}: no progress for {waited_s:.0f} s while {phase}")
         if waited_s > deadline_s and not self._warned:
@@ -96,8 +106,8 @@ class HangWatch:
         return None
 
     def _deadline_s(self) -> float:
-        measured_s = self._longest_s.get(self._phase)
-        return max(self._timeout_s, FACTOR * measured_s) if measured_s else UNMEASURED * self._timeout_s
+        known_s = FACTOR * self._longest_s.get(self._phase, 0.0)
+        return max(known_s, self._timeout_s * (1 if self._phase in self._ended else UNMEASURED))
 
     def _read_mark(self) -> tuple[str, int]:
         file = self._run / PHASE_FILE
@@ -108,11 +118,14 @@ class HangWatch:
 
     def _played(self) -> int:
         """Return the bytes of all recorded episodes."""
-        return sum(file.stat().st_size for file in self._records.rglob("*.jsonl")) if self._records.is_dir() else 0
+        with suppress(OSError):  # a file is removed, or the file system does not answer
+            self._bytes = sum(file.stat().st_size for file in self._records.rglob("*.jsonl"))
+        return self._bytes
 
     def _dump(self, root: psutil.Process) -> str:
         """Write the stacks of the run's named processes into a file and return its path, or the reason without one."""
-        py_spy, until_s = shutil.which("py-spy"), time.monotonic() + DUMP_S
+        until_s = time.monotonic() + DUMP_S
+        py_spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
         if py_spy is None:
             return "not written, because py-spy is not installed"
         file = self._run / "logs" / f"stacks_{time.strftime('%Y%m%dT%H%M%S')}.txt"

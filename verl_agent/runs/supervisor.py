@@ -55,7 +55,12 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
             console = Console()
             console.show_cursor(True)
             if death is not None:
-                _print(console, _describe(death, config, child.memory.evidence(), child.first_error(death)))
+                _print(
+                    console,
+                    _describe(
+                        death, config, child.memory.evidence(), child.first_error(death) if not death.node else ""
+                    ),
+                )
             child.end_others()
             if death is None or stop.since_s is not None:
                 sys.exit(STOPPED if child.status is None or child.status < 0 else child.status)
@@ -138,7 +143,9 @@ def _describe(death: Death, config: DictConfig, lack: str, error: str) -> str:
     """
     folder = RunFolder.at(config.trainer.default_local_dir)
     log = max(folder.log.parent.glob("*.log"), default=folder.log)
-    cause = lack or (f"Its first error:\n{textwrap.indent(error, '  ')}\n" if error else "It wrote no error.")
+    cause = lack or (
+        f"Its first error:\n{textwrap.indent(error, '  ')}\n" if error else "" if death.cause else "It wrote no error."
+    )
     with suppress(OSError), log.open("a") as file:
         file.write(f"{death} {cause}\n")
     return (

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 SOURCE = """#include <Python.h>
@@ -20,17 +20,20 @@ logger = logging.getLogger(__name__)
 LOAD = "import sys; sys.path.insert(0, sys.argv[1]); import trial"
 
 
-def compiler_error(timeout_s: float = 120.0) -> str | None:
+def compiler_error(timeout_s: float = 120.0, prefix: str = sys.prefix) -> str | None:
     """Compile and load an extension of three lines, as torch.compile does with its kernels.
 
     The compiler is `$CXX`, or g++, the one that torch.compile starts. The trial takes 0.3 seconds.
 
     Args:
         timeout_s: limit of the compilation. A compiler that builds its libraries first takes up to a minute.
+        prefix: folder of the environment with torch.
 
     Returns:
         None if it works, else the cause in the compiler's own words.
     """
+    if " " in prefix:  # torch 2.13.0 passes the folder of its own libraries to the linker without quotes
+        return f"torch.compile does not work below a folder with a space: {prefix}"
     compiler = os.environ.get("CXX", "g++")  # torch.compile starts this as one word, without arguments
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "trial.cpp")
@@ -40,23 +43,17 @@ def compiler_error(timeout_s: float = 120.0) -> str | None:
         return run_trial(command, timeout_s) or run_trial([sys.executable, "-c", LOAD, folder], timeout_s)
 
 
-def compilation_variables(prefix: str = sys.prefix) -> Mapping[str, str]:
-    """Return the variable that turns torch.compile off, with a warning, where it cannot work; else nothing.
+def compilation_variables(report: Callable[[str], None] = logger.warning) -> Mapping[str, str]:
+    """Return the variable that turns torch.compile off where it cannot work; else nothing.
 
     Args:
-        prefix: folder of the environment with torch. torch 2.13.0 passes the folder of its own libraries to the linker
-            without quotes, so a folder with a space does not work.
+        report: receives a line about it.
     """
-    if os.environ.get(DISABLED) == "1":
+    if os.environ.get(DISABLED) == "1" or (error := compiler_error()) is None:
         return {}
-    spaced = f"torch.compile does not work below a folder with a space: {prefix}"
-    error = spaced if " " in prefix else compiler_error()
-    if error is None:
-        return {}
-    logger.warning(
-        "torch.compile is off: %s. A decoding step of 64 replies takes about 14 ms of CPU time more. `verl-agent "
-        "doctor` names the command that installs what is missing.",
-        error.splitlines()[0],
+    report(
+        f"torch.compile is off: {error.splitlines()[0]}. A decoding step of 64 replies takes about 14 ms of CPU time "
+        "more. `verl-agent doctor` names the command that installs what is missing."
     )
     return {DISABLED: "1"}
 

@@ -73,7 +73,8 @@ def run(config: DictConfig, link: Link | None = None) -> None:
             console.print(f"All {step} steps are done already: {folder.root}")
             finish(folder, [one.env for one in envs], console)
             return
-        folder.require_room(needed_gb(config)[1], config.trainer.max_actor_ckpt_to_keep)
+        if step < total:
+            folder.require_room(needed_gb(config)[1], config.trainer.max_actor_ckpt_to_keep)
         if step:
             # True if the earlier start ended after its last checkpoint, but before the validation of that step.
             config.trainer.val_before_train = config.trainer.val_only = step >= total

@@ -83,4 +83,5 @@ def sample(probs: Tensor, info: Any, positions: Tensor, unlimited: bool) -> Tens
     kept = ranked.cumsum(-1) - ranked <= info.top_ps[:, None]
     kept &= torch.arange(probs.shape[1], device=probs.device) < info.top_ks[:, None]
     kept &= ranked >= ranked[:, :1] * info.min_ps[:, None]
-    return tokens.gather(1, choose(ranked * kept, numbers)[:, None])[:, 0].int()
+    # In the order of the vocabulary, as without limits: a token must not depend on the limits of other requests.
+    return choose(probs * torch.zeros_like(kept).scatter(1, tokens, kept), numbers).int()

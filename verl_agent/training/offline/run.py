@@ -111,7 +111,8 @@ def run(config: DictConfig, method: Method) -> None:
             return
         shown.print(f"{plan.summary}{needed(config, plan)}", markup=False, highlight=False, soft_wrap=True)
         each_gb = checkpoint_gb(parameters(config.model.path), list(config.checkpoint.save_contents))
-        folder.require_room(each_gb, config.trainer.max_ckpt_to_keep)
+        if is_first_rank():  # the others would read while it removes
+            folder.require_room(each_gb, config.trainer.max_ckpt_to_keep)
         if step:
             resharded = check_torchrun_ranks(folder.root / f"global_step_{step}", plain)
             for line in filter(None, (resharded, f"resuming after step {step} of {steps}")):

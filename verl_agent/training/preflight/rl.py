@@ -73,7 +73,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
         check_budgets(config, run_env)
     check_shares(config, envs)
     with open_dict(config):
-        _complete(config)
+        _complete(config, report)
     check_machine(config, report)
     for run_env in envs:
         check_prompts(config, run_env.settings, report)
@@ -206,7 +206,7 @@ def check_test_best(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
         )
 
 
-def _complete(config: DictConfig) -> None:
+def _complete(config: DictConfig, report: Callable[[str], None]) -> None:
     """Fill in values of this machine: paths and environment variables of workers."""
     if config.env.mixture:
         config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.training.mixture
@@ -223,7 +223,7 @@ def _complete(config: DictConfig) -> None:
     init.runtime_env.env_vars = {
         **worker_environment(run_dir, config.trainer.n_gpus_per_node),
         **stand_in_variables(config),
-        **(compilation_variables() if use_cpu_device() else {}),
+        **(compilation_variables(report) if use_cpu_device() else {}),
         **(init.runtime_env.get("env_vars") or {}),
     }
     if use_cpu_device():
