@@ -80,10 +80,15 @@ class PoolFullError(EnvError):
     """No slot for another session became free in time."""
 
 
+TIMEOUTS = ("Timeout", "TimeoutError", "TimeoutExpired")
+"""Last words of the names of libraries' exceptions for a time limit, such as Playwright's."""
+
+
 def env_failure(call: str, error: BaseException) -> EnvError:
     """Return the error of a call in which the environment's code raised `error`.
 
-    An `OSError` or a `MemoryError` among its causes concerns the network or the machine, so it is no `EnvCrashError`.
+    An `OSError`, a `MemoryError` or a timeout of a library among its causes concerns the network or the machine, so
+    it is no `EnvCrashError`.
 
     Args:
         call: name of the call, such as `step`.
@@ -94,7 +99,8 @@ def env_failure(call: str, error: BaseException) -> EnvError:
     while cause is not None and cause not in causes:  # an exception that is raised again may be its own context
         causes.append(cause)
         cause = cause.__cause__ or cause.__context__
-    kind = EnvError if any(isinstance(one, OSError | MemoryError) for one in causes) else EnvCrashError
+    of_machine = any(isinstance(one, OSError | MemoryError) or type(one).__name__.endswith(TIMEOUTS) for one in causes)
+    kind = EnvError if of_machine else EnvCrashError
     return kind(f"{call} failed: {describe_exception(error)}")
 
 

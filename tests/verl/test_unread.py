@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.verl.test_update_settings import OVERLAYS, base
-from verl_agent.config.unread import check_unread
+from verl_agent.config.unread import check_unread, rows
 from verl_agent.errors import ConfigError
 
 ACTOR, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
@@ -181,3 +181,8 @@ def test_a_key_that_is_read_passes(changes):
 
 def test_a_key_that_an_environment_of_a_mixture_reads_passes():
     check("agent.context.turns=9", "env.mixture=[{name: textcraft, agent: {context: {keep: last}}}, {name: babyai}]")
+
+
+def test_a_row_that_names_a_remedy_has_a_reason():
+    """A remedy without `unread` or `effect` would never be shown: the key would be accepted without effect."""
+    assert [key for key, row in rows().items() if row.instead and not (row.unread or row.effect)] == []

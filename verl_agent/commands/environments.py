@@ -111,7 +111,10 @@ def _attack(name: str, env: EnvAdapter, items: int, turns: int, seconds: float) 
         errors = f"; {result.errors} episodes ended with an environment error" if result.errors else ""
         print_line(f"FAIL  {result.attack} earns {gain} on {len(result.above)} tasks{tasks}{errors}.")
     count = len(report.findings)
-    print_line(f"{name}: {count} attacks earn more than they should." if count else f"{name}: no attack succeeds.")
+    if not count and not report.enough:
+        print_line(f"{name}: {report.tasks} tasks are too few for a finding. Give --attack more tasks or --seconds.")
+    else:
+        print_line(f"{name}: {count} attacks earn more than they should." if count else f"{name}: no attack succeeds.")
     return int(bool(count))
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.session import Session
-from verl_agent.errors import EnvError
+from verl_agent.errors import EnvCrashError
 from verl_agent.types import Media, Message, StepResult, TaskItem
 
 ROLES = ("system", "user", "assistant")
 """Roles of the messages that `reset` returns."""
 
 
-class AnswerError(EnvError):
+class AnswerError(EnvCrashError):
     """An adapter returned a value that `EnvAdapter` does not allow.
 
     Attributes:

@@ -105,6 +105,11 @@ class AttackReport:
         return [result for result in self.results if result.chance < LEVEL / len(self.results)]
 
     @property
+    def enough(self) -> bool:
+        """True if an attack that earns more than all random episodes of every task would be a finding."""
+        return (RANDOM_EPISODES + 1.0) ** -self.tasks < LEVEL / max(1, len(self.results))
+
+    @property
     def families(self) -> list[tuple[Result, int]]:
         """The strongest attack of each family, and the number of tasks on which any of the family earned more."""
         grouped: dict[str, list[Result]] = {}
@@ -221,7 +226,7 @@ async def _play_task(item: TaskItem, new_session: Callable[[], Session], known: 
         episode("random", Attack("random", "", partial(_random, random.Random(f"{item.id} {n}"))), known.turns)
         for n in range(RANDOM_EPISODES)
     ]
-    if known.demonstration:
+    if known.demonstration and new_session().deterministic:
         again = Attack("demonstration", "", lambda known, messages: cycle(known.demonstration, messages))
         works.append(episode("demonstration", again, long))
     for attack in ATTACKS:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
+from verl_agent.errors import EnvCrashError, EnvError
 from verl_agent.rollout.wrapped import WrappedSession
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -45,7 +46,10 @@ class RetryingSession(WrappedSession):
             return result
         assert self._item is not None, "step came before the first reset."
         self._left -= 1
-        prompt = await super().reset(self._item)
+        try:
+            prompt = await super().reset(self._item)
+        except EnvCrashError as error:
+            raise EnvError(str(error)) from error  # a failed reset is never the action's
         earned, self._earned = self._earned, 0.0
         text = f"{result.observation}\n\n{AGAIN}\n\n{prompt[-1]['content']}"
         info = {**result.info, "failed_attempts": 1.0}

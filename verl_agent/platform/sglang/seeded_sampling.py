@@ -54,7 +54,7 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> None:
     def from_schedule_batch(batch: Any, vocab_size: int) -> Any:
         info, params = upstream(batch, vocab_size), [request.sampling_params for request in batch.reqs]
         seeds = [-1 if one.sampling_seed is None else one.sampling_seed for one in params]
-        info.sampling_seed = torch.tensor(seeds, device=info.device)
+        info.sampling_seed = torch.tensor(seeds, dtype=torch.int64, device=info.device)
         return info
 
     SamplingBatchInfo.from_schedule_batch = staticmethod(from_schedule_batch)
