@@ -53,7 +53,7 @@ class WebArena(EnvAdapter):
     names_elements = True
     action_format = FenceFormat(TOOLS, "click [id]")
     # The sessions of a host share its browsers and one event loop, so their calls need only one thread, which waits.
-    hosting = Hosting(threads=1, sessions=32, busy=16, episodes=4000, memory_mb=8192)
+    hosting = Hosting(threads=1, sessions=32, busy=16, episodes=4000, memory_mb=12288)
 
     def __init__(
         self,

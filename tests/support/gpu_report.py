@@ -53,8 +53,7 @@ class GpuRun:
 
 
 ONE_RANK = tuple(
-    f"{model}.megatron.tensor_model_parallel_size=1"
-    for model in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
+    f"{model}.megatron.tensor_model_parallel_size=1" for model in ("actor_rollout_ref.actor", "actor_rollout_ref.ref")
 )
 TRAINERS = {
     "fsdp2": GpuRun(("+overlay/engine=fsdp2",)),

@@ -181,9 +181,9 @@ def test_the_engine_returns_log_probs_only_on_request():
     assert [request_options(sampling)["logprobs"] for sampling in samplings] == [None, None, 0, 5]
 
 
-def test_sglang_gets_its_own_names_of_limits_and_log_probs_and_no_seed():
+def test_sglang_gets_its_own_names_of_limits_seeds_and_log_probs():
     options = sglang_engine.request_options({"temperature": 0.5, "max_tokens": 9, "seed": 3, "logprobs": 2})
-    sampling = {"temperature": 0.5, "max_new_tokens": 9}
+    sampling = {"temperature": 0.5, "max_new_tokens": 9, "sampling_seed": 3}
     assert options == {"sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 2}
 
 

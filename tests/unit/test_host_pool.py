@@ -471,7 +471,7 @@ def test_section_env_determines_the_pool_and_its_limits():
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("threads", 0), ("sessions", 1), ("busy", 1), ("episodes", 1), ("memory_mb", 1)]
+    ("name", "least"), [("threads", 0), ("sessions", 1), ("busy", 1), ("episodes", 1), ("memory_mb", 64)]
 )
 def test_hosting_rejects_values_below_their_minimum(name, least):
     with pytest.raises(ConfigError, match=rf"Hosting\.{name} must be >= {least}, got {least - 1}"):

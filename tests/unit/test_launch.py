@@ -50,7 +50,6 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
             ["grpo_cpu", "trainer.total_training_step=3"],
             "trainer.total_training_step is not a setting of this recipe. Did you mean 'total_training_steps'?",
         ),
-        (["grpo_cpu", "episode.cut_turn=play"], "episode.cut_turn is now called on_truncated_turn: use episode.on_tr"),
         (
             ["grpo_cpu", "train_batch_size=3"],
             "train_batch_size is not a setting of this recipe. Did you mean data.train",

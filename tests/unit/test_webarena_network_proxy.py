@@ -88,6 +88,7 @@ def test_no_request_leaves_the_network_proxy(way):
 
 
 SILENT = {
+    "link that pings": "Chromium 156.0.8078.79 sends no ping here; earlier versions did",
     "peer connection": "UDP is switched off in the browser itself",
     "service worker": "the page is no secure context; see the test of permissions, whose page is one",
     "speculation": "headless Chromium does not speculate",

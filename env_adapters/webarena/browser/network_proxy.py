@@ -78,7 +78,7 @@ class Traffic:
         open_requests: number of forwarded requests whose response is not complete.
         refused_urls: first hundred URLs that were refused.
         refusals: number of refused requests since the last call of `take_refusals`.
-        site_error: URL and error of a site that is down, or "" if no site has failed.
+        site_error: URL and error of the first request to a site that is down, or "" if no site has failed.
         active_at: monotonic time in seconds of the last byte in a tunnel or of the last finished request.
     """
 
@@ -88,6 +88,10 @@ class Traffic:
     refusals: int = 0
     site_error: str = ""
     active_at: float = -1e9
+
+    def fail(self, text: str) -> None:
+        """Note that a site failed; of several failures the first, since later ones may be icons of a failed page."""
+        self.site_error = self.site_error or text
 
     def take_refusals(self) -> int:
         """Return the number of refused requests since the last call."""
@@ -180,7 +184,7 @@ class NetworkProxy:
             async with asyncio.timeout(CONNECT_S):
                 site_reader, site_writer = await asyncio.open_connection(route.host, route.port, limit=MAX_HEAD)
         except (OSError, TimeoutError) as error:
-            self.traffic.site_error = f"{url[:200]} ({error or 'no connection in time'})"
+            self.traffic.fail(f"{url[:200]} ({error or 'no connection in time'})")
             self.traffic.open_requests -= not tunnel
             writer.write(html_response("502 Bad Gateway", FAILURE))
             await writer.drain()
@@ -232,11 +236,13 @@ class NetworkProxy:
                     head = await site_reader.readuntil(b"\r\n\r\n")
             except (OSError, asyncio.IncompleteReadError):
                 if not sending.done():
-                    self.traffic.site_error = f"{url[:200]} (the connection closed before the response)"
+                    self.traffic.site_error = (
+                        self.traffic.site_error or f"{url[:200]} (the connection closed before the response)"
+                    )
                 raise
             line, _, fields = head.partition(b"\r\n")
             if required and (line[9:12] in GATEWAY_ERRORS or COPY_LOST_HEADER.encode().lower() in fields.lower()):
-                self.traffic.site_error = f"{url[:200]} ({line.decode('latin-1')})"
+                self.traffic.fail(f"{url[:200]} ({line.decode('latin-1')})")
             writer.write(line + b"\r\n" + close_after(fields))
             await _copy_stream(site_reader, writer)
         finally:
