@@ -1,0 +1,78 @@
+"""Tables of the results of one turn, for a terminal."""
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from verl_agent.envs.parsing import shorten
+from verl_agent.evaluation.what_if.results import Result
+from verl_agent.evaluation.what_if.summary import (
+    ActionEffect,
+    ReplySummary,
+    policy_name,
+    summarize_continuations,
+    summarize_replies,
+    thought_effect,
+)
+
+SHOWN = 60
+"""Characters of an action in a table."""
+
+
+def result_tables(results: Sequence[Result], recorded: str | None) -> list[RenderableType]:
+    """Return the tables of all results of one turn, each with its title and its notes.
+
+    Args:
+        results: results of the turn.
+        recorded: action of the recorded turn.
+    """
+    replies = summarize_replies(results, recorded)
+    tables = [_replies_table(one) for one in replies]
+    for policy in dict.fromkeys(one.policy for one in replies):
+        if effect := thought_effect(replies, policy):
+            tables.append(
+                Text(
+                    f"{policy_name(policy)}: share of actions other than the recorded one: {effect.ordinary} with the "
+                    f"thought, {effect.without} without it; difference {effect.difference}\n"
+                )
+            )
+    effects = summarize_continuations(results, recorded)
+    parts = dict.fromkeys((one.policy, one.max_turns) for one in effects)
+    compared = [_effects_table([one for one in effects if (one.policy, one.max_turns) == part]) for part in parts]
+    return [*tables, *compared]
+
+
+def _replies_table(summary: ReplySummary) -> RenderableType:
+    kind = "" if summary.with_thought else " without a thought"
+    table = _table("replies", "share [95 %]")
+    for one in summary.actions:
+        name = _action(one.action) + (" (recorded)" if one.recorded else "")
+        table.add_row(name, str(one.replies), escape(str(one.share)))
+    return Group(Text(f"{summary.replies} replies{kind} of {policy_name(summary.policy)}", "bold"), table, "")
+
+
+def _effects_table(effects: Sequence[ActionEffect]) -> RenderableType:
+    table = _table("episodes", "success [95 %]", "return", "difference [95 %]")
+    for one in effects:
+        difference = "" if one.difference is None else escape(str(one.difference))
+        left_out = f" ({one.env_errors} failed)" if one.env_errors else ""
+        name = f"{_action(one.action)} ({one.source})"
+        table.add_row(name, f"{one.episodes}{left_out}", escape(str(one.success)), f"{one.reward:.3g}", difference)
+    title = f"after the action, {policy_name(effects[0].policy)} plays on, up to turn {effects[0].max_turns}"
+    return Group(Text(title, "bold"), table, "")
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("action", overflow="fold")
+    for heading in headings:
+        table.add_column(escape(heading), justify="right", no_wrap=True)
+    return table
+
+
+def _action(action: str | None) -> str:
+    return "no action" if action is None else escape(shorten(action, SHOWN))
