@@ -25,17 +25,14 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Adaptive:
-    """Section `horizon.adaptive`: conditions under which the next stage begins. At least one of the first two is set.
-
-    Attributes:
-        success_above: share of valid episodes solved at the present limit, 0 to 1, above which the limit grows.
-        turn_limit_above: share of episodes that the limit ended unsolved, 0 to 1, above which the limit grows.
-        window: number of latest training steps of the stage over which both shares are averaged.
-    """
+    """Section `horizon.adaptive`: conditions under which the next stage begins. At least one of the first two is set."""
 
     success_above: Share | None = None
+    """Share of valid episodes solved at the present limit, 0 to 1, above which the limit grows."""
     turn_limit_above: Share | None = None
+    """Share of episodes that the limit ended unsolved, 0 to 1, above which the limit grows."""
     window: Count = 5
+    """Number of latest training steps of the stage over which both shares are averaged."""
 
     def __post_init__(self) -> None:
         if self.success_above is None and self.turn_limit_above is None:
@@ -46,24 +43,21 @@ class Adaptive:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Horizon:
-    """Section `horizon`: stages of growing turn limits.
-
-    Attributes:
-        max_turns: turn limit of each stage, growing; one value is a fixed horizon.
-        steps_per_stage: training steps that each stage but the last lasts; a list has one value for each of them.
-            With `adaptive`, the fewest steps that a stage lasts.
-        eval_max_turns: turn limit of validation and evaluation at every step; null for the limit of the last stage.
-        grow_by: turns that each further stage adds to the one value of `max_turns` (the paper's delta).
-        up_to: turn limit of the last stage that `grow_by` makes.
-        adaptive: conditions under which the next stage begins, instead of the step; null for the step alone.
-    """
+    """Section `horizon`: stages of growing turn limits."""
 
     max_turns: Annotated[Sequence[Count], Field(min_length=1)]
+    """Turn limit of each stage, growing; one value is a fixed horizon."""
     steps_per_stage: Count | Sequence[Count] = 1
+    """Training steps that each stage but the last lasts; a list has one value for each of them. With `adaptive`, the
+    fewest steps that a stage lasts."""
     eval_max_turns: Count | None = None
+    """Turn limit of validation and evaluation at every step; null for the limit of the last stage."""
     grow_by: Count | None = None
+    """Turns that each further stage adds to the one value of `max_turns` (the paper's delta)."""
     up_to: Count | None = None
+    """Turn limit of the last stage that `grow_by` makes."""
     adaptive: Adaptive | None = None
+    """Conditions under which the next stage begins, instead of the step; null for the step alone."""
 
     def __post_init__(self) -> None:
         limits = list(self.max_turns)

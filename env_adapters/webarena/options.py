@@ -19,27 +19,24 @@ Cost = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class ViewOptions:
-    """Options of the observations.
-
-    Attributes:
-        width: width of the viewport in CSS pixels.
-        height: height of the viewport in CSS pixels.
-        whole_page: show the whole page instead of the viewport.
-        show_options: show the options of closed lists. WebArena does not show them, so the model has to guess them.
-        browser_numbers: use the browser's node numbers as WebArena does; they differ each time an episode is played.
-        max_chars: characters of the page in one observation; `scroll` moves through longer texts.
-        settle_s: seconds that a page may take to load and to settle.
-        screenshots: folder for a screenshot of each step; None for no screenshots.
-    """
+    """Options of the observations."""
 
     width: Pixels = 1280
+    """Width of the viewport in CSS pixels."""
     height: Pixels = 720
+    """Height of the viewport in CSS pixels."""
     whole_page: bool = False
+    """Show the whole page instead of the viewport."""
     show_options: bool = False
+    """Show the options of closed lists. WebArena does not show them, so the model has to guess them."""
     browser_numbers: bool = False
+    """Use the browser's node numbers as WebArena does; they differ each time an episode is played."""
     max_chars: Annotated[int, Field(ge=200, le=18_000)] = 8000
+    """Characters of the page in one observation; `scroll` moves through longer texts."""
     settle_s: Annotated[float, Field(ge=0.5, le=300)] = 10.0
+    """Seconds that a page may take to load and to settle."""
     screenshots: str | None = None
+    """Folder for a screenshot of each step; None for no screenshots."""
 
     @property
     def page_view(self) -> View:
@@ -54,16 +51,14 @@ class EconomyOptions:
     """Costs of actions; by default redundant actions are measured and cost nothing.
 
     The costs of an episode are at most `MAX_COST` in total, so a solved task earns more than a failed one.
-
-    Attributes:
-        step_cost: reward that every action costs.
-        redundant_cost: additional reward that a redundant action costs.
-        end_after: number of consecutive redundant actions that end the episode without success; None for no limit.
     """
 
     step_cost: Cost = 0.0
+    """Reward that every action costs."""
     redundant_cost: Cost = 0.0
+    """Additional reward that a redundant action costs."""
     end_after: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Number of consecutive redundant actions that end the episode without success; None for no limit."""
 
     @property
     def success_reward(self) -> float:
@@ -73,24 +68,21 @@ class EconomyOptions:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class AccessOptions:
-    """Options for the use of sites that the user runs.
-
-    Attributes:
-        allow: further URL, or list of URLs, whose hosts pages may use, for example of a tile server.
-        auth: folder of saved logins.
-        logged_out: start logged out, even in tasks that expect a login.
-        reset: URL by site; a POST request to it resets the site before a task.
-        exact_urls: compare URLs exactly in `url_match`, so that no URL solves several tasks. WebArena does not.
-        brief_answers: reject answers that are much longer than their reference, so that no long list solves many
-            tasks. WebArena does not.
-    """
+    """Options for the use of sites that the user runs."""
 
     allow: str | Sequence[str] = ()
+    """Further URL, or list of URLs, whose hosts pages may use, for example of a tile server."""
     auth: str | None = None
+    """Folder of saved logins."""
     logged_out: bool = False
+    """Start logged out, even in tasks that expect a login."""
     reset: Mapping[str, str] | None = None
+    """URL by site; a POST request to it resets the site before a task."""
     exact_urls: bool = False
+    """Compare URLs exactly in `url_match`, so that no URL solves several tasks. WebArena does not."""
     brief_answers: bool = False
+    """Reject answers that are much longer than their reference, so that no long list solves many tasks. WebArena does
+    not."""
 
     @property
     def allowed_urls(self) -> tuple[str, ...]:

@@ -74,16 +74,13 @@ class KeepAll(Context):
 
 @dataclass(frozen=True, config=STRICT)
 class Window(Context):
-    """Removes old turns, `stride` at a time; in between the visible messages only grow.
-
-    Attributes:
-        turns: number of last turns that always stay complete.
-        stride: number of turns that are removed at once. With 1 nearly every turn begins a new sample. A larger
-            stride makes fewer samples, and the engine reuses its cache.
-    """
+    """Removes old turns, `stride` at a time; in between the visible messages only grow."""
 
     turns: Annotated[int, Field(ge=1)] = 4
+    """Number of last turns that always stay complete."""
     stride: Annotated[int, Field(ge=1)] = 1
+    """Number of turns that are removed at once. With 1 nearly every turn begins a new sample. A larger stride makes
+    fewer samples, and the engine reuses its cache."""
 
     def removed(self, played: int) -> int:
         """Return how many turns, counted from the first, are removed after `played` turns."""

@@ -11,14 +11,11 @@ from verl_agent.sections import STRICT
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class AgentSettings:
-    """Section `agent`: the agent that prompts the model and parses its replies.
-
-    Attributes:
-        name: registered name of the agent.
-        options: keyword arguments of the agent's constructor.
-        context: context window, see `verl_agent.agents.context.make_context`.
-    """
+    """Section `agent`: the agent that prompts the model and parses its replies."""
 
     name: str = "react"
+    """Registered name of the agent."""
     options: Mapping[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the agent's constructor."""
     context: Mapping[str, Any] = Field(default_factory=dict)
+    """Context window, see `verl_agent.agents.context.make_context`."""

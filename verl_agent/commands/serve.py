@@ -30,31 +30,28 @@ WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class ServeSettings:
-    """Options of `verl-agent serve`.
-
-    Attributes:
-        env: registered name of the environment.
-        options: keyword arguments of its adapter.
-        split: split to which item numbers refer.
-        host: address to listen at; an address that other machines reach needs a token.
-        port: port to listen at; 0 for any free one.
-        token: token that clients must send, or None.
-        hosts: most host processes for sessions.
-        timeout_s: timeout of one call into the environment in seconds.
-        limits: limits of requests and sessions.
-        approve: YAML file of an approval policy whose rules decide on each action; None to carry out every action.
-    """
+    """Options of `verl-agent serve`."""
 
     env: str
+    """Registered name of the environment."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of its adapter."""
     split: str = "train"
+    """Split to which item numbers refer."""
     host: str = "127.0.0.1"
+    """Address to listen at; an address that other machines reach needs a token."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port to listen at; 0 for any free one."""
     token: str | None = None
+    """Token that clients must send, or None."""
     hosts: Count = 2
+    """Most host processes for sessions."""
     timeout_s: Seconds = 60.0
+    """Timeout of one call into the environment in seconds."""
     limits: ServerLimits = field(default_factory=ServerLimits)
+    """Limits of requests and sessions."""
     approve: str | None = None
+    """YAML file of an approval policy whose rules decide on each action; None to carry out every action."""
 
     def __post_init__(self) -> None:
         check_token(self.host, self.token)

@@ -22,34 +22,31 @@ Truncated = Literal["as_is", "drop", "bootstrap"]
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class RewardShaping:
-    """Section `credit`. The defaults keep an episode's return as it is and place it on the last turn.
-
-    Attributes:
-        range: lowest and highest return of the environment, mapped onto 0 to 1; null to keep the return's unit.
-        place: turns that receive the reward: `outcome` puts the whole return on the last turn; `turn` keeps each
-            reward on the turn that earned it.
-        step_cost: cost of each turn, in units of the scaled return.
-        invalid_action_cost: cost of each action that the environment could not read, in units of the scaled return.
-        turn_gamma: discount per turn of the estimators that use turn rewards (`turn_returns`, `gigpo`, `turn_gae`).
-        turn_lam: lambda per turn of `turn_gae`.
-        truncated: treatment of episodes that a limit on turns or tokens ended unsolved. `as_is` trains on their return.
-            `drop` leaves them out of the loss; they still count in the statistics of their group. `bootstrap` adds the
-            critic's value of the last state to their return.
-        step_weight: weight of GiGPO's advantage among actions from the same state (the paper's omega).
-        anchor: key of a state in GiGPO: `observation` is the observation that the action answers, as in the paper;
-            it suits environments whose observations show the state. `history` is all actions and observations
-            before it; it suits environments whose observations are short messages.
-    """
+    """Section `credit`. The defaults keep an episode's return as it is and place it on the last turn."""
 
     range: Annotated[Sequence[float], Field(min_length=2, max_length=2)] | None = None
+    """Lowest and highest return of the environment, mapped onto 0 to 1; null to keep the return's unit."""
     place: Literal["outcome", "turn"] = "outcome"
+    """Turns that receive the reward: `outcome` puts the whole return on the last turn; `turn` keeps each reward on the
+    turn that earned it."""
     step_cost: Cost = 0.0
+    """Cost of each turn, in units of the scaled return."""
     invalid_action_cost: Cost = 0.0
+    """Cost of each action that the environment could not read, in units of the scaled return."""
     turn_gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Discount per turn of the estimators that use turn rewards (`turn_returns`, `gigpo`, `turn_gae`)."""
     step_weight: Cost = 1.0
+    """Weight of GiGPO's advantage among actions from the same state (the paper's omega)."""
     anchor: Literal["observation", "history"] = "observation"
+    """Key of a state in GiGPO: `observation` is the observation that the action answers, as in the paper; it suits
+    environments whose observations show the state. `history` is all actions and observations before it; it suits
+    environments whose observations are short messages."""
     turn_lam: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Lambda per turn of `turn_gae`."""
     truncated: Truncated = "as_is"
+    """Treatment of episodes that a limit on turns or tokens ended unsolved. `as_is` trains on their return. `drop`
+    leaves them out of the loss; they still count in the statistics of their group. `bootstrap` adds the critic's value
+    of the last state to their return."""
 
     def __post_init__(self) -> None:
         if self.range is not None and not self.range[0] < self.range[1]:

@@ -40,23 +40,20 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class PerturbSettings:
-    """Section `evaluation.perturb`. The defaults change nothing.
-
-    Attributes:
-        fault_rate: share of actions that fail without an effect, with an observation that says so, 0 to 1.
-        observation_noise: share of the words of observations in which two neighboring letters are swapped, 0 to 1.
-        rename: true to give the words of a task's first observation, from four letters on, other names: in all
-            observations, and backwards in actions. Words that the rules of the environment use keep theirs.
-        prompt_variant: form of the environment's rules: `lowercase`, `one_line` (without line breaks) or `reordered`
-            (paragraphs in another order); null for the original.
-        distractors: sentences without meaning for the task that are added to each observation, >= 0.
-    """
+    """Section `evaluation.perturb`. The defaults change nothing."""
 
     fault_rate: Share = 0.0
+    """Share of actions that fail without an effect, with an observation that says so, 0 to 1."""
     observation_noise: Share = 0.0
+    """Share of the words of observations in which two neighboring letters are swapped, 0 to 1."""
     rename: bool = False
+    """True to give the words of a task's first observation, from four letters on, other names: in all observations, and
+    backwards in actions. Words that the rules of the environment use keep theirs."""
     prompt_variant: Literal["lowercase", "one_line", "reordered"] | None = None
+    """Form of the environment's rules: `lowercase`, `one_line` (without line breaks) or `reordered` (paragraphs in
+    another order); null for the original."""
     distractors: Annotated[int, Field(ge=0, le=len(SENTENCES))] = 0
+    """Sentences without meaning for the task that are added to each observation, >= 0."""
 
     @property
     def active(self) -> bool:

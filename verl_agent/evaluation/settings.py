@@ -20,50 +20,44 @@ Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class LengthSettings:
-    """Section `data` of an evaluation, with the names that training uses.
-
-    Attributes:
-        max_prompt_length: token limit of the prompt.
-        max_response_length: token limit of all replies and observations after the prompt.
-        apply_chat_template_kwargs: keyword arguments of the chat template.
-        overlong_prompt: handling of a prompt with more tokens than its limit. `drop`: the episode is not played, has
-            the stop reason `overlong_prompt`, is left out of all rates and counted separately.
-            `truncate_observation`: the middle of the first observation is cut so that the prompt fits.
-    """
+    """Section `data` of an evaluation, with the names that training uses."""
 
     max_prompt_length: Count
+    """Token limit of the prompt."""
     max_response_length: Count
+    """Token limit of all replies and observations after the prompt."""
     apply_chat_template_kwargs: Mapping[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the chat template."""
     overlong_prompt: OverlongPrompt = "drop"
+    """Handling of a prompt with more tokens than its limit. `drop`: the episode is not played, has the stop reason
+    `overlong_prompt`, is left out of all rates and counted separately. `truncate_observation`: the middle of the first
+    observation is cut so that the prompt fits."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class EngineSettings:
-    """Section `engine` of an evaluation: options of vLLM or SGLang, which serves the model.
-
-    Attributes:
-        name: engine. SGLang needs an environment of its own, as for training.
-        device: device that the recipe is sized for. vLLM itself uses the device that it was built for.
-        dtype: type of the weights, as vLLM names it; `auto` is the type of the checkpoint.
-        enforce_eager: disables compilation and CUDA graphs; the engine then starts sooner and decodes slower.
-        max_num_seqs: most sequences that are decoded at once.
-        tensor_parallel_size: number of GPUs that share the model.
-        data_parallel_size: number of copies of the model, between which episodes are divided; null for as many as the
-            GPUs hold. A CPU holds one.
-        gpu_memory_utilization: share of a GPU's memory, above 0, up to 1; on a CPU the KV cache of vLLM
-            has 1 GiB, or VLLM_CPU_KVCACHE_SPACE GiB, and that of SGLang 32,768 tokens.
-        block_size: tokens in a block of vLLM's KV cache, the unit of prefix caching; null is vLLM's choice.
-    """
+    """Section `engine` of an evaluation: options of vLLM or SGLang, which serves the model."""
 
     name: Literal["vllm", "sglang"] = "vllm"
+    """Engine. SGLang needs an environment of its own, as for training."""
     device: Literal["cuda", "cpu"] = "cuda"
+    """Device that the recipe is sized for. vLLM itself uses the device that it was built for."""
     dtype: str = "auto"
+    """Type of the weights, as vLLM names it; `auto` is the type of the checkpoint."""
     enforce_eager: bool = False
+    """Disables compilation and CUDA graphs; the engine then starts sooner and decodes slower."""
     max_num_seqs: Count = 128
+    """Most sequences that are decoded at once."""
     tensor_parallel_size: Count = 1
+    """Number of GPUs that share the model."""
     data_parallel_size: Count | None = None
+    """Number of copies of the model, between which episodes are divided; null for as many as the GPUs hold. A CPU holds
+    one."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of a GPU's memory, above 0, up to 1; on a CPU the KV cache of vLLM has 1 GiB, or VLLM_CPU_KVCACHE_SPACE
+    GiB, and that of SGLang 32,768 tokens."""
     block_size: Count | None = None
+    """Tokens in a block of vLLM's KV cache, the unit of prefix caching; null is vLLM's choice."""
 
     def copies(self, gpus: int) -> int:
         """Return the number of copies of the model on a machine with `gpus` GPUs.
@@ -86,47 +80,44 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class EvaluationSettings:
-    """Section `evaluation`.
-
-    Attributes:
-        tasks: split of the environment, or path of a file with one task id per line.
-        max_tasks: number of tasks to play, from the first on; null for all.
-        max_tasks_per_category: number of tasks to play of each category, from the first on; null for all.
-        samples: episodes per task.
-        temperature: sampling temperature; 0 takes the most likely token.
-        top_p: probability mass that is sampled from, above 0, up to 1.
-        seed: seed of sampling; the seed of each episode and turn is derived from it.
-        concurrency: episodes that are played at once.
-        output_dir: folder of results and records; null for a new one in runs/eval.
-        compare_with: output folder of an earlier evaluation to compare with by task, or null.
-        purpose: purpose in the records: `evaluation`, or `collection` of episodes to learn from.
-        perturb: changes to the environment that measure how robust the policy is.
-        max_usd: most US dollars that a model behind an API may cost, with what requests in flight may cost at most;
-            null for no limit.
-        logprobs: number of most likely tokens to record at each token of a reply, with their log-probs before
-            temperature and top_p, in `tokens/` of the output folder; null for none. It needs a model behind vLLM.
-        approve: YAML file of an approval policy, whose rules or whose person decide on each action; null to carry out
-            every action.
-        count_operated: count episodes in which a person edited, rejected or took over turns. Episodes that a person
-            ended are never counted.
-    """
+    """Section `evaluation`."""
 
     tasks: str = "test"
+    """Split of the environment, or path of a file with one task id per line."""
     max_tasks: Count | None = None
+    """Number of tasks to play, from the first on; null for all."""
     max_tasks_per_category: Count | None = None
+    """Number of tasks to play of each category, from the first on; null for all."""
     samples: Count = 1
+    """Episodes per task."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
+    """Sampling temperature; 0 takes the most likely token."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Probability mass that is sampled from, above 0, up to 1."""
     seed: int = 1
+    """Seed of sampling; the seed of each episode and turn is derived from it."""
     concurrency: Count = 128
+    """Episodes that are played at once."""
     output_dir: str | None = None
+    """Folder of results and records; null for a new one in runs/eval."""
     compare_with: str | None = None
+    """Output folder of an earlier evaluation to compare with by task, or null."""
     purpose: Literal["evaluation", "collection"] = "evaluation"
+    """Purpose in the records: `evaluation`, or `collection` of episodes to learn from."""
     perturb: PerturbSettings = Field(default_factory=PerturbSettings)
+    """Changes to the environment that measure how robust the policy is."""
     max_usd: Annotated[float, Field(gt=0)] | None = None
+    """Most US dollars that a model behind an API may cost, with what requests in flight may cost at most; null for no
+    limit."""
     logprobs: Annotated[int, Field(ge=1, le=20)] | None = None
+    """Number of most likely tokens to record at each token of a reply, with their log-probs before temperature and
+    top_p, in `tokens/` of the output folder; null for none. It needs a model behind vLLM."""
     approve: str | None = None
+    """YAML file of an approval policy, whose rules or whose person decide on each action; null to carry out every
+    action."""
     count_operated: bool = False
+    """Count episodes in which a person edited, rejected or took over turns. Episodes that a person ended are never
+    counted."""
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.samples > 1:
@@ -138,13 +129,10 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class EvaluationHorizon:
-    """Key of section `horizon` that an evaluation recipe sets.
-
-    Attributes:
-        eval_max_turns: turn limit of an episode.
-    """
+    """Key of section `horizon` that an evaluation recipe sets."""
 
     eval_max_turns: Count
+    """Turn limit of an episode."""
 
 
 @plain_dataclass(frozen=True, slots=True)

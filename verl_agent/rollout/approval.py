@@ -27,29 +27,26 @@ NOT_LISTED = "no rule of the approval policy allows it."
 
 @settings_class(frozen=True, config=STRICT)
 class Rule:
-    """One rule of an approval policy. It applies to an action if all of its conditions hold.
-
-    Attributes:
-        actions: names of actions, such as `click`; `*` for all. A rule that approves must name every effect of an
-            action (`ActionTarget.effects`). For other rules one of them suffices, and unknown actions match any name.
-        elements: words or phrases, in any case; empty for every element. A rule that approves needs one of them as
-            whole words in each name of the element, see `ActionTarget.elements`. For other rules a part of one name
-            suffices, and unknown elements match.
-        text: regular expression that the action as a whole contains, in any case, in the form in which the environment
-            reads it; null for every action.
-        by: `rule` decides by `decision`, `human` asks a person.
-        decision: `approve` or `reject`, for `by: rule`.
-        reason: explanation that the agent reads after a rejection.
-        timeout_s: seconds after which a question to a person is answered by a rejection; null for no limit.
-    """
+    """One rule of an approval policy. It applies to an action if all of its conditions hold."""
 
     actions: Sequence[str]
+    """Names of actions, such as `click`; `*` for all. A rule that approves must name every effect of an action
+    (`ActionTarget.effects`). For other rules one of them suffices, and unknown actions match any name."""
     elements: Sequence[str] = field(default_factory=list)
+    """Words or phrases, in any case; empty for every element. A rule that approves needs one of them as whole words in
+    each name of the element, see `ActionTarget.elements`. For other rules a part of one name suffices, and unknown
+    elements match."""
     text: str | None = None
+    """Regular expression that the action as a whole contains, in any case, in the form in which the environment reads
+    it; null for every action."""
     by: Literal["rule", "human"] = "rule"
+    """`rule` decides by `decision`, `human` asks a person."""
     decision: Literal["approve", "reject"] | None = None
+    """`approve` or `reject`, for `by: rule`."""
     reason: str = ""
+    """Explanation that the agent reads after a rejection."""
     timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds after which a question to a person is answered by a rejection; null for no limit."""
 
     def __post_init__(self) -> None:
         if not self.actions:
@@ -103,13 +100,10 @@ def _plain(text: str) -> str:
 
 @settings_class(frozen=True, config=STRICT)
 class RuleList:
-    """Content of the YAML file of an approval policy.
-
-    Attributes:
-        rules: rules, of which the first that applies decides. An action that none applies to is rejected.
-    """
+    """Content of the YAML file of an approval policy."""
 
     rules: Sequence[Any]
+    """Rules, of which the first that applies decides. An action that none applies to is rejected."""
 
 
 def read_rules(path: str, key: str, env: EnvAdapter) -> list[Rule]:

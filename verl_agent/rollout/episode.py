@@ -47,21 +47,18 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class EpisodeLimits:
-    """Limits of one episode.
-
-    Attributes:
-        max_turns: most replies, >= 1.
-        timeout_s: most seconds of one call into the environment, > 0; None if the session limits its calls itself, as
-            sessions of a pool do.
-        retries: further tries of a call after an environment error, >= 0, see `ReplayingSession`; where the episode
-            cannot be replayed, further attempts at it.
-        on_action_error: see `EnvSettings`.
-    """
+    """Limits of one episode."""
 
     max_turns: Annotated[int, Field(ge=1)]
+    """Most replies, >= 1."""
     timeout_s: Annotated[float, Field(gt=0)] | None = 60.0
+    """Most seconds of one call into the environment, > 0; None if the session limits its calls itself, as sessions of a
+    pool do."""
     retries: Annotated[int, Field(ge=0)] = 0
+    """Further tries of a call after an environment error, >= 0, see `ReplayingSession`; where the episode cannot be
+    replayed, further attempts at it."""
     on_action_error: OnActionError = "count"
+    """See `EnvSettings`."""
 
 
 async def play(

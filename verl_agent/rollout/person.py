@@ -32,25 +32,22 @@ HELP = {
 
 @settings_class(frozen=True, config=STRICT)
 class Answer:
-    """Answer of a person to a proposal.
-
-    Attributes:
-        decision: `approve` carries the action out. `edit` plays `action` instead. `take_over` does the same, and takes
-            the next turns too. `reject` tells the policy `reason`. `hand_back` asks the policy for this turn, after
-            `take_over`. `end` ends the episode.
-        action: other action, for `edit` and `take_over`, and for a turn that was taken over.
-        thought: reason for the action, which the reply contains if the agent's replies have thoughts.
-        candidate: number of the copilot's candidate to play instead of `action`, from 1; for `edit` only.
-        reason: reason for a rejection or for the end of the episode.
-        turns: number of turns to take over, this one included; None until they are handed back.
-    """
+    """Answer of a person to a proposal."""
 
     decision: Literal["approve", "edit", "take_over", "reject", "hand_back", "end"]
+    """`approve` carries the action out. `edit` plays `action` instead. `take_over` does the same, and takes the next
+    turns too. `reject` tells the policy `reason`. `hand_back` asks the policy for this turn, after `take_over`. `end`
+    ends the episode."""
     action: str = ""
+    """Other action, for `edit` and `take_over`, and for a turn that was taken over."""
     thought: str = ""
+    """Reason for the action, which the reply contains if the agent's replies have thoughts."""
     reason: str = ""
+    """Reason for a rejection or for the end of the episode."""
     turns: Annotated[int, Field(ge=1)] | None = None
+    """Number of turns to take over, this one included; None until they are handed back."""
     candidate: Annotated[int, Field(ge=1)] | None = None
+    """Number of the copilot's candidate to play instead of `action`, from 1; for `edit` only."""
 
 
 class Person(Overseer, ABC):

@@ -15,15 +15,12 @@ OverlongPrompt = Literal["drop", "truncate_observation"]
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class TokenRecording:
-    """Section `episode.record_tokens`: amount of token data that a training run writes.
-
-    Attributes:
-        every: the first step and every such step are recorded.
-        groups: most groups of a step that are recorded, the first ones in the order of tasks.
-    """
+    """Section `episode.record_tokens`: amount of token data that a training run writes."""
 
     every: Annotated[int, Field(ge=1)] = 10
+    """The first step and every such step are recorded."""
     groups: Annotated[int, Field(ge=1)] = 8
+    """Most groups of a step that are recorded, the first ones in the order of tasks."""
 
     def due(self, step: int) -> bool:
         """Return True if a training step, from 1, is recorded."""
@@ -32,27 +29,23 @@ class TokenRecording:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class EpisodeSettings:
-    """Section `episode`: token budgets and records.
-
-    Attributes:
-        max_tokens_per_turn: most tokens of one reply; the budget of the episode is `data.max_response_length`.
-        on_truncated_turn: handling of a reply that reaches its budget: `stop` ends the episode; `play` closes the
-            reply with an end-of-turn token that is not trained on, and plays its action.
-        record_dir: folder of the episode records; null to write none.
-        record_tokens: token data in `<trainer.default_local_dir>/tokens`, such as `{every: 10, groups: 8}`; null to
-            write none.
-        max_tokens: most tokens of the whole episode after its prompt, at most `data.max_response_length`; null for
-            `data.max_response_length`.
-        seeded_sampling: give each request its own seed, derived from the seed of the run and the position of the reply.
-            A resumed run then draws the same random numbers. False leaves them to the engine.
-    """
+    """Section `episode`: token budgets and records."""
 
     max_tokens_per_turn: Tokens
+    """Most tokens of one reply; the budget of the episode is `data.max_response_length`."""
     on_truncated_turn: Literal["stop", "play"] = "stop"
+    """Handling of a reply that reaches its budget: `stop` ends the episode; `play` closes the reply with an end-of-turn
+    token that is not trained on, and plays its action."""
     record_dir: str | None = None
+    """Folder of the episode records; null to write none."""
     record_tokens: TokenRecording | None = None
+    """Token data in `<trainer.default_local_dir>/tokens`, such as `{every: 10, groups: 8}`; null to write none."""
     max_tokens: Tokens | None = None
+    """Most tokens of the whole episode after its prompt, at most `data.max_response_length`; null for
+    `data.max_response_length`."""
     seeded_sampling: bool = True
+    """Give each request its own seed, derived from the seed of the run and the position of the reply. A resumed run
+    then draws the same random numbers. False leaves them to the engine."""
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < self.max_tokens_per_turn:
@@ -64,15 +57,12 @@ class EpisodeSettings:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class PromptSettings:
-    """Key of verl's section `data` that this package adds.
-
-    Attributes:
-        overlong_prompt: handling of a prompt with more than `data.max_prompt_length` tokens. `drop`: the episode is
-            not played, has the stop reason `overlong_prompt`, and counts towards `env.max_env_error_rate`.
-            `truncate_observation`: the middle of the first observation is cut so that the prompt fits.
-    """
+    """Key of verl's section `data` that this package adds."""
 
     overlong_prompt: OverlongPrompt = "drop"
+    """Handling of a prompt with more than `data.max_prompt_length` tokens. `drop`: the episode is not played, has the
+    stop reason `overlong_prompt`, and counts towards `env.max_env_error_rate`. `truncate_observation`: the middle of
+    the first observation is cut so that the prompt fits."""
 
 
 @plain_dataclass(frozen=True, slots=True)

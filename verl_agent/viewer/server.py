@@ -24,15 +24,12 @@ from verl_agent.viewer.state import ViewerState
 
 @settings_class(frozen=True, slots=True, config=STRICT)
 class ServerSettings:
-    """Address of the viewer.
-
-    Attributes:
-        host: address to listen at; one that other machines reach gets a token.
-        port: port to listen at; 0 for any free one.
-    """
+    """Address of the viewer."""
 
     host: str = "127.0.0.1"
+    """Address to listen at; one that other machines reach gets a token."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Port to listen at; 0 for any free one."""
 
 
 @dataclass(frozen=True, slots=True)

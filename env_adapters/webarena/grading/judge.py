@@ -24,17 +24,14 @@ GRADE = re.compile(r"\b(incorrect|correct)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class EndpointJudge:
-    """Judge that asks a model.
-
-    Attributes:
-        url: base URL of the endpoint, for example `http://127.0.0.1:8000/v1`.
-        model: name of the model at the endpoint.
-        key_variable: environment variable with the API key; no key is sent if it is not set.
-    """
+    """Judge that asks a model."""
 
     url: str
+    """Base URL of the endpoint, for example `http://127.0.0.1:8000/v1`."""
     model: str
+    """Name of the model at the endpoint."""
     key_variable: str = "OPENAI_API_KEY"
+    """Environment variable with the API key; no key is sent if it is not set."""
 
     async def __call__(self, answer: str, reference: str, question: str) -> float:
         """Return 1.0 if the answer means the same as the reference, else 0.0.

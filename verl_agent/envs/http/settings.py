@@ -20,49 +20,42 @@ Seconds = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class ServerLimits:
-    """Limits of a server.
-
-    Attributes:
-        sessions: most open sessions; a further one is rejected until one is closed.
-        connections: most open connections; a request of a further one is answered with 503.
-        receive_s: seconds in which a request must arrive, headers and body.
-        body_bytes: most bytes of a request's body.
-        action_chars: most characters of an action.
-        idle_s: seconds without a call after which a session is closed.
-        drain_s: seconds that running episodes have to end after SIGTERM.
-    """
+    """Limits of a server."""
 
     sessions: Count = 1024
+    """Most open sessions; a further one is rejected until one is closed."""
     connections: Count = 2048
+    """Most open connections; a request of a further one is answered with 503."""
     receive_s: Seconds = 30.0
+    """Seconds in which a request must arrive, headers and body."""
     body_bytes: Count = 8 * 2**20
+    """Most bytes of a request's body."""
     action_chars: Count = 2**20
+    """Most characters of an action."""
     idle_s: Seconds = 1800.0
+    """Seconds without a call after which a session is closed."""
     drain_s: Seconds = 30.0
+    """Seconds that running episodes have to end after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class HttpSettings:
-    """Section `env.options` of the environment `http`, as a recipe writes it.
-
-    Attributes:
-        env: environment of the servers.
-        urls: base URLs of the servers, at least one.
-        protocol: `verl-agent` for servers of `verl-agent serve`, `agentgym` for AgentGym's own.
-        items: item numbers of each split, such as `0-373, 400`; only for `agentgym`.
-        instructions: first message of an episode, null for the default one; only for `agentgym`.
-        timeout_s: timeout of one call in seconds.
-        success_reward: return from which a task counts as solved, null for that of the environment; only for
-            `agentgym`.
-    """
+    """Section `env.options` of the environment `http`, as a recipe writes it."""
 
     env: str
+    """Environment of the servers."""
     urls: Sequence[str] | str
+    """Base URLs of the servers, at least one."""
     protocol: Literal["verl-agent", "agentgym"] = "verl-agent"
+    """`verl-agent` for servers of `verl-agent serve`, `agentgym` for AgentGym's own."""
     items: Mapping[str, str | int] | None = None
+    """Item numbers of each split, such as `0-373, 400`; only for `agentgym`."""
     instructions: str | None = None
+    """First message of an episode, null for the default one; only for `agentgym`."""
     timeout_s: Seconds = 300.0
+    """Timeout of one call in seconds."""
     success_reward: Annotated[float, Field(gt=0)] | None = None
+    """Return from which a task counts as solved, null for that of the environment; only for `agentgym`."""
 
     def __post_init__(self) -> None:
         if not self.env:

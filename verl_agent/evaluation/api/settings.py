@@ -38,19 +38,16 @@ SECRET = re.compile(r"api[_-]?key|authorization|password|secret|credential|beare
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Prices:
-    """Section `model.api.prices`: US dollars per million tokens. Without prices the package genai-prices is asked.
-
-    Attributes:
-        input: price of tokens that the model reads.
-        output: price of tokens that the model writes.
-        cached_input: price of tokens that the server reads from its cache; null for `input`.
-        cache_write: price of tokens that the server writes to its cache; null for `input`.
-    """
+    """Section `model.api.prices`: US dollars per million tokens. Without prices the package genai-prices is asked."""
 
     input: Price | None = None
+    """Price of tokens that the model reads."""
     output: Price | None = None
+    """Price of tokens that the model writes."""
     cached_input: Price | None = None
+    """Price of tokens that the server reads from its cache; null for `input`."""
     cache_write: Price | None = None
+    """Price of tokens that the server writes to its cache; null for `input`."""
 
     def __post_init__(self) -> None:
         if (self.input is None) != (self.output is None):
@@ -64,32 +61,29 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class ApiSettings:
-    """Section `model.api`: a model behind an API, in place of `model.path`.
-
-    Attributes:
-        kind: protocol of the server: `openai` (chat completions: OpenAI, vLLM, SGLang, Ollama, llama.cpp and most
-            vendors) or `anthropic` (messages); null for a model that `model.path` names.
-        name: name of the model, as the server knows it.
-        base_url: URL of the server, without the path of a request, for example `http://127.0.0.1:8000/v1`; null for
-            the vendor's own.
-        key_env: environment variable that holds the key; null for OPENAI_API_KEY or ANTHROPIC_API_KEY with the
-            vendor's own server, and for no key with another one.
-        max_output_tokens: most tokens of one reply, reasoning included; null for `episode.max_tokens_per_turn`.
-        timeout_s: seconds that one request may take.
-        retries: repetitions of a request after a rate limit, an error of the server, a timeout or a broken answer.
-        prices: prices of the model, for the cost of each turn and for `evaluation.max_usd`.
-        options: further fields of the request, such as `reasoning_effort`.
-    """
+    """Section `model.api`: a model behind an API, in place of `model.path`."""
 
     kind: Literal["openai", "anthropic"] | None = None
+    """Protocol of the server: `openai` (chat completions: OpenAI, vLLM, SGLang, Ollama, llama.cpp and most vendors) or
+    `anthropic` (messages); null for a model that `model.path` names."""
     name: str | None = None
+    """Name of the model, as the server knows it."""
     base_url: str | None = None
+    """URL of the server, without the path of a request, for example `http://127.0.0.1:8000/v1`; null for the vendor's
+    own."""
     key_env: str | None = None
+    """Environment variable that holds the key; null for OPENAI_API_KEY or ANTHROPIC_API_KEY with the vendor's own
+    server, and for no key with another one."""
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Most tokens of one reply, reasoning included; null for `episode.max_tokens_per_turn`."""
     timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    """Seconds that one request may take."""
     retries: Annotated[int, Field(ge=0)] = 6
+    """Repetitions of a request after a rate limit, an error of the server, a timeout or a broken answer."""
     prices: Prices = Field(default_factory=Prices)
+    """Prices of the model, for the cost of each turn and for `evaluation.max_usd`."""
     options: Mapping[str, Any] = Field(default_factory=dict)
+    """Further fields of the request, such as `reasoning_effort`."""
 
     def __post_init__(self) -> None:
         if self.base_url is not None:

@@ -27,23 +27,20 @@ BASE = "agent_eval"
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class SuiteEntry:
-    """One evaluation of a suite.
-
-    Attributes:
-        recipe: evaluation recipe, relative to the folder of the suite file.
-        categories: categories of its tasks that the suite reports, one row each.
-        overrides: settings in place of the recipe's, `KEY=VALUE`.
-        needs: outside data, sites or programs; the evaluation is skipped if its first task cannot be started. Null
-            for an evaluation whose failure is an error.
-        substitute: true for tasks that stand in for others that need outside data; their rows are listed apart and
-            are in no mean.
-    """
+    """One evaluation of a suite."""
 
     recipe: str
+    """Evaluation recipe, relative to the folder of the suite file."""
     categories: Sequence[str]
+    """Categories of its tasks that the suite reports, one row each."""
     overrides: Sequence[str] = Field(default_factory=tuple)
+    """Settings in place of the recipe's, `KEY=VALUE`."""
     needs: str | None = None
+    """Outside data, sites or programs; the evaluation is skipped if its first task cannot be started. Null for an
+    evaluation whose failure is an error."""
     substitute: bool = False
+    """True for tasks that stand in for others that need outside data; their rows are listed apart and are in no mean.
+    """
 
 
 @plain_dataclass(frozen=True, slots=True)

@@ -56,30 +56,27 @@ def _until(record: EpisodeRecord, number: int, reply: str) -> EpisodeRecord:
 
 @settings_class(frozen=True, config=STRICT)
 class PreferenceSettings:
-    """Section `preference`.
-
-    Attributes:
-        records: recorded episodes to pair: files and folders of them.
-        pairs: `returns`: whole episodes of one task, the better by their returns. `edits`: a reply that a person put in
-            the place of the policy's, against the policy's, after the same messages; only these two are compared.
-        min_gap: least difference between the returns of a pair, > 0, in units of the environment's reward; not used
-            with `pairs: edits`.
-        per_task: most pairs of a task; null for all that use no episode twice.
-        val_share: fraction of the tasks whose pairs are held out for validation, from 0 to below 1.
-        beta: strength of the regularization towards the reference model, β of DPO (arXiv 2305.18290, equation 7), > 0.
-        nll_coef: coefficient of the mean negative log-probability of a token of the better episode in the loss, which
-            keeps that episode from becoming less likely (arXiv 2404.19733, equation 2); 0 for plain DPO.
-        labels: see `EpisodeSource`.
-    """
+    """Section `preference`."""
 
     records: Paths
+    """Recorded episodes to pair: files and folders of them."""
     min_gap: Annotated[float, Field(gt=0)] = 0.5
+    """Least difference between the returns of a pair, > 0, in units of the environment's reward; not used with `pairs:
+    edits`."""
     per_task: Annotated[int, Field(ge=1)] | None = None
+    """Most pairs of a task; null for all that use no episode twice."""
     val_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Fraction of the tasks whose pairs are held out for validation, from 0 to below 1."""
     beta: Annotated[float, Field(gt=0)] = 0.1
+    """Strength of the regularization towards the reference model, β of DPO (arXiv 2305.18290, equation 7), > 0."""
     nll_coef: Annotated[float, Field(ge=0)] = 0.0
+    """Coefficient of the mean negative log-probability of a token of the better episode in the loss, which keeps that
+    episode from becoming less likely (arXiv 2404.19733, equation 2); 0 for plain DPO."""
     labels: Tags = Field(default_factory=list)
+    """See `EpisodeSource`."""
     pairs: Literal["returns", "edits"] = "returns"
+    """`returns`: whole episodes of one task, the better by their returns. `edits`: a reply that a person put in the
+    place of the policy's, against the policy's, after the same messages; only these two are compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,32 +38,29 @@ Tags = Annotated[list[str], BeforeValidator(_as_list)]
 
 @settings_class(frozen=True, config=STRICT)
 class EpisodeSource:
-    """Section `episodes` of supervised training.
-
-    Attributes:
-        oracle: True to train on the oracle's episodes of env.train_tasks, each with weight 1.
-        records: recorded episodes to train on: files and folders of them.
-        min_reward: least return of a recorded episode; null to keep those that solved their task.
-        per_task: most recorded episodes of a task, the best and then the shortest first; null for all.
-        max_turns: turn limit that the oracle's episodes tell the model, with `agent.options.turns_left`; null without.
-        authors: authors of the replies of recorded episodes to train on: `policy`, `person`, `oracle`. Empty for all
-            replies of episodes in which no person intervened; others are only used if authors are named. A reply whose
-            action was rejected is never trained on.
-        labels: tags of recorded episodes (see `verl-agent view`): keep those with one of the tags, and leave those with
-            a tag after a minus sign out (`-bad`). Empty to keep all.
-        weight: weight of the tokens of a recorded episode. `none`: 1. `reward`: its return divided by the one
-            that solves the task, at least 0, which is r(e, u, τ) of AgentEvol (arXiv 2406.04151, J_Evol). `task`: 1
-            divided by the number of kept episodes of its task, so that easy tasks do not dominate hard ones.
-    """
+    """Section `episodes` of supervised training."""
 
     oracle: bool = True
+    """True to train on the oracle's episodes of env.train_tasks, each with weight 1."""
     records: Paths = Field(default_factory=list)
+    """Recorded episodes to train on: files and folders of them."""
     min_reward: float | None = None
+    """Least return of a recorded episode; null to keep those that solved their task."""
     per_task: Annotated[int, Field(ge=1)] | None = None
+    """Most recorded episodes of a task, the best and then the shortest first; null for all."""
     weight: Weight = "none"
+    """Weight of the tokens of a recorded episode. `none`: 1. `reward`: its return divided by the one that solves the
+    task, at least 0, which is r(e, u, τ) of AgentEvol (arXiv 2406.04151, J_Evol). `task`: 1 divided by the number of
+    kept episodes of its task, so that easy tasks do not dominate hard ones."""
     max_turns: Annotated[int, Field(ge=1)] | None = None
+    """Turn limit that the oracle's episodes tell the model, with `agent.options.turns_left`; null without."""
     labels: Tags = Field(default_factory=list)
+    """Tags of recorded episodes (see `verl-agent view`): keep those with one of the tags, and leave those with a tag
+    after a minus sign out (`-bad`). Empty to keep all."""
     authors: Authors = Field(default_factory=list)
+    """Authors of the replies of recorded episodes to train on: `policy`, `person`, `oracle`. Empty for all replies of
+    episodes in which no person intervened; others are only used if authors are named. A reply whose action was rejected
+    is never trained on."""
 
     def __post_init__(self) -> None:
         if self.authors and not self.records:

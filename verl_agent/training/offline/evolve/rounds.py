@@ -26,52 +26,46 @@ Count = Annotated[int, Field(ge=1)]
 
 @settings_class(frozen=True, config=STRICT)
 class Exploration:
-    """One entry of `evolve.explore`.
-
-    Attributes:
-        recipe: evaluation recipe that defines how the environment is played; its own tasks are those to validate on.
-        tasks: tasks to explore: a split, or a file with one task id a line.
-        samples: number of episodes of each task in a round.
-        max_tasks: number of tasks, the first ones; null for all.
-    """
+    """One entry of `evolve.explore`."""
 
     recipe: str
+    """Evaluation recipe that defines how the environment is played; its own tasks are those to validate on."""
     tasks: str
+    """Tasks to explore: a split, or a file with one task id a line."""
     samples: Count = 4
+    """Number of episodes of each task in a round."""
     max_tasks: Count | None = None
+    """Number of tasks, the first ones; null for all."""
 
 
 @settings_class(frozen=True, config=STRICT)
 class EvolveSettings:
-    """Section `evolve`.
-
-    Attributes:
-        explore: environments to explore in each round.
-        learn: recipe of supervised training; the episodes that it names are the base set.
-        output_dir: folder of the rounds.
-        rounds: number of rounds after round 0, which trains on the base set alone.
-        start: `base`: each round trains the model of `learn`; `previous`: the model of the round before.
-        pool: `round`: train on the episodes of this round; `all`: on those of all rounds so far.
-        min_reward: see `EpisodeSource`.
-        per_task: see `EpisodeSource`.
-        weight: see `EpisodeSource`.
-        labels: see `EpisodeSource`; only tags to leave out. New episodes have no tags: stop the rounds to label some.
-        validate: True to evaluate each round's policy on the tasks of the recipes of `explore`.
-        seed: seed of exploration; each round derives its own.
-    """
+    """Section `evolve`."""
 
     explore: Annotated[list[Exploration], Field(min_length=1)]
+    """Environments to explore in each round."""
     learn: str
+    """Recipe of supervised training; the episodes that it names are the base set."""
     output_dir: str
+    """Folder of the rounds."""
     rounds: Count = 3
+    """Number of rounds after round 0, which trains on the base set alone."""
     start: Literal["base", "previous"] = "base"
+    """`base`: each round trains the model of `learn`; `previous`: the model of the round before."""
     pool: Literal["round", "all"] = "round"
+    """`round`: train on the episodes of this round; `all`: on those of all rounds so far."""
     min_reward: float | None = None
+    """See `EpisodeSource`."""
     per_task: Count | None = None
+    """See `EpisodeSource`."""
     weight: Weight = "reward"
+    """See `EpisodeSource`."""
     labels: Tags = Field(default_factory=list)
+    """See `EpisodeSource`; only tags to leave out. New episodes have no tags: stop the rounds to label some."""
     validate: bool = True
+    """True to evaluate each round's policy on the tasks of the recipes of `explore`."""
     seed: int = 1
+    """Seed of exploration; each round derives its own."""
 
     def __post_init__(self) -> None:
         if wanted := [tag for tag in self.labels if not tag.startswith("-")]:
