@@ -6,16 +6,14 @@ The adaptive schedule has a state, which the trainer owns and saves.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from verl_agent.errors import ConfigError
-from verl_agent.sections import STRICT
+from verl_agent.sections import OnResume, settings
 
 Count = Annotated[int, Field(ge=1)]
 """Number of turns or of training steps."""
@@ -23,9 +21,9 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 """Share of the episodes of a training step."""
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("horizon.adaptive")
 class Adaptive:
-    """Section `horizon.adaptive`: conditions under which the next stage begins. At least one of the first two is set."""
+    """Growth of the turn limit by what training measures. At least one of the first two keys is set."""
 
     success_above: Share | None = None
     """Share of valid episodes solved at the present limit, 0 to 1, above which the limit grows."""
@@ -41,16 +39,16 @@ class Adaptive:
             )
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("horizon")
 class Horizon:
-    """Section `horizon`: stages of growing turn limits."""
+    """Turn limits of training and of validation, in growing stages."""
 
     max_turns: Annotated[Sequence[Count], Field(min_length=1)]
     """Turn limit of each stage, growing; one value is a fixed horizon."""
     steps_per_stage: Count | Sequence[Count] = 1
     """Training steps that each stage but the last lasts; a list has one value for each of them. With `adaptive`, the
     fewest steps that a stage lasts."""
-    eval_max_turns: Count | None = None
+    eval_max_turns: Annotated[Count | None, OnResume("train")] = None
     """Turn limit of validation and evaluation at every step; null for the limit of the last stage."""
     grow_by: Count | None = None
     """Turns that each further stage adds to the one value of `max_turns` (the paper's delta)."""
@@ -123,7 +121,7 @@ class Horizon:
         return self.eval_max_turns or self.stages[-1]
 
 
-@plain_dataclass(slots=True)
+@dataclass(slots=True)
 class AdaptiveState:
     """State of an adaptive horizon, updated with one measurement a training step.
 

@@ -1,16 +1,29 @@
-"""Validation of config sections: a mapping becomes a settings class, and errors name the key.
+"""Settings classes: a section of the config becomes a typed object, and errors name the key.
 
-A settings class is a pydantic dataclass with `config=STRICT`. Checks of one field are types and `Field(ge=...)`; checks
-across fields raise `ConfigError` in `__post_init__`.
+A field has everything that is known about a setting: type and range, default, meaning (the docstring under it), and the
+markers `OnResume` and `Needs`. The reference page, the checks of a config and the rules for a resumed run follow from
+it (`verl_agent.config.catalogue`). Checks across fields raise `ConfigError` in `__post_init__`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
@@ -18,9 +31,73 @@ from typing_extensions import is_typeddict
 from verl_agent.errors import ConfigError, did_you_mean
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""Config of every settings class: no unknown keys, no text for a number, no number for a switch."""
+"""Config of every class that reads what people write: no unknown keys, no text for a number, no number for a switch."""
 
 T = TypeVar("T")
+
+
+class OnResume:
+    """Marker of a setting or a section that a resumed run may change; every other one it keeps.
+
+    Args:
+        commands: commands whose runs may change it: `train`, `sft`, `dpo`, `offline` (both of these and the training
+            of `evolve`), `eval`, `play` (`eval` and the evaluations of `evolve`), `evolve`.
+    """
+
+    def __init__(self, *commands: str) -> None:
+        self.commands = commands
+
+
+class Needs:
+    """Marker of a setting that has an effect only with certain values of another one.
+
+    Args:
+        key: dotted key of the other setting.
+        values: its values with which this one has an effect; none for true, a number above 0, or a text or list that is
+            not empty.
+        instead: sentences for the message: the reason, or another remedy.
+    """
+
+    def __init__(self, key: str, *values: Any, instead: str = "") -> None:
+        self.key, self.values, self.instead = key, values, instead
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Registered section of the config."""
+
+    base: str
+    """Base YAML with the defaults; sections of `agent_base` occur in the other bases, too."""
+    key: str
+    """Dotted key; `[]` at its end for an entry of a list."""
+    kind: type
+    """Settings class."""
+    markers: tuple[OnResume | Needs, ...] = ()
+    """Markers of all its fields."""
+
+
+SECTIONS: list[Section] = []
+"""Registered sections, in the order of their import."""
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(Field, field))
+def settings(key: str, *markers: OnResume | Needs, base: str = "agent_base") -> Callable[[type[T]], type[T]]:
+    """Make a class the settings class of a section: a frozen, strict pydantic dataclass, registered under its key.
+
+    Args:
+        key: dotted key of the section.
+        markers: markers of all its fields.
+        base: base YAML that has the defaults.
+    """
+
+    def register(kind: type[T]) -> type[T]:
+        config = ConfigDict(**STRICT, use_attribute_docstrings=True)
+        made = pydantic_dataclass(frozen=True, slots=True, config=config)(kind)
+        SECTIONS.append(Section(base, key, made, markers))
+        return made
+
+    return register
+
 
 NOUNS = {
     bool: ("true or false", "values true or false"),
@@ -106,6 +183,12 @@ def _text(value: object) -> str:
     """Return the value as messages show it."""
     text = repr(value)
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
+
+
+def field_meaning(kind: Any, name: str) -> str:
+    """Return the docstring under a field of a settings class, on one line and without its last full stop."""
+    text = " ".join((kind.__pydantic_fields__[name].description or "").split())
+    return text.removesuffix(".")
 
 
 def field_type(kind: Any, name: str) -> tuple[Any, Sequence[Any]]:

@@ -3,14 +3,12 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-
+from verl_agent.agents.settings import ContextSettings
 from verl_agent.envs.parsing import readable
-from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.sections import STRICT, section
+from verl_agent.sections import section
 from verl_agent.types import DemoAction, Message
 
 OMITTED = "(This observation is left out.)"
@@ -22,7 +20,7 @@ SUMMARY = re.compile(
 )
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class Context(ABC):
     """Rule that selects the visible messages of a conversation before each reply.
 
@@ -60,7 +58,7 @@ class Context(ABC):
         return int(any(trained))
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class KeepAll(Context):
     """Shows the whole conversation."""
 
@@ -72,15 +70,12 @@ class KeepAll(Context):
         return list(messages)
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class Window(Context):
     """Removes old turns, `stride` at a time; in between the visible messages only grow."""
 
-    turns: Annotated[int, Field(ge=1)] = 4
-    """Number of last turns that always stay complete."""
-    stride: Annotated[int, Field(ge=1)] = 1
-    """Number of turns that are removed at once. With 1 nearly every turn begins a new sample. A larger stride makes
-    fewer samples, and the engine reuses its cache."""
+    turns: int = 4
+    stride: int = 1
 
     def removed(self, played: int) -> int:
         """Return how many turns, counted from the first, are removed after `played` turns."""
@@ -91,7 +86,7 @@ class Window(Context):
         return len({self.removed(played) for played, learned in enumerate(trained) if learned})
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class LastObservations(Window):
     """Shows all replies, and the observations of the last `turns` turns."""
 
@@ -107,7 +102,7 @@ class LastObservations(Window):
         ]
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class Summary(Window):
     """Shows the model's own summary in place of the removed turns, and the last `turns` turns."""
 
@@ -141,21 +136,12 @@ def summary_in(reply: str) -> str:
 CONTEXTS: Mapping[str, type[Context]] = {kind.keep: kind for kind in (KeepAll, LastObservations, Summary)}
 
 
-def make_context(settings: Mapping[str, Any]) -> Context:
-    """Return the context for section `agent.context`: `keep` selects the class, the other keys are its fields.
-
-    `keep: all` ignores `turns` and `stride`, so that one override can switch a recipe's window off.
+def make_context(values: Mapping[str, Any]) -> Context:
+    """Return the context for section `agent.context`.
 
     Raises:
-        ConfigError: `keep` is unknown, or a key or a value is not allowed.
+        ConfigError: a key or a value is not allowed.
     """
-    values = dict(settings)
-    keep = values.pop("keep", KeepAll.keep)
-    if not isinstance(keep, str) or keep not in CONTEXTS:
-        raise ConfigError(f"agent.context.keep={keep!r} is not known. {did_you_mean(str(keep), CONTEXTS)}")
-    for key in values:
-        if key not in ("turns", "stride"):
-            remedy = did_you_mean(str(key), ("keep", "turns", "stride"))
-            raise ConfigError(f"agent.context.{key} is not a setting. {remedy}")
-    kind = CONTEXTS[keep]
-    return section("agent.context", kind, values if kind.edits else {})
+    settings = section("agent.context", ContextSettings, values)
+    kind = CONTEXTS[settings.keep]
+    return kind(settings.turns, settings.stride) if issubclass(kind, Window) else kind()

@@ -1,21 +1,36 @@
-"""Section `agent` of a recipe."""
+"""Sections `agent` and `agent.context` of a recipe."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from verl_agent.sections import STRICT
+from verl_agent.sections import Needs, settings
+
+Count = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("agent")
 class AgentSettings:
-    """Section `agent`: the agent that prompts the model and parses its replies."""
+    """The agent that prompts the model and parses its replies."""
 
     name: str = "react"
-    """Registered name of the agent."""
+    """Registered name: act, react, think, plan, tools or raw, or that of another package."""
     options: Mapping[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the agent's constructor."""
+    """Keyword arguments of the agent's constructor; each agent has instructions and turns_left."""
     context: Mapping[str, Any] = Field(default_factory=dict)
-    """Context window, see `verl_agent.agents.context.make_context`."""
+    """Part of the conversation that the model sees."""
+
+
+@settings("agent.context")
+class ContextSettings:
+    """The part of the conversation that the model sees."""
+
+    keep: Literal["all", "last", "summary"] = "all"
+    """`all` shows everything; `last` shows the latest observations; `summary` shows the model's own summary and the
+    latest turns."""
+    turns: Annotated[Count, Needs("agent.context.keep", "last", "summary")] = 4
+    """Number of last turns that always stay complete."""
+    stride: Annotated[Count, Needs("agent.context.keep", "last", "summary")] = 1
+    """Number of turns that are removed at once. With 1 nearly every turn begins a new sample. A larger stride makes
+    fewer samples, and the engine reuses its cache."""

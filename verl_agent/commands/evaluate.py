@@ -9,7 +9,8 @@ import hydra
 from omegaconf import DictConfig
 
 from verl_agent.commands.hydra_main import launch
-from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.checks import check_keys
+from verl_agent.config.keys import check_kind
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation

@@ -1,5 +1,7 @@
-"""Table of the advantage estimators: their groups, critics, and the keys of section `credit` that they read."""
+"""Table of the advantage estimators: their groups, critics, and the rewards that they use."""
 
+ESTIMATOR = "algorithm.adv_estimator"
+"""Key that chooses the estimator."""
 ESTIMATORS = ("gae", "gigpo", "grpo", "reinforce_plus_plus", "rloo", "turn_gae", "turn_returns")
 """Estimators of verl 0.9.1 (trainer/ppo/core_algos.py) that are tested on multi-turn episodes, and those of this
 package."""
@@ -15,12 +17,3 @@ BY_TOKEN = ("gae", "reinforce_plus_plus")
 """Estimators whose result depends on the token that has the reward."""
 UNIFORM_IS_ZERO = ("grpo", "rloo")
 """Estimators with zero advantage for a group of equal rewards, independent of other groups."""
-
-CREDIT_READERS = (
-    ("turn_gamma", 1.0, TURN_ESTIMATORS),
-    ("step_weight", 1.0, ("gigpo",)),
-    ("anchor", "observation", ("gigpo",)),
-    ("turn_lam", 1.0, TURN_CRITICS),
-    ("place", "outcome", (*BY_TOKEN, *TURN_ESTIMATORS)),
-)
-"""Keys of section `credit`, the neutral value of each, and the estimators that read it."""

@@ -5,14 +5,14 @@ Independent of tokens and of torch. Metrics, records and validation report the r
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
+from verl_agent.config.algorithms import BY_TOKEN, ESTIMATOR, TURN_CRITICS, TURN_ESTIMATORS
 from verl_agent.errors import ConfigError
-from verl_agent.sections import STRICT
+from verl_agent.sections import Needs, OnResume, settings
 from verl_agent.types import Episode
 
 Cost = Annotated[float, Field(ge=0)]
@@ -20,28 +20,28 @@ Truncated = Literal["as_is", "drop", "bootstrap"]
 """Treatment of truncated episodes, see `RewardShaping.truncated`."""
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("credit", OnResume("play"))
 class RewardShaping:
-    """Section `credit`. The defaults keep an episode's return as it is and place it on the last turn."""
+    """Reward shaping, for reinforcement learning. The defaults place an episode's return on its last turn."""
 
     range: Annotated[Sequence[float], Field(min_length=2, max_length=2)] | None = None
     """Lowest and highest return of the environment, mapped onto 0 to 1; null to keep the return's unit."""
-    place: Literal["outcome", "turn"] = "outcome"
+    place: Annotated[Literal["outcome", "turn"], Needs(ESTIMATOR, *BY_TOKEN, *TURN_ESTIMATORS)] = "outcome"
     """Turns that receive the reward: `outcome` puts the whole return on the last turn; `turn` keeps each reward on the
     turn that earned it."""
     step_cost: Cost = 0.0
     """Cost of each turn, in units of the scaled return."""
     invalid_action_cost: Cost = 0.0
     """Cost of each action that the environment could not read, in units of the scaled return."""
-    turn_gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    turn_gamma: Annotated[float, Field(gt=0, le=1), Needs(ESTIMATOR, *TURN_ESTIMATORS)] = 1.0
     """Discount per turn of the estimators that use turn rewards (`turn_returns`, `gigpo`, `turn_gae`)."""
-    step_weight: Cost = 1.0
+    step_weight: Annotated[Cost, Needs(ESTIMATOR, "gigpo")] = 1.0
     """Weight of GiGPO's advantage among actions from the same state (the paper's omega)."""
-    anchor: Literal["observation", "history"] = "observation"
+    anchor: Annotated[Literal["observation", "history"], Needs(ESTIMATOR, "gigpo")] = "observation"
     """Key of a state in GiGPO: `observation` is the observation that the action answers, as in the paper; it suits
     environments whose observations show the state. `history` is all actions and observations before it; it suits
     environments whose observations are short messages."""
-    turn_lam: Annotated[float, Field(ge=0, le=1)] = 1.0
+    turn_lam: Annotated[float, Field(ge=0, le=1), Needs(ESTIMATOR, *TURN_CRITICS)] = 1.0
     """Lambda per turn of `turn_gae`."""
     truncated: Truncated = "as_is"
     """Treatment of episodes that a limit on turns or tokens ended unsolved. `as_is` trains on their return. `drop`
@@ -72,7 +72,7 @@ class RewardShaping:
         return shaped if self.place == "turn" else [0.0] * (len(shaped) - 1) + [sum(shaped)]
 
 
-@plain_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TurnRewards:
     """Turn data of one training row that estimators use, in the order of the replies.
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_agent.agents.registry import check_retries, make_agent
+from verl_agent.config.catalogue import may_change
 from verl_agent.config.keys import check_complete
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
@@ -29,7 +30,6 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS, planned_records, unplayed
 from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
-from verl_agent.runs import may_change
 from verl_agent.runs.identity import claim, make_folder
 from verl_agent.runs.terminal_person import check_terminal
 from verl_agent.system.installation import check_engine
@@ -162,7 +162,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
             "model": model,
             "horizon": {"eval_max_turns": sections.run.horizon.turns_for_evaluation()},
         },
-        may_change.EVALUATION,
+        may_change("eval"),
         contents="another evaluation",
         advice="Choose another evaluation.output_dir, or the same settings.",
         file=SETTINGS,

@@ -7,11 +7,10 @@ from dataclasses import fields, replace
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from verl_agent.envs.session import Session
 from verl_agent.rollout.wrapped import WrappedSession
-from verl_agent.sections import STRICT
+from verl_agent.sections import settings
 from verl_agent.types import Message, StepResult, TaskItem
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -38,9 +37,9 @@ _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "
 _WORD = re.compile(r"[A-Za-z]+")
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("evaluation.perturb", base="agent_eval")
 class PerturbSettings:
-    """Section `evaluation.perturb`. The defaults change nothing."""
+    """Changes to the environment, to measure robustness. The defaults change nothing."""
 
     fault_rate: Share = 0.0
     """Share of actions that fail without an effect, with an observation that says so, 0 to 1."""

@@ -1,42 +1,48 @@
 """Sections of an evaluation recipe."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from verl_agent.config.settings import RunSettings, run_settings
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.settings import ApiSettings, api_settings
 from verl_agent.evaluation.perturb import PerturbSettings
+from verl_agent.horizon import Horizon
 from verl_agent.rollout.settings import OverlongPrompt
-from verl_agent.sections import STRICT, section
+from verl_agent.sections import Needs, OnResume, section, settings
 
 Count = Annotated[int, Field(ge=1)]
+RENDERS = Needs(
+    "model.api.kind",
+    None,
+    instead="A server renders the template itself; vLLM and SGLang take model.api.options.chat_template_kwargs.",
+)
+CUTS = Needs("model.api.kind", None, instead="A server lends no tokenizer; prompts that it refuses are dropped.")
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("data", base="agent_eval")
 class LengthSettings:
-    """Section `data` of an evaluation, with the names that training uses."""
+    """Prompt and response lengths; the same keys in training and evaluation."""
 
     max_prompt_length: Count
     """Token limit of the prompt."""
     max_response_length: Count
     """Token limit of all replies and observations after the prompt."""
-    apply_chat_template_kwargs: Mapping[str, Any] = Field(default_factory=dict)
+    apply_chat_template_kwargs: Annotated[Mapping[str, Any], RENDERS] = Field(default_factory=dict)
     """Keyword arguments of the chat template."""
-    overlong_prompt: OverlongPrompt = "drop"
+    overlong_prompt: Annotated[OverlongPrompt, CUTS] = "drop"
     """Handling of a prompt with more tokens than its limit. `drop`: the episode is not played, has the stop reason
     `overlong_prompt`, is left out of all rates and counted separately. `truncate_observation`: the middle of the first
     observation is cut so that the prompt fits."""
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("engine", OnResume("play"), base="agent_eval")
 class EngineSettings:
-    """Section `engine` of an evaluation: options of vLLM or SGLang, which serves the model."""
+    """The inference engine of `verl-agent eval`, vLLM or SGLang."""
 
     name: Literal["vllm", "sglang"] = "vllm"
     """Engine. SGLang needs an environment of its own, as for training."""
@@ -78,17 +84,17 @@ class EngineSettings:
         return wanted
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("evaluation", base="agent_eval")
 class EvaluationSettings:
-    """Section `evaluation`."""
+    """Tasks, sampling and results of `verl-agent eval`."""
 
-    tasks: str = "test"
+    tasks: Annotated[str, OnResume("eval")] = "test"
     """Split of the environment, or path of a file with one task id per line."""
-    max_tasks: Count | None = None
+    max_tasks: Annotated[Count | None, OnResume("eval")] = None
     """Number of tasks to play, from the first on; null for all."""
-    max_tasks_per_category: Count | None = None
+    max_tasks_per_category: Annotated[Count | None, OnResume("eval")] = None
     """Number of tasks to play of each category, from the first on; null for all."""
-    samples: Count = 1
+    samples: Annotated[Count, OnResume("eval")] = 1
     """Episodes per task."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
     """Sampling temperature; 0 takes the most likely token."""
@@ -96,26 +102,26 @@ class EvaluationSettings:
     """Probability mass that is sampled from, above 0, up to 1."""
     seed: int = 1
     """Seed of sampling; the seed of each episode and turn is derived from it."""
-    concurrency: Count = 128
+    concurrency: Annotated[Count, OnResume("play")] = 128
     """Episodes that are played at once."""
-    output_dir: str | None = None
+    output_dir: Annotated[str | None, OnResume("play")] = None
     """Folder of results and records; null for a new one in runs/eval."""
-    compare_with: str | None = None
+    compare_with: Annotated[str | None, OnResume("play")] = None
     """Output folder of an earlier evaluation to compare with by task, or null."""
-    purpose: Literal["evaluation", "collection"] = "evaluation"
+    purpose: Annotated[Literal["evaluation", "collection"], OnResume("eval")] = "evaluation"
     """Purpose in the records: `evaluation`, or `collection` of episodes to learn from."""
     perturb: PerturbSettings = Field(default_factory=PerturbSettings)
     """Changes to the environment that measure how robust the policy is."""
-    max_usd: Annotated[float, Field(gt=0)] | None = None
+    max_usd: Annotated[Annotated[float, Field(gt=0)] | None, OnResume("eval"), Needs("model.api.kind")] = None
     """Most US dollars that a model behind an API may cost, with what requests in flight may cost at most; null for no
     limit."""
-    logprobs: Annotated[int, Field(ge=1, le=20)] | None = None
+    logprobs: Annotated[Annotated[int, Field(ge=1, le=20)] | None, OnResume("play")] = None
     """Number of most likely tokens to record at each token of a reply, with their log-probs before temperature and
     top_p, in `tokens/` of the output folder; null for none. It needs a model behind vLLM."""
-    approve: str | None = None
+    approve: Annotated[str | None, OnResume("play")] = None
     """YAML file of an approval policy, whose rules or whose person decide on each action; null to carry out every
     action."""
-    count_operated: bool = False
+    count_operated: Annotated[bool, OnResume("play")] = False
     """Count episodes in which a person edited, rejected or took over turns. Episodes that a person ended are never
     counted."""
 
@@ -127,15 +133,7 @@ class EvaluationSettings:
             )
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
-class EvaluationHorizon:
-    """Key of section `horizon` that an evaluation recipe sets."""
-
-    eval_max_turns: Count
-    """Turn limit of an episode."""
-
-
-@plain_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class EvaluationConfig:
     """All sections of an evaluation.
 
@@ -172,7 +170,7 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
     horizon = config.get("horizon")
     if isinstance(horizon, Mapping) and horizon.get("max_turns") == [horizon.get("eval_max_turns")]:
         # The base YAML copies the limit to max_turns, a key that the recipe does not set and errors must not name.
-        section("horizon", EvaluationHorizon, {"eval_max_turns": horizon.get("eval_max_turns")})
+        section("horizon", Horizon, {**horizon, "max_turns": [1]})
     run, data = run_settings(config), section("data", LengthSettings, config["data"])
     if run.env.hosts.where == "ray":
         raise ConfigError("env.hosts.where='ray' is for training. Allowed in an evaluation: auto, local, inline.")
@@ -186,30 +184,4 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
     engine = section("engine", EngineSettings, config["engine"])
     model: Mapping[str, Any] = config.get("model") or {}
     api = api_settings(model.get("api"), model.get("path"))
-    _check_api_settings(api, data, evaluation)
     return EvaluationConfig(run, data, engine, evaluation, api)
-
-
-def _check_api_settings(api: ApiSettings | None, data: LengthSettings, evaluation: EvaluationSettings) -> None:
-    """Check that settings for models behind an API, and only for local ones, are set where they act.
-
-    Raises:
-        ConfigError: a setting has no effect.
-    """
-    if api is None:
-        if evaluation.max_usd is not None:
-            raise ConfigError(
-                f"evaluation.max_usd={evaluation.max_usd:g} has no effect without model.api. Leave it out, or name a "
-                "model behind an API with model.api.kind."
-            )
-        return
-    if data.apply_chat_template_kwargs:
-        raise ConfigError(
-            "data.apply_chat_template_kwargs has no effect with model.api, since the server renders the chat template. "
-            "Set data.apply_chat_template_kwargs={}; for vLLM and SGLang set model.api.options.chat_template_kwargs."
-        )
-    if data.overlong_prompt != "drop":
-        raise ConfigError(
-            f"data.overlong_prompt={data.overlong_prompt!r} needs the tokenizer of the model, which model.api does not "
-            "have. Allowed with model.api: drop, which acts if the server refuses the length of a prompt."
-        )

@@ -1,21 +1,20 @@
 """Settings classes of section `episode` and of the keys of section `data` that rollouts read, and token budgets."""
 
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from verl_agent.errors import ConfigError
-from verl_agent.sections import STRICT
+from verl_agent.sections import OnResume, settings
 
 Tokens = Annotated[int, Field(ge=1)]
 OverlongPrompt = Literal["drop", "truncate_observation"]
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("episode.record_tokens")
 class TokenRecording:
-    """Section `episode.record_tokens`: amount of token data that a training run writes."""
+    """Token data that a training run writes for the viewer."""
 
     every: Annotated[int, Field(ge=1)] = 10
     """The first step and every such step are recorded."""
@@ -27,18 +26,18 @@ class TokenRecording:
         return step == 1 or step % self.every == 0
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("episode")
 class EpisodeSettings:
-    """Section `episode`: token budgets and records."""
+    """Token budgets and records of episodes."""
 
     max_tokens_per_turn: Tokens
     """Most tokens of one reply; the budget of the episode is `data.max_response_length`."""
     on_truncated_turn: Literal["stop", "play"] = "stop"
     """Handling of a reply that reaches its budget: `stop` ends the episode; `play` closes the reply with an end-of-turn
     token that is not trained on, and plays its action."""
-    record_dir: str | None = None
+    record_dir: Annotated[str | None, OnResume("train", "play")] = None
     """Folder of the episode records; null to write none."""
-    record_tokens: TokenRecording | None = None
+    record_tokens: Annotated[TokenRecording | None, OnResume("train")] = None
     """Token data in `<trainer.default_local_dir>/tokens`, such as `{every: 10, groups: 8}`; null to write none."""
     max_tokens: Tokens | None = None
     """Most tokens of the whole episode after its prompt, at most `data.max_response_length`; null for
@@ -55,17 +54,17 @@ class EpisodeSettings:
             )
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("data")
 class PromptSettings:
     """Key of verl's section `data` that this package adds."""
 
-    overlong_prompt: OverlongPrompt = "drop"
+    overlong_prompt: Annotated[OverlongPrompt, OnResume("train")] = "drop"
     """Handling of a prompt with more than `data.max_prompt_length` tokens. `drop`: the episode is not played, has the
     stop reason `overlong_prompt`, and counts towards `env.max_env_error_rate`. `truncate_observation`: the middle of
     the first observation is cut so that the prompt fits."""
 
 
-@plain_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class TokenBudget:
     """Token limits of one episode, all >= 1.
 

@@ -10,12 +10,13 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
-from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.catalogue import may_change
+from verl_agent.config.checks import check_keys
+from verl_agent.config.keys import check_kind
 from verl_agent.config.mixture import MixtureEnv
 from verl_agent.envs.settings import AUTO
 from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.runs import may_change
 from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.child import Link
 from verl_agent.runs.console import redirect_output, report_failure
@@ -62,7 +63,7 @@ def run(config: DictConfig, link: Link | None = None) -> None:
             console.print(line, highlight=False, soft_wrap=True)
         config, envs = prepare(config, partial(console.print, markup=False, highlight=False, soft_wrap=True))
         total = int(config.trainer.total_training_steps)
-        step, warning = folder.claim(settings_of(config, as_written, envs), may_change.REINFORCEMENT, mode)
+        step, warning = folder.claim(settings_of(config, as_written, envs), may_change("train"), mode)
         if warning:
             console.print(f"[yellow]{escape(warning)}[/]", highlight=False, soft_wrap=True)
         if step:

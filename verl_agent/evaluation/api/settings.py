@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from verl_agent.errors import ConfigError
-from verl_agent.sections import STRICT, section
+from verl_agent.sections import Needs, OnResume, section, settings
 
 Price = Annotated[float, Field(ge=0)]
 VENDORS = {
@@ -18,6 +17,7 @@ VENDORS = {
     "anthropic": ("https://api.anthropic.com", "ANTHROPIC_API_KEY"),
 }
 """Base URL and usual variable of the key of each vendor, by `kind`."""
+KINDS = "Set model.api.kind to openai (any server with chat completions) or to anthropic."
 OWN_FIELDS = {
     "max_completion_tokens": "model.api.max_output_tokens",
     "max_tokens": "model.api.max_output_tokens",
@@ -36,9 +36,9 @@ SECRET = re.compile(r"api[_-]?key|authorization|password|secret|credential|beare
 """Names of fields that hold keys; `max_tokens` and `logit_bias` are none."""
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("model.api.prices", base="agent_eval")
 class Prices:
-    """Section `model.api.prices`: US dollars per million tokens. Without prices the package genai-prices is asked."""
+    """Prices in US dollars per million tokens. Without prices the package genai-prices is asked."""
 
     input: Price | None = None
     """Price of tokens that the model reads."""
@@ -59,9 +59,9 @@ class Prices:
             raise ConfigError("model.api.prices: cached_input and cache_write need input and output. Set these, too.")
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@settings("model.api", Needs("model.api.kind", instead=KINDS), base="agent_eval")
 class ApiSettings:
-    """Section `model.api`: a model behind an API, in place of `model.path`."""
+    """A model behind an API, for `verl-agent eval`; in place of `model.path`."""
 
     kind: Literal["openai", "anthropic"] | None = None
     """Protocol of the server: `openai` (chat completions: OpenAI, vLLM, SGLang, Ollama, llama.cpp and most vendors) or
@@ -71,16 +71,16 @@ class ApiSettings:
     base_url: str | None = None
     """URL of the server, without the path of a request, for example `http://127.0.0.1:8000/v1`; null for the vendor's
     own."""
-    key_env: str | None = None
+    key_env: Annotated[str | None, OnResume("eval")] = None
     """Environment variable that holds the key; null for OPENAI_API_KEY or ANTHROPIC_API_KEY with the vendor's own
     server, and for no key with another one."""
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     """Most tokens of one reply, reasoning included; null for `episode.max_tokens_per_turn`."""
-    timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    timeout_s: Annotated[Annotated[float, Field(gt=0)], OnResume("eval")] = 300.0
     """Seconds that one request may take."""
-    retries: Annotated[int, Field(ge=0)] = 6
+    retries: Annotated[Annotated[int, Field(ge=0)], OnResume("eval")] = 6
     """Repetitions of a request after a rate limit, an error of the server, a timeout or a broken answer."""
-    prices: Prices = Field(default_factory=Prices)
+    prices: Annotated[Prices, OnResume("eval")] = Field(default_factory=Prices)
     """Prices of the model, for the cost of each turn and for `evaluation.max_usd`."""
     options: Mapping[str, Any] = Field(default_factory=dict)
     """Further fields of the request, such as `reasoning_effort`."""
@@ -136,14 +136,6 @@ def api_settings(values: Any, path: str | None) -> ApiSettings | None:
     """
     settings = section("model.api", ApiSettings, {} if values is None else values)
     if settings.kind is None:
-        default = ApiSettings()
-        keys = ("name", "base_url", "key_env", "max_output_tokens", "timeout_s", "retries", "prices", "options")
-        changed = [key for key in keys if getattr(settings, key) != getattr(default, key)]
-        if changed:
-            raise ConfigError(
-                f"model.api.{changed[0]} has no effect without model.api.kind. Set model.api.kind to openai (any "
-                "server with chat completions) or to anthropic."
-            )
         return None
     if path is not None:
         raise ConfigError(

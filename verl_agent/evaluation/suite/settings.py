@@ -14,8 +14,9 @@ from pydantic.dataclasses import dataclass
 from yaml import MarkedYAMLError, YAMLError
 
 import verl_agent.config
+from verl_agent.config.checks import check_keys
 from verl_agent.config.explanation import explain_failure
-from verl_agent.config.keys import add_free_keys, check_complete, check_keys, check_kind, leaves
+from verl_agent.config.keys import add_free_keys, check_complete, check_kind, leaves
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.evaluation.settings import complete_model, evaluation_config

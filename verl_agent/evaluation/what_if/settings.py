@@ -13,7 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 import verl_agent.config
-from verl_agent.config.keys import check_complete, check_keys, check_kind, reference
+from verl_agent.config.checks import check_keys
+from verl_agent.config.keys import check_complete, check_kind, reference
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError

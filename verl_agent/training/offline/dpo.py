@@ -7,7 +7,6 @@ from verl_agent.config.settings import agent_settings, env_options
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.runs import may_change
 from verl_agent.sections import section
 from verl_agent.trace.metrics_log import LoggedStep
 from verl_agent.training.offline.preferences import PreferenceSettings, first, make_pairs, pairable_records, split_pairs
@@ -73,7 +72,7 @@ def state(logged: LoggedStep) -> str:
     return f"loss {values['train/loss']:.3f}, margin {values.get('train/margin', 0.0):.2f}"
 
 
-DPO = Method("dpo", "agent_dpo", "preference learning", plan, trainer, state, may_change.DPO)
+DPO = Method("dpo", "agent_dpo", "preference learning", plan, trainer, state)
 
 
 def run(config: DictConfig) -> None:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
-from verl_agent.sections import STRICT
+from verl_agent.sections import Needs, OnResume, settings
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.training.offline.selection import (
@@ -54,26 +53,27 @@ def _until(record: EpisodeRecord, number: int, reply: str) -> EpisodeRecord:
     }
 
 
-@settings_class(frozen=True, config=STRICT)
+@settings("preference", base="agent_dpo")
 class PreferenceSettings:
-    """Section `preference`."""
+    """Training data and loss of `verl-agent dpo`."""
 
-    records: Paths
+    records: Annotated[Paths, OnResume("dpo")]
     """Recorded episodes to pair: files and folders of them."""
-    min_gap: Annotated[float, Field(gt=0)] = 0.5
+    min_gap: Annotated[Annotated[float, Field(gt=0)], OnResume("dpo"), Needs("preference.pairs", "returns")] = 0.5
     """Least difference between the returns of a pair, > 0, in units of the environment's reward; not used with `pairs:
     edits`."""
-    per_task: Annotated[int, Field(ge=1)] | None = None
+    per_task: Annotated[Annotated[int, Field(ge=1)] | None, OnResume("dpo")] = None
     """Most pairs of a task; null for all that use no episode twice."""
-    val_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    val_share: Annotated[Annotated[float, Field(ge=0, lt=1)], OnResume("dpo")] = 0.0
     """Fraction of the tasks whose pairs are held out for validation, from 0 to below 1."""
     beta: Annotated[float, Field(gt=0)] = 0.1
     """Strength of the regularization towards the reference model, β of DPO (arXiv 2305.18290, equation 7), > 0."""
     nll_coef: Annotated[float, Field(ge=0)] = 0.0
     """Coefficient of the mean negative log-probability of a token of the better episode in the loss, which keeps that
     episode from becoming less likely (arXiv 2404.19733, equation 2); 0 for plain DPO."""
-    labels: Tags = Field(default_factory=list)
-    """See `EpisodeSource`."""
+    labels: Annotated[Tags, OnResume("dpo")] = Field(default_factory=list)
+    """Tags of recorded episodes: keep those with one of the tags, and leave those with a tag after a minus sign out
+    (`-bad`). Empty to keep all."""
     pairs: Literal["returns", "edits"] = "returns"
     """`returns`: whole episodes of one task, the better by their returns. `edits`: a reply that a person put in the
     place of the policy's, against the policy's, after the same messages; only these two are compared."""

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
-from verl_agent.config.keys import check_complete, check_keys, check_kind
+from verl_agent.config.catalogue import may_change
+from verl_agent.config.checks import check_keys
+from verl_agent.config.keys import check_complete, check_kind
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
 from verl_agent.models.resolve import parameters, resolve_model
@@ -69,7 +71,6 @@ class Method:
         plan: checks a config, before the model's path is resolved, and counts its rows.
         trainer: imports verl and returns the class of the trainer.
         state: formats a logged step for the progress bar.
-        may_change: settings that may change when a run resumes.
     """
 
     command: str
@@ -78,7 +79,6 @@ class Method:
     plan: Callable[[DictConfig], RunPlan]
     trainer: Callable[[], type]
     state: Callable[[LoggedStep], str]
-    may_change: Sequence[str]
 
 
 def run(config: DictConfig, method: Method) -> None:
@@ -153,7 +153,7 @@ def claim(config: DictConfig, folder: RunFolder, settings: Mapping[str, Any], me
     Raises:
         ConfigError: see `RunFolder.claim`.
     """
-    step, warning = folder.claim(settings, method.may_change, config.trainer.resume_mode)
+    step, warning = folder.claim(settings, may_change(method.command), config.trainer.resume_mode)
     if warning:
         console.print(f"[yellow]{escape(warning)}[/]", highlight=False, soft_wrap=True)
     if step:

@@ -9,10 +9,9 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
-from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
-from verl_agent.sections import STRICT
+from verl_agent.sections import Needs, OnResume, settings
 from verl_agent.trace.labels import keep_labelled, read_labels
 from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.trace.record_files import read_records
@@ -36,43 +35,33 @@ Tags = Annotated[list[str], BeforeValidator(_as_list)]
 """Tags of labelled episodes, those to leave out after a minus sign; a single one may be given without a list."""
 
 
-@settings_class(frozen=True, config=STRICT)
+@settings("episodes", base="agent_sft")
 class EpisodeSource:
-    """Section `episodes` of supervised training."""
+    """Training data of `verl-agent sft`."""
 
     oracle: bool = True
     """True to train on the oracle's episodes of env.train_tasks, each with weight 1."""
-    records: Paths = Field(default_factory=list)
+    records: Annotated[Paths, OnResume("sft")] = Field(default_factory=list)
     """Recorded episodes to train on: files and folders of them."""
-    min_reward: float | None = None
+    min_reward: Annotated[float | None, OnResume("sft"), Needs("episodes.records")] = None
     """Least return of a recorded episode; null to keep those that solved their task."""
-    per_task: Annotated[int, Field(ge=1)] | None = None
+    per_task: Annotated[Annotated[int, Field(ge=1)] | None, OnResume("sft"), Needs("episodes.records")] = None
     """Most recorded episodes of a task, the best and then the shortest first; null for all."""
-    weight: Weight = "none"
+    weight: Annotated[Weight, OnResume("sft"), Needs("episodes.records")] = "none"
     """Weight of the tokens of a recorded episode. `none`: 1. `reward`: its return divided by the one that solves the
     task, at least 0, which is r(e, u, τ) of AgentEvol (arXiv 2406.04151, J_Evol). `task`: 1 divided by the number of
     kept episodes of its task, so that easy tasks do not dominate hard ones."""
     max_turns: Annotated[int, Field(ge=1)] | None = None
     """Turn limit that the oracle's episodes tell the model, with `agent.options.turns_left`; null without."""
-    labels: Tags = Field(default_factory=list)
+    labels: Annotated[Tags, OnResume("sft"), Needs("episodes.records")] = Field(default_factory=list)
     """Tags of recorded episodes (see `verl-agent view`): keep those with one of the tags, and leave those with a tag
     after a minus sign out (`-bad`). Empty to keep all."""
-    authors: Authors = Field(default_factory=list)
+    authors: Annotated[Authors, Needs("episodes.records")] = Field(default_factory=list)
     """Authors of the replies of recorded episodes to train on: `policy`, `person`, `oracle`. Empty for all replies of
     episodes in which no person intervened; others are only used if authors are named. A reply whose action was rejected
     is never trained on."""
 
     def __post_init__(self) -> None:
-        if self.authors and not self.records:
-            raise ConfigError(
-                f"episodes.authors={list(self.authors)} chooses replies of recorded episodes, and episodes.records=[] "
-                "names none. Set episodes.records, or remove episodes.authors."
-            )
-        if self.labels and not self.records:
-            raise ConfigError(
-                f"episodes.labels={list(self.labels)} filters recorded episodes, and episodes.records=[] names none. "
-                "Set episodes.records, or remove episodes.labels."
-            )
         if not self.oracle and not self.records:
             raise ConfigError(
                 "episodes.oracle=false and episodes.records=[] leave nothing to train on. Set episodes.records to "

@@ -9,7 +9,6 @@ from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import check_disjoint, sample_tasks, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.oracle import demonstration_actions
-from verl_agent.runs import may_change
 from verl_agent.runs.identity import TASK_IDS, task_ids
 from verl_agent.sections import section
 from verl_agent.trace.metrics_log import LoggedStep
@@ -143,7 +142,7 @@ def state(logged: LoggedStep) -> str:
     return f"loss {logged.values['train/loss']:.3f}"
 
 
-SFT = Method("sft", "agent_sft", "supervised training", plan, trainer, state, may_change.SFT)
+SFT = Method("sft", "agent_sft", "supervised training", plan, trainer, state)
 
 
 def run(config: DictConfig) -> None:

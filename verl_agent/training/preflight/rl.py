@@ -13,7 +13,6 @@ import verl_agent.config
 from verl_agent.agents.registry import check_retries
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import MixtureEnv, run_envs
-from verl_agent.config.unread import check_unread
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.splits import validates_on_test
@@ -65,7 +64,6 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_asynchrony(OmegaConf.to_container(config), envs)
     check_update(OmegaConf.to_container(config))
     check_checkpoints(OmegaConf.to_container(config))
-    check_unread(config)
     check_installation(OmegaConf.to_container(config), has_critic(config))
     for run_env in envs:
         check_environment(run_env, envs)

@@ -11,12 +11,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_agent.config.keys import check_keys, check_kind
+from verl_agent.config.catalogue import may_change
+from verl_agent.config.checks import check_keys
+from verl_agent.config.keys import check_kind
 from verl_agent.config.settings import agent_settings, env_options
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import parameters, resolve_model
-from verl_agent.runs import may_change
 from verl_agent.system.resources import checkpoint_gb, most_checkpoints, require_disk
 from verl_agent.training.offline.evolve.rounds import (
     EvolveFolder,
@@ -67,9 +68,9 @@ def prepare(config: DictConfig) -> Evolution:
         "explore": {name: OmegaConf.to_container(player) for name, player in zip(folder.names, players, strict=True)},
     }
     changeable = [
-        *may_change.EVOLVE,
-        *(f"learn.{pattern}" for pattern in may_change.OFFLINE),
-        *(f"explore.*.{pattern}" for pattern in may_change.PLAYING),
+        *may_change("evolve"),
+        *(f"learn.{pattern}" for pattern in may_change("learn")),
+        *(f"explore.*.{pattern}" for pattern in may_change("play")),
     ]
     folder.claim({"evolve": plain, **recipes}, changeable)
     return Evolution(settings, learn, folder)

@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import checkpoints
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.identity import claim, read_settings, write_json_atomically
-from verl_agent.sections import STRICT, section
+from verl_agent.sections import OnResume, section, settings
 from verl_agent.training.offline.selection import EpisodeSource, Tags, Weight
 
 STATE, REPORT = "state.json", "evolve.json"
 Count = Annotated[int, Field(ge=1)]
 
 
-@settings_class(frozen=True, config=STRICT)
+@settings("evolve.explore[]", base="agent_evolve")
 class Exploration:
-    """One entry of `evolve.explore`."""
+    """One entry of the list `evolve.explore`."""
 
     recipe: str
     """Evaluation recipe that defines how the environment is played; its own tasks are those to validate on."""
@@ -38,31 +37,31 @@ class Exploration:
     """Number of tasks, the first ones; null for all."""
 
 
-@settings_class(frozen=True, config=STRICT)
+@settings("evolve", base="agent_evolve")
 class EvolveSettings:
-    """Section `evolve`."""
+    """Rounds of `verl-agent evolve`."""
 
     explore: Annotated[list[Exploration], Field(min_length=1)]
     """Environments to explore in each round."""
     learn: str
     """Recipe of supervised training; the episodes that it names are the base set."""
-    output_dir: str
+    output_dir: Annotated[str, OnResume("evolve")]
     """Folder of the rounds."""
-    rounds: Count = 3
+    rounds: Annotated[Count, OnResume("evolve")] = 3
     """Number of rounds after round 0, which trains on the base set alone."""
     start: Literal["base", "previous"] = "base"
     """`base`: each round trains the model of `learn`; `previous`: the model of the round before."""
     pool: Literal["round", "all"] = "round"
     """`round`: train on the episodes of this round; `all`: on those of all rounds so far."""
     min_reward: float | None = None
-    """See `EpisodeSource`."""
+    """Least return of a kept episode; null to keep those that solved their task."""
     per_task: Count | None = None
-    """See `EpisodeSource`."""
+    """Most kept episodes of a task; null for all."""
     weight: Weight = "reward"
-    """See `EpisodeSource`."""
-    labels: Tags = Field(default_factory=list)
-    """See `EpisodeSource`; only tags to leave out. New episodes have no tags: stop the rounds to label some."""
-    validate: bool = True
+    """Weight of a kept episode, see `episodes.weight`."""
+    labels: Annotated[Tags, OnResume("evolve")] = Field(default_factory=list)
+    """Tags of explored episodes to leave out, such as `-bad`. Stop the rounds to label some."""
+    validate: Annotated[bool, OnResume("evolve")] = True
     """True to evaluate each round's policy on the tasks of the recipes of `explore`."""
     seed: int = 1
     """Seed of exploration; each round derives its own."""

@@ -1,0 +1,111 @@
+"""Catalogue of all settings: the fields of the registered settings classes, and verl_keys.yaml for the keys of verl.
+
+The checks of a config (`verl_agent.config.checks`), the settings that a resumed run may change and the reference page
+follow from it. verl_keys.yaml has a row for each key of verl, for a section (its name ends with a dot), or for a
+pattern with `*`. Its columns, which for own settings are markers and docstrings of fields:
+
+* `when`: another key with the values with which code reads this one (`set`: true, a number above 0, or a text or list
+  that is not empty). Of several keys one suffices. Without it the key is read in every run.
+* `unread`: true if no code reads the key.
+* `untraced`: place that reads the key beyond the traced runs, such as an engine that needs a GPU.
+* `effect`: another key with the values with which the key, though read, has an effect, or a list of such conditions;
+  `none` if it has none.
+* `instead`: what to do instead of setting a key that has no effect.
+* `resume`: commands whose resumed run may change the key, see `verl_agent.sections.OnResume`.
+* `meaning`: meaning and unit, for the reference page.
+
+`make trace-settings` writes `when`, `unread` and `untraced` from the reads of real runs, and keeps the others.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from verl_agent.sections import SECTIONS, Needs, OnResume, Section, field_meaning, field_type
+
+TABLE = Path(__file__).with_name("verl_keys.yaml")
+TRAINING = "agent_base"
+"""Base of reinforcement learning, whose keys of verl the table has."""
+SET = "set"
+"""Value of `when` and `effect` that stands for true, a number above 0, and a text or list that is not empty."""
+COMMANDS = {
+    "train": ("train",),
+    "sft": ("sft", "offline"),
+    "dpo": ("dpo", "offline"),
+    "learn": ("offline",),
+    "eval": ("eval", "play"),
+    "play": ("play",),
+    "evolve": ("evolve",),
+}
+"""Names in `resume` and in `OnResume` that stand for each command, and for the recipes of an evolution."""
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Row of the table; the module explains the columns."""
+
+    when: Values = field(default_factory=dict)
+    unread: bool = False
+    untraced: str = ""
+    effect: Values | Sequence[Values] | str = field(default_factory=dict)
+    instead: str = ""
+    resume: Sequence[str] = ()
+    meaning: str = ""
+
+    @property
+    def conditions(self) -> Iterator[Values]:
+        """Conditions that must all hold for the key to have an effect."""
+        effects = [self.effect] if isinstance(self.effect, Mapping | str) else self.effect
+        yield from (one for one in (self.when, *effects) if isinstance(one, Mapping) and one)
+
+
+@cache
+def rows() -> Mapping[str, Row]:
+    """Return the rows of verl's keys by key, by section with a dot at its end, or by pattern."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return {key: Row(**row) for key, row in yaml.load(TABLE.read_text(encoding="utf-8"), loader).items()}
+
+
+def sections(base: str) -> list[Section]:
+    """Return the registered sections of a base YAML, those that it shares with training first."""
+    return [one for owner in dict.fromkeys((TRAINING, base)) for one in SECTIONS if one.base == owner]
+
+
+def own_rows(base: str) -> dict[str, Row]:
+    """Return the rows of the settings classes of a base YAML, by key and by section with a dot at its end."""
+    found = {}
+    for one in sections(base):
+        found[f"{one.key}."] = _row(one.markers, "")
+        for name in (each.name for each in fields(one.kind)):
+            found[f"{one.key}.{name}"] = _row(field_type(one.kind, name)[1], field_meaning(one.kind, name))
+    return found
+
+
+def _row(markers: Sequence[Any], meaning: str) -> Row:
+    needs = [marker for marker in markers if isinstance(marker, Needs)]
+    resume = [command for marker in markers if isinstance(marker, OnResume) for command in marker.commands]
+    effect = [{marker.key: list(marker.values) or SET} for marker in needs]
+    return Row(effect=effect, instead=" ".join(one.instead for one in needs), resume=resume, meaning=meaning)
+
+
+def may_change(command: str) -> list[str]:
+    """Return the settings that a resumed run may change, as patterns of `verl_agent.runs.identity.claim`.
+
+    Args:
+        command: key of `COMMANDS`.
+    """
+    tables = [rows(), *(own_rows(base) for base in dict.fromkeys(one.base for one in SECTIONS))]
+    found = (key for table in tables for key, row in table.items() if set(row.resume) & set(COMMANDS[command]))
+    return [key.removesuffix(".") for key in dict.fromkeys(found)]
+
+
+def rows_of(key: str, base: str = TRAINING) -> list[Row]:
+    """Return the row of a key, then those of the sections around it, the innermost first."""
+    table = {**rows(), **own_rows(base)} if base == TRAINING else own_rows(base)
+    names = [key, *(f"{key.rsplit('.', depth)[0]}." for depth in range(1, key.count(".") + 1))]
+    return [table[name] for name in names if name in table]

@@ -1,0 +1,206 @@
+"""Checks of a composed config: every key exists, has a value of the right type, and has an effect.
+
+Hydra accepts any key of a YAML file and any value.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_agent.config.catalogue import SET, TRAINING, Row, own_rows, rows_of
+from verl_agent.config.keys import FREE, leaves, reference
+from verl_agent.errors import ConfigError, did_you_mean
+
+CPU = Path(__file__).with_name("cpu.yaml")
+STRATEGY = "actor_rollout_ref.actor.strategy"
+ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
+"""Sections that an entry of `env.mixture` may override."""
+FIELDS = (
+    ".enable_sleep_mode",
+    ".mixed_precision.param_dtype",
+    ".mixed_precision.reduce_dtype",
+    ".mixed_precision.buffer_dtype",
+    ".ppo_infer_max_token_len_per_gpu",
+)
+"""Fields of verl's dataclasses that its YAML does not list."""
+EACH_EPOCH = "after_each_epoch"
+"""Value of verl's SFT trainer for `FREQUENCIES`, besides numbers."""
+SEVERAL_TYPES = ("algorithm.rollout_correction.rollout_is_threshold",)
+"""Keys of verl that accept values of another type than their default's; their reader checks them."""
+FREQUENCIES = ("trainer.save_freq", "trainer.test_freq")
+OFFLINE = ("agent_sft", "agent_dpo")
+
+
+def check_keys(config: DictConfig, base: str) -> None:
+    """Compare the keys of a config and their values with the base YAML of its recipe and with the catalogue.
+
+    Args:
+        config: config as Hydra composed it.
+        base: base YAML of the recipe, a key of `KINDS`.
+
+    Raises:
+        ConfigError: a key that neither verl nor this package reads, a value of another type than the base's, or a key
+            without effect.
+    """
+    plain = OmegaConf.to_container(config)
+    megatron = OmegaConf.select(config, "actor_rollout_ref.actor.strategy") == "megatron"
+    known = reference(base, *(["model_engine=megatron"] if megatron else []))
+    own = own_rows(base)  # their classes check the types
+    for key, value in leaves(plain):
+        free = next((prefix for prefix in FREE if key.startswith(prefix)), None)
+        if free is not None:
+            _find(known, free.rstrip("."))
+        elif not key.endswith(FIELDS):
+            default = _find(known, key)
+            if key in own or key in SEVERAL_TYPES or (base in OFFLINE and key in FREQUENCIES and value == EACH_EPOCH):
+                continue
+            _check_type(key, value, -1 if key in FREQUENCIES else default)
+    check_effects(config, base)
+
+
+def check_effects(config: DictConfig, base: str) -> None:
+    """Check that no key is set that has no effect.
+
+    A key counts as set if its value differs from that of the base YAML, and on a CPU from that of cpu.yaml. In a
+    mixture it suffices that one environment with the value reads the key.
+
+    Args:
+        config: whole config; its interpolations need not be resolved.
+        base: base YAML of the recipe.
+
+    Raises:
+        ConfigError: a key is set that has no effect.
+    """
+    known, shipped = defaults(config, base), _in_overlays()
+    unread: dict[str, list[str]] = {}
+    for view in environments(config):
+        for key, value in leaves(OmegaConf.to_container(view)):
+            name = next((free[:-1] for free in FREE if key.startswith(free)), key)
+            if name in known and value != known[name]:
+                row, *around = rows_of(name, base) or [Row()]
+                around = [] if value in shipped.get(key, ()) else around  # set by an overlay for all its users
+                reasons = (problem(one, view) for one in (row, *around))
+                unread.setdefault(name, []).append(next(filter(None, reasons), ""))
+    for key, reasons in unread.items():
+        present, neutral = OmegaConf.select(config, key), _neutral(config, key, known[key])
+        if all(reasons) and (present != neutral or "env.mixture" in config):
+            value = _written(present if present != neutral else "the value of an entry of env.mixture")
+            raise ConfigError(f"{key}={value} has no effect: {reasons[0]} Leave it at {_written(neutral)}.")
+
+
+def environments(config: DictConfig) -> list[DictConfig]:
+    """Return the config of each environment of a run: sections with the overrides of its entry in a mixture."""
+    plain: Any = OmegaConf.to_container(config)
+    entries = (plain.get("env") or {}).get("mixture")
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        return [config]
+    views = []
+    for entry in entries:
+        own = {
+            key: {**(plain.get(key) or {}), **entry[key]} for key in ENTRY_SECTIONS if isinstance(entry.get(key), dict)
+        }
+        shared = {key: value for key, value in entry.items() if key in plain["env"]}
+        views.append(OmegaConf.create({**plain, **own, "env": {**plain["env"], **shared, "mixture": None}}))
+    return views or [config]
+
+
+def problem(row: Row, config: DictConfig) -> str:
+    """Return the reason why a key has no effect in a run, and what to do; empty if it has one."""
+    if row.unread:
+        return f"nothing reads it. {row.instead}".strip()
+    if row.effect == "none":
+        return row.instead
+    for condition in row.conditions:
+        if not any(fits(OmegaConf.select(config, key), allowed) for key, allowed in condition.items()):
+            chosen = {key: _choice(allowed, OmegaConf.select(config, key)) for key, allowed in condition.items()}
+            choices = " or ".join(f"{key}={choice}" for key, choice in chosen.items())
+            return f"it is read only with {choices}. {row.instead}".strip()
+    return ""
+
+
+def defaults(config: DictConfig, base: str = TRAINING) -> dict[str, Any]:
+    """Return the unresolved values that the keys of a recipe have if nobody sets them."""
+    if base != TRAINING:
+        return dict(leaves(reference(base)))
+    engine = ["model_engine=megatron"] if OmegaConf.select(config, STRATEGY) == "megatron" else []
+    if OmegaConf.select(config, "trainer.device") != "cpu":
+        return dict(leaves(reference(base, *engine)))
+    values = dict(leaves(reference(base, "agent_device=cpu", *engine)))
+    return values | dict(leaves(OmegaConf.to_container(OmegaConf.load(CPU))))
+
+
+@cache
+def _in_overlays() -> Mapping[str, list[Any]]:
+    """Return the values that overlays set, by key."""
+    found: dict[str, list[Any]] = {}
+    for path in CPU.parent.glob("overlay/*/*.yaml"):
+        for key, value in leaves(OmegaConf.to_container(OmegaConf.load(path))):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def fits(value: Any, allowed: Any) -> bool:
+    """Return True if a value is one of those in a condition."""
+    if allowed == SET:
+        return bool(value) and (isinstance(value, bool) or not isinstance(value, int | float) or value > 0)
+    return value in allowed
+
+
+def _choice(allowed: Any, value: Any) -> str:
+    if allowed != SET:
+        return " or ".join(_written(one) for one in allowed)
+    if isinstance(value, bool):
+        return "true"
+    return "a number above 0" if isinstance(value, int | float) else "a list" if OmegaConf.is_list(value) else "a text"
+
+
+def _neutral(config: DictConfig, key: str, default: Any) -> Any:
+    """Return the value that a key has if nobody sets it; an interpolation takes the present value of its target."""
+    if not isinstance(default, str) or "${" not in default:
+        return default
+    copy = config.copy()
+    OmegaConf.set_struct(copy, False)
+    OmegaConf.update(copy, key, default)
+    return OmegaConf.select(copy, key)
+
+
+def _written(value: object) -> str:
+    """Return a value as a recipe has it, with quotes around a text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else repr(value)
+
+
+def _find(known: dict[str, Any], key: str) -> Any:
+    """Return the base's value of a key; None below a plain value or null, where all names are free."""
+    node: Any = known
+    walked: list[str] = []
+    for part in key.split("."):
+        if not isinstance(node, dict):
+            return None
+        if part not in node:
+            parent = ".".join(walked) or "the top level"
+            raise ConfigError(f"{key} is not a setting: {parent} has no {part!r}. {did_you_mean(part, map(str, node))}")
+        node = node[part]
+        walked.append(part)
+    return node
+
+
+def _check_type(key: str, value: Any, default: Any) -> None:
+    """Check that a value has its default's type; null and interpolations pass."""
+    if value is None or (isinstance(value, str) and "${" in value):
+        return
+    if isinstance(default, bool):
+        fits, allowed = isinstance(value, bool), "true or false"
+    elif isinstance(default, int | float):
+        fits, allowed = isinstance(value, int | float) and not isinstance(value, bool), f"a number, such as {default}"
+    elif isinstance(default, dict):
+        keys = ", ".join(map(str, default))
+        fits, allowed = isinstance(value, dict), f"a section with the keys {keys}" if keys else "a section such as {}"
+    else:
+        return
+    if not fits:
+        raise ConfigError(f"{key}={value!r} is not allowed. Allowed: {allowed}.")
