@@ -75,20 +75,27 @@ def check_effects(config: DictConfig, base: str) -> None:
         ConfigError: a key is set that has no effect.
     """
     known, shipped = defaults(config, base), _in_overlays()
-    unread: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for view in environments(config):
         for key, value in leaves(OmegaConf.to_container(view)):
             name = next((free[:-1] for free in FREE if key.startswith(free)), key)
-            if name in known and value != known[name]:
-                row, *around = rows_of(name, base) or [Row()]
-                around = [] if value in shipped.get(key, ()) else around  # set by an overlay for all its users
-                reasons = (problem(one, view) for one in (row, *around))
-                unread.setdefault(name, []).append(next(filter(None, reasons), ""))
-    for key, reasons in unread.items():
-        present, neutral = OmegaConf.select(config, key), _neutral(config, key, known[key])
-        if all(reasons) and (present != neutral or "env.mixture" in config):
-            value = _written(present if present != neutral else "the value of an entry of env.mixture")
-            raise ConfigError(f"{key}={value} has no effect: {reasons[0]} Leave it at {_written(neutral)}.")
+            if name not in known or value == known[name]:
+                continue
+            row, *around = rows_of(name, base) or [Row()]
+            around = [] if value in shipped.get(key, ()) else around  # set by an overlay for all its users
+            reason = next(filter(None, (problem(one, view) for one in (row, *around))), "")
+            found.setdefault(name, []).append(reason and _message(view, name, reason, known[name]))
+    for messages in found.values():
+        if all(messages):
+            raise ConfigError(messages[0])
+
+
+def _message(config: DictConfig, key: str, reason: str, default: Any) -> str:
+    """Return the message for a key without effect; empty if it has its default value after all."""
+    present, neutral = OmegaConf.select(config, key), _neutral(config, key, default)
+    if present == neutral:
+        return ""
+    return f"{key}={_written(present)} has no effect: {reason} Leave it at {_written(neutral)}."
 
 
 def environments(config: DictConfig) -> list[DictConfig]:
