@@ -45,7 +45,7 @@ def test_no_file_of_the_library_is_too_long():
 
 
 def test_no_test_module_imports_another():
-    """What several test modules share is in tests/support/ or a conftest.py."""
+    """Shared fakes and helpers are in tests/support/, shared fixtures in a conftest.py."""
     imports = re.compile(r"^\s*(?:from|import) (?:tests\.\S*)?\btest_\w+", re.MULTILINE)
     assert [str(path) for path in (ROOT / "tests").rglob("*.py") if imports.search(path.read_text("utf-8"))] == []
 
