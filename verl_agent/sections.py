@@ -7,6 +7,7 @@ it (`verl_agent.config.catalogue`). Checks across fields raise `ConfigError` in 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from math import isfinite
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -94,7 +95,7 @@ def settings(key: str, *markers: OnResume | Needs, base: str = "agent_base") -> 
         config = ConfigDict(**STRICT, use_attribute_docstrings=True)
         made = pydantic_dataclass(frozen=True, slots=True, config=config)(kind)
         SECTIONS.append(Section(base, key, made, markers))
-        return made
+        return made  # type: ignore[return-value]  # the same class
 
     return register
 
@@ -159,20 +160,22 @@ def explain(error: ValidationError, name: str, kind: type) -> str:
         elif problem["type"] == "value_error":
             line = f"{key}={_text(problem['input'])} is not allowed. {problem['ctx']['error']}"
         else:
-            allowed = describe(hint, bounds)
-            if problem["type"] == "finite_number":
-                allowed = allowed.replace("a number", "a finite number", 1)
-            line = f"{key}={_text(problem['input'])} is not allowed. Allowed: {allowed}"
-            lists = [arm for arm in _arms(hint) if _is_list(arm)]
-            if problem["type"] == "is_instance_of" and lists and type(problem["input"]) in _arms(get_args(lists[0])[0]):
-                line += f", such as [{_text(problem['input'])}]"
-            line += "."
-            choices = [str(choice) for arm in _arms(hint) if get_origin(arm) is Literal for choice in get_args(arm)]
-            hint_text = did_you_mean(str(problem["input"]), choices)
-            line += f" {hint_text}" if hint_text.startswith("Did") else ""
+            line = f"{key}={_text(problem['input'])} is not allowed. {allowed_text(problem['input'], hint, bounds)}"
         lines.setdefault(key, line)
     deepest = [line for key, line in lines.items() if not any(other.startswith(f"{key}[") for other in lines)]
     return "\n".join(deepest)
+
+
+def allowed_text(value: object, hint: Any, bounds: Sequence[Any] = ()) -> str:
+    """Return the sentences of a message that say what is allowed in place of a value."""
+    arms, allowed = _arms(hint), describe(hint, bounds)
+    if isinstance(value, float) and not isfinite(value):
+        allowed = allowed.replace("a number", "a finite number", 1)
+    if type(value) not in arms and any(_is_list(arm) and type(value) in _arms(get_args(arm)[0]) for arm in arms):
+        allowed += f", such as [{_text(value)}]"
+    choices = [str(choice) for arm in arms if get_origin(arm) is Literal for choice in get_args(arm)]
+    meant = did_you_mean(str(value), choices)
+    return f"Allowed: {allowed}." + (f" {meant}" if meant.startswith("Did") else "")
 
 
 def _unknown(name: str, key: str, known: Sequence[str]) -> str:
@@ -248,7 +251,7 @@ def describe(hint: Any, bounds: Sequence[Any] = (), plural: bool = False) -> str
 
 def _describe_arm(arm: Any, bounds: Sequence[Any], plural: bool) -> str:
     if get_origin(arm) is Literal:
-        return ", ".join(map(str, get_args(arm)))
+        return ", ".join(str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in get_args(arm))
     if is_typeddict(arm):
         return "objects" if plural else "an object"
     if is_dataclass(arm):

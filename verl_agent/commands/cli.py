@@ -48,18 +48,33 @@ RECIPE_COMMANDS = (
 """Commands that run a recipe: name, module, example recipe, help."""
 RECIPE_HELP = """
 
-KEY=VALUE arguments after the recipe override its settings. --cfg job prints the composed config and exits.
-verl_agent/config/REFERENCE.md lists the settings.
+KEY=VALUE arguments after the recipe override its settings. --cfg job prints the composed config and exits, --explain KEY
+the type, the default and the meaning of a setting. verl_agent/config/REFERENCE.md lists the settings.
 """
+
+
+EXPLAIN: Any = typer.Option(help="Explain the setting with this dotted key, and exit.", metavar="KEY")
+
+
+def _explain(key: str, base: str) -> None:
+    from verl_agent.commands.reference import explain
+
+    try:
+        print_line(explain(key, base))
+    except ConfigError as error:
+        fail(str(error))
 
 
 def _add_recipe_command(name: str, module: str, example: str, help_text: str) -> None:
     """Add a command that replaces this process by `python -m <module>` with Hydra's arguments for the recipe."""
+    base = f"agent_{'base' if name == 'train' else name}"
     metavar: Any = typer.Argument(
         help=f"YAML file of a recipe, such as recipes/textcraft/{example}.yaml.", metavar="RECIPE"
     )
 
-    def command(context: typer.Context, recipe: Annotated[Path, metavar]) -> None:
+    def command(
+        context: typer.Context, recipe: Annotated[Path, metavar], explain: Annotated[str | None, EXPLAIN] = None
+    ) -> None:
         if recipe.is_dir():
             names = sorted(path.name for path in recipe.glob("*.yaml") if not path.name.startswith("env"))
             fail(f"recipe {str(recipe)!r} is a folder. Choose one of its recipes: {', '.join(names) or 'none'}.")
@@ -69,6 +84,9 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
 
             hint = find_overlay(recipe.stem) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
             fail(f"recipe {str(recipe)!r} does not exist. {hint}")
+        if explain is not None:
+            _explain(explain, base)
+            return
         location = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
         sys.stdout.flush()
         program = [sys.executable, "-m", f"verl_agent.commands.{module}"]

@@ -17,13 +17,14 @@ pattern with `*`. Its columns, which for own settings are markers and docstrings
 `make trace-settings` writes `when`, `unread` and `untraced` from the reads of real runs, and keeps the others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import ListConfig
 
 from verl_agent.sections import SECTIONS, Needs, OnResume, Section, field_meaning, field_type
 
@@ -42,6 +43,8 @@ COMMANDS = {
     "evolve": ("evolve",),
 }
 """Names in `resume` and in `OnResume` that stand for each command, and for the recipes of an evolution."""
+SET_NAMES = {bool: "true", int: "a number above 0", float: "a number above 0", list: "a list", ListConfig: "a list"}
+"""Meanings of `SET` by the type of the present value."""
 Values = Mapping[str, Any]
 
 
@@ -91,6 +94,29 @@ def _row(markers: Sequence[Any], meaning: str) -> Row:
     resume = [command for marker in markers if isinstance(marker, OnResume) for command in marker.commands]
     effect = [{marker.key: list(marker.values) or SET} for marker in needs]
     return Row(effect=effect, instead=" ".join(one.instead for one in needs), resume=resume, meaning=meaning)
+
+
+def needed(condition: Values, get: Callable[[str], Any]) -> str:
+    """Return a condition as text, such as `env.hosts.where='ray' or 'auto'`.
+
+    Args:
+        condition: a condition of a row.
+        get: returns the present or the default value of a key, whose type tells what `set` means.
+    """
+    texts = []
+    for key, allowed in condition.items():
+        choice = (
+            SET_NAMES.get(type(get(key)), "a text") if allowed == SET else " or ".join(written(one) for one in allowed)
+        )
+        texts.append(f"{key}={choice}")
+    return " or ".join(texts)
+
+
+def written(value: object) -> str:
+    """Return a value as a recipe has it, with quotes around a text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else repr(value)
 
 
 def may_change(command: str) -> list[str]:

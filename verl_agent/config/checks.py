@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.config.catalogue import SET, TRAINING, Row, own_rows, rows_of
+from verl_agent.config.catalogue import SET, TRAINING, Row, needed, own_rows, rows_of, written
 from verl_agent.config.keys import FREE, leaves, reference
 from verl_agent.errors import ConfigError, did_you_mean
 
@@ -95,7 +95,7 @@ def _message(config: DictConfig, key: str, reason: str, default: Any) -> str:
     present, neutral = OmegaConf.select(config, key), _neutral(config, key, default)
     if present == neutral:
         return ""
-    return f"{key}={_written(present)} has no effect: {reason} Leave it at {_written(neutral)}."
+    return f"{key}={written(present)} has no effect: {reason} Leave it at {written(neutral)}."
 
 
 def environments(config: DictConfig) -> list[DictConfig]:
@@ -122,9 +122,7 @@ def problem(row: Row, config: DictConfig) -> str:
         return row.instead
     for condition in row.conditions:
         if not any(fits(OmegaConf.select(config, key), allowed) for key, allowed in condition.items()):
-            chosen = {key: _choice(allowed, OmegaConf.select(config, key)) for key, allowed in condition.items()}
-            choices = " or ".join(f"{key}={choice}" for key, choice in chosen.items())
-            return f"it is read only with {choices}. {row.instead}".strip()
+            return f"it is read only with {needed(condition, lambda key: OmegaConf.select(config, key))}. {row.instead}".strip()
     return ""
 
 
@@ -156,14 +154,6 @@ def fits(value: Any, allowed: Any) -> bool:
     return value in allowed
 
 
-def _choice(allowed: Any, value: Any) -> str:
-    if allowed != SET:
-        return " or ".join(_written(one) for one in allowed)
-    if isinstance(value, bool):
-        return "true"
-    return "a number above 0" if isinstance(value, int | float) else "a list" if OmegaConf.is_list(value) else "a text"
-
-
 def _neutral(config: DictConfig, key: str, default: Any) -> Any:
     """Return the value that a key has if nobody sets it; an interpolation takes the present value of its target."""
     if not isinstance(default, str) or "${" not in default:
@@ -172,13 +162,6 @@ def _neutral(config: DictConfig, key: str, default: Any) -> Any:
     OmegaConf.set_struct(copy, False)
     OmegaConf.update(copy, key, default)
     return OmegaConf.select(copy, key)
-
-
-def _written(value: object) -> str:
-    """Return a value as a recipe has it, with quotes around a text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else repr(value)
 
 
 def _find(known: dict[str, Any], key: str) -> Any:

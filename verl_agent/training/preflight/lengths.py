@@ -1,77 +1,16 @@
-"""Check that token budgets, batches and contexts of a training run fit together."""
+"""Check that the batches of a training run divide, and that its tasks and its critic suffice."""
 
 import math
 from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.config.algorithms import TURN_ESTIMATORS
 from verl_agent.config.mixture import MixtureEnv, tasks_per_batch
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.splits import holds_out, split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config, load_tokenizer
-from verl_agent.rollout.settings import PromptSettings
-from verl_agent.sections import section
 from verl_agent.training.preflight.algorithms import has_critic
-from verl_agent.training.preflight.prompts import agent_for_checks
-
-
-def check_lengths_fit_model(config: DictConfig, run_env: MixtureEnv) -> None:
-    """Check the estimator and the loss of a context that removes turns: an episode then makes several training rows.
-
-    Raises:
-        ConfigError: the estimator or the average of the loss would weight an episode by its number of rows.
-    """
-    if not agent_for_checks(run_env.settings).context.edits:
-        return
-    keep = run_env.settings.agent.context["keep"]
-    for key, allowed, why in (
-        ("algorithm.adv_estimator", ("grpo", *TURN_ESTIMATORS), "treats the rows of an episode as episodes"),
-        ("actor_rollout_ref.actor.loss_agg_mode", ("token-mean",), "weights an episode by its rows"),
-        ("algorithm.use_kl_in_reward", (False,), "counts only the penalty of the last row"),
-    ):
-        if OmegaConf.select(config, key) not in allowed:
-            raise ConfigError(
-                f"agent.context.keep={keep!r} splits an episode into several rows, and {key}="
-                f"{OmegaConf.select(config, key)!r} {why}. Allowed with it: {', '.join(map(str, allowed))}."
-            )
-
-
-def check_budgets(config: DictConfig, run_env: MixtureEnv) -> None:
-    """Check that token budgets fit together and into the engine's context, and that batches divide.
-
-    Raises:
-        ConfigError: a budget is too large, a batch size is not a multiple, or `data.overlong_prompt` is unknown.
-    """
-    prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
-    section("data", PromptSettings, {"overlong_prompt": config.data.overlong_prompt})
-    context, episode = config.actor_rollout_ref.rollout.max_model_len, run_env.settings.episode
-    turn = episode.max_tokens_per_turn
-    if context is not None and prompt + response > int(context):
-        raise ConfigError(
-            f"data.max_prompt_length={prompt} and data.max_response_length={response} exceed "
-            f"actor_rollout_ref.rollout.max_model_len={context} tokens. Lower them, or raise it."
-        )
-    if turn > response:
-        raise ConfigError(
-            f"episode.max_tokens_per_turn={turn} exceeds data.max_response_length={response}, the tokens of the whole "
-            "episode after its prompt."
-        )
-    if episode.max_tokens is not None and episode.max_tokens > response:
-        raise ConfigError(
-            f"episode.max_tokens={episode.max_tokens} of {run_env.label!r} exceeds data.max_response_length="
-            f"{response}, the maximum of every episode."
-        )
-    check_micro_batches(config)
-    batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
-    one_update = (
-        agent_for_checks(run_env.settings).context.edits and mini % batch == 0
-    )  # one update for all rows of a step
-    if batch % mini and not one_update:
-        raise ConfigError(
-            f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
-        )
 
 
 def check_micro_batches(config: DictConfig) -> None:

@@ -57,37 +57,6 @@ def check_ranks_of_checkpoint(
     return f"{folder.name}: resharding the checkpoint from {shards.ranks} to {count} ranks"
 
 
-def check_checkpoints(config: Mapping[str, Any]) -> None:
-    """Check that the checkpoints of a run of reinforcement learning are complete and can be resumed from.
-
-    Args:
-        config: whole config in plain values, resolved.
-
-    Raises:
-        ConfigError: a setting would leave checkpoints from which a run cannot resume.
-    """
-    trainer, actor = config["trainer"], config["actor_rollout_ref"]["actor"]
-    for key, section in (("actor_rollout_ref.actor", actor), ("critic", config["critic"])):
-        saved = section["checkpoint"]["save_contents"]
-        lacking = [content for content in KINDS if content not in saved]
-        if lacking and trainer["save_freq"] > 0 and trainer["max_restarts"]:
-            raise ConfigError(
-                f"{key}.checkpoint.save_contents={saved} is not allowed: without {' and '.join(lacking)} the run could "
-                "not resume. Add them; or set trainer.max_restarts=0, and only export the checkpoints."
-            )
-    keep, of_critic = (trainer[f"max_{model}_ckpt_to_keep"] for model in ("actor", "critic"))
-    if of_critic != keep:
-        raise ConfigError(
-            f"trainer.max_critic_ckpt_to_keep={of_critic!r} is not allowed: a checkpoint is removed as a whole. "
-            f"Set trainer.max_actor_ckpt_to_keep, which is {keep!r}."
-        )
-    if actor["checkpoint"]["async_save"]:
-        raise ConfigError(
-            "actor_rollout_ref.actor.checkpoint.async_save=True is not allowed: verl 0.9.1 then never records that a "
-            "checkpoint is complete, also with Megatron, so the run could not resume. Leave it at false."
-        )
-
-
 def check_contents(folder: Path, key: str, section: Mapping[str, Any]) -> None:
     """Check that a model's checkpoint has weights, optimizer and random state, and that all of them are loaded.
 

@@ -23,14 +23,14 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.installation import check_installation
-from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
-from verl_agent.training.preflight.asynchrony import SEPARATE, check_asynchrony
-from verl_agent.training.preflight.lengths import check_budgets, check_critic, check_lengths_fit_model, check_shares
+from verl_agent.training.preflight.algorithms import has_critic
+from verl_agent.training.preflight.asynchrony import check_places
+from verl_agent.training.preflight.condition_table import CONDITIONS, SEPARATE
+from verl_agent.training.preflight.conditions import check_conditions
+from verl_agent.training.preflight.lengths import check_critic, check_micro_batches, check_shares
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.training.preflight.prompts import agent_for_checks, check_prompts
-from verl_agent.training.preflight.ranks import check_checkpoints
-from verl_agent.training.preflight.update import check_update
 
 ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
 """File for verl that names the class which assigns requests to rollout servers."""
@@ -58,17 +58,14 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
         raise ConfigError(f"the config does not resolve: {error}") from error
     check_complete(config)
     envs = run_envs(OmegaConf.to_container(config))
-    check_trainer(config)
+    check_device(config)
+    check_conditions(config, CONDITIONS)
     check_test_best(config, envs)
-    check_algorithm(OmegaConf.to_container(config), envs)
-    check_asynchrony(OmegaConf.to_container(config), envs)
-    check_update(OmegaConf.to_container(config))
-    check_checkpoints(OmegaConf.to_container(config))
     check_installation(OmegaConf.to_container(config), has_critic(config))
     for run_env in envs:
         check_environment(run_env, envs)
-        check_lengths_fit_model(config, run_env)
-        check_budgets(config, run_env)
+        check_places(OmegaConf.to_container(config), run_env, envs)
+    check_micro_batches(config)
     check_shares(config, envs)
     with open_dict(config):
         _complete(config, report)
@@ -81,11 +78,11 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     return config, envs
 
 
-def check_trainer(config: DictConfig) -> None:
-    """Check that the config suits this machine's device and the episode sampler.
+def check_device(config: DictConfig) -> None:
+    """Check that the config suits this machine's device.
 
     Raises:
-        ConfigError: a setting does not suit them.
+        ConfigError: it is for another device, or has more ranks than a CPU has cores.
     """
     if (config.trainer.device == "cpu") != use_cpu_device():
         raise ConfigError(
@@ -94,39 +91,8 @@ def check_trainer(config: DictConfig) -> None:
             else "this recipe is for the CPU, and the machine has an accelerator. To train on the CPU anyway, set "
             "VERL_PLATFORM=cpu and use the packages of `make setup DEVICE=cpu`."
         )
-    for key in (
-        "trainer.total_training_steps",
-        "trainer.nnodes",
-        "data.train_batch_size",
-        "actor_rollout_ref.rollout.n",
-    ):
-        value = OmegaConf.select(config, key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 1.")
-    for key in ("actor_rollout_ref.actor.optim.lr", "critic.optim.lr"):
-        rate = OmegaConf.select(config, key)
-        if not isinstance(rate, int | float) or not rate >= 0:
-            raise ConfigError(f"{key}={rate!r} is not allowed. Allowed: a number >= 0.")
-    epochs = config.trainer.total_epochs
-    if not isinstance(epochs, int) or epochs < 1:
-        raise ConfigError(
-            f"trainer.total_epochs={epochs!r} is not allowed. Allowed: a whole number >= 1. Set "
-            "trainer.total_training_steps to choose when the run ends."
-        )
-    for key in ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.max_restarts", "trainer.hang_timeout_s"):
-        value = OmegaConf.select(config, key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number >= 0.")
     if use_cpu_device():
         check_ranks(config.trainer, len(os.sched_getaffinity(0)))
-    for key, required in (
-        ("trainer.use_v1", True),
-        ("trainer.v1.sampler.sync_refill_failed_groups", False),
-    ):
-        if OmegaConf.select(config, key) != required:
-            raise ConfigError(
-                f"{key}={OmegaConf.select(config, key)!r} does not suit the episode sampler. Allowed: {required!r}."
-            )
 
 
 def check_ranks(trainer: DictConfig, cores: int) -> None:
@@ -181,23 +147,12 @@ def check_dev_tasks(env: EnvSettings, other: EnvSettings) -> None:
 
 
 def check_test_best(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
-    """Check that a run with `trainer.test_best` chooses a best checkpoint and has other tasks to test it on.
+    """Check that a run with `trainer.test_best` has other tasks to test the best checkpoint on.
 
     Raises:
-        ConfigError: the setting has no effect, or is not true or false.
+        ConfigError: the setting has no effect.
     """
-    trainer = config.trainer
-    if not isinstance(trainer.test_best, bool):
-        raise ConfigError(f"trainer.test_best={trainer.test_best!r} is not allowed. Allowed: true, false.")
-    if not trainer.test_best:
-        return
-    for key in ("test_freq", "save_freq"):
-        if trainer[key] < 1:
-            raise ConfigError(
-                f"trainer.test_best=True has no effect with trainer.{key}={trainer[key]}: no checkpoint is chosen. Set "
-                f"trainer.{key} to 1 or more, or trainer.test_best=false."
-            )
-    if all(validates_on_test(one.env) for one in envs):
+    if config.trainer.test_best and all(validates_on_test(one.env) for one in envs):
         raise ConfigError(
             "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "
             "tasks, or trainer.test_best=false."

@@ -1,0 +1,270 @@
+"""Table of the conditions on the settings of reinforcement learning, in the order in which they are checked.
+
+`verl_agent.training.preflight.conditions` explains the columns: key, allowed, remedy, when.
+"""
+
+from types import NoneType
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from verl_agent.config.algorithms import (
+    CRITICS,
+    ESTIMATOR,
+    ESTIMATORS,
+    GROUPED,
+    TURN_CRITICS,
+    TURN_ESTIMATORS,
+    UNIFORM_IS_ZERO,
+)
+from verl_agent.config.catalogue import SET
+from verl_agent.platform.shard_files import KINDS
+from verl_agent.rollout.settings import OverlongPrompt
+from verl_agent.training.preflight.conditions import Condition, Get, Where, at_most, same
+
+SYNC, PARTIAL, SEPARATE = "verl_agent", "verl_agent_partial", "verl_agent_separate"
+"""Values of `trainer.v1.trainer_mode`."""
+LOSS_MODULE = "verl_agent.training.policy_losses"
+"""Module that registers the loss `turn_ratio` with verl."""
+LOSS_MEANS = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean"]
+"""Aggregations of a loss over tokens and rows in verl 0.9.1 (trainer/ppo/core_algos.py, `agg_loss`)."""
+KL_NAMES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
+"""Estimators of the KL loss there (`kl_penalty`) that need only the log-probs of sampled tokens; with `+` they take the
+gradient of k2."""
+REJECTIONS = (
+    *(f"token_k{k}" for k in (1, 2, 3)),
+    *(f"seq_{over}_k{k}" for over in ("sum", "mean") for k in (1, 2, 3)),
+    "seq_max_k2",
+    "seq_max_k3",
+)
+"""Criteria of rejection (`rollout_rs`) in verl 0.9.1, trainer/ppo/rollout_corr_helper.py."""
+VERL_CRITIC = "~/models/deepseek-llm-7b-chat"
+"""verl's default of critic.model.path (trainer/config/critic/critic.yaml)."""
+
+ROLLOUT, ACTOR, CORRECTION = "actor_rollout_ref.rollout", "actor_rollout_ref.actor", "algorithm.rollout_correction"
+V1, GROUPS, FILTER, CRITIC = "trainer.v1", "trainer.v1.sampler.sampler_kwargs", "algorithm.filter_groups", "critic"
+MODE, KEEP, LOSS = f"{V1}.trainer_mode", "agent.context.keep", f"{ACTOR}.policy_loss.loss_mode"
+BATCH, MINI, RESPONSE = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", "data.max_response_length"
+EDITS, ASYNCHRONOUS = ("last", "summary"), (PARTIAL, SEPARATE)
+WITHOUT_CRITIC = tuple(name for name in ESTIMATORS if name not in CRITICS)
+USES_UNIFORM = tuple(name for name in ESTIMATORS if name not in UNIFORM_IS_ZERO)
+
+Positive, Natural, Several = (Annotated[int, Field(ge=least)] for least in (1, 0, 2))
+NotNegative, AboveZero = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
+Discount, Warmup = Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(gt=0, le=1)]
+On, Off, Weights = Literal[True], Literal[False], Literal["token", "sequence"]
+OffOrNull: Any = Off | NoneType
+
+
+def _criteria(value: Any) -> list[str]:
+    return [] if value is None else [option.strip() for option in str(value).split(",")]
+
+
+def _bounds_fit(value: Any, get: Get) -> bool:
+    options, bounds = _criteria(get(f"{CORRECTION}.rollout_rs")), _criteria(value)
+    each = bounds * len(options) if len(bounds) == 1 else bounds
+    return len(each) == len(options) and all(
+        is_limit(bound, pair=option.endswith("k1")) for bound, option in zip(each, options, strict=True)
+    )
+
+
+def is_limit(value: Any, pair: bool = False) -> bool:
+    """Return True for a number above 0, and with `pair` also for a text `lower_upper` of two such numbers in order."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return False
+    try:
+        numbers = [float(part) for part in str(value).split("_")]
+    except ValueError:
+        return False
+    return len(numbers) <= (2 if pair else 1) and all(number > 0 for number in numbers) and numbers == sorted(numbers)
+
+
+def _group_size(value: Any, get: Get) -> bool:
+    """Allow 2, the default, also for groups of one episode."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= max(get(f"{ROLLOUT}.n"), 2)
+
+
+def _divides(batch: Any, get: Get) -> bool:
+    """Allow one update for all rows of a step where an episode makes several rows."""
+    return batch % get(MINI) == 0 or (get(KEEP) in EDITS and get(MINI) % batch == 0)
+
+
+def _has_loss_module(given: Any, get: Get) -> bool:
+    return LOSS_MODULE in ([given] if isinstance(given, str) else given or ())
+
+
+def _fits_engine(tokens: Any, get: Get) -> bool:
+    return tokens is None or get("data.max_prompt_length") + get(RESPONSE) <= int(tokens)
+
+
+# fmt: off
+CONDITIONS: tuple[Condition, ...] = (
+    # The run
+    Condition("trainer.use_v1", On, "The episode sampler needs it."),
+    Condition(f"{V1}.sampler.sync_refill_failed_groups", Off, "It does not suit the episode sampler."),
+    *(Condition(key, Positive) for key in ("trainer.total_training_steps", "trainer.nnodes", BATCH, f"{ROLLOUT}.n")),
+    *(Condition(f"{model}.optim.lr", NotNegative) for model in (ACTOR, CRITIC)),
+    Condition("trainer.total_epochs", Positive, "Set trainer.total_training_steps to choose when the run ends."),
+    *(Condition(key, Natural)
+      for key in ("data.seed", f"{ROLLOUT}.seed", "trainer.max_restarts", "trainer.hang_timeout_s")),
+    # Advantage estimators and critics
+    Condition(ESTIMATOR, Literal[ESTIMATORS], "Others of verl do not support several turns."),
+    Condition("critic.enable", OffOrNull, f"The estimator has no critic. Or choose {' or '.join(CRITICS)}.",
+              {ESTIMATOR: WITHOUT_CRITIC}),
+    *(Condition("critic.enable", allowed, "The estimator needs a critic. Or choose one without, such as grpo.",
+                {ESTIMATOR: [name]})
+      for name, allowed in (("gae", On | NoneType), ("turn_gae", On))),  # null is verl's choice, which knows `gae` only
+    *(Condition("critic.model.path",
+                Where("the initial model of the critic, such as {actor_rollout_ref.model.path}",
+                      lambda path, get: path != VERL_CRITIC),
+                f"This one is verl's example. Or add +overlay/algorithm={overlay}.", {ESTIMATOR: [name]})
+      for name, overlay in (("gae", "ppo"), ("turn_gae", "turn_ppo"))),
+    Condition("credit.truncated", Literal["as_is", "drop"],
+              "bootstrap adds the critic's value of the last state, and the estimator has no critic. Or choose "
+              f"{' or '.join(CRITICS)}.", {ESTIMATOR: WITHOUT_CRITIC}),
+    *(Condition(key, Discount,
+                "Otherwise an episode that is never solved has the value of a solved one, because the limit no longer "
+                "ends it. Set it to 0.99, for example, or credit.step_cost above 0.",
+                {ESTIMATOR: names, "credit.truncated": ["bootstrap"], "credit.step_cost": [0]})
+      for key, names in (("algorithm.gamma", ["gae"]), ("credit.turn_gamma", TURN_CRITICS))),
+    Condition("agent.options.turns_left", OffOrNull,
+              "A model that is told the turns left takes the limit for a part of the task, and no value of a state "
+              "with 0 turns left is learned. Or set credit.truncated=as_is.", {"credit.truncated": ["bootstrap"]}),
+    Condition("algorithm.use_kl_in_reward", Off,
+              f"The estimator uses the rewards of turns, which have no KL penalty. Set {ACTOR}.use_kl_loss instead.",
+              {ESTIMATOR: TURN_ESTIMATORS}),
+    # Groups of episodes
+    *(Condition(f"{GROUPS}.{key}", same(source), f"So many episodes are played. Leave it out, and set {source}.")
+      for key, source in (("group_size", f"{ROLLOUT}.n"), ("val_group_size", f"{ROLLOUT}.val_kwargs.n"))),
+    *(Condition(key, Several,
+                "The estimator compares the episodes of a task. Or choose gae, reinforce_plus_plus or turn_returns.",
+                {ESTIMATOR: GROUPED})
+      for key in (f"{ROLLOUT}.n", f"{GROUPS}.min_group_size")),
+    Condition(f"{GROUPS}.min_group_size", Where(f"a whole number from 1 to {ROLLOUT}.n={{{ROLLOUT}.n}}", _group_size)),
+    *(Condition(key, Off, f"It drops groups that the estimator uses. Or choose {' or '.join(UNIFORM_IS_ZERO)}.",
+                {ESTIMATOR: USES_UNIFORM})
+      for key in (f"{GROUPS}.skip_uniform", f"{FILTER}.enable")),
+    Condition(f"{FILTER}.metric", Literal["reward", "success"], when={f"{FILTER}.enable": [True]}),
+    Condition("horizon.adaptive", NoneType,
+              "It needs the success rate of all groups, and the filter drops those that all succeed or all fail. "
+              "skip_uniform works with it.", {f"{FILTER}.enable": [True]}),
+    # Asynchronous rollout
+    Condition(MODE, Literal[SYNC, PARTIAL, SEPARATE], "Others of verl do not suit episodes."),
+    Condition(MODE, Literal[SYNC, PARTIAL],
+              "The engines receive weights over NCCL, and a machine has one CPU. Add +overlay/rollout=partial instead.",
+              {"trainer.device": ["cpu"]}),
+    *(Condition(f"{V1}.sampler.custom_sampler.{key}", Literal[name], "The overlays of rollout set it.", {MODE: modes})
+      for modes, sampler, module in (([SYNC], "EpisodeSampler", "sampler"),
+                                     (ASYNCHRONOUS, "PartialEpisodeSampler", "partial_sampler"))
+      for key, name in (("name", sampler), ("path", f"pkg://verl_agent.training.{module}"))),
+    Condition("actor_rollout_ref.hybrid_engine", On,
+              "Without it verl's separate_async fails at its start (trainer_separate_async.py:181), and the other "
+              "modes ignore it."),
+    *(Condition(f"{ROLLOUT}.{key}", Literal[value],
+                "Engine and trainer share the devices. Leave it, or add +overlay/rollout=separate.",
+                {MODE: [SYNC, PARTIAL]})
+      for key, value in (("nnodes", 0), ("checkpoint_engine.backend", "naive"))),
+    Condition(f"{CORRECTION}.rollout_is", Weights,
+              "Several versions of the weights sample an episode, so the loss needs the ratio of probabilities. Add "
+              "+overlay/correction=token_is after the other overlays, or leave out +overlay/rollout=partial.",
+              {MODE: ASYNCHRONOUS}),
+    Condition(f"{V1}.sampler.max_off_policy_threshold", Several,
+              "An episode is trained on at most this value - 1 updates after its dispatch: 1 would be synchronous, "
+              "null unbounded. Set it to 3, for example.", {MODE: ASYNCHRONOUS}),
+    Condition(f"{V1}.sampler.max_off_policy_strategy", Literal["wait"],
+              "Another one throws finished groups away, most of them of tasks that take long, and training prefers "
+              "easy tasks.", {MODE: ASYNCHRONOUS}),
+    *(condition
+      for mode, section in ((PARTIAL, "colocate_async"), (SEPARATE, "separate_async"))
+      for condition in (
+          Condition(f"{V1}.{section}.num_warmup_batches", Warmup,
+                    "At 0 nothing is in flight during an update; above 1 more groups could become too old "
+                    "than one step trains on. Set it to 0.5.", {MODE: [mode]}),
+          Condition(f"{V1}.{section}.num_warmup_batches",
+                    Where(f"at least 1 / {BATCH}, which is 1 / {{{BATCH}}}",
+                          lambda share, get: share * get(BATCH) >= 1),
+                    "Less is not even one group, so no episode would be in flight during an update.", {MODE: [mode]}))),
+    Condition(f"{FILTER}.max_inflight_gen_batches", Literal[1],
+              "It has no effect: each filtered group is replaced by one other.",
+              {MODE: ASYNCHRONOUS, f"{FILTER}.enable": [True]}),
+    Condition("horizon.adaptive", NoneType,
+              "It would start a stage by the results of episodes that still have the limit of an earlier one. Set "
+              "horizon.steps_per_stage, or leave out +overlay/rollout=partial.", {MODE: ASYNCHRONOUS}),
+    # Engines on devices of their own, see verl 0.9.1, trainer_separate_async.py, `__init__`
+    *(Condition(f"{ROLLOUT}.{key}", Positive, "The engines need devices of their own.", {MODE: [SEPARATE]})
+      for key in ("nnodes", "n_gpus_per_node")),
+    Condition(f"{ROLLOUT}.checkpoint_engine.backend",
+              Where("nccl or another one between devices", lambda backend, get: backend != "naive"),
+              "naive sends weights within a device only.", {MODE: [SEPARATE]}),
+    Condition(f"{V1}.separate_async.hybrid_rollout.enable_switch", Off,
+              f"The sampler would count the groups that {FILTER} replaces more than once.", {MODE: [SEPARATE]}),
+    Condition(f"{V1}.separate_async.parameter_sync_step", Literal[1],
+              "Metrics, token data and the bound of staleness count one transfer of the weights in each step.",
+              {MODE: [SEPARATE]}),
+    Condition(MINI, same(BATCH), "A step makes one update.", {MODE: [SEPARATE]}),
+    # The update
+    *(Condition(f"{model}.loss_agg_mode", LOSS_MEANS) for model in (ACTOR, CRITIC)),
+    Condition(f"{ACTOR}.kl_loss_type", Literal[tuple(name + end for name in KL_NAMES for end in ("", "+"))]),
+    Condition(f"{ROLLOUT}.temperature", AboveZero,
+              f"Gradients would be 0. Validation has {ROLLOUT}.val_kwargs.temperature."),
+    Condition(LOSS, Literal["vanilla", "gspo", "turn_ratio"], "Others of verl do not support several turns."),
+    Condition("actor_rollout_ref.model.external_lib", Where(f"a module or a list with {LOSS_MODULE}", _has_loss_module),
+              "It registers the loss. Add it.", {LOSS: ["turn_ratio"]}),
+    *(Condition(f"{ACTOR}.clip_ratio_{bound}", NotNegative) for bound in ("low", "high")),
+    Condition(f"{ROLLOUT}.full_determinism", Off,
+              "It gives all samples of a task the same seed, so that they are equal and nothing is learnt. data.seed "
+              "chooses the order of tasks and the random numbers."),
+    Condition(f"{ACTOR}.shuffle", Off,
+              "It would split the groups of a mini-batch. data.seed shuffles the groups of every step."),
+    # Off-policy correction
+    *(Condition(f"{CORRECTION}.{key}", neutral,
+                f"It has no effect, because PPO's ratio starts from the engine's log-probs. Set {CORRECTION}."
+                "bypass_mode=false, or add +overlay/correction=none.", {f"{CORRECTION}.bypass_mode": [True]})
+      for key, neutral in (("rollout_is", NoneType), ("rollout_rs", NoneType), ("rollout_is_batch_normalize", Off))),
+    *(Condition(f"{ROLLOUT}.calculate_log_probs", On, "The correction needs the engine's log-probs.",
+                {f"{CORRECTION}.{key}": SET})
+      for key in ("rollout_is", "rollout_rs", "bypass_mode")),
+    Condition(f"{CORRECTION}.rollout_is", Weights | NoneType),
+    Condition(f"{CORRECTION}.rollout_is_threshold",
+              Where("a number > 0, above which weights are cut", lambda limit, get: is_limit(limit)),
+              "verl divides by zero where all weights of a batch lie outside of a range such as '0.5_5.0'.",
+              {f"{CORRECTION}.rollout_is": SET}),
+    Condition(f"{CORRECTION}.rollout_rs",
+              Where(f"null, or one or several of {', '.join(REJECTIONS)}",
+                    lambda value, get: set(_criteria(value)) <= set(REJECTIONS))),
+    Condition(f"{CORRECTION}.rollout_rs_threshold",
+              Where("one bound for each criterion, separated by commas: a number > 0, and for k1 also a text such as "
+                    "'0.5_2.0', the bounds of p_engine / p_trainer", _bounds_fit),
+              when={f"{CORRECTION}.rollout_rs": SET}),
+    Condition(f"{CORRECTION}.rollout_rs",
+              Where("criteria of whole rows, such as seq_mean_k1", lambda value, get: "token" not in str(value)),
+              "Others remove tokens from the middle of a turn, and the loss would take the rest for two turns. Or set "
+              "the loss to vanilla or gspo.", {LOSS: ["turn_ratio"]}),
+    # Contexts that remove turns: an episode makes several rows
+    Condition(ESTIMATOR, Literal["grpo", *TURN_ESTIMATORS],
+              "The context splits an episode into several rows, which others take for episodes.", {KEEP: EDITS}),
+    Condition(f"{ACTOR}.loss_agg_mode", Literal["token-mean"],
+              "The context splits an episode into several rows, and others weight it by its rows.", {KEEP: EDITS}),
+    Condition("algorithm.use_kl_in_reward", Off,
+              "The context splits an episode into several rows, and only the penalty of the last counts.",
+              {KEEP: EDITS}),
+    # Token budgets and batches
+    Condition("data.overlong_prompt", OverlongPrompt),
+    Condition(f"{ROLLOUT}.max_model_len",
+              Where(f"null, or at least data.max_prompt_length={{data.max_prompt_length}} + {RESPONSE}={{{RESPONSE}}}",
+                    _fits_engine), "Lower them, or raise it."),
+    *(Condition(key, at_most(RESPONSE), "That is the budget of the whole episode after its prompt.")
+      for key in ("episode.max_tokens_per_turn", "episode.max_tokens")),
+    Condition(BATCH, Where(f"a multiple of {MINI}={{{MINI}}}", _divides)),
+    # Checkpoints
+    *(Condition(f"{model}.checkpoint.save_contents",
+                Where(f"a list with {', '.join(KINDS)}", lambda saved, get: set(KINDS) <= set(saved)),
+                "Otherwise the run could not resume. Or set trainer.max_restarts=0, and only export the checkpoints.",
+                {"trainer.save_freq": SET, "trainer.max_restarts": SET})
+      for model in (ACTOR, CRITIC)),
+    Condition("trainer.max_critic_ckpt_to_keep", same("trainer.max_actor_ckpt_to_keep"),
+              "A checkpoint is removed as a whole."),
+    Condition(f"{ACTOR}.checkpoint.async_save", Off,
+              "verl 0.9.1 then never records that a checkpoint is complete, so the run could not resume."),
+)
+# fmt: on

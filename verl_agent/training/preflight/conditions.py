@@ -1,0 +1,102 @@
+"""Conditions on the settings of a training run, beyond the type and the effect of one key.
+
+A row of `verl_agent.training.preflight.condition_table` names a key, what is allowed, and why or what to do. Its
+message has the key, the value and these.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import TypeAdapter, ValidationError
+
+from verl_agent.config.checks import environments, fits
+from verl_agent.errors import ConfigError
+from verl_agent.sections import allowed_text
+
+Get = Callable[[str], Any]
+"""Returns the value of a dotted key; None if there is no such key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Values that are allowed by a function, for comparisons with other keys.
+
+    Attributes:
+        text: description for the message; `{KEY}` stands for the value of another key.
+        holds: returns True for an allowed value.
+    """
+
+    text: str
+    holds: Callable[[Any, Get], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Row of the table.
+
+    Attributes:
+        key: dotted key.
+        allowed: type of its value, with `Literal` and `Field` for choices and ranges, or a `Where`.
+        remedy: sentences with the reason and the next step.
+        when: other keys, each with the values with which the condition applies (`set` as in verl_keys.yaml).
+    """
+
+    key: str
+    allowed: Any
+    remedy: str = ""
+    when: Mapping[str, Sequence[Any] | str] = field(default_factory=dict)
+
+    def message(self, get: Get) -> str:
+        """Return what is wrong with a config; empty if the condition holds or does not apply."""
+        value = get(self.key)
+        if not all(fits(get(key), values) for key, values in self.when.items()) or self._holds(value, get):
+            return ""
+        given = " and ".join(f"{key}={get(key)!r}" for key in self.when)
+        if isinstance(self.allowed, Where):
+            allowed = f"Allowed: {re.sub(r'{([^}]+)}', lambda key: repr(get(key[1])), self.allowed.text)}."
+        else:
+            allowed = allowed_text(value, self.allowed)
+        return f"{self.key}={value!r} is not allowed{given and f' with {given}'}. {allowed} {self.remedy}".rstrip()
+
+    def _holds(self, value: Any, get: Get) -> bool:
+        if isinstance(self.allowed, Where):
+            return self.allowed.holds(value, get)
+        try:
+            TypeAdapter(self.allowed).validate_python(value, strict=True)
+        except ValidationError:
+            return False
+        return True
+
+
+def check_conditions(config: DictConfig, conditions: Sequence[Condition]) -> None:
+    """Check conditions, for each environment of the run; the first that does not hold is reported.
+
+    Args:
+        config: whole config.
+        conditions: rows of the table.
+
+    Raises:
+        ConfigError: a condition does not hold.
+    """
+    for view in environments(config):
+        for condition in conditions:
+            if message := condition.message(lambda key, view=view: _plain(view, key)):  # type: ignore[misc]
+                raise ConfigError(message)
+
+
+def _plain(config: DictConfig, key: str) -> Any:
+    value = OmegaConf.select(config, key)
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def same(key: str) -> Where:
+    """Allow the value of another key only."""
+    return Where(f"{{{key}}}, the value of {key}", lambda value, get: value == get(key))
+
+
+def at_most(key: str) -> Where:
+    """Allow numbers up to the value of another key, and null."""
+    return Where(f"at most {{{key}}}, the value of {key}", lambda value, get: value is None or value <= get(key))
