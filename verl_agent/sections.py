@@ -174,7 +174,7 @@ def allowed_text(value: object, hint: Any, bounds: Sequence[Any] = ()) -> str:
     if type(value) not in arms and any(_is_list(arm) and type(value) in _arms(get_args(arm)[0]) for arm in arms):
         allowed += f", such as [{_text(value)}]"
     choices = [str(choice) for arm in arms if get_origin(arm) is Literal for choice in get_args(arm)]
-    meant = did_you_mean(str(value), choices)
+    meant = did_you_mean(str(value), choices) if len(choices) > 1 else ""
     return f"Allowed: {allowed}." + (f" {meant}" if meant.startswith("Did") else "")
 
 

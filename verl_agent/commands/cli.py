@@ -48,8 +48,8 @@ RECIPE_COMMANDS = (
 """Commands that run a recipe: name, module, example recipe, help."""
 RECIPE_HELP = """
 
-KEY=VALUE arguments after the recipe override its settings. --cfg job prints the composed config and exits, --explain KEY
-the type, the default and the meaning of a setting. verl_agent/config/REFERENCE.md lists the settings.
+KEY=VALUE arguments after the recipe override its settings. --cfg job prints the composed config and exits, --explain
+KEY the type, the default and the meaning of a setting. verl_agent/config/REFERENCE.md lists the settings.
 """
 
 

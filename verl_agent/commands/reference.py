@@ -89,11 +89,8 @@ def _verl_keys() -> Iterator[str]:
 
 def _of_field(one: Section, name: str) -> list[str]:
     """Return the columns of a field of a settings class."""
-    key, (hint, bounds), default = (
-        f"{one.key}.{name}",
-        field_type(one.kind, name),
-        _select(one.base, f"{one.key}.{name}"),
-    )
+    key, table = f"{one.key}.{name}", own_rows(one.base)
+    default, (hint, bounds) = _select(one.base, key), field_type(one.kind, name)
     if default is MISSING:
         (own,) = (field.default for field in fields(one.kind) if field.name == name)
         default = getattr(own, "default", own)  # pydantic's Field has a default of its own

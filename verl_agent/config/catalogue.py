@@ -105,10 +105,8 @@ def needed(condition: Values, get: Callable[[str], Any]) -> str:
     """
     texts = []
     for key, allowed in condition.items():
-        choice = (
-            SET_NAMES.get(type(get(key)), "a text") if allowed == SET else " or ".join(written(one) for one in allowed)
-        )
-        texts.append(f"{key}={choice}")
+        choices = [SET_NAMES.get(type(get(key)), "a text")] if allowed == SET else map(written, allowed)
+        texts.append(f"{key}={' or '.join(choices)}")
     return " or ".join(texts)
 
 

@@ -121,8 +121,10 @@ def problem(row: Row, config: DictConfig) -> str:
     if row.effect == "none":
         return row.instead
     for condition in row.conditions:
-        if not any(fits(OmegaConf.select(config, key), allowed) for key, allowed in condition.items()):
-            return f"it is read only with {needed(condition, lambda key: OmegaConf.select(config, key))}. {row.instead}".strip()
+        values = {key: OmegaConf.select(config, key) for key in condition}
+        if not any(fits(values[key], allowed) for key, allowed in condition.items()):
+            present = f", not {written(*values.values())}" if len(values) == 1 else ""
+            return f"it is read only with {needed(condition, values.get)}{present}. {row.instead}".strip()
     return ""
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from verl_agent.config.settings import RunSettings, run_settings
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.api.settings import ApiSettings, api_settings
+from verl_agent.evaluation.api.settings import KINDS, ApiSettings, api_settings
 from verl_agent.evaluation.perturb import PerturbSettings
 from verl_agent.horizon import Horizon
 from verl_agent.rollout.settings import OverlongPrompt
@@ -112,7 +112,9 @@ class EvaluationSettings:
     """Purpose in the records: `evaluation`, or `collection` of episodes to learn from."""
     perturb: PerturbSettings = Field(default_factory=PerturbSettings)
     """Changes to the environment that measure how robust the policy is."""
-    max_usd: Annotated[Annotated[float, Field(gt=0)] | None, OnResume("eval"), Needs("model.api.kind")] = None
+    max_usd: Annotated[
+        Annotated[float, Field(gt=0)] | None, OnResume("eval"), Needs("model.api.kind", instead=KINDS)
+    ] = None
     """Most US dollars that a model behind an API may cost, with what requests in flight may cost at most; null for no
     limit."""
     logprobs: Annotated[Annotated[int, Field(ge=1, le=20)] | None, OnResume("play")] = None

@@ -19,6 +19,7 @@ from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import Author, Episode, Message, StopReason
 
 Weight = Literal["none", "reward", "task"]
+RECORDED = Needs("episodes.records", instead="It names recorded episodes, such as the output of `verl-agent eval`.")
 TaskKey = tuple[str, str]
 """Environment and id of a task."""
 
@@ -43,20 +44,20 @@ class EpisodeSource:
     """True to train on the oracle's episodes of env.train_tasks, each with weight 1."""
     records: Annotated[Paths, OnResume("sft")] = Field(default_factory=list)
     """Recorded episodes to train on: files and folders of them."""
-    min_reward: Annotated[float | None, OnResume("sft"), Needs("episodes.records")] = None
+    min_reward: Annotated[float | None, OnResume("sft"), RECORDED] = None
     """Least return of a recorded episode; null to keep those that solved their task."""
-    per_task: Annotated[Annotated[int, Field(ge=1)] | None, OnResume("sft"), Needs("episodes.records")] = None
+    per_task: Annotated[Annotated[int, Field(ge=1)] | None, OnResume("sft"), RECORDED] = None
     """Most recorded episodes of a task, the best and then the shortest first; null for all."""
-    weight: Annotated[Weight, OnResume("sft"), Needs("episodes.records")] = "none"
+    weight: Annotated[Weight, OnResume("sft"), RECORDED] = "none"
     """Weight of the tokens of a recorded episode. `none`: 1. `reward`: its return divided by the one that solves the
     task, at least 0, which is r(e, u, τ) of AgentEvol (arXiv 2406.04151, J_Evol). `task`: 1 divided by the number of
     kept episodes of its task, so that easy tasks do not dominate hard ones."""
     max_turns: Annotated[int, Field(ge=1)] | None = None
     """Turn limit that the oracle's episodes tell the model, with `agent.options.turns_left`; null without."""
-    labels: Annotated[Tags, OnResume("sft"), Needs("episodes.records")] = Field(default_factory=list)
+    labels: Annotated[Tags, OnResume("sft"), RECORDED] = Field(default_factory=list)
     """Tags of recorded episodes (see `verl-agent view`): keep those with one of the tags, and leave those with a tag
     after a minus sign out (`-bad`). Empty to keep all."""
-    authors: Annotated[Authors, Needs("episodes.records")] = Field(default_factory=list)
+    authors: Annotated[Authors, RECORDED] = Field(default_factory=list)
     """Authors of the replies of recorded episodes to train on: `policy`, `person`, `oracle`. Empty for all replies of
     episodes in which no person intervened; others are only used if authors are named. A reply whose action was rejected
     is never trained on."""

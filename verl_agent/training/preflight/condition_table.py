@@ -181,9 +181,8 @@ CONDITIONS: tuple[Condition, ...] = (
                     "At 0 nothing is in flight during an update; above 1 more groups could become too old "
                     "than one step trains on. Set it to 0.5.", {MODE: [mode]}),
           Condition(f"{V1}.{section}.num_warmup_batches",
-                    Where(f"at least 1 / {BATCH}, which is 1 / {{{BATCH}}}",
-                          lambda share, get: share * get(BATCH) >= 1),
-                    "Less is not even one group, so no episode would be in flight during an update.", {MODE: [mode]}))),
+                    Where(f"1 / {{{BATCH}}} or more, one group of {BATCH}", lambda share, get: share * get(BATCH) >= 1),
+                    "With less no episode would be in flight during an update.", {MODE: [mode]}))),
     Condition(f"{FILTER}.max_inflight_gen_batches", Literal[1],
               "It has no effect: each filtered group is replaced by one other.",
               {MODE: ASYNCHRONOUS, f"{FILTER}.enable": [True]}),
@@ -265,6 +264,6 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("trainer.max_critic_ckpt_to_keep", same("trainer.max_actor_ckpt_to_keep"),
               "A checkpoint is removed as a whole."),
     Condition(f"{ACTOR}.checkpoint.async_save", Off,
-              "verl 0.9.1 then never records that a checkpoint is complete, so the run could not resume."),
+              "verl 0.9.1 then never records a checkpoint as complete, also with Megatron, so the run could not resume."),
 )
 # fmt: on

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
+from verl_agent.config.catalogue import written
 from verl_agent.config.checks import environments, fits
 from verl_agent.errors import ConfigError
 from verl_agent.sections import allowed_text
@@ -54,12 +55,14 @@ class Condition:
         value = get(self.key)
         if not all(fits(get(key), values) for key, values in self.when.items()) or self._holds(value, get):
             return ""
-        given = " and ".join(f"{key}={get(key)!r}" for key in self.when)
+        given = " and ".join(f"{key}={written(get(key))}" for key in self.when)
         if isinstance(self.allowed, Where):
-            allowed = f"Allowed: {re.sub(r'{([^}]+)}', lambda key: repr(get(key[1])), self.allowed.text)}."
+            allowed = f"Allowed: {re.sub(r'{([^}]+)}', lambda key: written(get(key[1])), self.allowed.text)}."
         else:
             allowed = allowed_text(value, self.allowed)
-        return f"{self.key}={value!r} is not allowed{given and f' with {given}'}. {allowed} {self.remedy}".rstrip()
+        return (
+            f"{self.key}={written(value)} is not allowed{given and f' with {given}'}. {allowed} {self.remedy}".rstrip()
+        )
 
     def _holds(self, value: Any, get: Get) -> bool:
         if isinstance(self.allowed, Where):
