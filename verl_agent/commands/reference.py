@@ -14,7 +14,7 @@ import verl_agent.config
 import verl_agent.evaluation.settings
 import verl_agent.training.offline.evolve.rounds
 import verl_agent.training.offline.preferences  # these imports register all sections
-from verl_agent.config.catalogue import TRAINING, Row, needed, rows, rows_of, sections
+from verl_agent.config.catalogue import TRAINING, Row, needed, own_rows, rows, rows_of, sections
 from verl_agent.config.keys import KINDS, reference
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.sections import SECTIONS, Section, describe, field_type

@@ -16,6 +16,7 @@ from verl_agent.rollout.settings import OverlongPrompt
 from verl_agent.sections import Needs, OnResume, section, settings
 
 Count = Annotated[int, Field(ge=1)]
+USDollars = Annotated[float, Field(gt=0)]
 RENDERS = Needs(
     "model.api.kind",
     None,

@@ -264,6 +264,6 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("trainer.max_critic_ckpt_to_keep", same("trainer.max_actor_ckpt_to_keep"),
               "A checkpoint is removed as a whole."),
     Condition(f"{ACTOR}.checkpoint.async_save", Off,
-              "verl 0.9.1 then never records a checkpoint as complete, also with Megatron, so the run could not resume."),
+              "verl 0.9.1 then never records a checkpoint as complete, so the run could not resume."),
 )
 # fmt: on
