@@ -22,7 +22,7 @@ from tests.support.own_reads import is_read
 from tests.support.traced_runs import RECIPE, RUNS, run
 from verl_agent.config.keys import FREE, leaves, reference
 from verl_agent.config.search_path import register_config
-from verl_agent.config.unread import SET, TABLE
+from verl_agent.config.catalogue import SET, TABLE
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 SWITCHES = (
@@ -60,7 +60,12 @@ HANDED_ON = {
 OUTER = ("actor_rollout_ref.ref.", "critic.")
 """Sections whose row has a condition for all keys in them, which have rows of their own besides."""
 WRITTEN = ("when", "unread", "untraced")
-HEADER = "# Keys of verl and the settings under which they have an effect; config/unread.py explains the columns.\n"
+HEADER = "# Keys of verl: effect, resume rules and meaning; config/catalogue.py explains the columns.\n"
+
+
+def is_rule(row: Mapping[str, Any]) -> bool:
+    """Return True for a row of a pattern, a section or another base that no trace writes."""
+    return bool(row) and set(row) <= {"resume", "meaning"}
 
 
 def is_verls(key: str) -> bool:
@@ -176,7 +181,7 @@ def table(reads: Mapping[str, set[str]], earlier: Mapping[str, Mapping[str, Any]
         else:
             row = {"unread": True}
         rows[key] = row | kept
-    own = {key: dict(row) for key, row in earlier.items() if key in OUTER or not is_verls(key)}
+    own = {key: dict(row) for key, row in earlier.items() if key in OUTER or not is_verls(key) or is_rule(row)}
     return own | dict(shorten(rows))
 
 
@@ -205,7 +210,7 @@ def write(rows: Mapping[str, Mapping[str, Any]], path: Path = TABLE) -> None:
     lines = []
     for key, row in rows.items():
         text = yaml.safe_dump(dict(row), default_flow_style=True, sort_keys=False, width=1000, allow_unicode=True)
-        lines.append(f"{key}: {text}")
+        lines.append(f"{key!r}: {text}" if "*" in key else f"{key}: {text}")
     path.write_text(HEADER + "".join(lines), encoding="utf-8")
 
 

@@ -1,0 +1,315 @@
+"""Test that each bad setting of a training run is refused with its key, its value and what is allowed.
+
+There is one case for each key and condition. The wording is the table's and is tested once.
+"""
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from tests.support.composing import OVERLAYS, ROOT, recipe
+from verl_agent.config.catalogue import rows
+from verl_agent.config.checks import check_keys
+from verl_agent.errors import ConfigError
+from verl_agent.training.preflight.condition_table import CONDITIONS, is_limit
+from verl_agent.training.preflight.conditions import Condition, Where, check_conditions, same
+
+ACTOR, MODEL, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.model", "actor_rollout_ref.rollout"
+CORRECTION, V1 = "algorithm.rollout_correction", "trainer.v1"
+GROUPS, FILTER, LOSS = f"{V1}.sampler.sampler_kwargs", "algorithm.filter_groups", f"{ACTOR}.policy_loss"
+PARTIAL, SEPARATE = "+overlay/rollout=partial", "+overlay/rollout=separate"
+PPO, TURN_PPO, DAPO = (f"+overlay/algorithm={name}" for name in ("ppo", "turn_ppo", "dapo"))
+BOOTSTRAP, ADAPTIVE = "credit.truncated=bootstrap", "horizon={max_turns: [2, 4], adaptive: {success_above: 0.5}}"
+
+
+def merged(*changes: str) -> DictConfig:
+    """Return a recipe with overlays and `key=value` changes; merging them is much quicker than composing."""
+    config = recipe(ROOT / "recipes/textcraft/grpo.yaml")
+    OmegaConf.set_struct(config, False)
+    for change in changes:
+        overlay = change.removeprefix("+overlay/")
+        read = OmegaConf.load(OVERLAYS / f"{overlay.replace('=', '/')}.yaml") if overlay != change else None
+        config.merge_with(OmegaConf.from_dotlist([change]) if read is None else read)
+    return config
+
+
+def check(*changes: str) -> None:
+    """Run the checks of settings that precede those of environments and models."""
+    config = merged(*changes)
+    check_keys(config, "agent_base")
+    OmegaConf.resolve(config)
+    check_conditions(config, CONDITIONS)
+
+
+NOT_ALLOWED = [
+    ("trainer.use_v1=false",),
+    (f"{V1}.sampler.sync_refill_failed_groups=true",),
+    ("trainer.total_training_steps=0",),
+    ("trainer.total_training_steps=abc",),
+    ("trainer.nnodes=0",),
+    ("data.train_batch_size=0",),
+    (f"{ROLLOUT}.n=0",),
+    (f"{ACTOR}.optim.lr=-1",),
+    (PPO, "critic.optim.lr=null"),
+    ("trainer.total_epochs=0",),
+    ("data.seed=-1",),
+    (f"{ROLLOUT}.seed=-1",),
+    ("trainer.max_restarts=-1",),
+    ("trainer.hang_timeout_s=-1",),
+    ("algorithm.adv_estimator=gigp",),
+    ("critic.enable=true",),
+    (PPO, "critic.enable=false"),
+    ("algorithm.adv_estimator=turn_gae", "critic.enable=null"),
+    (PPO, "critic.model.path=~/models/deepseek-llm-7b-chat"),
+    (TURN_PPO, "critic.model.path=~/models/deepseek-llm-7b-chat"),
+    (BOOTSTRAP,),
+    (PPO, BOOTSTRAP, "algorithm.gamma=1.0"),
+    (TURN_PPO, BOOTSTRAP, "credit.turn_gamma=1.0"),
+    (PPO, BOOTSTRAP, "algorithm.gamma=0.9", "agent.options.turns_left=true"),
+    ("+overlay/algorithm=turn_returns", f"{ACTOR}.use_kl_loss=false", "algorithm.use_kl_in_reward=true"),
+    (f"{GROUPS}.group_size=3",),
+    (f"{GROUPS}.val_group_size=3",),
+    (f"{ROLLOUT}.n=1",),
+    (f"{GROUPS}.min_group_size=1",),
+    (f"{GROUPS}.min_group_size=99",),
+    ("+overlay/algorithm=reinforce_pp", f"{GROUPS}.skip_uniform=true"),
+    ("+overlay/algorithm=reinforce_pp", f"{FILTER}.enable=true"),
+    (DAPO, f"{FILTER}.metric=acc"),
+    (DAPO, ADAPTIVE),
+    (f"{V1}.trainer_mode=sync",),
+    (SEPARATE, "trainer.device=cpu"),
+    (f"{V1}.sampler.custom_sampler.name=PartialEpisodeSampler",),
+    (f"{V1}.sampler.custom_sampler.path=null",),
+    (PARTIAL, f"{V1}.sampler.custom_sampler.name=EpisodeSampler"),
+    (PARTIAL, f"{V1}.sampler.custom_sampler.path=null"),
+    ("actor_rollout_ref.hybrid_engine=false",),
+    (f"{ROLLOUT}.nnodes=1",),
+    (PARTIAL, f"{ROLLOUT}.checkpoint_engine.backend=nccl"),
+    (PARTIAL, f"{CORRECTION}.rollout_is=null"),
+    (PARTIAL, f"{V1}.sampler.max_off_policy_threshold=1"),
+    (PARTIAL, f"{V1}.sampler.max_off_policy_strategy=drop"),
+    (PARTIAL, f"{V1}.colocate_async.num_warmup_batches=1.5"),
+    (SEPARATE, f"{V1}.separate_async.num_warmup_batches=0"),
+    (PARTIAL, f"{V1}.colocate_async.num_warmup_batches=0.001"),
+    (SEPARATE, f"{V1}.separate_async.num_warmup_batches=0.001"),
+    (PARTIAL, DAPO, f"{FILTER}.max_inflight_gen_batches=2"),
+    (PARTIAL, ADAPTIVE),
+    (SEPARATE, f"{ROLLOUT}.nnodes=null"),
+    (SEPARATE, f"{ROLLOUT}.n_gpus_per_node=0"),
+    (SEPARATE, f"{ROLLOUT}.checkpoint_engine.backend=naive"),
+    (SEPARATE, f"{V1}.separate_async.hybrid_rollout.enable_switch=true"),
+    (SEPARATE, f"{V1}.separate_async.parameter_sync_step=2"),
+    (SEPARATE, f"{ACTOR}.ppo_mini_batch_size=1"),
+    (f"{ACTOR}.loss_agg_mode=nonsense",),
+    (PPO, "critic.loss_agg_mode=nonsense"),
+    (f"{ACTOR}.kl_loss_type=full",),
+    (f"{ROLLOUT}.temperature=0",),
+    (f"{LOSS}.loss_mode=bypass_mode",),
+    ("+overlay/ratio=turn", f"{MODEL}.external_lib=null"),
+    (f"{ACTOR}.clip_ratio_low=null",),
+    (f"{ACTOR}.clip_ratio_high=-1",),
+    (f"{ROLLOUT}.full_determinism=true",),
+    (f"{ACTOR}.shuffle=true",),
+    (f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is=token"),
+    (f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is=null", f"{CORRECTION}.rollout_rs=token_k1"),
+    (f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is_batch_normalize=true"),
+    (f"{ROLLOUT}.calculate_log_probs=false",),
+    ("+overlay/correction=token_rs", f"{CORRECTION}.rollout_is=null", f"{ROLLOUT}.calculate_log_probs=false"),
+    ("+overlay/correction=none", f"{CORRECTION}.bypass_mode=true", f"{ROLLOUT}.calculate_log_probs=false"),
+    (f"{CORRECTION}.rollout_is=tokens",),
+    (f"{CORRECTION}.rollout_is_threshold=0",),
+    (f"{CORRECTION}.rollout_is_threshold='0.5_5'",),
+    (f"{CORRECTION}.rollout_rs_threshold=2", f"{CORRECTION}.rollout_rs=token_k4"),
+    (f"{CORRECTION}.rollout_rs=seq_mean_k3", f"{CORRECTION}.rollout_rs_threshold='0.5_2'"),
+    ("+overlay/ratio=turn", f"{CORRECTION}.rollout_rs_threshold=2", f"{CORRECTION}.rollout_rs=token_k1"),
+    ("agent.context.keep=summary", "algorithm.adv_estimator=rloo"),
+    ("agent.context.keep=last", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
+    ("agent.context.keep=last", "algorithm.use_kl_in_reward=true"),
+    ("data.overlong_prompt=drp",),
+    (f"{ROLLOUT}.max_model_len=299",),
+    ("episode.max_tokens_per_turn=100000",),
+    ("episode.max_tokens=100000",),
+    (f"{ACTOR}.ppo_mini_batch_size=7", "data.train_batch_size=16"),
+    (f"{ACTOR}.checkpoint.save_contents=[model]",),
+    (PPO, "critic.checkpoint.save_contents=[model]"),
+    ("trainer.max_critic_ckpt_to_keep=7",),
+    (f"{ACTOR}.checkpoint.async_save=true",),
+]
+"""Changes of which the last one sets the key that is refused, unless another key is named below."""
+OTHER_KEY = {
+    ("algorithm.adv_estimator=turn_gae", "critic.enable=null"): "critic.enable",
+    (DAPO, ADAPTIVE): "horizon.adaptive",
+    (PARTIAL, ADAPTIVE): "horizon.adaptive",
+    (SEPARATE, "trainer.device=cpu"): f"{V1}.trainer_mode",
+}
+
+
+@pytest.mark.parametrize("changes", NOT_ALLOWED, ids=" ".join)
+def test_a_value_that_is_not_allowed_raises_config_error_with_key_value_and_what_is_allowed(changes):
+    with pytest.raises(ConfigError) as error:
+        check(*changes)
+    key = OTHER_KEY.get(changes, changes[-1].partition("=")[0])
+    assert str(error.value).startswith(f"{key}=")
+    assert " is not allowed" in str(error.value) and ". Allowed: " in str(error.value)
+
+
+def test_every_condition_has_a_case_that_it_refuses():
+    refused = set()
+    for changes in NOT_ALLOWED:
+        config = merged(*changes)
+        OmegaConf.resolve(config)
+        for condition in CONDITIONS:
+            try:
+                check_conditions(config, [condition])
+            except ConfigError:
+                refused.add(id(condition))
+            except TypeError:
+                pass  # a comparison of a value that an earlier condition refuses
+    assert [condition for condition in CONDITIONS if id(condition) not in refused] == []
+
+
+WITHOUT_EFFECT = [
+    ("+overlay/algorithm=rloo", "algorithm.norm_adv_by_std_in_grpo=false"),
+    (DAPO, f"{ACTOR}.kl_loss_coef=0.1"),
+    (f"{ACTOR}.use_kl_loss=false", f"{ACTOR}.kl_loss_type=k1"),
+    ("algorithm.kl_ctrl.kl_coef=0.1",),
+    ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.target_kl=0.2"),
+    (f"{LOSS}.clip_cov_ratio=0.1",),
+    (f"{ACTOR}.loss_scale_factor=100",),
+    ("+overlay/algorithm=dr_grpo", "+overlay/ratio=gspo", f"{ACTOR}.loss_scale_factor=100"),
+    (f"{ACTOR}.data_loader_seed=7",),
+    (f"{ACTOR}.clip_ratio=0.1",),
+    ("+overlay/ratio=gspo", f"{ACTOR}.clip_ratio_c=2"),
+    ("critic.optim.lr=1e-3",),
+    ("critic.model.path=runs/critic",),
+    (PPO, "critic.model.lora_alpha=8"),
+    (f"{FILTER}.max_num_gen_batches=3",),
+    ("trainer.val_only=true",),
+    ("trainer.resume_from_path=runs/a/global_step_3",),
+    ("trainer.critic_warmup=2",),
+    ("trainer.test_freq=-1", "trainer.test_best=true"),
+    ("trainer.save_freq=-1", "trainer.test_freq=1", "trainer.test_best=true"),
+    ("trainer.save_freq=-1", "trainer.max_actor_ckpt_to_keep=9"),
+    ("agent.context.turns=9",),
+    ("agent.context.stride=2",),
+    ("env.hosts.where=local", "env.hosts.num_cpus=1"),
+    ("env.hosts.where=inline", "env.hosts.resource=play"),
+    ("env.retries=0", "env.on_action_error=drop"),
+    ("credit.turn_gamma=0.9",),
+    ("algorithm.adv_estimator=turn_returns", "credit.turn_lam=0.9"),
+    ("algorithm.adv_estimator=turn_returns", "credit.step_weight=2"),
+    ("credit.anchor=history",),
+    ("credit.place=turn",),
+    ("algorithm.gamma=0.99",),
+    ("algorithm.adv_estimator=reinforce_plus_plus", "algorithm.lam=0.9"),
+    (f"{CORRECTION}.loss_type=reinforce",),
+    (f"{CORRECTION}.rollout_is=null", f"{CORRECTION}.rollout_is_threshold=5"),
+    (f"{CORRECTION}.rollout_is=null", f"{CORRECTION}.rollout_is_batch_normalize=true"),
+    (f"{CORRECTION}.rollout_rs_threshold=2",),
+    (f"{V1}.colocate_async.num_warmup_batches=0.5",),
+    (f"{V1}.sampler.max_off_policy_threshold=3",),
+    (f"{V1}.sampler.max_off_policy_strategy=wait",),
+    (PARTIAL, f"{V1}.separate_async.num_warmup_batches=0.5"),
+    (PARTIAL, "data.gen_batch_size=4"),
+    (f"{ACTOR}.optim.min_lr_ratio=0.1",),
+    (f"{ACTOR}.optim.total_training_steps=5",),
+    (f"{ROLLOUT}.agent.agent_loop_config_path=loop.yaml",),
+    (f"{MODEL}.lora_alpha=64",),
+    (f"{MODEL}.fused_kernel_options.impl_backend=triton",),
+    (f"{ACTOR}.fsdp_config.use_orig_params=true",),
+    (PPO, "critic.fsdp.pad_to_length_bucket=64"),
+    (DAPO, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8"),
+    ("reward.reward_manager.name=dapo",),
+    ("distillation.enabled=true",),
+    ("data.tokenizer=gpt2",),
+    (f"{ACTOR}.grad_clip=0.5",),
+    (f"{ROLLOUT}.multi_turn.max_user_turns=3",),
+    ("data.return_raw_chat=false",),
+]
+"""Changes of which the last one sets a key that has no effect."""
+
+
+@pytest.mark.parametrize("changes", WITHOUT_EFFECT, ids=" ".join)
+def test_a_setting_without_effect_raises_config_error_with_the_reason_and_its_default(changes):
+    with pytest.raises(ConfigError) as error:
+        check(*changes)
+    assert str(error.value).startswith(f"{changes[-1].partition('=')[0]}=")
+    assert " has no effect: " in str(error.value) and " Leave it at " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("+overlay/correction=sequence_is",),
+        ("+overlay/correction=sequence_rs",),
+        ("+overlay/correction=none", f"{CORRECTION}.bypass_mode=true"),
+        (f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_type=low_var_kl+", f"{ACTOR}.kl_loss_coef=0.1"),
+        (f"{ROLLOUT}.val_kwargs.temperature=0",),
+        (f"{CORRECTION}.rollout_rs='token_k1,seq_mean_k3'", f"{CORRECTION}.rollout_rs_threshold='0.5_2.0,0.01'"),
+        ("+overlay/ratio=gspo", "+overlay/correction=token_rs"),
+        ("+overlay/ratio=turn", "+overlay/correction=sequence_rs"),
+        (PPO, "algorithm.gamma=0.99", "algorithm.lam=0.95", "critic.ppo_epochs=4", "critic.cliprange_value=0.2"),
+        (PPO, BOOTSTRAP, "credit.step_cost=0.01"),
+        ("+overlay/algorithm=reinforce_pp", "algorithm.gamma=0.99"),
+        ("+overlay/algorithm=gigpo", "algorithm.norm_adv_by_std_in_grpo=false"),
+        ("+overlay/algorithm=dr_grpo",),
+        (f"{ACTOR}.clip_ratio_low=0.1", f"{ACTOR}.clip_ratio_high=0.3", f"{ACTOR}.clip_ratio_c=2.0"),
+        (DAPO, f"{FILTER}.max_num_gen_batches=3"),
+        ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef=0.1", "algorithm.kl_penalty=abs"),
+        ("trainer.val_only=true", "trainer.val_before_train=true"),
+        ("agent.context.keep=last", "agent.context.turns=9", "agent.context.stride=2"),
+        ("env.hosts.where=ray", "env.hosts.num_cpus=1"),
+        (f"{ACTOR}.optim.lr_scheduler_type=cosine", f"{ACTOR}.optim.min_lr_ratio=0.1"),
+        (f"{MODEL}.lora_rank=8", f"{MODEL}.lora_alpha=8", f"{MODEL}.target_modules=[q_proj]"),
+        ("+overlay/engine=fsdp", f"{ACTOR}.fsdp_config.use_orig_params=true"),
+        (PPO, "critic.model.lora_rank=8", "critic.model.lora_alpha=8"),
+        (PARTIAL,),
+        (SEPARATE,),
+        ("trainer.max_restarts=0", f"{ACTOR}.checkpoint.save_contents=[model]"),
+        (
+            "agent.context.turns=9",
+            "env.mixture=[{name: textcraft, agent: {context: {keep: last}}}, {name: guess_number}]",
+        ),
+    ],
+    ids=" ".join,
+)
+def test_settings_that_have_an_effect_pass(changes):
+    check(*changes)
+
+
+def test_a_setting_that_only_an_entry_of_a_mixture_has_is_checked():
+    """The run as a whole has the default of `credit.turn_gamma`."""
+    with pytest.raises(ConfigError, match=r"^credit\.turn_gamma=0\.9 has no effect"):
+        check("env.mixture=[{name: textcraft, credit: {turn_gamma: 0.9}}]")
+
+
+def test_the_message_of_a_condition_names_key_value_condition_allowed_values_and_remedy():
+    values = {"a.size": 3, "a.limit": 2, "a.mode": "wide", "a.on": True}
+    for condition, message in (
+        (Condition("a.size", same("a.limit"), "Set a.limit."), "Allowed: 2, the value of a.limit. Set a.limit."),
+        (Condition("a.size", Where("{a.limit} or less", lambda size, get: size < 3)), "Allowed: 2 or less."),
+        (Condition("a.size", bool), "Allowed: true or false."),
+    ):
+        assert condition.message(values.get) == f"a.size=3 is not allowed. {message}"
+    applies = Condition("a.on", type(None), when={"a.mode": ["wide"], "a.size": "set"})
+    assert applies.message(values.get) == "a.on=true is not allowed with a.mode='wide' and a.size=3. Allowed: null."
+    assert Condition("a.on", type(None), when={"a.mode": ["narrow"]}).message(values.get) == ""
+
+
+def test_the_message_for_a_setting_without_effect_names_the_condition_and_the_present_value():
+    with pytest.raises(ConfigError) as error:
+        check("+overlay/algorithm=rloo", "algorithm.norm_adv_by_std_in_grpo=false")
+    assert str(error.value) == (
+        "algorithm.norm_adv_by_std_in_grpo=false has no effect: it is read only with algorithm.adv_estimator='grpo' or "
+        "'gigpo', not 'rloo'. Leave it at true."
+    )
+
+
+def test_a_limit_is_a_positive_number_or_a_pair_in_order():
+    assert is_limit(2) and is_limit("0.5") and is_limit("0.5_2", pair=True)
+    assert not any((is_limit(True), is_limit(0), is_limit("0.5_2"), is_limit("2_0.5", pair=True), is_limit("a")))
+
+
+def test_a_row_that_names_a_remedy_has_a_reason():
+    """A remedy without `unread` or `effect` would never be shown: the key would be accepted without effect."""
+    assert [key for key, row in rows().items() if row.instead and not (row.unread or row.effect)] == []
