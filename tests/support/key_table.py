@@ -20,9 +20,9 @@ from omegaconf import OmegaConf
 from tests.support.config_reads import CHECKPOINTS, ENGINES, OPTIMIZERS, references, verl_reads
 from tests.support.own_reads import is_read
 from tests.support.traced_runs import RECIPE, RUNS, run
+from verl_agent.config.catalogue import SET, TABLE
 from verl_agent.config.keys import FREE, leaves, reference
 from verl_agent.config.search_path import register_config
-from verl_agent.config.catalogue import SET, TABLE
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
 SWITCHES = (

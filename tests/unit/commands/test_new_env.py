@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from tests import ROOT
 from verl_agent.commands.new_env import write_package
-from verl_agent.config.keys import check_keys
+from verl_agent.config.checks import check_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 

@@ -1,9 +1,16 @@
-"""Test that REFERENCE.md describes every setting, and that it is up to date."""
+"""Test that REFERENCE.md and `--explain` describe every setting, and that defaults stand in one place."""
 
+import json
 import re
+from dataclasses import MISSING, fields
 
-from verl_agent.commands.reference import OTHER_KEYS, PAGE, page
-from verl_agent.config.keys import reference
+import pytest
+
+from verl_agent.commands.reference import PAGE, explain, page
+from verl_agent.config.catalogue import rows
+from verl_agent.config.keys import leaves, reference
+from verl_agent.errors import ConfigError
+from verl_agent.sections import SECTIONS
 
 
 def test_the_page_is_up_to_date():
@@ -11,15 +18,36 @@ def test_the_page_is_up_to_date():
 
 
 def test_every_key_has_a_meaning():
-    rows = re.findall(r"^\| `(.+?)` \|.*\| (.*) \|$", page(), re.MULTILINE)
-    assert len(rows) > 100
-    assert [key for key, meaning in rows if not meaning.strip()] == []
+    cells = [line.split(" | ") for line in re.sub(r"\\\|", "/", page()).splitlines() if line.startswith("| `")]
+    assert len(cells) > 100
+    assert [row[0] for row in cells if not row[-3].strip()] == []
 
 
-def test_every_key_without_a_settings_class_exists_in_its_base():
-    for _, base, keys in OTHER_KEYS:
-        for key, _ in keys:
-            node = reference(base)
-            for part in key.split("."):
-                assert part in node, f"{base} has no {key}"
-                node = node[part]
+def test_every_key_of_verl_with_a_meaning_is_on_the_page():
+    assert [key for key, row in rows().items() if row.meaning and f"`{key}`" not in page()] == []
+
+
+def test_a_default_of_a_settings_class_is_that_of_its_base():
+    """A class has defaults for programs, the YAML for commands; they must not contradict."""
+    for one in SECTIONS:
+        defaults = dict(leaves(reference(one.base)))
+        for field in fields(one.kind):
+            own = getattr(field.default, "default", field.default)
+            value = defaults.get(f"{one.key}.{field.name}", MISSING)
+            if (
+                own is not MISSING
+                and value is not MISSING
+                and "${" not in str(value)
+                and "PydanticUndefined" not in str(own)
+            ):
+                assert json.loads(json.dumps(own)) == value, f"{one.key}.{field.name}"
+
+
+def test_a_setting_is_explained_by_its_field():
+    text = explain("credit.turn_lam", "agent_base").splitlines()
+    assert text[:2] == ["credit.turn_lam", "  default: `1.0`"]
+    assert "  needs: algorithm.adv_estimator='turn_gae'" in text
+    assert "  resume: train, play" in explain("env.hosts.count", "agent_base")
+    assert "  meaning: learning rate" in explain("optim.lr", "agent_sft")
+    with pytest.raises(ConfigError, match=r"--explain 'env.retry' is not a setting of agent_base\. Did you mean"):
+        explain("env.retry", "agent_base")

@@ -4,7 +4,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
-from verl_agent.config.keys import check_complete, check_keys, check_kind
+from verl_agent.config.checks import check_keys
+from verl_agent.config.keys import check_complete, check_kind
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.loggers import check_loggers

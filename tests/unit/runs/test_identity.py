@@ -5,14 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+import verl_agent.config.settings
+import verl_agent.evaluation.settings
+import verl_agent.training.offline.evolve.rounds  # noqa: F401  # these register the settings
+from verl_agent.config.catalogue import may_change
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim, differences, make_folder, read_settings, task_ids, write_json_atomically
-from verl_agent.runs.may_change import EVALUATION, EVOLVE, OFFLINE, PLAYING
-from verl_agent.runs.may_change import REINFORCEMENT as RL_MAY_CHANGE
 from verl_agent.types import TaskItem
 
 HOLD = """
@@ -25,8 +28,8 @@ time.sleep(60)
 """
 
 
-def claimed(folder: Path, may_change: tuple[str, ...] = (), **settings: object) -> None:
-    claim(folder, settings, may_change, contents="another run", advice="Choose another folder.")
+def claimed(folder: Path, patterns: Sequence[str] = (), **settings: object) -> None:
+    claim(folder, settings, patterns, contents="another run", advice="Choose another folder.")
 
 
 def nested(key: str, value: object) -> dict[str, object]:
@@ -101,15 +104,16 @@ def test_a_section_in_place_of_null_is_a_difference():
     assert list(differences({"adaptive": None}, {"adaptive": {"window": 2}})) == [("adaptive", None, {"window": 2})]
 
 
+RL_MAY_CHANGE, EVALUATION = may_change("train"), may_change("eval")
 EVOLVE_MAY_CHANGE = (
-    *EVOLVE,
-    *(f"learn.{pattern}" for pattern in OFFLINE),
-    *(f"explore.*.{pattern}" for pattern in PLAYING),
+    *may_change("evolve"),
+    *(f"learn.{pattern}" for pattern in may_change("learn")),
+    *(f"explore.*.{pattern}" for pattern in may_change("play")),
 )
 
 
 @pytest.mark.parametrize(
-    ("may_change", "key"),
+    ("patterns", "key"),
     [
         (RL_MAY_CHANGE, "env.options.checkpoint"),
         (RL_MAY_CHANGE, "agent.options.dtype"),
@@ -118,14 +122,14 @@ EVOLVE_MAY_CHANGE = (
         (EVOLVE_MAY_CHANGE, "explore.toy.env.options.engine"),
     ],
 )
-def test_patterns_do_not_match_keyword_arguments(tmp_path, may_change, key):
-    claimed(tmp_path, may_change, **nested(key, 1))
+def test_patterns_do_not_match_keyword_arguments(tmp_path, patterns, key):
+    claimed(tmp_path, patterns, **nested(key, 1))
     with pytest.raises(ConfigError, match=f"{key} was 1, is now 2"):
-        claimed(tmp_path, may_change, **nested(key, 2))
+        claimed(tmp_path, patterns, **nested(key, 2))
 
 
 @pytest.mark.parametrize(
-    ("may_change", "key"),
+    ("patterns", "key"),
     [
         (RL_MAY_CHANGE, "actor_rollout_ref.actor.checkpoint.save_contents"),
         (RL_MAY_CHANGE, "actor_rollout_ref.model.override_config.attn_implementation"),
@@ -144,9 +148,9 @@ def test_patterns_do_not_match_keyword_arguments(tmp_path, may_change, key):
         (EVALUATION, "episode.record_dir"),
     ],
 )
-def test_settings_of_memory_hosts_and_records_may_change(tmp_path, may_change, key):
-    claimed(tmp_path, may_change, **nested(key, 1))
-    claimed(tmp_path, may_change, **nested(key, 2))
+def test_settings_of_memory_hosts_and_records_may_change(tmp_path, patterns, key):
+    claimed(tmp_path, patterns, **nested(key, 1))
+    claimed(tmp_path, patterns, **nested(key, 2))
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from omegaconf import OmegaConf
 
 from tests.bench.learning.__main__ import RECIPES, STUDIES, Run
 from tests.support.composing import accepted_by_verl, recipe
-from verl_agent.config.keys import check_keys
-from verl_agent.config.mixture import run_envs
+from verl_agent.config.checks import check_keys
 from verl_agent.errors import ConfigError
-from verl_agent.training.preflight.algorithms import check_algorithm
+from verl_agent.training.preflight.condition_table import CONDITIONS
+from verl_agent.training.preflight.conditions import check_conditions
 from verl_agent.training.preflight.lengths import check_micro_batches
 
 RUNS = [Run(study, arm, 1) for study in STUDIES for arm in STUDIES[study].arms]
@@ -18,9 +18,8 @@ RUNS = [Run(study, arm, 1) for study in STUDIES for arm in STUDIES[study].arms]
 def test_verl_accepts_every_arm(run: Run):
     config = recipe(RECIPES / f"{STUDIES[run.study].recipe}.yaml", *run.overrides())
     check_keys(config, "agent_base")
-    plain = OmegaConf.to_container(config, resolve=True)
-    check_algorithm(plain, run_envs(plain))
     OmegaConf.resolve(config)
+    check_conditions(config, CONDITIONS)
     check_micro_batches(config)
     accepted_by_verl(config)
 

@@ -14,11 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
 from tests.support.gpu_report import ROLLOUTS, SMALL, TRAINERS
-from verl_agent.config.keys import check_keys, reference
+from verl_agent.config.checks import check_keys
+from verl_agent.config.keys import reference
 from verl_agent.config.mixture import run_envs
-from verl_agent.config.unread import check_unread
 from verl_agent.errors import ConfigError
-from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
+from verl_agent.training.preflight.algorithms import has_critic
+from verl_agent.training.preflight.asynchrony import check_places
+from verl_agent.training.preflight.condition_table import CONDITIONS
+from verl_agent.training.preflight.conditions import check_conditions
 from verl_agent.training.preflight.estimates import (
     ADAM_BYTES,
     CARD_GB,
@@ -30,9 +33,8 @@ from verl_agent.training.preflight.estimates import (
     offline_estimate,
     shape_of,
 )
-from verl_agent.training.preflight.lengths import check_budgets, check_micro_batches, data_parallel
+from verl_agent.training.preflight.lengths import check_micro_batches, data_parallel
 from verl_agent.training.preflight.megatron import check_megatron
-from verl_agent.training.preflight.update import check_update
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
 OVERLAYS = sorted(
@@ -63,11 +65,10 @@ def check(config: DictConfig) -> None:
     OmegaConf.resolve(config)
     plain = OmegaConf.to_container(config)
     parts = run_envs(plain)
-    check_algorithm(plain, parts)
-    check_update(plain)
-    check_unread(config)
     for part in parts:
-        check_budgets(config, part)
+        check_places(plain, part, parts)
+    check_conditions(config, CONDITIONS)
+    check_micro_batches(config)
     accepted_by_verl(config)
 
 

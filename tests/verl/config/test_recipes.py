@@ -26,7 +26,8 @@ from tests.support.composing import (
     written_in,
 )
 from tests.support.episodes import talk
-from verl_agent.config.keys import FIELDS, FREE, check_keys
+from verl_agent.config.checks import FIELDS, check_keys
+from verl_agent.config.keys import FREE
 from verl_agent.config.mixture import run_envs
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import check_disjoint, select_tasks
@@ -37,10 +38,10 @@ from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.offline.dpo import plan as preference_plan
 from verl_agent.training.offline.preferences import PreferenceSettings
 from verl_agent.training.offline.selection import EpisodeSource
-from verl_agent.training.preflight.algorithms import check_algorithm
-from verl_agent.training.preflight.lengths import check_budgets, check_shares
+from verl_agent.training.preflight.condition_table import CONDITIONS
+from verl_agent.training.preflight.conditions import check_conditions
+from verl_agent.training.preflight.lengths import check_micro_batches, check_shares
 from verl_agent.training.preflight.rl import check_environment
-from verl_agent.training.preflight.update import check_update
 
 
 def of_kind(base: str) -> list:
@@ -176,12 +177,11 @@ def test_verl_accepts_a_training_recipe(path):
 def test_a_training_recipe_passes_the_checks_before_a_run(path):
     config = resolved(path)
     parts = run_envs(OmegaConf.to_container(config))
-    check_algorithm(OmegaConf.to_container(config), parts)
-    check_update(OmegaConf.to_container(config))
+    check_conditions(config, CONDITIONS)
+    check_micro_batches(config)
     with chdir(ROOT):
         for part in parts:
             check_environment(part, [part])
-            check_budgets(config, part)
         check_shares(config, parts)
 
 

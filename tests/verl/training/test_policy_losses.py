@@ -37,7 +37,7 @@ from tests.support.gradients import (
 )
 from tests.support.letters import SHORT
 from verl_agent.training.policy_losses import turn_means
-from verl_agent.training.preflight.update import REJECTIONS
+from verl_agent.training.preflight.condition_table import REJECTIONS
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.turn_metrics import clip_fractions
 from verl_agent.training.turns import reply_spans

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from tests.support.episodes import talk
+from verl_agent.config.catalogue import may_change
 from verl_agent.errors import ConfigError
 from verl_agent.results.results import compare, summarize
-from verl_agent.runs.may_change import EVOLVE as MAY_CHANGE
 from verl_agent.training.offline.evolve.report import RoundResult, rounds_table
 from verl_agent.training.offline.evolve.rounds import (
     EvolveFolder,
@@ -58,18 +58,18 @@ def test_rejection_sampling_needs_no_validation():
 
 def test_finished_phases_are_known_after_a_restart(tmp_path):
     first = folder(tmp_path)
-    first.claim(SETTINGS, MAY_CHANGE)
+    first.claim(SETTINGS, may_change("evolve"))
     save(first.of(Phase(0, "learn")))
     first.finish(Phase(0, "learn"))
     again = folder(tmp_path)
-    again.claim(SETTINGS, MAY_CHANGE)
+    again.claim(SETTINGS, may_change("evolve"))
     assert again.done == {"0/learn/0"}
     assert again.policy(0) == tmp_path / "round_0/learn/global_step_4/huggingface"
 
 
 def test_a_finished_training_keeps_its_weights_and_no_shards(tmp_path):
     rounds = folder(tmp_path)
-    rounds.claim(SETTINGS, MAY_CHANGE)
+    rounds.claim(SETTINGS, may_change("evolve"))
     save(rounds.of(Phase(1, "learn")))
     rounds.finish(Phase(1, "learn"))
     assert not list(tmp_path.rglob("*.pt"))
@@ -77,24 +77,24 @@ def test_a_finished_training_keeps_its_weights_and_no_shards(tmp_path):
 
 
 def test_rounds_of_another_recipe_raise_config_error(tmp_path):
-    folder(tmp_path).claim(SETTINGS, MAY_CHANGE)
+    folder(tmp_path).claim(SETTINGS, may_change("evolve"))
     with pytest.raises(ConfigError, match=r"rounds of another recipe: learn.optim.lr was 0.1, is now 0.2"):
-        folder(tmp_path).claim({**SETTINGS, "learn": {"optim": {"lr": 0.2}}}, MAY_CHANGE)
+        folder(tmp_path).claim({**SETTINGS, "learn": {"optim": {"lr": 0.2}}}, may_change("evolve"))
 
 
 def test_folders_of_older_versions_are_resumed(tmp_path):
     identity = {"start": "base", "a.yaml": "0123"}
     (tmp_path / "state.json").write_text(json.dumps({"identity": identity, "done": ["0/learn/0"]}))
     with pytest.raises(ConfigError, match=r"evolve.start was"):
-        folder(tmp_path).claim({"evolve": {"start": "previous"}}, MAY_CHANGE)
+        folder(tmp_path).claim({"evolve": {"start": "previous"}}, may_change("evolve"))
     rounds = folder(tmp_path)
-    rounds.claim(SETTINGS, MAY_CHANGE)
+    rounds.claim(SETTINGS, may_change("evolve"))
     assert rounds.done == {"0/learn/0"}
 
 
 def test_the_number_of_rounds_may_change(tmp_path):
-    folder(tmp_path).claim(SETTINGS, MAY_CHANGE)
-    folder(tmp_path).claim({**SETTINGS, "evolve": {"start": "base", "rounds": 3}}, MAY_CHANGE)
+    folder(tmp_path).claim(SETTINGS, may_change("evolve"))
+    folder(tmp_path).claim({**SETTINGS, "evolve": {"start": "base", "rounds": 3}}, may_change("evolve"))
     assert [str(one) for one in phases(settings(rounds=3))][: len(list(phases(settings())))] == [
         str(one) for one in phases(settings())
     ]

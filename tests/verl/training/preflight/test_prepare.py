@@ -109,17 +109,8 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             "env.train_tasks='held_out.txt' has too few tasks (1) for env.dev_tasks='auto', which holds",
         ),
         (
-            ["trainer.test_best=true", "trainer.save_freq=1"],
-            "trainer.test_best=True has no effect with trainer.test_freq=-1: no checkpoint is chosen. Set "
-            "trainer.test_freq to 1 or more, or trainer.test_best=false.",
-        ),
-        (
             ["trainer.test_best=true", "trainer.test_freq=1", "trainer.save_freq=1", "env.dev_tasks=null"],
             "trainer.test_best=True has no effect: validation plays env.eval_tasks already.",
-        ),
-        (
-            ["env.on_action_error=drop", "env.retries=0"],
-            "env.on_action_error='drop' has no effect with env.retries=0",
         ),
         (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: tolerant."),
         (
@@ -135,15 +126,6 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (
             ["agent.context={keep: last, turns: 0}"],
             "agent.context.turns=0 is not allowed. Allowed: a whole number >= 1.",
-        ),
-        (
-            ["agent.context.keep=summary", "algorithm.adv_estimator=rloo"],
-            "agent.context.keep='summary' splits an episode into several rows, and algorithm.adv_estimator='rloo' "
-            "treats the rows of an episode as episodes. Allowed with it: grpo, turn_returns, gigpo, turn_gae.",
-        ),
-        (
-            ["agent.context.keep=last", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"],
-            "agent.context.keep='last' splits an episode into several rows, and actor_rollout_ref.actor.loss_agg_mode=",
         ),
         (
             [
@@ -165,27 +147,9 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (["horizon.max_turns=???"], "the config lacks a value for horizon.max_turns."),
         (["episode.on_truncated_turn=paly"], "episode.on_truncated_turn='paly' is not allowed. Allowed: stop, play."),
         (
-            ["episode.max_tokens_per_turn=201"],
-            "episode.max_tokens_per_turn=201 exceeds data.max_response_length=200, the tokens of the whole episode",
-        ),
-        (
-            ["actor_rollout_ref.rollout.max_model_len=299"],
-            "data.max_prompt_length=100 and data.max_response_length=200 exceed "
-            "actor_rollout_ref.rollout.max_model_len=299 tokens.",
-        ),
-        (
             ["data.train_batch_size=52"],
             "env.train_tasks='small_train' has 41 tasks beside those that env.dev_tasks='auto' holds out, fewer than "
             "data.train_batch_size=52.",
-        ),
-        (
-            ["actor_rollout_ref.actor.ppo_mini_batch_size=3"],
-            "data.train_batch_size=4 must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size=3.",
-        ),
-        (
-            ["trainer.v1.sampler.sampler_kwargs.skip_uniform=true", "algorithm.adv_estimator=reinforce_plus_plus"],
-            "trainer.v1.sampler.sampler_kwargs.skip_uniform drops groups that algorithm.adv_estimator="
-            "'reinforce_plus_plus' uses.",
         ),
         (
             [
@@ -206,22 +170,6 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 does not divide the 12 episodes of a mini",
         ),
         (
-            ["algorithm.adv_estimator=gigp"],
-            "algorithm.adv_estimator='gigp' is unknown or does not support several turns. Did you mean 'gigpo'?",
-        ),
-        (
-            ["algorithm.adv_estimator=gae", "critic.enable=false"],
-            "algorithm.adv_estimator='gae' needs a critic, and critic.enable=false leaves it out.",
-        ),
-        (
-            ["actor_rollout_ref.rollout.n=1"],
-            "algorithm.adv_estimator='grpo' compares the episodes of a task, and actor_rollout_ref.rollout.n=1 plays",
-        ),
-        (
-            ["algorithm.adv_estimator=turn_returns", "algorithm.use_kl_in_reward=true"],
-            "algorithm.adv_estimator='turn_returns' uses the rewards of turns",
-        ),
-        (
             ["algorithm.adv_estimator=gae", "critic.model.path=./nowhere"],
             "critic.model.path='./nowhere' does not exist.",
         ),
@@ -233,83 +181,6 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             ["algorithm.adv_estimator=gae", "critic.model.path=model", "critic.ppo_micro_batch_size_per_gpu=7"],
             "critic.ppo_micro_batch_size_per_gpu=7 does not divide the",
         ),
-        (
-            ["trainer.v1.sampler.sampler_kwargs.min_group_size=9"],
-            "trainer.v1.sampler.sampler_kwargs.min_group_size=9 is not allowed. Allowed: a whole number from 1 to "
-            "actor_rollout_ref.rollout.n=",
-        ),
-        (
-            ["trainer.v1.sampler.sampler_kwargs.group_size=3"],
-            "trainer.v1.sampler.sampler_kwargs.group_size=3 is not actor_rollout_ref.rollout.n=",
-        ),
-        (
-            ["trainer.v1.sampler.sampler_kwargs.val_group_size=3"],
-            "trainer.v1.sampler.sampler_kwargs.val_group_size=3 is not actor_rollout_ref.rollout.val_kwargs.n=1, the",
-        ),
-        (
-            ["trainer.v1.sampler.sampler_kwargs.min_group_size=1"],
-            "algorithm.adv_estimator='grpo' compares the episodes of a task, and trainer.v1.sampler.sampler_kwargs."
-            "min_group_size=1 allows groups of one episode.",
-        ),
-        (
-            ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc"],
-            "algorithm.filter_groups.metric='acc' is not allowed.",
-        ),
-        (
-            ["algorithm.adv_estimator=turn_gae"],
-            "algorithm.adv_estimator='turn_gae' needs a critic, and critic.enable=null leaves it out. Set it to true",
-        ),
-        (
-            ["algorithm.adv_estimator=turn_gae", "critic.enable=true"],
-            "algorithm.adv_estimator='turn_gae' needs a critic, and critic.model.path is verl's example. Add "
-            "+overlay/algorithm=turn_ppo",
-        ),
-        (
-            ["critic.enable=true"],
-            "critic.enable=true trains a critic that algorithm.adv_estimator='grpo' does not use.",
-        ),
-        (
-            ["credit.truncated=bootstrap"],
-            "credit.truncated='bootstrap' adds the critic's value of the last state, and algorithm.adv_estimator="
-            "'grpo' has no critic. Set it to drop or as_is, or choose gae or turn_gae.",
-        ),
-        (
-            [
-                "algorithm.adv_estimator=gae",
-                "algorithm.gamma=0.99",
-                "critic.model.path=model",
-                "credit.truncated=bootstrap",
-                "agent.options.turns_left=true",
-            ],
-            "credit.truncated='bootstrap' and agent.options.turns_left=true exclude each other",
-        ),
-        (
-            ["algorithm.adv_estimator=gae", "critic.model.path=model", "credit.truncated=bootstrap"],
-            "credit.truncated='bootstrap' with algorithm.gamma=1.0 and credit.step_cost=0 gives an episode that is "
-            "never solved the value of a solved one",
-        ),
-        (
-            ["trainer.critic_warmup=2"],
-            "trainer.critic_warmup=2 leaves the policy unchanged while a critic learns, and "
-            "algorithm.adv_estimator='grpo' has no critic. Set it to 0",
-        ),
-        (["actor_rollout_ref.actor.shuffle=true"], "actor_rollout_ref.actor.shuffle=True would split the groups"),
-        (["credit.truncated=dorp"], "credit.truncated='dorp' is not allowed. Allowed: as_is, drop, bootstrap."),
-        (
-            ["credit.turn_lam=0.9", "algorithm.adv_estimator=turn_returns"],
-            "credit.turn_lam=0.9 is not read by algorithm.adv_estimator='turn_returns'. Leave it at 1.0",
-        ),
-        (["credit.turn_gamma=0.9"], "credit.turn_gamma=0.9 is not read by algorithm.adv_estimator='grpo'."),
-        (["credit.place=turn"], "credit.place=turn is not read by algorithm.adv_estimator='grpo'. Leave it at outcome"),
-        (["credit.anchor=history"], "credit.anchor=history is not read by algorithm.adv_estimator='grpo'."),
-        (["credit.step_weight=2", "algorithm.adv_estimator=turn_returns"], "credit.step_weight=2.0 is not read by"),
-        (["trainer.total_training_steps=0"], "trainer.total_training_steps=0 is not allowed. Allowed: a whole number"),
-        (["trainer.total_training_steps=abc"], "trainer.total_training_steps='abc' is not allowed."),
-        (["data.train_batch_size=0"], "data.train_batch_size=0 is not allowed. Allowed: a whole number >= 1."),
-        (
-            ["horizon.adaptive=0.5"],
-            "horizon.adaptive=0.5 is not allowed. Allowed: a section with the keys success_above, ",
-        ),
         (["env.mixture=[{name: guess_number, horizon: [4]}]"], "env.mixture[0].horizon=[4] is not allowed."),
         (["env.mixture=[{name: guess_number, weight: .inf}]"], "env.mixture[0].weight=inf is not allowed."),
         (["horizon.adaptive={success_above: 0.5}"], "horizon.adaptive cannot grow from [4]."),
@@ -320,7 +191,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (["env.mixture=[]"], "env.mixture must be a list of environments"),
         (
             ["env.mixture=[{name: guess_number, episode: {max_tokens: 201}}]"],
-            "episode.max_tokens=201 of 'guess_number' exceeds data.max_response_length=200",
+            "episode.max_tokens=201 is not allowed. Allowed: at most 200",
         ),
         (
             ["env.mixture=[{name: guess_number, weight: 9, train_tasks: ids.txt}, {name: textcraft}]"],
@@ -333,26 +204,9 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             ],
             "env.train_tasks='one.txt' of 'guess_number' has 1 tasks, fewer than the 2 that a batch takes of it.",
         ),
-        (["critic.optim.lr=null"], "critic.optim.lr=None is not allowed. Allowed: a number >= 0."),
-        (["trainer.total_epochs=0"], "trainer.total_epochs=0 is not allowed. Allowed: a whole"),
-        (["data.seed=null"], "data.seed=None is not allowed. Allowed: a whole number >= 0"),
-        (["actor_rollout_ref.rollout.seed=-1"], "actor_rollout_ref.rollout.seed=-1 is not allowed. Allowed: a whole"),
-        (["trainer.max_restarts=null"], "trainer.max_restarts=None is not allowed. Allowed: a whole number >= 0"),
-        (["trainer.hang_timeout_s=-1"], "trainer.hang_timeout_s=-1 is not allowed. Allowed: a whole number >= 0"),
-        (["trainer.max_restarts=-1"], "trainer.max_restarts=-1 is not allowed. Allowed: a whole number >= 0"),
-        (["actor_rollout_ref.actor.optim.lr=-1"], "actor_rollout_ref.actor.optim.lr=-1 is not allowed. Allowed: a"),
         (["trainer.n_gpus_per_node=999"], "trainer.n_gpus_per_node=999 is not allowed. Without a GPU each rank needs"),
-        (["trainer.nnodes=0"], "trainer.nnodes=0 is not allowed. Allowed: a whole number >= 1."),
-        (
-            ["algorithm.adv_estimator=gae", "trainer.v1.sampler.sampler_kwargs.min_group_size=1"],
-            "algorithm.adv_estimator='gae' needs a critic, and critic.model.path is verl's example.",
-        ),
         (["actor_rollout_ref.model.path=./nowhere"], "actor_rollout_ref.model.path='./nowhere' does not exist."),
         (["actor_rollout_ref.model.path=empty"], "actor_rollout_ref.model.path='empty': "),
-        (
-            ["data.overlong_prompt=cut"],
-            "data.overlong_prompt='cut' is not allowed. Allowed: drop, truncate_observation.",
-        ),
         (["data.max_response_length=${no.such.key}"], "the config does not resolve:"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
