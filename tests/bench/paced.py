@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from typing_extensions import override
+
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.rollout.episode import Policy
 from verl_agent.types import Message, Reply, StepResult, TaskItem
 
 MIN_TURNS, MAX_TURNS = 3, 10
@@ -94,14 +97,14 @@ async def generate(tokens: Sequence[int], token_s: float) -> list[Reply]:
     return [Reply("word " * count, tokens=count) for count in tokens]
 
 
-class PacedPolicy:
+class PacedPolicy(Policy):
     """Policy that returns the replies of a plan, one request for each."""
 
     def __init__(self, plan: EpisodePlan) -> None:
         self._tokens, self._token_s = iter(plan.tokens), plan.token_s
 
+    @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`."""
         return (await generate([next(self._tokens)], self._token_s))[0]
 
 
@@ -112,16 +115,16 @@ class PacedEnv(EnvAdapter):
         """Return no items; the benchmark creates them from plans."""
         return []
 
+    @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `EnvAdapter.reset`."""
         self._step_s: Sequence[float] = item.data["step_s"]
         self._reward: float = item.data["reward"]
         self._steps = 0
         time.sleep(item.data["reset_s"])
         return [{"role": "user", "content": f"Begin {item.id}."}]
 
+    @override
     async def step(self, action: str) -> StepResult:
-        """See `EnvAdapter.step`."""
         time.sleep(self._step_s[self._steps])
         self._steps += 1
         done = self._steps == len(self._step_s)
