@@ -287,6 +287,7 @@ class FinishingCallback(CheckpointCallback):
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **more: Any
     ) -> None:
+        """Write the manifest before other callbacks read the checkpoint."""
         finish_checkpoint(Path(checkpoint_dir))
         self._then.on_save(trainer, global_step, checkpoint_dir, async_save, **more)
 
