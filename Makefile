@@ -180,10 +180,6 @@ doctor: setup ## Show what this machine can run and the command that installs wh
 quickstart: setup ## Train a small model on this machine and compare it before and after
 	bash examples/quickstart.sh
 
-.PHONY: bench
-bench: setup ## Measure the throughput of the rollout
-	python -m tests.bench.rollout
-
 .PHONY: bench-viewer
 bench-viewer: setup ## Measure the viewer on a run of 100,000 episodes (2 GB in the temporary folder)
 	python -m tests.bench.viewer
@@ -208,10 +204,6 @@ bench-peers: setup ## Train TextCraft here and on TRL in turn, and compare (25 m
 .PHONY: bench-evolve
 bench-evolve: setup ## Measure three rounds of AgentEvol and DPO with a tiny model; resumes if interrupted
 	python -m tests.bench.evolve
-
-.PHONY: bench-envs
-bench-envs: setup ## Measure environments over HTTP, compared with a server built like AgentGym's
-	python -m tests.bench.envs
 
 .PHONY: soak
 soak: setup ## Play thousands of episodes of each environment and check for leaks (an hour)
