@@ -67,12 +67,7 @@ class Server(TokenEngine):
 
 @contextmanager
 def sglang_server(model: Path, context: int) -> Iterator[Server]:
-    """Run a server in float32.
-
-    Args:
-        model: folder of the model.
-        context: most tokens of a prompt with its reply.
-    """
+    """Run a server in float32."""
     settings = yaml.safe_load(Path(verl_agent.config.__file__).with_name("cpu.yaml").read_text())
     given = settings["actor_rollout_ref"]["rollout"]["engine_kwargs"]
     config = RolloutConfig(
