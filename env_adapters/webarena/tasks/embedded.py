@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.async_api import StorageState
+from typing_extensions import override
 
 from env_adapters.webarena.browser.network_proxy import Address, authority
 from env_adapters.webarena.sites import URLS, SiteSet
@@ -18,6 +19,7 @@ from env_adapters.webarena.tasks.items import ENV, make_item
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
 from env_adapters.webarena.tasks.oracle import ScriptOracle
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment, placeholder
+from env_adapters.webarena.tasks.sources import TaskSource
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
@@ -25,7 +27,7 @@ READ_ONLY_SPLITS = ("train", "test")
 COMPLETE_SPLITS = ("train_all", "test_all")
 
 
-class EmbeddedTasks:
+class EmbeddedTasks(TaskSource):
     """Tasks on the sites that `verl-agent sites up` starts; each episode uses a copy of their state.
 
     The splits `train` and `test` contain the tasks that do not change a site, as in the paper. The splits `train_all`
@@ -41,17 +43,18 @@ class EmbeddedTasks:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
 
+    @override
     def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`."""
         half = split.removesuffix("_all")
         tasks = [task for task in site_tasks() if task["split"] == half]
         return [named_item(task) for task in tasks if split in COMPLETE_SPLITS or not task["require_reset"]]
 
+    @override
     def check(self) -> None:
-        """See `TaskSource`; checks nothing, because the sites may be started later."""
+        """Check nothing, because the sites may be started later."""
 
+    @override
     async def open(self, item: TaskItem) -> SiteEnvironment:
-        """See `TaskSource`."""
         sites = SiteSet.running(self.folder)
         sites.check(DEFAULT_SEED)
         copy = sites.acquire()
@@ -64,33 +67,35 @@ class EmbeddedTasks:
         read_changes = partial(changes, sites.home.seed(sites.seed), copy.folder)
         return SiteEnvironment(copy.urls, routes, login, copy.release, changes=read_changes)
 
+    @override
     def oracle(self, item: TaskItem) -> Callable[[str], str]:
-        """See `TaskSource`."""
         return ScriptOracle(item.data["oracle"], URLS).act
 
 
-class MiniWobTasks:
+class MiniWobTasks(TaskSource):
     """Tasks on MiniWoB's pages, in the splits `train`, `test` and `click_all`."""
 
     splits = tuple(miniwob.SEEDS)
     deterministic = True
 
+    @override
     def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`."""
         miniwob.pages_folder()  # raises ConfigError if the package is not installed
         return [named_item(task) for task in miniwob.miniwob_tasks(split)]
 
+    @override
     def check(self) -> None:
-        """See `TaskSource`; checks nothing, because `items` checks that the pages are installed."""
+        """Check nothing, because `items` checks that the pages are installed."""
 
+    @override
     async def open(self, item: TaskItem) -> SiteEnvironment:
-        """See `TaskSource`."""
         header = {miniwob.PAGE_HEADER: item.id.split(":")[1]}
         routes = {name: Address(host, port, header) for name, (host, port) in miniwob.page_server().routes.items()}
         return SiteEnvironment({miniwob.SITE: miniwob.URL}, routes)
 
+    @override
     def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
-        """See `TaskSource`; only pages with a complete instruction have an oracle."""
+        """Only pages with a complete instruction have an oracle."""
         return page_oracle() if item.id.split(":")[1] in SOLVED else None
 
 
