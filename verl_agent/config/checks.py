@@ -18,6 +18,8 @@ CPU = Path(__file__).with_name("cpu.yaml")
 STRATEGY = "actor_rollout_ref.actor.strategy"
 ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
 """Sections that an entry of `env.mixture` may override."""
+SECRETS = "model.api."
+"""Section whose values a message does not show, since one may be a key in the wrong place."""
 FIELDS = (
     ".enable_sleep_mode",
     ".mixed_precision.param_dtype",
@@ -95,7 +97,8 @@ def _message(config: DictConfig, key: str, reason: str, default: Any) -> str:
     present, neutral = OmegaConf.select(config, key), _neutral(config, key, default)
     if present == neutral:
         return ""
-    return f"{key}={written(present)} has no effect: {reason} Leave it at {written(neutral)}."
+    value = "" if key.startswith(SECRETS) else f"={written(present)}"
+    return f"{key}{value} has no effect: {reason} Leave it at {written(neutral)}."
 
 
 def environments(config: DictConfig) -> list[DictConfig]:

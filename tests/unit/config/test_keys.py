@@ -104,3 +104,38 @@ def test_a_recipe_for_another_command_names_that_command():
         check_kind(composed(), "agent_sft")
     with pytest.raises(ConfigError, match=r"A recipe begins with `defaults: \[agent_eval\]`"):
         check_kind(DictConfig({"model": "m"}), "agent_eval")
+
+
+RECORDED = "it is read only with episodes.records=a list, not []."
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "message"),
+    [
+        ("agent_eval", ["agent.context.turns=9"], "agent.context.turns=9 has no effect: it is read only with agent."),
+        ("agent_eval", ["evaluation.max_usd=2"], "evaluation.max_usd=2 has no effect: it is read only with model.api."),
+        ("agent_eval", ["env.retries=0", "env.on_action_error=drop"], "env.on_action_error='drop' has no effect: "),
+        ("agent_eval", ["model.api.name=m"], "model.api.name has no effect: it is read only with model.api.kind="),
+        ("agent_eval", ["model.api.key_env=my-key"], "model.api.key_env has no effect: "),
+        ("agent_eval", ["model.api.prices.input=1"], "model.api.prices.input has no effect: "),
+        (
+            "agent_eval",
+            ["model.api.kind=openai", "data.overlong_prompt=truncate_observation"],
+            "data.overlong_prompt='truncate_observation' has no effect: it is read only with model.api.kind=null, not 'op",
+        ),
+        (
+            "agent_eval",
+            ["model.api.kind=openai", "+data.apply_chat_template_kwargs.a=1"],
+            "data.apply_chat_template_kwargs={'a': 1} has no effect: it is read only with model.api.kind=null, not 'op",
+        ),
+        ("agent_sft", ["episodes.authors=[person]"], f"episodes.authors=['person'] has no effect: {RECORDED}"),
+        ("agent_sft", ["episodes.labels=[good]"], f"episodes.labels=['good'] has no effect: {RECORDED}"),
+        ("agent_sft", ["episodes.per_task=1"], f"episodes.per_task=1 has no effect: {RECORDED}"),
+        ("agent_dpo", ["preference.pairs=edits", "preference.min_gap=1"], "preference.min_gap=1 has no effect: "),
+    ],
+)
+def test_a_setting_without_effect_raises_config_error_with_its_condition(base, changes, message):
+    with pytest.raises(ConfigError) as refused:
+        check_keys(composed(*changes, name=base), base)
+    assert str(refused.value).startswith(message)
+    assert "my-key" not in str(refused.value)

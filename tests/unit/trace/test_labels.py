@@ -83,11 +83,6 @@ def test_a_tag_that_no_episode_has_is_refused_with_the_tags_there(folder: Path) 
         kept(folder, "god")
 
 
-def test_labels_without_records_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"episodes.records=\[\] names none"):
-        EpisodeSource(labels=["good"])
-
-
 def test_rounds_refuse_a_wanted_tag_because_new_episodes_have_none() -> None:
     values = {"explore": [{"recipe": "a", "tasks": "b"}], "learn": "c", "output_dir": "d"}
     assert evolve_settings({**values, "labels": ["-bad"]}).source(["e"]).labels == ["-bad"]

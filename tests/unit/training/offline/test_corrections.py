@@ -56,11 +56,6 @@ def test_episode_without_a_turn_of_the_authors_is_left_out(folder):
     assert sorted(replies(one.record for one in chosen)) == ["a", "better a"]
 
 
-def test_authors_without_records_raise_config_error():
-    with pytest.raises(ConfigError, match=r"episodes\.authors=\['person'\] chooses replies of recorded episodes"):
-        EpisodeSource(authors=["person"])
-
-
 def test_edit_becomes_a_pair_that_ends_with_the_edited_turn(folder):
     settings = PreferenceSettings(records=[folder], pairs="edits")
     pairs = make_pairs(pairable_records(settings), settings)
