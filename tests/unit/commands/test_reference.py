@@ -43,6 +43,10 @@ def test_a_default_of_a_settings_class_is_that_of_its_base():
                 assert json.loads(json.dumps(own)) == value, f"{one.key}.{field.name}"
 
 
+def test_the_meaning_of_a_field_stands_under_it_alone():
+    assert [one.key for one in SECTIONS if "Attributes:" in (one.kind.__doc__ or "Attributes:")] == []
+
+
 def test_a_setting_is_explained_by_its_field():
     text = explain("credit.turn_lam", "agent_base").splitlines()
     assert text[:2] == ["credit.turn_lam", "  default: `1.0`"]

@@ -121,12 +121,12 @@ RECORDED = "it is read only with episodes.records=a list, not []."
         (
             "agent_eval",
             ["model.api.kind=openai", "data.overlong_prompt=truncate_observation"],
-            "data.overlong_prompt='truncate_observation' has no effect: it is read only with model.api.kind=null, not 'op",
+            "data.overlong_prompt='truncate_observation' has no effect: it is read only with model.api.kind=null",
         ),
         (
             "agent_eval",
             ["model.api.kind=openai", "+data.apply_chat_template_kwargs.a=1"],
-            "data.apply_chat_template_kwargs={'a': 1} has no effect: it is read only with model.api.kind=null, not 'op",
+            "data.apply_chat_template_kwargs={'a': 1} has no effect: it is read only with model.api.kind=null",
         ),
         ("agent_sft", ["episodes.authors=[person]"], f"episodes.authors=['person'] has no effect: {RECORDED}"),
         ("agent_sft", ["episodes.labels=[good]"], f"episodes.labels=['good'] has no effect: {RECORDED}"),

@@ -11,7 +11,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import Label, LabelFile, key_of, parse_tags, read_labels
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.offline.evolve.rounds import evolve_settings
-from verl_agent.training.offline.selection import EpisodeSource, usable_records
+from verl_agent.training.offline.selection import usable_records
 
 
 @pytest.fixture
