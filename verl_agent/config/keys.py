@@ -1,6 +1,7 @@
 """Keys of the base YAML files, and the checks that a recipe suits its command and has all values."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from omegaconf.errors import InterpolationToMissingValueError
 
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
+from verl_agent.sections import SECTIONS
 
 FREE = (
     "env.options.",
@@ -24,6 +26,8 @@ FREE = (
     "ray_kwargs.ray_init.",
 )
 """Sections of keyword arguments whose receiver checks the keys."""
+PLAIN = (str, int, float, bool, type(None))
+"""Types of defaults that need no copy."""
 UNUSED = "reward."
 """Section of verl for reward models, which this package does not use."""
 MODEL_HINT = (
@@ -82,6 +86,8 @@ def check_complete(config: DictConfig) -> None:
 def reference(base: str, *choices: str) -> dict[str, Any]:
     """Return all keys of a base YAML with their unresolved values; callers must not change them.
 
+    A field of a settings class that the YAML does not list has the default of the class.
+
     Args:
         base: name of the base YAML.
         choices: overrides that choose options of config groups.
@@ -92,17 +98,27 @@ def reference(base: str, *choices: str) -> dict[str, Any]:
     else:
         with initialize_config_module("verl_agent.config", version_base=None):
             config = compose(base, list(choices))
-    return {str(key): value for key, value in OmegaConf.to_container(config).items()}
+    plain = {str(key): value for key, value in OmegaConf.to_container(config).items()}
+    for one in SECTIONS:
+        node: Any = plain
+        for part in one.key.split("."):
+            node = node.get(part) if isinstance(node, dict) else None
+        for field in fields(one.kind) if one.base == base and isinstance(node, dict) else ():
+            default = getattr(field.default, "default", field.default)
+            if isinstance(default, PLAIN):
+                node.setdefault(field.name, default)
+    return plain
 
 
 def add_free_keys(argument: str) -> str:
-    """Let an override set keyword arguments that its recipe does not list; their receiver checks them.
+    """Let an override set what its recipe does not list: keyword arguments and fields of settings classes.
 
     Example:
         >>> add_free_keys("env.options.prompt=short")
         '++env.options.prompt=short'
     """
-    return f"++{argument}" if argument.startswith(FREE) and "=" in argument else argument
+    own = any(argument.startswith(f"{one.key}.{field.name}=") for one in SECTIONS for field in fields(one.kind))
+    return f"++{argument}" if (argument.startswith(FREE) and "=" in argument) or own else argument
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
