@@ -43,7 +43,14 @@ COMMANDS = {
     "evolve": ("evolve",),
 }
 """Names in `resume` and in `OnResume` that stand for each command, and for the recipes of an evolution."""
-SET_NAMES = {bool: "true", int: "a number above 0", float: "a number above 0", list: "a list", ListConfig: "a list"}
+SET_NAMES = {
+    type(None): "a value",
+    bool: "true",
+    int: "a number above 0",
+    float: "a number above 0",
+    list: "a list",
+    ListConfig: "a list",
+}
 """Meanings of `SET` by the type of the present value."""
 Values = Mapping[str, Any]
 
