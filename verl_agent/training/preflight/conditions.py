@@ -86,11 +86,12 @@ def check_conditions(config: DictConfig, conditions: Sequence[Condition]) -> Non
     """
     for view in environments(config):
         for condition in conditions:
-            if message := condition.message(lambda key, view=view: _plain(view, key)):  # type: ignore[misc]
+            if message := condition.message(lambda key, view=view: plain_value(view, key)):  # type: ignore[misc]
                 raise ConfigError(message)
 
 
-def _plain(config: DictConfig, key: str) -> Any:
+def plain_value(config: DictConfig, key: str) -> Any:
+    """Return the value of a dotted key without nodes of OmegaConf; None if there is no such key."""
     value = OmegaConf.select(config, key)
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
