@@ -158,16 +158,21 @@ def test_every_condition_has_a_case_that_it_refuses():
     for changes in [*NOT_ALLOWED, ON_CPU]:
         config = merged(*changes)
         OmegaConf.resolve(config)
-        with suppress(TypeError):  # of a comparison with a value that an earlier condition refuses
-            left = [one for one in left if not one.message(lambda key, config=config: plain_value(config, key))]
+        left = [condition for condition in left if not refuses(condition, config)]
     assert left == []
+
+
+def refuses(condition: Condition, config: DictConfig) -> bool:
+    with suppress(TypeError):  # of a comparison with a value that an earlier condition refuses
+        return bool(condition.message(lambda key: plain_value(config, key)))
+    return False
 
 
 def test_engines_on_devices_of_their_own_need_gpus():
     config = merged(*ON_CPU)
     OmegaConf.resolve(config)
     with pytest.raises(
-        ConfigError, match=r"trainer_mode='verl_agent_separate' is not allowed with trainer\.device='cpu'"
+        ConfigError, match=r"trainer_mode='verl_agent_separate' is not allowed with trainer.device"
     ):
         check_conditions(config, CONDITIONS)
 
