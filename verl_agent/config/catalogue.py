@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 from omegaconf import ListConfig
 
+import verl_agent.config.settings  # noqa: F401  # registers the sections that all commands share
 from verl_agent.sections import SECTIONS, Needs, OnResume, Section, field_meaning, field_type
 
 TABLE = Path(__file__).with_name("verl_keys.yaml")
