@@ -112,7 +112,6 @@ NOT_ALLOWED = [
     (f"{ACTOR}.shuffle=true",),
     (f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is=token"),
     (f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is=null", f"{CORRECTION}.rollout_rs=token_k1"),
-    (f"{CORRECTION}.bypass_mode=true", f"{CORRECTION}.rollout_is_batch_normalize=true"),
     (f"{ROLLOUT}.calculate_log_probs=false",),
     ("+overlay/correction=token_rs", f"{CORRECTION}.rollout_is=null", f"{ROLLOUT}.calculate_log_probs=false"),
     ("+overlay/correction=none", f"{CORRECTION}.bypass_mode=true", f"{ROLLOUT}.calculate_log_probs=false"),
@@ -171,9 +170,7 @@ def refuses(condition: Condition, config: DictConfig) -> bool:
 def test_engines_on_devices_of_their_own_need_gpus():
     config = merged(*ON_CPU)
     OmegaConf.resolve(config)
-    with pytest.raises(
-        ConfigError, match=r"trainer_mode='verl_agent_separate' is not allowed with trainer.device"
-    ):
+    with pytest.raises(ConfigError, match=r"trainer_mode='verl_agent_separate' is not allowed with trainer.device"):
         check_conditions(config, CONDITIONS)
 
 

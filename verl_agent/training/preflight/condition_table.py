@@ -216,10 +216,10 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(f"{ACTOR}.shuffle", Off,
               "It would split the groups of a mini-batch. data.seed shuffles the groups of every step."),
     # Off-policy correction
-    *(Condition(f"{CORRECTION}.{key}", neutral,
+    *(Condition(f"{CORRECTION}.{key}", NoneType,
                 f"It has no effect, because PPO's ratio starts from the engine's log-probs. Set {CORRECTION}."
                 "bypass_mode=false, or add +overlay/correction=none.", {f"{CORRECTION}.bypass_mode": [True]})
-      for key, neutral in (("rollout_is", NoneType), ("rollout_rs", NoneType), ("rollout_is_batch_normalize", Off))),
+      for key in ("rollout_is", "rollout_rs")),
     *(Condition(f"{ROLLOUT}.calculate_log_probs", On, "The correction needs the engine's log-probs.",
                 {f"{CORRECTION}.{key}": SET})
       for key in ("rollout_is", "rollout_rs", "bypass_mode")),
