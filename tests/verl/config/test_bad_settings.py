@@ -273,10 +273,7 @@ def test_a_setting_without_effect_raises_config_error_with_the_reason_and_its_de
         (PARTIAL,),
         (SEPARATE,),
         ("trainer.max_restarts=0", f"{ACTOR}.checkpoint.save_contents=[model]"),
-        (
-            "agent.context.turns=9",
-            "env.mixture=[{name: textcraft, agent: {context: {keep: last}}}, {name: guess_number}]",
-        ),
+        ("env.mixture=[{name: textcraft, agent: {context: {keep: last, turns: 9}}}, {name: guess_number}]",),
     ],
     ids=" ".join,
 )
