@@ -177,9 +177,9 @@ class Reply:
             (`episode.on_truncated_turn=play`).
         usage: tokens and cost of a model behind an API; None for other policies.
         paused_s: seconds in which the engine was paused for an update of its weights.
-        held_s: seconds in which an overseer held the turn, before or after the policy wrote.
+        held_s: seconds in which an overseer held the turn.
         author: author of the text.
-        proposed: text of the policy where another one replaces it; None if the policy's own stands, or was not asked.
+        proposed: text of the policy where another one replaces it; else None.
         review: decision on the reply; None if nobody reviewed it.
     """
 
@@ -207,8 +207,7 @@ class Turn:
     Attributes:
         reply: answer of the policy.
         action: action that the agent parsed from the reply; None if it found none.
-        step: answer of the environment, or the agent's format error for a reply without an action; None if the
-            episode ended before an answer.
+        step: answer to the reply, from the environment or the agent; None if the episode ended before one.
         generate_s: seconds that the policy took, without `reply.paused_s` and `reply.held_s`.
         env_s: seconds that the environment took.
     """
@@ -230,8 +229,8 @@ class Turn:
     def operated(self) -> bool:
         """True if a person, or an oracle in a person's place, wrote, rejected or ended the turn."""
         review = self.reply.review
-        by_rule = review is None or review.by == "rule" or review.decision == "approved"
-        return self.reply.author != "policy" or not by_rule
+        decided = review is not None and review.by != "rule" and review.decision != "approved"
+        return decided or self.reply.author != "policy"
 
     @property
     def rewritten(self) -> bool:
@@ -270,11 +269,6 @@ class Episode:
     seconds: float = 0.0
     replays: list[str] = field(default_factory=list)
     oracle_turns: int | None = None
-
-    @property
-    def replies_left(self) -> int:
-        """Number of replies that the episode may still have."""
-        return self.max_turns - len(self.turns)
 
     @property
     def reward(self) -> float:

@@ -141,8 +141,8 @@ async def _play_turn(episode: Episode, session: Session, agent: Agent, policy: P
         episode.turns.append(Turn(reply, action, step, generate_s, time.monotonic() - replied_at))
     if step is None:
         return reply.truncated_by
-    observed = agent.observe(step, action, len(episode.turns))
-    episode.messages.append(agent.with_turns_left(observed, episode.replies_left))
+    observed, left = agent.observe(step, action, len(episode.turns)), episode.max_turns - len(episode.turns)
+    episode.messages.append(agent.with_turns_left(observed, left))
     if step.terminated:
         return StopReason.TERMINATED
-    return None if episode.replies_left else StopReason.TURN_LIMIT
+    return None if left else StopReason.TURN_LIMIT
