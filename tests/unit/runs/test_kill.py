@@ -13,7 +13,7 @@ from tests import ROOT
 
 KILL = """
 import os, signal, subprocess, time
-from verl_agent.runs.control.kill import kill_run
+from verl_agent.runs.processes import kill_run
 
 silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 own = subprocess.Popen(["sleep", "60"], user=65534, **silent)
