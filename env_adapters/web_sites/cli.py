@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from env_adapters.webarena.sites import control
-from env_adapters.webarena.sites.folders import Home, sites_home
-from env_adapters.webarena.sites.siteset import SiteSet
-from env_adapters.webarena.sites.world import DEFAULT_SEED
+from env_adapters.web_sites import control
+from env_adapters.web_sites.folders import Home, sites_home
+from env_adapters.web_sites.siteset import SiteSet
+from env_adapters.web_sites.world import DEFAULT_SEED
 from verl_agent.errors import ConfigError
 
 app = typer.Typer(

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import psutil
 
-from env_adapters.webarena.sites.folders import Home
-from env_adapters.webarena.sites.install import ROOT, Say, install
-from env_adapters.webarena.sites.processes import free_port, port_is_free
-from env_adapters.webarena.sites.served.copies import HEALTH
-from env_adapters.webarena.sites.siteset import SiteSet
-from env_adapters.webarena.sites.supervisor import SITES, START_S
+from env_adapters.web_sites.folders import Home
+from env_adapters.web_sites.install import ROOT, Say, install
+from env_adapters.web_sites.processes import free_port, port_is_free
+from env_adapters.web_sites.served.copies import HEALTH
+from env_adapters.web_sites.siteset import SiteSet
+from env_adapters.web_sites.supervisor import SITES, START_S
 from verl_agent.errors import ConfigError
 
 FIRST_PORT = 7870
@@ -93,7 +93,7 @@ def _up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
             [
                 sys.executable,
                 "-m",
-                "env_adapters.webarena.sites.supervisor",
+                "env_adapters.web_sites.supervisor",
                 str(home.folder),
                 str(seed),
                 *map(str, ports),

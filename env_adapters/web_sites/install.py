@@ -8,11 +8,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from env_adapters.webarena.sites.folders import HERE, Home
+from env_adapters.web_sites.folders import HERE, Home
+from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError
 
 REQUIREMENTS = HERE / "requirements.txt"
-ROOT = HERE.parents[2]
+ROOT = HERE.parents[1]
 """Folder that contains the package `env_adapters`."""
 STAMP = ".verl-agent-sites"
 FOSSIL_PACKAGES = ("fossil", "libfuse2")
@@ -128,7 +129,7 @@ def make_seed(home: Home, seed: int, say: Say) -> None:
     python = str(home.venv / "bin" / "python")
     started = [
         subprocess.Popen(
-            [python, "-m", f"env_adapters.webarena.sites.served.{name}", str(seed)],
+            [python, "-m", f"env_adapters.web_sites.served.{name}", str(seed)],
             env=variables,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -166,3 +167,10 @@ def run(command: Sequence[str], cwd: str | None = None, env: Mapping[str, str] |
     if done.returncode:
         raise ConfigError(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout).strip()[-2000:]}")
     return done.stdout
+
+
+def fossil_requirements() -> list[Requirement]:
+    """Return the program of the embedded code site."""
+    fossil = shutil.which("fossil")
+    found = fossil or "`verl-agent sites up` downloads it where apt is"
+    return [Requirement("fossil", fossil is not None, GET_FOSSIL, found)]

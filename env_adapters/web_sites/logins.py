@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from hashlib import sha1, sha256
 from urllib.parse import urlsplit
 
-from env_adapters.webarena.sites.world import world
-from env_adapters.webarena.sites.world.code import OWN_LOGIN
-from env_adapters.webarena.sites.world.forum import OWN_NAME
+from env_adapters.web_sites.world import world
+from env_adapters.web_sites.world.code import OWN_LOGIN
+from env_adapters.web_sites.world.forum import OWN_NAME
 
 SHOPPER = "shopper"
 ADMIN = "admin"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from env_adapters.webarena.sites.served.copies import HEALTH
+from env_adapters.web_sites.served.copies import HEALTH
 
 WORKERS: Mapping[str, int] = {"shop": 2, "forum": 1, "code": 1}
 """Worker processes of each site; the shop's pages take the most CPU time."""
@@ -53,7 +53,7 @@ class Server:
             command += ["--worker-tmp-dir", "/dev/shm"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, f"env_adapters.webarena.sites.served.{self.name}_wsgi:application"],
+                [*command, f"env_adapters.web_sites.served.{self.name}_wsgi:application"],
                 env=self.variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

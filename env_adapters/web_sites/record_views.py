@@ -6,7 +6,7 @@ those in `BOOKKEEPING`. So no change of a site can be missed.
 
 from collections.abc import Mapping
 
-ADDRESS = ("title", "first_name", "last_name", "line1", "line2", "line3", "line4", "state", "postcode")
+from env_adapters.webarena.grading.changes import ADDRESS
 
 
 def joined(table: str, *columns: str) -> str:

@@ -3,14 +3,13 @@
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from env_adapters.webarena.sites.record_views import BOOKKEEPING, CREATION, VIEWS
-from env_adapters.webarena.sites.served.pristine import changes as change_counter
+from env_adapters.web_sites.record_views import BOOKKEEPING, CREATION, VIEWS
+from env_adapters.web_sites.served.pristine import changes as change_counter
+from env_adapters.webarena.grading.changes import ADDED, CHANGED, REMOVED, Change, Values
 
-ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 BUSY_TIMEOUT_S = 10.0
 DATABASES: Mapping[str, str] = {"shop": "shop.sqlite3", "forum": "forum.sqlite3", "code": "code/*.fossil"}
 """Database files of each site below the folder of a copy."""
@@ -18,26 +17,8 @@ TABLES = """SELECT name, iif(wr, (SELECT group_concat('quote("' || part.name || 
     FROM pragma_table_info(one.name) part WHERE pk > 0), NULL)
     FROM pragma_table_list one WHERE schema = 'main' AND type <> 'view' AND name <> 'sqlite_schema'"""
 """SQL query of all tables; a table without `rowid` has the SQL expression of its primary key."""
-Values = Mapping[str, str]
 Records = Mapping[tuple[str, str], Values]
 """Values of each record by its kind and key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Difference of one record between two states of a site.
-
-    Attributes:
-        change: `added`, `removed` or `changed`.
-        record: kind of the record, for example `order`; on the code host with its project, `papermill ticket`.
-        key: key of the record in its database.
-        values: all values of an added or removed record, the new values of a changed one.
-    """
-
-    change: str
-    record: str
-    key: str
-    values: Values
 
 
 def changes(before: Path, after: Path) -> list[Change]:

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from env_adapters.webarena.sites.folders import Home, code_key, sites_home
-from env_adapters.webarena.sites.logins import cookies
-from env_adapters.webarena.sites.served.copies import HEADER
-from env_adapters.webarena.sites.world import DEFAULT_SEED
+from env_adapters.web_sites.folders import Home, code_key, sites_home
+from env_adapters.web_sites.logins import cookies
+from env_adapters.web_sites.served.copies import HEADER
+from env_adapters.web_sites.world import DEFAULT_SEED
 from verl_agent.errors import ConfigError, EnvError
 
 SITES = {

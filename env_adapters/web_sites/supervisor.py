@@ -1,4 +1,4 @@
-"""Supervisor process of the sites: `python -m env_adapters.webarena.sites.supervisor FOLDER SEED PORTS`.
+"""Supervisor process of the sites: `python -m env_adapters.web_sites.supervisor FOLDER SEED PORTS`.
 
 It starts the servers, restarts servers that have ended or do not answer, and removes copies that are no longer used.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from env_adapters.webarena.sites.folders import Home, code_key
-from env_adapters.webarena.sites.install import environment
-from env_adapters.webarena.sites.processes import Server
-from env_adapters.webarena.sites.served.copies import VISITOR
+from env_adapters.web_sites.folders import Home, code_key
+from env_adapters.web_sites.install import environment
+from env_adapters.web_sites.processes import Server
+from env_adapters.web_sites.served.copies import VISITOR
 
 SITES = ("shop", "forum", "code")
 POLL_S = 0.5

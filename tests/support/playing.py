@@ -2,11 +2,11 @@
 
 import asyncio
 
+from env_adapters.web_sites import URLS
 from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser.pool import browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.grading.evaluators import FinalState, evaluate
-from env_adapters.webarena.sites import URLS
 from env_adapters.webarena.tasks.oracle import ScriptOracle
 
 

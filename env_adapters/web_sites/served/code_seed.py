@@ -1,4 +1,4 @@
-"""Create the repositories of the generated projects: `python -m env_adapters.webarena.sites.served.code_seed SEED`.
+"""Create the repositories of the generated projects: `python -m env_adapters.web_sites.served.code_seed SEED`.
 
 Needs nothing but the program `fossil`, which the variable `SITES_FOSSIL` names.
 """
@@ -10,12 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from env_adapters.webarena.sites.logins import login_secret, project_code
-from env_adapters.webarena.sites.served.fossil import pages
-from env_adapters.webarena.sites.served.fossil.artifacts import digest, records
-from env_adapters.webarena.sites.world import world
-from env_adapters.webarena.sites.world.code import OWN_LOGIN, CodeWorld, Project
-from env_adapters.webarena.sites.world.people import Person
+from env_adapters.web_sites.logins import login_secret, project_code
+from env_adapters.web_sites.served.fossil import pages
+from env_adapters.web_sites.served.fossil.artifacts import digest, records
+from env_adapters.web_sites.world import world
+from env_adapters.web_sites.world.code import OWN_LOGIN, CodeWorld, Project
+from env_adapters.web_sites.world.people import Person
 
 FOSSIL_VARIABLE = "SITES_FOSSIL"
 PASSWORD = "Password123"

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from env_adapters.webarena.sites.served.copies import App, Copies, Environ, StartResponse, answer, current
-from env_adapters.webarena.sites.served.fossil.dates import dated
+from env_adapters.web_sites.served.copies import App, Copies, Environ, StartResponse, answer, current
+from env_adapters.web_sites.served.fossil.dates import dated
 
 FOLDER = "code"
 TIMEOUT_S = 30

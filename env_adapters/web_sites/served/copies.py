@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from env_adapters.web_sites.served.pristine import PristineAnswers, whole
 from env_adapters.webarena.browser.network_proxy import COPY_LOST_HEADER
-from env_adapters.webarena.sites.served.pristine import PristineAnswers, whole
 
 HEADER = "X-Site-Copy"
 VISITOR = "visitor"

@@ -29,7 +29,7 @@ def database(name: str) -> dict[str, Any]:
     """Return the settings of a SQLite file that trades durability for speed."""
     return {
         "default": {
-            "ENGINE": "env_adapters.webarena.sites.served.sqlite_copy",
+            "ENGINE": "env_adapters.web_sites.served.sqlite_copy",
             "NAME": seed_folder() / name,
             "CONN_MAX_AGE": 0,
             "ATOMIC_REQUESTS": False,

@@ -7,8 +7,8 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.sessions.backends.db import SessionStore
 from django.core.management import call_command
 
-from env_adapters.webarena.sites.logins import session_key
-from env_adapters.webarena.sites.served.django_common import SESSION_END
+from env_adapters.web_sites.logins import session_key
+from env_adapters.web_sites.served.django_common import SESSION_END
 
 PASSWORD = "Password123"
 """Password of every generated account."""

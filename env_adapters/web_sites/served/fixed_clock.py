@@ -6,7 +6,7 @@ Oscar's pages have the minute in which they were made in `<meta name="created">`
 from django.template import Library
 from django.utils.dateformat import format as formatted
 
-from env_adapters.webarena.sites.world.forum import LAST_MOMENT
+from env_adapters.web_sites.world.forum import LAST_MOMENT
 
 register = Library()
 

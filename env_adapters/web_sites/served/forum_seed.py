@@ -1,4 +1,4 @@
-"""Fill the forum's database with the generated data: `python -m env_adapters.webarena.sites.served.forum_seed SEED`."""
+"""Fill the forum's database with the generated data: `python -m env_adapters.web_sites.served.forum_seed SEED`."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from random import Random
 
-os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.webarena.sites.served.forum_settings"
+os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.web_sites.served.forum_settings"
 
 import django
 
@@ -21,10 +21,10 @@ from spirit.comment.models import Comment  # noqa: E402
 from spirit.topic.models import Topic  # noqa: E402
 from spirit.user.models import UserProfile  # noqa: E402
 
-from env_adapters.webarena.sites.served.django_seed import PASSWORD, index, log_in, prepare  # noqa: E402
-from env_adapters.webarena.sites.world import world  # noqa: E402
-from env_adapters.webarena.sites.world.forum import FIRST_CATEGORY, OWN_NAME, ForumWorld  # noqa: E402
-from env_adapters.webarena.sites.world.forum_words import DESCRIPTIONS  # noqa: E402
+from env_adapters.web_sites.served.django_seed import PASSWORD, index, log_in, prepare  # noqa: E402
+from env_adapters.web_sites.world import world  # noqa: E402
+from env_adapters.web_sites.world.forum import FIRST_CATEGORY, OWN_NAME, ForumWorld  # noqa: E402
+from env_adapters.web_sites.world.forum_words import DESCRIPTIONS  # noqa: E402
 
 JOINED = datetime(2024, 6, 1, 12, tzinfo=UTC)
 SEEN = datetime(2025, 12, 16, 9, tzinfo=UTC)

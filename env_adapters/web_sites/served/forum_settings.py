@@ -13,7 +13,7 @@ from spirit.extra.project_template.project_name.settings.base import (  # noqa: 
     TEMPLATES,
 )
 
-from env_adapters.webarena.sites.served.django_common import COMMON, database, search_index, seed_folder
+from env_adapters.web_sites.served.django_common import COMMON, database, search_index, seed_folder
 
 globals().update(COMMON)
 DATABASES = database("forum.sqlite3")
@@ -22,7 +22,7 @@ STATIC_ROOT = seed_folder() / "forum_static"
 MEDIA_ROOT = seed_folder() / "forum_media"
 SESSION_COOKIE_NAME = "forum_session"
 CSRF_COOKIE_NAME = "forum_csrf"
-ROOT_URLCONF = "env_adapters.webarena.sites.served.forum_urls"
+ROOT_URLCONF = "env_adapters.web_sites.served.forum_urls"
 TEMPLATES[0]["DIRS"] = [Path(__file__).parent / "templates" / "forum"]
 WITHOUT = ("LocaleMiddleware", "SecurityMiddleware", "LastIPMiddleware", "LastSeenMiddleware")
 """Middleware to remove: two without a use here, and two that write to the database when a page is read."""

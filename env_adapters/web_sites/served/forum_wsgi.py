@@ -2,12 +2,12 @@
 
 import os
 
-from env_adapters.webarena.sites.served.copies import Copies
-from env_adapters.webarena.sites.served.django_common import answers_folder, copies_folder, seed_folder
-from env_adapters.webarena.sites.served.one_token import OneToken
-from env_adapters.webarena.sites.served.pristine import PristineAnswers
+from env_adapters.web_sites.served.copies import Copies
+from env_adapters.web_sites.served.django_common import answers_folder, copies_folder, seed_folder
+from env_adapters.web_sites.served.one_token import OneToken
+from env_adapters.web_sites.served.pristine import PristineAnswers
 
-os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.webarena.sites.served.forum_settings"
+os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.web_sites.served.forum_settings"
 
 from django.core.wsgi import get_wsgi_application
 

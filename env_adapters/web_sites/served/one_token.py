@@ -7,7 +7,7 @@ here, because a copy of a site has one visitor who reaches no other site.
 from collections.abc import Iterable
 from http.cookies import SimpleCookie
 
-from env_adapters.webarena.sites.served.copies import App, Environ, StartResponse
+from env_adapters.web_sites.served.copies import App, Environ, StartResponse
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 

@@ -1,4 +1,4 @@
-"""Fill the shop's database with the generated data: `python -m env_adapters.webarena.sites.served.shop_seed SEED`."""
+"""Fill the shop's database with the generated data: `python -m env_adapters.web_sites.served.shop_seed SEED`."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.webarena.sites.served.shop_settings"
+os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.web_sites.served.shop_settings"
 
 import django
 
@@ -20,10 +20,10 @@ from django.contrib.sites.models import Site  # noqa: E402
 from django.db import transaction  # noqa: E402
 from oscar.core.loading import get_model  # noqa: E402
 
-from env_adapters.webarena.sites.served.django_seed import PASSWORD, index, log_in, moment, prepare  # noqa: E402
-from env_adapters.webarena.sites.world import world  # noqa: E402
-from env_adapters.webarena.sites.world.people import Person  # noqa: E402
-from env_adapters.webarena.sites.world.shop import Order, ShopWorld  # noqa: E402
+from env_adapters.web_sites.served.django_seed import PASSWORD, index, log_in, moment, prepare  # noqa: E402
+from env_adapters.web_sites.world import world  # noqa: E402
+from env_adapters.web_sites.world.people import Person  # noqa: E402
+from env_adapters.web_sites.world.shop import Order, ShopWorld  # noqa: E402
 
 BACKEND = "oscar.apps.customer.auth_backends.EmailBackend"
 WISHES_KEY = "birthday"

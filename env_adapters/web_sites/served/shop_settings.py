@@ -6,7 +6,7 @@ from django.urls import reverse_lazy
 from oscar import INSTALLED_APPS
 from oscar.defaults import *  # noqa: F403 - Oscar's own way
 
-from env_adapters.webarena.sites.served.django_common import COMMON, database, search_index, seed_folder
+from env_adapters.web_sites.served.django_common import COMMON, database, search_index, seed_folder
 
 globals().update(COMMON)
 DATABASES = database("shop.sqlite3")
@@ -17,7 +17,7 @@ MEDIA_ROOT = seed_folder() / "shop_media"
 SESSION_COOKIE_NAME = "shop_session"
 CSRF_COOKIE_NAME = "shop_csrf"
 INSTALLED_APPS = list(INSTALLED_APPS)
-ROOT_URLCONF = "env_adapters.webarena.sites.served.shop_urls"
+ROOT_URLCONF = "env_adapters.web_sites.served.shop_urls"
 LOGIN_REDIRECT_URL = reverse_lazy("customer:summary")
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -48,7 +48,7 @@ TEMPLATES = [
                 "oscar.apps.communication.notifications.context_processors.notifications",
                 "oscar.core.context_processors.metadata",
             ],
-            "builtins": ["env_adapters.webarena.sites.served.fixed_clock"],
+            "builtins": ["env_adapters.web_sites.served.fixed_clock"],
         },
     }
 ]
@@ -64,5 +64,5 @@ OSCAR_ORDER_STATUS_PIPELINE = {
     "Delivered": (),
     "Cancelled": (),
 }
-OSCAR_THUMBNAILER = "env_adapters.webarena.sites.served.shop_thumbnails.Original"
+OSCAR_THUMBNAILER = "env_adapters.web_sites.served.shop_thumbnails.Original"
 OSCAR_DELETE_IMAGE_FILES = False

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote_plus
 
-from env_adapters.webarena.sites.world import GeneratedWorld
-from env_adapters.webarena.sites.world.shop import Order, Product, Review
-from env_adapters.webarena.sites_tasks.templates import (
+from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
     Draft,
@@ -23,6 +21,8 @@ from env_adapters.webarena.sites_tasks.templates import (
     text,
     visit,
 )
+from env_adapters.web_sites.world import GeneratedWorld
+from env_adapters.web_sites.world.shop import Order, Product, Review
 
 ADMIN = "__SHOPPING_ADMIN__"
 FILTERS = ("upc", "title", "page", "sort")

@@ -7,9 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from env_adapters.webarena.grading.strict import answer_values
-from env_adapters.webarena.sites.world import DEFAULT_SEED, GeneratedWorld, world
-from env_adapters.webarena.sites_tasks.templates import (
+from env_adapters.web_sites.tasks.templates import (
     PER_TEMPLATE,
     TEMPLATES,
     Draft,
@@ -18,6 +16,8 @@ from env_adapters.webarena.sites_tasks.templates import (
     Template,
     stop,
 )
+from env_adapters.web_sites.world import DEFAULT_SEED, GeneratedWorld, world
+from env_adapters.webarena.grading.strict import answer_values
 
 MODULES = ("shopping", "cart", "admin", "forum", "code", "tickets", "cross")
 TABS = " |AND| "
@@ -102,7 +102,7 @@ def wrong_answers(draft: Draft, other: Draft, drafts: Sequence[Draft]) -> Mappin
 def templates() -> Sequence[Template]:
     """Return all templates, in the order of their definition."""
     for module in MODULES:
-        import_module(f"env_adapters.webarena.sites_tasks.{module}")
+        import_module(f"env_adapters.web_sites.tasks.{module}")
     return TEMPLATES
 
 

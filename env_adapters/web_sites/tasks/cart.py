@@ -2,11 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from env_adapters.webarena.sites.world import GeneratedWorld
-from env_adapters.webarena.sites.world.people import Person, someone
-from env_adapters.webarena.sites.world.shop import Product
-from env_adapters.webarena.sites_tasks.shopping import SHOP, find, in_stock, products
-from env_adapters.webarena.sites_tasks.templates import (
+from env_adapters.web_sites.tasks.shopping import SHOP, find, in_stock, products
+from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
     Draft,
@@ -19,6 +16,9 @@ from env_adapters.webarena.sites_tasks.templates import (
     stop,
     template,
 )
+from env_adapters.web_sites.world import GeneratedWorld
+from env_adapters.web_sites.world.people import Person, someone
+from env_adapters.web_sites.world.shop import Product
 
 ADD, SAVE = 'click [button "Add to cart"]', 'click [button "Save"]'
 FRONT = f"goto [{SHOP}]"

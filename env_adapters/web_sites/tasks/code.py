@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from env_adapters.webarena.sites.world import GeneratedWorld
-from env_adapters.webarena.sites.world.code import Project, Ticket
-from env_adapters.webarena.sites_tasks.templates import (
+from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
     Draft,
@@ -16,6 +14,8 @@ from env_adapters.webarena.sites_tasks.templates import (
     text,
     visit,
 )
+from env_adapters.web_sites.world import GeneratedWorld
+from env_adapters.web_sites.world.code import Project, Ticket
 
 HOST = "__GITLAB__"
 ALL_TICKETS = ('click [link "Tickets"]', 'click [link "All tickets"]')

@@ -3,12 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from env_adapters.webarena.sites.world import GeneratedWorld
-from env_adapters.webarena.sites.world.code import Project, Ticket
-from env_adapters.webarena.sites.world.forum import Topic
-from env_adapters.webarena.sites.world.shop import Product
-from env_adapters.webarena.sites_tasks import admin, cart, code, forum, shopping, tickets
-from env_adapters.webarena.sites_tasks.templates import (
+from env_adapters.web_sites.tasks import admin, cart, code, forum, shopping, tickets
+from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
     Draft,
@@ -21,6 +17,10 @@ from env_adapters.webarena.sites_tasks.templates import (
     template,
     text,
 )
+from env_adapters.web_sites.world import GeneratedWorld
+from env_adapters.web_sites.world.code import Project, Ticket
+from env_adapters.web_sites.world.forum import Topic
+from env_adapters.web_sites.world.shop import Product
 
 FORUM, SHOP, HOST = "__REDDIT__", "__SHOPPING__", "__GITLAB__"
 

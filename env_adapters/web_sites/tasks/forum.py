@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from env_adapters.webarena.sites.world import GeneratedWorld
-from env_adapters.webarena.sites.world.forum import OWN_NAME, Topic
-from env_adapters.webarena.sites_tasks.code import TEST_PROJECTS
-from env_adapters.webarena.sites_tasks.templates import (
+from env_adapters.web_sites.tasks.code import TEST_PROJECTS
+from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
     Draft,
@@ -23,6 +21,8 @@ from env_adapters.webarena.sites_tasks.templates import (
     time_of_day,
     visit,
 )
+from env_adapters.web_sites.world import GeneratedWorld
+from env_adapters.web_sites.world.forum import OWN_NAME, Topic
 
 FORUM = "__REDDIT__"
 FRONT = f"goto [{FORUM}]"

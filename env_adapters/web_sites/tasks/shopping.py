@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from env_adapters.webarena.sites.world import GeneratedWorld
-from env_adapters.webarena.sites.world.shop import Category, Order, Product
-from env_adapters.webarena.sites_tasks.templates import (
+from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
     Draft,
@@ -18,6 +16,8 @@ from env_adapters.webarena.sites_tasks.templates import (
     text,
     visit,
 )
+from env_adapters.web_sites.world import GeneratedWorld
+from env_adapters.web_sites.world.shop import Category, Order, Product
 
 SHOP = "__SHOPPING__"
 NAME_ONLY = "Answer with the name only."

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from env_adapters.webarena.sites.world import GeneratedWorld
+from env_adapters.web_sites.world import GeneratedWorld
 
 TRAIN, TEST = "train", "test"
 TEST_SHARE = 4

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from env_adapters.webarena.sites.world import GeneratedWorld
-from env_adapters.webarena.sites.world.code import OWN_LOGIN, PRIORITIES, TYPES, Project, Ticket
-from env_adapters.webarena.sites_tasks.code import HOST, open_project, open_ticket, projects, tickets, words_of
-from env_adapters.webarena.sites_tasks.templates import (
+from env_adapters.web_sites.tasks.code import HOST, open_project, open_ticket, projects, tickets, words_of
+from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
     Draft,
@@ -18,6 +16,8 @@ from env_adapters.webarena.sites_tasks.templates import (
     stop,
     template,
 )
+from env_adapters.web_sites.world import GeneratedWorld
+from env_adapters.web_sites.world.code import OWN_LOGIN, PRIORITIES, TYPES, Project, Ticket
 
 SAVE, CREATE = 'click [button "Save changes"]', 'click [button "Create ticket"]'
 PRIORITY_OF = {"Low": "High", "Medium": "High", "High": "Low"}

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from env_adapters.webarena.sites.world.code import CodeWorld
-from env_adapters.webarena.sites.world.forum import ForumWorld
-from env_adapters.webarena.sites.world.shop import ShopWorld
+from env_adapters.web_sites.world.code import CodeWorld
+from env_adapters.web_sites.world.forum import ForumWorld
+from env_adapters.web_sites.world.shop import ShopWorld
 
 DEFAULT_SEED = 1
 """The world that the tasks are about."""

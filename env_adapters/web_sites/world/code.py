@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
 
-from env_adapters.webarena.sites.world.code_words import BUGS, COMMITS, DOCS, FEATURES, LICENSES, REMARKS, THEMES, Theme
-from env_adapters.webarena.sites.world.people import Person, people, someone
+from env_adapters.web_sites.world.code_words import BUGS, COMMITS, DOCS, FEATURES, LICENSES, REMARKS, THEMES, Theme
+from env_adapters.web_sites.world.people import Person, people, someone
 
 DEVELOPERS = 14
 OWN_LOGIN = "rowan"

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
 
-from env_adapters.webarena.sites.world.code import CodeWorld
-from env_adapters.webarena.sites.world.forum_words import (
+from env_adapters.web_sites.world.code import CodeWorld
+from env_adapters.web_sites.world.forum_words import (
     DESCRIPTIONS,
     DOUBTS,
     HELLO,
@@ -22,9 +22,9 @@ from env_adapters.webarena.sites.world.forum_words import (
     RELEASE,
     REPLIES,
 )
-from env_adapters.webarena.sites.world.people import CITIES
-from env_adapters.webarena.sites.world.shop import ShopWorld
-from env_adapters.webarena.sites.world.shop_words import DEPARTMENTS
+from env_adapters.web_sites.world.people import CITIES
+from env_adapters.web_sites.world.shop import ShopWorld
+from env_adapters.web_sites.world.shop_words import DEPARTMENTS
 
 MEMBERS = 48
 SLUG = 50

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from env_adapters.webarena.sites.world.words import split
+from env_adapters.web_sites.world.words import split
 
 HOBBIES: Mapping[str, str] = {
     "Cooking": "Kitchen",

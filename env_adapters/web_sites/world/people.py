@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from env_adapters.webarena.sites.world.words import split
+from env_adapters.web_sites.world.words import split
 
 FIRST = split(
     "Ada, Alice, Amir, Anna, Arthur, Bella, Boris, Carla, Cedric, Chloe, Clara, Daniel, David, Diana, "

@@ -6,8 +6,8 @@ from datetime import date, timedelta
 from functools import cached_property
 from random import Random
 
-from env_adapters.webarena.sites.world.people import Person, people, someone
-from env_adapters.webarena.sites.world.shop_words import (
+from env_adapters.web_sites.world.people import Person, people, someone
+from env_adapters.web_sites.world.shop_words import (
     BRANDS,
     COLOURS,
     DEPARTMENTS,

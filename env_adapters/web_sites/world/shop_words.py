@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from env_adapters.webarena.sites.world.words import split
+from env_adapters.web_sites.world.words import split
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from hashlib import md5, sha3_256
 
-from env_adapters.webarena.sites.world.code import Project, Ticket
+from env_adapters.web_sites.world.code import Project, Ticket
 
 
 def records(project: Project) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from env_adapters.webarena.sites.world.code import PRIORITIES, STATUSES, TYPES
+from env_adapters.web_sites.world.code import PRIORITIES, STATUSES, TYPES
 
 TABLE = """\
 CREATE TABLE ticket(

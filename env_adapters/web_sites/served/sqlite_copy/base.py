@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.backends.sqlite3 import base
 
-from env_adapters.webarena.sites.served.copies import current
+from env_adapters.web_sites.served.copies import current
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from env_adapters.webarena.sites.folders import Home
-from env_adapters.webarena.sites.served.copies import VISITOR, Copies, current
-from env_adapters.webarena.sites.siteset import SITES, SiteSet
-from env_adapters.webarena.sites.supervisor import remove_idle_copies
+from env_adapters.web_sites.folders import Home
+from env_adapters.web_sites.served.copies import VISITOR, Copies, current
+from env_adapters.web_sites.siteset import SITES, SiteSet
+from env_adapters.web_sites.supervisor import remove_idle_copies
 from verl_agent.errors import ConfigError, EnvError
 
 PORTS = {"shop": 7770, "forum": 7771, "code": 7772}

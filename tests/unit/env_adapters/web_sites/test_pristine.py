@@ -6,9 +6,9 @@ import sqlite3
 
 import pytest
 
-from env_adapters.webarena.sites.served.copies import Copies, current
-from env_adapters.webarena.sites.served.one_token import TOKEN, OneToken
-from env_adapters.webarena.sites.served.pristine import MAX_ANSWERS, PristineAnswers
+from env_adapters.web_sites.served.copies import Copies, current
+from env_adapters.web_sites.served.one_token import TOKEN, OneToken
+from env_adapters.web_sites.served.pristine import MAX_ANSWERS, PristineAnswers
 
 
 class Counting:

@@ -6,9 +6,10 @@ import sqlite3
 
 import pytest
 
+from env_adapters.web_sites.records import changes, difference
+from env_adapters.webarena.grading.changes import Change
 from env_adapters.webarena.grading.evaluators import FinalState
 from env_adapters.webarena.grading.strict import strict_score
-from env_adapters.webarena.sites.records import Change, changes, difference
 from verl_agent.errors import EnvError
 
 TABLES = """

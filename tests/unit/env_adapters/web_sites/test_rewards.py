@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from env_adapters.web_sites.tasks import site_tasks
+from env_adapters.webarena.grading.changes import Change
 from env_adapters.webarena.grading.strict import answer_values, final_page, single_answer, state_change
-from env_adapters.webarena.sites.records import Change
-from env_adapters.webarena.sites_tasks import site_tasks
 from tests.support.web_attacks import (
     MAX_ANSWER,
     earned,

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from env_adapters.webarena.sites import control
-from env_adapters.webarena.sites.folders import Home, code_key
-from env_adapters.webarena.sites.supervisor import acquire
-from env_adapters.webarena.sites.world import DEFAULT_SEED
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks
+from env_adapters.web_sites import control
+from env_adapters.web_sites.folders import Home, code_key
+from env_adapters.web_sites.source import EmbeddedTasks
+from env_adapters.web_sites.supervisor import acquire
+from env_adapters.web_sites.world import DEFAULT_SEED
 from verl_agent.errors import ConfigError
 
 PORTS = {"shop": 7770, "forum": 7771, "code": 7772}

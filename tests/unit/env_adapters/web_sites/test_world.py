@@ -10,16 +10,16 @@ from hashlib import sha256
 
 import pytest
 
-from env_adapters.webarena.sites.served.fossil.dates import dated
-from env_adapters.webarena.sites.siteset import SITES
-from env_adapters.webarena.sites.world import GeneratedWorld, world
-from env_adapters.webarena.sites_tasks import site_tasks
-from env_adapters.webarena.sites_tasks.build import templates
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks
+from env_adapters.web_sites.served.fossil.dates import dated
+from env_adapters.web_sites.siteset import SITES
+from env_adapters.web_sites.source import EmbeddedTasks
+from env_adapters.web_sites.tasks import site_tasks
+from env_adapters.web_sites.tasks.build import templates
+from env_adapters.web_sites.world import GeneratedWorld, world
 from env_adapters.webarena.tasks.oracle import TARGET
 from tests import ROOT
 
-LISTING = "from env_adapters.webarena.sites.world import GeneratedWorld; print(repr(GeneratedWorld(1).listing()))"
+LISTING = "from env_adapters.web_sites.world import GeneratedWorld; print(repr(GeneratedWorld(1).listing()))"
 ACTIONS = ("click", "type", "goto", "press", "stop")
 
 

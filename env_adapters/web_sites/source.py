@@ -1,24 +1,22 @@
-"""Two sources of tasks that need no external sites: the embedded sites and MiniWoB's pages."""
+"""Source of the tasks on the embedded sites, for the browser of the adapter `webarena`."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from playwright.async_api import StorageState
 
+from env_adapters.web_sites import URLS, SiteSet
+from env_adapters.web_sites.install import fossil_requirements
+from env_adapters.web_sites.records import changes
+from env_adapters.web_sites.tasks import site_tasks
+from env_adapters.web_sites.world import DEFAULT_SEED
 from env_adapters.webarena.browser.network_proxy import Address, authority
-from env_adapters.webarena.sites import URLS, SiteSet
-from env_adapters.webarena.sites.records import changes
-from env_adapters.webarena.sites.world import DEFAULT_SEED
-from env_adapters.webarena.sites_tasks import site_tasks
-from env_adapters.webarena.tasks import miniwob
-from env_adapters.webarena.tasks.items import ENV, make_item
-from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
+from env_adapters.webarena.tasks.items import named_item
 from env_adapters.webarena.tasks.oracle import ScriptOracle
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment, placeholder
-from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
 READ_ONLY_SPLITS = ("train", "test")
@@ -37,6 +35,8 @@ class EmbeddedTasks:
 
     splits = (*READ_ONLY_SPLITS, *COMPLETE_SPLITS)
     deterministic = True
+
+    requirements = staticmethod(fossil_requirements)
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -69,47 +69,7 @@ class EmbeddedTasks:
         return ScriptOracle(item.data["oracle"], URLS).act
 
 
-class MiniWobTasks:
-    """Tasks on MiniWoB's pages, in the splits `train`, `test` and `click_all`."""
-
-    splits = tuple(miniwob.SEEDS)
-    deterministic = True
-
-    def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`."""
-        miniwob.pages_folder()  # raises ConfigError if the package is not installed
-        return [named_item(task) for task in miniwob.miniwob_tasks(split)]
-
-    def check(self) -> None:
-        """See `TaskSource`; checks nothing, because `items` checks that the pages are installed."""
-
-    async def open(self, item: TaskItem) -> SiteEnvironment:
-        """See `TaskSource`."""
-        header = {miniwob.PAGE_HEADER: item.id.split(":")[1]}
-        routes = {name: Address(host, port, header) for name, (host, port) in miniwob.page_server().routes.items()}
-        return SiteEnvironment({miniwob.SITE: miniwob.URL}, routes)
-
-    def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
-        """See `TaskSource`; only pages with a complete instruction have an oracle."""
-        return page_oracle() if item.id.split(":")[1] in SOLVED else None
-
-
 def reached_sites(item: TaskItem) -> list[str]:
     """Return the sites that an episode of a task reaches: its own, and those that its evaluators check."""
     evaluation = json.dumps(item.data["eval"])
     return [site for site in URLS if site in item.data["sites"] or placeholder(site) in evaluation]
-
-
-def named_item(task: Mapping[str, Any]) -> TaskItem:
-    """Return a task as an item whose id is its site and its name."""
-    item = make_item(task)
-    return TaskItem(ENV, f"{task['sites'][0]}:{task['id']}", item.data, item.category)
-
-
-def reject_site_urls(name: str, sites: Mapping[str, str] | None) -> None:
-    """Raise ConfigError if the user sets URLs of sites, because the sources of this module have their own."""
-    if sites:
-        raise ConfigError(
-            f"env.options.sites={dict(sites)!r} is not allowed with tasks={name!r}, which has its own sites. "
-            "Remove it: env.options.sites=null"
-        )
