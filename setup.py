@@ -13,6 +13,7 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "webarena = env_adapters.webarena.adapter:WebArena",
     "guess_number = env_adapters.guess_number.adapter:GuessNumber",
     "http = verl_agent.envs.http.client:HttpEnv",
+    "program = verl_agent.envs.program.adapter:Program",
 ]
 
 COMMANDS = [  # commands that an environment adds to `verl-agent`
@@ -30,6 +31,7 @@ AGENTS = [
     "think = verl_agent.agents.plain:Think",
     "plan = verl_agent.agents.plan:PlanReflect",
     "tools = verl_agent.agents.functions:FunctionCalls",
+    "program = verl_agent.agents.program:ProgramAgent",
 ]
 
 setup(
@@ -104,6 +106,8 @@ setup(
             "uvloop>=0.21,<1",
         ],
         "http": ["aiohttp>=3.10,<4"],
+        # An endpoint for programs with their own agent loop.
+        "program": ["starlette>=0.40,<2", "uvicorn>=0.30,<1"],
         # Models behind an API. Without genai-prices a cost is known only for prices that the recipe sets.
         "api": ["aiohttp>=3.10,<4", "genai-prices>=0.2,<1"],
         "viewer": ["nicegui>=3.18,<4", "pyarrow>=19"],
