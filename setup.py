@@ -16,7 +16,11 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
 ]
 
 COMMANDS = [  # commands that an environment adds to `verl-agent`
-    "sites = env_adapters.webarena.sites.cli:app",
+    "sites = env_adapters.web_sites.cli:app",
+]
+
+WEB_TASKS = [  # sources of tasks with sites of their own, for the environment `webarena`
+    "embedded = env_adapters.web_sites.source:EmbeddedTasks",
 ]
 
 AGENTS = [
@@ -38,7 +42,7 @@ setup(
     package_data={
         "": ["**/*.yaml", "*.md", "*.svg", "**/*.js", "**/*.txt"],
         "env_adapters.scienceworld": ["variations.json"],
-        "env_adapters.webarena.sites.served": ["templates/**/*.html"],
+        "env_adapters.web_sites.served": ["templates/**/*.html"],
     },
     install_requires=[
         f"verl=={VERL} ; {TRAINS}",
@@ -119,5 +123,6 @@ setup(
         "verl_agent.envs": ENVIRONMENTS,
         "verl_agent.agents": AGENTS,
         "verl_agent.commands": COMMANDS,
+        "env_adapters.webarena.sources": WEB_TASKS,
     },
 )
