@@ -95,7 +95,7 @@ async def play_until_valid(
         agent = new_agent()
         factory, counted = partial(with_retries, new_session, agent), limits.on_action_error == "count"
         session = ReplayingSession(factory, limits.timeout_s, limits.retries, counted)
-        attempts.append(await _play(item, session, agent, new_policy(), limits.max_turns, overseer or Overseer()))
+        attempts.append(await _play(item, session, agent, new_policy(), limits.max_turns, overseer))
         attempts[-1].replays = session.errors
         if attempts[-1].stop is not StopReason.ENV_ERROR or session.blames_action:
             break
@@ -103,18 +103,20 @@ async def play_until_valid(
 
 
 async def _play(
-    item: TaskItem, session: Session, agent: Agent, policy: Policy, max_turns: int, overseer: Overseer
+    item: TaskItem, session: Session, agent: Agent, policy: Policy, max_turns: int, overseer: Overseer | None
 ) -> Episode:
     episode = Episode(item, max_turns, success_reward=session.success_reward, started_at=time.time())
-    overseen, began_at = OverseenPolicy(policy, overseer, episode, agent, session.keep_alive), time.monotonic()
+    began_at = time.monotonic()
+    if overseer is not None:
+        policy = OverseenPolicy(policy, overseer, episode, agent, session.keep_alive)
     try:
-        async with overseer.watch(episode):
+        async with (overseer or Overseer()).watch(episode):
             *first, last = agent.build_prompt(await session.reset(item))
             episode.messages += [*first, agent.with_turns_left(last, max_turns)]
             episode.prompt_length = len(episode.messages)
             stop = None
             while stop is None:
-                stop = await _play_turn(episode, session, agent, overseen)
+                stop = await _play_turn(episode, session, agent, policy)
             episode.stop = stop
     except EpisodeEndError as error:
         episode.stop, episode.error = StopReason(error.stop), str(error)

@@ -161,7 +161,6 @@ class BrowserSession:
 
     async def attach(self, tab: Tab) -> None:
         """Subscribe to the events of the page in a tab; a second call has no effect."""
-        assert self._lease is not None
         await self._guard(tab.attach())
 
     async def close(self) -> None:
