@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
+from typing_extensions import override
 
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError
@@ -71,15 +72,16 @@ class Player(TerminalPerson):
     def __init__(self, console: Console, copilot: CandidatePolicy | None, lines: TerminalLines | None = None) -> None:
         super().__init__(console, lines, full=True, alone=copilot is None, copilot=copilot)
 
+    @override
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
-        """See `Person`; `/2` takes the second candidate."""
+        """`/2` takes the second candidate."""
         if not refusal:
             for number, one in enumerate(self.candidates(proposal), start=1):
                 self.announce(f"  /{number}  {one.share:4.0%}  {one.action}")
         return await super().ask(proposal, refusal)
 
+    @override
     def read(self, proposal: Proposal, line: str) -> Answer:
-        """See `TerminalPerson`."""
         number = re.fullmatch(r"\s*/(\d{1,4})\s*", line, re.ASCII)
         if number is None or int(number[1]) < 1 or not self.candidates(proposal):
             return super().read(proposal, line)
@@ -96,18 +98,18 @@ class Watcher(Overseer):
     def __init__(self, console: Console) -> None:
         self._console = console
 
+    @override
     async def review(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`."""
         text = question(proposal, most_lines=None)
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         return None
 
 
-class NobodyElse:
+class NobodyElse(Policy):
     """Policy of a person who plays alone; it is never asked."""
 
+    @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`."""
         raise AssertionError("the person has every turn.")
 
 
