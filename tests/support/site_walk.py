@@ -4,8 +4,8 @@ import random
 from html.parser import HTMLParser
 from urllib.parse import quote, urljoin, urlsplit
 
+from env_adapters.web_sites.records import changes
 from env_adapters.webarena.grading.strict import final_page, state_change
-from env_adapters.webarena.sites.records import changes
 from tests.support.visitor import URL_CHARACTERS, Visitor
 from tests.support.web_attacks import kind_of, tasks_by_template
 

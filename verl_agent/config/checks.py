@@ -12,12 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.config.catalogue import SET, TRAINING, Row, needed, own_rows, rows_of, written
 from verl_agent.config.keys import FREE, leaves, reference
+from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.errors import ConfigError, did_you_mean
 
 CPU = Path(__file__).with_name("cpu.yaml")
 STRATEGY = "actor_rollout_ref.actor.strategy"
-ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
-"""Sections that an entry of `env.mixture` may override."""
 SECRETS = "model.api."
 """Section whose values a message does not show, since one may be a key in the wrong place."""
 FIELDS = (

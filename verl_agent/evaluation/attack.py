@@ -24,8 +24,9 @@ from verl_agent.envs.testing.check import unpicklable
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.attacks import ATTACKS, MAX_DUMP, Attack, Known, cycle
 from verl_agent.evaluation.policies import Demonstrated, demonstrated_actions, other_actions
-from verl_agent.rollout.episode import EpisodeLimits, Policy, play
+from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import demonstration_actions
+from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.wrapped import WrappedSession
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem
 

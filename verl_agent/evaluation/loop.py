@@ -10,8 +10,9 @@ from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvErrorLimitError, ReplyUnavailableError
 from verl_agent.results.results import final_records
-from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.oversight import Overseer
+from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_episode, to_record
 from verl_agent.trace.record_files import EpisodeWriter
@@ -120,7 +121,7 @@ async def play_all(
     async def work() -> None:
         for one in queue:
             try:
-                episode = await _play(one, setup, writer)
+                episode = await play_one(one, setup, writer)
             except ReplyUnavailableError as error:
                 outages.add(error)
                 continue
@@ -140,7 +141,8 @@ async def play_all(
         raise ConfigError(f"{pending} pending, because {outages.last}")
 
 
-async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
+async def play_one(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
+    """Play one episode, record its attempts, and return the last one."""
     item, policies = planned.item, list[Policy]()
 
     def new_policy() -> Policy:

@@ -1,6 +1,9 @@
 """Session that starts a failed task again within the same episode, after a reflection."""
 
+from collections.abc import Callable
 from dataclasses import replace
+
+from typing_extensions import override
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
@@ -33,13 +36,13 @@ class RetryingSession(WrappedSession):
         self._left, self._earned = retries, 0.0
         self._item: TaskItem | None = None
 
+    @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `Session.reset`."""
         self._item = item
         return await super().reset(item)
 
+    @override
     async def step(self, action: str) -> StepResult:
-        """See `Session.step`."""
         result = await super().step(action)
         self._earned += result.reward
         if not result.terminated or self._earned >= self.success_reward or not self._left:
@@ -56,6 +59,6 @@ class RetryingSession(WrappedSession):
         return replace(result, observation=text, reward=result.reward - earned, terminated=False, info=info)
 
 
-def with_retries(session: Session, agent: Agent) -> Session:
-    """Return the session, with further attempts at a failed task if the agent asks for them."""
-    return RetryingSession(session, agent.retry_failed) if agent.retry_failed else session
+def with_retries(new_session: Callable[[], Session], agent: Agent) -> Session:
+    """Return a new session, with further attempts at a failed task if the agent asks for them."""
+    return RetryingSession(new_session(), agent.retry_failed) if agent.retry_failed else new_session()

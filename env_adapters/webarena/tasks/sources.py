@@ -1,8 +1,9 @@
 """Sources of tasks and of the sites they are played on, selected by `env.options.tasks`."""
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
@@ -11,10 +12,7 @@ from typing_extensions import override
 from env_adapters.webarena.browser.chromium import chromium_requirement
 from env_adapters.webarena.grading.verified import INSTALL_COMMAND, KIND
 from env_adapters.webarena.options import AccessOptions
-from env_adapters.webarena.sites.install import GET_FOSSIL
 from env_adapters.webarena.tasks import items as webarena_items
-from env_adapters.webarena.tasks import miniwob
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reject_site_urls
 from env_adapters.webarena.tasks.items import (
     ENV,
     installed_task_file,
@@ -23,6 +21,7 @@ from env_adapters.webarena.tasks.items import (
     with_brief_answer,
     with_exact_url,
 )
+from env_adapters.webarena.tasks.miniwob_source import MiniWobTasks
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment, UserSites, login_file_name
 from env_adapters.webarena.tasks.splits import SPLITS
 from env_adapters.webarena.tasks.verified import HARD, hard_items, verified_items
@@ -30,6 +29,7 @@ from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
+ENTRY_POINT_GROUP = "env_adapters.webarena.sources"
 FILE_SPLITS = ("train", "test", "all")
 """Splits of a user's task file; the field `split` of its tasks assigns them to the first two."""
 
@@ -66,6 +66,10 @@ class TaskSource(Protocol):
         """Return the items of a split, in the same order on every machine."""
         ...
 
+    def requirements(self) -> Sequence[Requirement]:
+        """Return what the tasks need besides the browser."""
+        ...
+
     def check(self) -> None:
         """Check before a run starts that the tasks can be played with these options.
 
@@ -100,6 +104,14 @@ class UserSiteTasks(TaskSource):
 
     deterministic = False
     """Episodes share the user's sites, and an action that is sent twice may, for example, order twice."""
+
+    @override
+    @staticmethod
+    def requirements() -> list[Requirement]:
+        return [
+            Requirement.package("webarena", webarena_items.INSTALL_COMMAND, "WebArena's 812 tasks"),
+            Requirement.package("webarena_verified", INSTALL_COMMAND, "tasks of env.options.tasks=webarena_verified"),
+        ]
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -170,8 +182,20 @@ class VerifiedTasks(UserSiteTasks):
         return items if self.options.sites is None else select_by_sites(items, tuple(self.options.sites))
 
 
-EMBEDDED_SOURCES: Mapping[str, Callable[[], TaskSource]] = {"embedded": EmbeddedTasks, "miniwob": MiniWobTasks}
-"""Sources with their own sites, by the value of `env.options.tasks`."""
+def reject_site_urls(name: str, sites: Mapping[str, str] | None) -> None:
+    """Raise ConfigError if the user sets URLs of sites, because the source has its own."""
+    if sites:
+        raise ConfigError(
+            f"env.options.sites={dict(sites)!r} is not allowed with tasks={name!r}, which has its own sites. "
+            "Remove it: env.options.sites=null"
+        )
+
+
+@cache
+def own_sources() -> Mapping[str, Callable[[], TaskSource]]:
+    """Return the sources with their own sites, by the value of `env.options.tasks`; any package may register some."""
+    registered = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return {**registered, "miniwob": MiniWobTasks}
 
 
 def make_source(options: SourceOptions) -> TaskSource:
@@ -181,33 +205,28 @@ def make_source(options: SourceOptions) -> TaskSource:
         ConfigError: `options.tasks` is neither the name of a source nor a file, or the source rejects an option.
     """
     for name in ("exact_urls", "brief_answers"):
-        if getattr(options.access, name) and options.tasks in (KIND, *EMBEDDED_SOURCES):
+        if getattr(options.access, name) and options.tasks in (KIND, *own_sources()):
             raise ConfigError(
                 f"env.options.access.{name}=true has no effect with tasks={options.tasks!r}, whose evaluators accept "
                 "neither several pages in one URL nor lists of answers. Remove it, or use tasks=webarena or a task "
                 "file."
             )
-    if options.tasks in EMBEDDED_SOURCES:
+    if options.tasks in own_sources():
         reject_site_urls(options.tasks, options.sites)
-        return EMBEDDED_SOURCES[options.tasks]()
+        return own_sources()[options.tasks]()
     if options.tasks == KIND:
         return VerifiedTasks(options)
     if options.tasks != ENV and not Path(options.tasks).is_file():
-        hint = did_you_mean(options.tasks, (ENV, KIND, *EMBEDDED_SOURCES))
+        hint = did_you_mean(options.tasks, (ENV, KIND, *own_sources()))
         raise ConfigError(f"env.options.tasks={options.tasks!r} is neither a source of tasks nor a file. {hint}")
     return UserSiteTasks(options)
 
 
 def source_requirements() -> list[Requirement]:
-    """Return the browser, the packages of tasks, and the program of the embedded code site."""
-    fossil = shutil.which("fossil")
+    """Return the browser, and what each source of tasks needs."""
     return [
         Requirement.package("playwright", "pip install 'verl-agent[webarena]'", "drives the browser"),
         chromium_requirement(),
-        Requirement.package("webarena", webarena_items.INSTALL_COMMAND, "WebArena's 812 tasks"),
-        Requirement.package("webarena_verified", INSTALL_COMMAND, "tasks of env.options.tasks=webarena_verified"),
-        Requirement.package("miniwob", miniwob.INSTALL_COMMAND, "tasks of env.options.tasks=miniwob"),
-        Requirement(
-            "fossil", fossil is not None, GET_FOSSIL, fossil or "`verl-agent sites up` downloads it where apt is"
-        ),
+        *UserSiteTasks.requirements(),
+        *(requirement for source in own_sources().values() for requirement in source().requirements()),
     ]

@@ -13,7 +13,7 @@ from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
 from verl_agent.evaluation.api.client import ApiClient, ContextLimitError
 from verl_agent.evaluation.api.prices import PriceList
 from verl_agent.evaluation.api.settings import ApiSettings, read_key
-from verl_agent.rollout.episode import Policy
+from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.types import Message, Reply, StopReason

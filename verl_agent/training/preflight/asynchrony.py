@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor
 from typing import Any
 
-from verl_agent.config.mixture import MixtureEnv
+from verl_agent.config.settings import RunEnv
 from verl_agent.envs.hosts.slot import HOSTS
-from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.condition_table import PARTIAL, SEPARATE, SYNC
 
@@ -14,7 +13,7 @@ SECTIONS = {PARTIAL: "colocate_async", SEPARATE: "separate_async"}
 """Section of `trainer.v1` that verl reads for each asynchronous mode."""
 
 
-def check_places(config: Mapping[str, Any], run_env: MixtureEnv, envs: Sequence[MixtureEnv]) -> None:
+def check_places(config: Mapping[str, Any], run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
     """Check that the hosts have a session for each episode in flight, in an asynchronous run.
 
     An episode that waits for a session during an update gets none, because those in flight wait for the engine. With
@@ -43,8 +42,7 @@ def check_places(config: Mapping[str, Any], run_env: MixtureEnv, envs: Sequence[
     share = run_env.weight / sum(other.weight for other in envs)
     workers = 1 if in_ray else int(rollout["agent"]["num_workers"])
     episodes = min(ceil(groups / workers), ceil(recent * share)) * int(rollout["n"])
-    adapter = make_env(run_env.env.name, run_env.env.options)
-    sessions = adapter.hosting.bounded(hosts.sessions).sessions
+    sessions = run_env.live.hosting.bounded(hosts.sessions).sessions
     places = (hosts.count or HOSTS) * sessions
     if places < episodes:
         each = "" if in_ray else f" in each of actor_rollout_ref.rollout.agent.num_workers={workers}"

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.config.mixture import MixtureEnv, tasks_per_batch
+from verl_agent.config.mixture import tasks_per_batch
+from verl_agent.config.settings import RunEnv
 from verl_agent.envs.settings import EnvSettings
-from verl_agent.envs.splits import holds_out, split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.training.preflight.algorithms import has_critic
+from verl_agent.training.splits import holds_out, split_tasks
 
 
 def check_micro_batches(config: DictConfig) -> None:
@@ -105,14 +106,14 @@ def check_engine_size(config: DictConfig) -> None:
         )
 
 
-def check_shares(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
+def check_shares(config: DictConfig, envs: Sequence[RunEnv]) -> None:
     """Check that every environment has as many tasks as a batch takes of it.
 
     Raises:
         ConfigError: an environment has fewer tasks.
     """
     batch = int(config.data.train_batch_size)
-    splits = split_tasks([run_env.env for run_env in envs])
+    splits = split_tasks(envs)
     for run_env, split, share in zip(envs, splits, tasks_per_batch([each.weight for each in envs], batch), strict=True):
         tasks = len(split.train)
         if 0 < int(config.data.train_max_samples) < min(tasks, share):
