@@ -1,6 +1,7 @@
 """Tiny training runs that record the config keys which they read, one for each combination of `RUNS`."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,18 +53,23 @@ def run(name: str, folder: Path, timeout_s: float = 600) -> dict[str, set[str]]:
 
     Args:
         name: name of a combination.
-        folder: folder for its models, its output and its reads; holds `reads` after an earlier call.
+        folder: folder for its models, its output and its reads; a finished trace of the same settings is not repeated.
         timeout_s: seconds after which the run is killed.
     """
-    if not (folder / "reads").is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
+    settings, known = "\n".join([RECIPE, *RUNS[name]]), folder / "settings.txt"
+    if not (folder / "reads").is_dir() or not known.is_file() or known.read_text() != settings:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        known.write_text(settings)
         (folder / "recipe.yaml").write_text(RECIPE)
         texts = ["Guess a whole number from 1 to 12. Higher. Lower."]
         write = write_qwen2 if name.startswith("megatron") else write_byte_model
         write(folder / "model", texts, vocabulary=300)
         paths = [f"actor_rollout_ref.model.path={folder / 'model'}", f"trainer.default_local_dir={folder / 'run'}"]
         if any(override.startswith("critic.") for override in RUNS[name]):
-            paths.append(f"critic.model.path={write_critic(folder / 'critic', folder / 'model')}")
+            # mbridge makes a critic of a policy and loads no token classifier
+            critic = folder / "model" if write is write_qwen2 else write_critic(folder / "critic", folder / "model")
+            paths.append(f"critic.model.path={critic}")
         command = command_line("train", folder, "recipe", *RUNS[name], *paths)
         venv = next((venv for prefix, venv in PYTHONS.items() if name.startswith(prefix)), None)
         if venv is not None:

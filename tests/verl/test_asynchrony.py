@@ -21,7 +21,7 @@ GPU = ROOT / "recipes/textcraft/grpo.yaml"
 PARTIAL, SEPARATE = "+overlay/rollout=partial", "+overlay/rollout=separate"
 COLOCATE, SAMPLER = "trainer.v1.colocate_async", "trainer.v1.sampler"
 OWN_DEVICES, ROLLOUT = "trainer.v1.separate_async", "actor_rollout_ref.rollout"
-CORRECTION = "algorithm.rollout_correction"
+CORRECTION, MTP = "algorithm.rollout_correction", "actor_rollout_ref.model.mtp"
 
 
 def merged(path: Path, *changes: str) -> DictConfig:
@@ -62,6 +62,7 @@ def check(*changes: str) -> None:
         (["data.gen_batch_size=4"], "data.gen_batch_size=4 has no effect", "Leave it at null"),
         ([f"{ROLLOUT}.nnodes=1"], f"{ROLLOUT}.nnodes=1 has no effect", "overlay/rollout=separate"),
         ([f"{ROLLOUT}.checkpoint_engine.backend=nccl"], "backend='nccl' has no effect", "overlay/rollout=separate"),
+        ([f"{MTP}.enable=true", f"{MTP}.enable_rollout=true"], f"{MTP}.enable_rollout=True", "Set it to false"),
         (["trainer.v1.trainer_mode=sync"], "trainer_mode='sync'", "verl_agent_partial"),
     ],
 )  # fmt: skip

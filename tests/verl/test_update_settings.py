@@ -120,10 +120,6 @@ def test_settings_that_take_effect_pass(overrides):
             f"{CORRECTION}.rollout_rs='token_k1' removes tokens from the middle of a turn",
         ),
         (
-            ["+overlay/ratio=turn", "actor_rollout_ref.model.external_lib=null"],
-            f"{ACTOR}.policy_loss.loss_mode='turn_ratio' is registered by verl_agent.training.policy_losses, and",
-        ),
-        (
             [f"{ACTOR}.policy_loss.loss_mode=bypass_mode"],
             f"{ACTOR}.policy_loss.loss_mode='bypass_mode' is unknown or does not support several turns.",
         ),

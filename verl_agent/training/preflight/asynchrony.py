@@ -46,6 +46,13 @@ def check_asynchrony(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> N
     if mode == SYNC:
         return
     _check_correction(config["algorithm"]["rollout_correction"], mode)
+    mtp = config["actor_rollout_ref"]["model"]["mtp"]
+    if mtp["enable"] and mtp["enable_rollout"]:
+        raise ConfigError(
+            f"actor_rollout_ref.model.mtp.enable_rollout=True does not work with {MODE}={mode!r}: an interrupted reply "
+            "continues with the random numbers of its seed and position, and speculative decoding begins with the "
+            "first ones again. Set it to false, or leave out +overlay/rollout=partial."
+        )
     _check_staleness(config, mode)
     _check_groups(config, mode)
     if mode == SEPARATE:

@@ -9,8 +9,6 @@ from verl_agent.errors import ConfigError, did_you_mean
 LOSSES = ("vanilla", "gspo", "turn_ratio")
 """Policy losses of verl 0.9.1 (trainer/ppo/core_algos.py) that are tested on multi-turn episodes, and that of this
 package."""
-LOSS_MODULE = "verl_agent.training.policy_losses"
-"""Module that registers `turn_ratio` with verl."""
 DISCOUNTS = (("gamma", ("gae", "reinforce_plus_plus")), ("lam", ("gae",)))
 """Discounts per token of section `algorithm`, and the estimators that read them."""
 WEIGHTS = ("token", "sequence")
@@ -92,18 +90,12 @@ def _check_choices(config: Mapping[str, Any]) -> None:
 
 def _check_loss(config: Mapping[str, Any]) -> None:
     """Check the policy loss and its clip range."""
-    actor, model = (config["actor_rollout_ref"][name] for name in ("actor", "model"))
+    actor = config["actor_rollout_ref"]["actor"]
     mode = actor["policy_loss"]["loss_mode"]
     if mode not in LOSSES:
         raise ConfigError(
             f"{ACTOR}.policy_loss.loss_mode={mode!r} is unknown or does not support several turns. "
             f"{did_you_mean(str(mode), LOSSES)}"
-        )
-    libraries = model["external_lib"]
-    if mode == "turn_ratio" and LOSS_MODULE not in ([libraries] if isinstance(libraries, str) else libraries or ()):
-        raise ConfigError(
-            f"{ACTOR}.policy_loss.loss_mode='turn_ratio' is registered by {LOSS_MODULE}, and "
-            f"actor_rollout_ref.model.external_lib={libraries!r} lacks it. Add the module."
         )
     for bound in ("low", "high"):
         if actor[f"clip_ratio_{bound}"] is None:
