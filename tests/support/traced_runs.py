@@ -25,18 +25,19 @@ trainer: {total_training_steps: 1, save_freq: -1, test_freq: -1, val_before_trai
 """
 """One step of a tiny model, with mini-batches smaller than the batch."""
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
-KL, SAVE = f"{ACTOR}.use_kl_loss=true", "trainer.save_freq=1"
+KL, SAVE, DYNAMIC = f"{ACTOR}.use_kl_loss=true", "trainer.save_freq=1", f"{ACTOR}.use_dynamic_bsz=true"
+ROW_MEANS = f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"
 MEGATRON = ("model_engine=megatron", f"{ACTOR}.megatron.dtype=float32")
 CRITIC = ("critic.optim.lr=1.0e-3", "critic.ppo_mini_batch_size=2", "critic.ppo_micro_batch_size_per_gpu=4")
 PPO = ("+overlay/algorithm=ppo", "offload=false", *CRITIC)
 RUNS: Mapping[str, Sequence[str]] = {
     "grpo": (),
-    "kl": (KL, SAVE, f"{ACTOR}.use_dynamic_bsz=true", "+overlay/correction=token_is", "trainer.val_before_train=true"),
+    "kl": (KL, SAVE, DYNAMIC, "+overlay/correction=token_is", "trainer.val_before_train=true", ROW_MEANS),
     "ppo": (*PPO, SAVE, "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
     "rloo": ("+overlay/algorithm=rloo", KL, "trainer.test_freq=1", f"{ACTOR}.optim.lr_scheduler_type=cosine"),
     "megatron": (*MEGATRON, KL),
     "partial": ("+overlay/rollout=partial", "+overlay/algorithm=turn_returns", SAVE, "trainer.test_freq=1"),
-    "lora": ("+overlay/lora=rank_32", "+overlay/algorithm=reinforce_pp", KL, SAVE, f"{ACTOR}.use_dynamic_bsz=true"),
+    "lora": ("+overlay/lora=rank_32", "+overlay/algorithm=reinforce_pp", KL, SAVE, DYNAMIC),
     "turn_ppo": ("+overlay/algorithm=turn_ppo", "offload=false", *CRITIC, "+overlay/ratio=turn"),
     "dapo": ("+overlay/algorithm=dapo", "+overlay/ratio=gspo", "+overlay/correction=sequence_rs"),
     "sglang": ("+overlay/rollout=sglang", SAVE),

@@ -101,6 +101,7 @@ FULL = {"save_contents": ["model", "optimizer", "extra", "hf_model"], "async_sav
             "critic.checkpoint.save_contents=['model'] is not allowed: without opti",
         ),
         ({"async_save": True}, {}, {}, "actor.checkpoint.async_save=True is not allowed"),
+        ({}, {"async_save": True}, {}, "critic.checkpoint.async_save=True is not allowed"),
         ({}, {}, {"max_critic_ckpt_to_keep": 1}, "trainer.max_critic_ckpt_to_keep=1 is not allowed"),
         ({"save_contents": ["hf_model"]}, {}, {"max_restarts": 0}, ""),
         ({"save_contents": ["hf_model"]}, {}, {"save_freq": -1}, ""),

@@ -7,7 +7,7 @@ from tests.verl.test_update_settings import OVERLAYS, base
 from verl_agent.config.unread import check_unread, rows
 from verl_agent.errors import ConfigError
 
-ACTOR, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+ACTOR, MODEL, REF = (f"actor_rollout_ref.{name}" for name in ("actor", "model", "ref"))
 PPO = "+overlay/algorithm=ppo"
 
 
@@ -81,6 +81,28 @@ def check(*changes: str) -> None:
             ["trainer.val_only=true"],
             "trainer.val_only=true has no effect: it is read only with trainer.val_before_train=true.",
         ),
+        ([f"{ACTOR}.clip_ratio=0.1"], f"{ACTOR}.clip_ratio=0.1 has no effect: Set {ACTOR}.clip_ratio_low and"),
+        (
+            ["+overlay/ratio=gspo", f"{ACTOR}.clip_ratio_c=2"],
+            f"{ACTOR}.clip_ratio_c=2 has no effect: it is read only with {ACTOR}.policy_loss.loss_mode='vanilla'.",
+        ),
+        (
+            [
+                "+overlay/lora=rank_32",
+                f"{ACTOR}.use_kl_loss=true",
+                "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=false",
+            ],
+            "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=false has no effect: it is read only with "
+            f"{MODEL}.lora_rank=0.",
+        ),
+        (
+            ["+overlay/rollout=sglang", "actor_rollout_ref.rollout.max_num_batched_tokens=9"],
+            "actor_rollout_ref.rollout.max_num_batched_tokens=9 has no effect: it is read only with actor_rollout_ref."
+            "rollout.name='vllm'.",
+        ),
+        (["trainer.test_freq=-1", "trainer.log_val_generations=3"], "trainer.log_val_generations=3 has no effect"),
+        (["trainer.default_hdfs_dir=hdfs://a"], "trainer.default_hdfs_dir='hdfs://a' has no effect: it is read only"),
+        (["trainer.del_local_ckpt_after_load=true"], "trainer.del_local_ckpt_after_load=true has no effect: verl del"),
         (["trainer.resume_from_path=runs/a/global_step_3"], "trainer.resume_from_path='runs/a/global_step_3' has no"),
         (
             ["agent.context.turns=9"],

@@ -123,12 +123,8 @@ def test_settings_that_take_effect_pass(overrides):
             [f"{ACTOR}.policy_loss.loss_mode=bypass_mode"],
             f"{ACTOR}.policy_loss.loss_mode='bypass_mode' is unknown or does not support several turns.",
         ),
-        ([f"{ACTOR}.clip_ratio=0.1"], f"{ACTOR}.clip_ratio=0.1 has no effect, because nothing reads it. Set {ACTOR}."),
         ([f"{ACTOR}.clip_ratio_low=null"], f"{ACTOR}.clip_ratio_low=None is not allowed. Allowed: a number > 0."),
-        (
-            ["+overlay/ratio=gspo", f"{ACTOR}.clip_ratio_c=2"],
-            f"{ACTOR}.clip_ratio_c=2 is not read by {ACTOR}.policy_loss.loss_mode='gspo'.",
-        ),
+        (["algorithm.use_pf_ppo=true"], "algorithm.use_pf_ppo=True is not supported: verl's trainer would draw rows"),
         (
             ["algorithm.gamma=0.99"],
             "algorithm.gamma=0.99 is not read by algorithm.adv_estimator='grpo'. Leave it at 1.0, or choose gae or ",

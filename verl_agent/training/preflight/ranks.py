@@ -68,6 +68,11 @@ def check_checkpoints(config: Mapping[str, Any]) -> None:
     """
     trainer, actor = config["trainer"], config["actor_rollout_ref"]["actor"]
     for key, section in (("actor_rollout_ref.actor", actor), ("critic", config["critic"])):
+        if section["checkpoint"]["async_save"]:
+            raise ConfigError(
+                f"{key}.checkpoint.async_save=True is not allowed: verl 0.9.1 does not record when such a checkpoint "
+                "is complete, also with Megatron, so the run could not resume. Leave it at false."
+            )
         saved = section["checkpoint"]["save_contents"]
         lacking = [content for content in KINDS if content not in saved]
         if lacking and trainer["save_freq"] > 0 and trainer["max_restarts"]:
@@ -80,11 +85,6 @@ def check_checkpoints(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"trainer.max_critic_ckpt_to_keep={of_critic!r} is not allowed: a checkpoint is removed as a whole. "
             f"Set trainer.max_actor_ckpt_to_keep, which is {keep!r}."
-        )
-    if actor["checkpoint"]["async_save"]:
-        raise ConfigError(
-            "actor_rollout_ref.actor.checkpoint.async_save=True is not allowed: verl 0.9.1 then never records that a "
-            "checkpoint is complete, also with Megatron, so the run could not resume. Leave it at false."
         )
 
 

@@ -57,6 +57,11 @@ def check_update(config: Mapping[str, Any]) -> None:
             "are equal and nothing is learnt. Leave it at false, and set data.seed to choose the order of tasks and "
             "the random numbers."
         )
+    if config["algorithm"]["use_pf_ppo"]:
+        raise ConfigError(
+            "algorithm.use_pf_ppo=True is not supported: verl's trainer would draw rows anew and write their "
+            "advantages to other rows. Leave it at false."
+        )
     if config["trainer"]["critic_warmup"] and name not in CRITICS:
         raise ConfigError(
             f"trainer.critic_warmup={config['trainer']['critic_warmup']} leaves the policy unchanged while a critic "
@@ -100,16 +105,6 @@ def _check_loss(config: Mapping[str, Any]) -> None:
     for bound in ("low", "high"):
         if actor[f"clip_ratio_{bound}"] is None:
             raise ConfigError(f"{ACTOR}.clip_ratio_{bound}=None is not allowed. Allowed: a number > 0.")
-    if actor["clip_ratio"] != 0.2:
-        raise ConfigError(
-            f"{ACTOR}.clip_ratio={actor['clip_ratio']} has no effect, because nothing reads it. Set "
-            f"{ACTOR}.clip_ratio_low and {ACTOR}.clip_ratio_high."
-        )
-    if mode != "vanilla" and actor["clip_ratio_c"] != 3.0:
-        raise ConfigError(
-            f"{ACTOR}.clip_ratio_c={actor['clip_ratio_c']} is not read by {ACTOR}.policy_loss.loss_mode={mode!r}. "
-            "Leave it at 3.0, or choose vanilla."
-        )
 
 
 def _check_correction(config: Mapping[str, Any]) -> None:
