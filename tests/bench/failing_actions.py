@@ -27,11 +27,11 @@ env: {dev_tasks: null, max_env_error_rate: 1}
 agent: {name: raw}
 horizon: {max_turns: [20]}
 episode: {max_tokens_per_turn: 1, on_truncated_turn: play}
-data: {train_batch_size: 16, max_prompt_length: 64, max_response_length: 960}
+data: {train_batch_size: 8, max_prompt_length: 64, max_response_length: 960}
 actor_rollout_ref:
   actor: {use_kl_loss: false, ppo_mini_batch_size: 4, optim: {lr: 2.0e-3}}
   rollout: {n: 8, max_num_seqs: 64}
-trainer: {save_freq: -1, test_freq: -1, val_before_train: false}
+trainer: {save_freq: 5, max_actor_ckpt_to_keep: 1, test_freq: -1, val_before_train: false}
 """
 RUNS: Mapping[str, Sequence[str]] = {
     "count": ("env.name=FailingActions", "env.on_action_error=count", f"trainer.total_training_steps={STEPS}"),
