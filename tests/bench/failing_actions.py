@@ -1,24 +1,30 @@
-"""Episodes that fail in their environment, in training: `python -m tests.bench.failing_actions [FOLDER]`.
+"""Actions that always fail in their environment: `python -m tests.bench.failing_actions [--train FOLDER]`.
 
-The first table shows what GRPO teaches a tiny random model about actions that always raise: two of eight classes of
-replies fail, two are right, four are wrong. The second one shows how many of the valid episodes are long if 5 % of all
-steps fail by chance. Each run takes minutes; finished ones are kept in the folder.
+Of eight kinds of actions two fail, two are right and four are wrong. The table shows their shares in the policy, where
+failures count, are left out, or are drawn anew. Without `--train`, GRPO moves a softmax policy over eight actions and
+the episodes pass through the real loop: seconds. With it, verl trains a tiny random model, and a second table shows
+how many of the valid episodes are long if 5 % of all steps fail by chance. Finished runs are kept.
 """
 
+import argparse
+import asyncio
 import random
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from tests.bench.partial import register
+from tests.support.fakes import plain
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Message, Reply, StepResult, StopReason, TaskItem
 
 STEPS, WINDOW, ERRORS = 15, 3, 0.05
 RECIPE = """
@@ -103,28 +109,89 @@ def play(folder: Path, name: str) -> list[EpisodeRecord]:
     return list(read_records(run / "episodes"))
 
 
-def outcome(record: EpisodeRecord) -> str:
-    """Return the outcome of an episode of `FailingActions`."""
-    failed = record["stop"] in ("action_error", "env_error")
-    return "fails" if failed else "right" if record["success"] else "wrong"
+def outcome(stop: str, success: bool) -> str:
+    """Return the kind of the last action of an episode of `FailingActions`."""
+    failed = stop in (StopReason.ACTION_ERROR, StopReason.ENV_ERROR)
+    return "fails" if failed else "right" if success else "wrong"
 
 
-def main(folder: Path) -> None:
-    """Run what has not ended, and print both tables."""
-    console, results = Console(), {name: play(folder, name) for name in RUNS}
-    columns = ("fails", "right", "fails, of the others")
-    table = Table("steps", *(f"{name}: {column}" for name in ("count", "drop") for column in columns))
-    for first in range(1, STEPS, WINDOW):
+class Anew(FailingActions):
+    """The environment for an adapter that cannot be replayed, so that an episode that fails begins anew."""
+
+    deterministic = False
+
+
+class Softmax:
+    """Policy with a probability for each of eight actions, one of each kind in turn."""
+
+    def __init__(self, logits_A: np.ndarray, draws: np.random.Generator) -> None:
+        self.probabilities_A = np.exp(logits_A) / np.exp(logits_A).sum()
+        self._draws = draws
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        self.action = int(self._draws.choice(8, p=self.probabilities_A))
+        return Reply("efghabcd"[self.action])
+
+
+def simulate(mode: str, seed: int) -> list[list[str]]:
+    """Return the outcomes of each step of GRPO (8 groups of 8 episodes) on a softmax policy.
+
+    Args:
+        mode: `count` or `drop` of `env.on_action_error`, or `anew` for an environment that cannot be replayed.
+        seed: seed of the draws.
+    """
+    env, draws, logits_A, steps = (
+        Anew if mode == "anew" else FailingActions,
+        np.random.default_rng(seed),
+        np.zeros(8),
+        [],
+    )
+    limits = EpisodeLimits(1, None, retries=2, on_action_error="drop" if mode == "drop" else "count")
+    item = env().tasks("test")[0]
+    for _ in range(STEPS):
+        policy, change_A, outcomes = Softmax(logits_A, draws), np.zeros(8), list[str]()
+        for _ in range(8):
+            valid: list[tuple[int, float]] = []
+            for _ in range(8):
+                attempts = asyncio.run(play_until_valid(item, env, plain, lambda policy=policy: policy, limits))
+                outcomes += [outcome(one.stop, one.success) for one in attempts]
+                valid += [(policy.action, attempts[-1].reward)] if attempts[-1].valid else []
+            returns = np.array([reward for _, reward in valid])
+            for (action, _), advantage in zip(valid, (returns - returns.mean()) / (returns.std() + 1e-6), strict=True):
+                change_A += advantage * (np.eye(8)[action] - policy.probabilities_A)
+        logits_A = logits_A + 0.5 * change_A / 64
+        steps.append(outcomes)
+    return steps
+
+
+def show(console: Console, results: Mapping[str, Sequence[Sequence[str]]]) -> None:
+    """Print the share of failing actions of all, and of those that are not right."""
+    columns = ("fails", "of bad")
+    table = Table("steps", *(f"{name}: {column}" for name in results for column in columns))
+    for first in range(0, STEPS, WINDOW):
         cells = []
-        for name in ("count", "drop"):
-            found = [outcome(record) for record in results[name] if first <= record["step"] < first + WINDOW]
+        for steps in results.values():
+            found = [one for outcomes in steps[first : first + WINDOW] for one in outcomes]
             fails, right = (found.count(kind) / len(found) for kind in ("fails", "right"))
-            cells += [f"{fails:.3f}", f"{right:.3f}", f"{fails / (1 - right):.3f}"]
-        table.add_row(f"{first} to {first + WINDOW - 1}", *cells)
+            cells += [f"{fails:.3f}", f"{fails / (1 - right):.3f}"]
+        table.add_row(f"{first + 1} to {first + WINDOW}", *cells)
     console.print(table)
+
+
+def train(folder: Path, console: Console) -> None:
+    """Run what has not ended, and print both tables."""
+    records = {name: play(folder, name) for name in RUNS}
+    results = {
+        name: [
+            [outcome(one["stop"], one["success"]) for one in records[name] if one["step"] == step]
+            for step in range(1, STEPS + 1)
+        ]
+        for name in ("count", "drop")
+    }
+    show(console, results)
     table = Table("5 % of steps fail", "valid", "long ones of the valid")
     for name in ("replayed", "begun anew"):
-        last = {(record["group"], record["sample"]): record for record in results[name]}.values()
+        last = {(record["group"], record["sample"]): record for record in records[name]}.values()
         valid = [record for record in last if record["stop"] != "env_error"]
         long = sum(length(record["task"]) == 20 for record in valid)
         drawn = sum(length(record["task"]) == 20 for record in last) / len(last)
@@ -132,5 +199,19 @@ def main(folder: Path) -> None:
     console.print(table)
 
 
+def main() -> None:
+    """Simulate, or train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, help="folder of the runs with verl")
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    if options.train:
+        train(options.train.resolve(), Console())
+        return
+    seeds = range(options.seeds)
+    results = {mode: [simulate(mode, seed) for seed in seeds] for mode in ("count", "drop", "anew")}
+    show(Console(), {mode: [list(chain(*step)) for step in zip(*runs, strict=True)] for mode, runs in results.items()})
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if sys.argv[1:] else "runs/bench_failing_actions").resolve())
+    main()
