@@ -53,10 +53,7 @@ PYTHONS = {"megatron": ".venv-megatron-cpu", "sglang": ".venv-sglang-cpu"}
 def run(name: str, folder: Path, timeout_s: float = 600) -> dict[str, set[str]]:
     """Run a combination and return the keys that it read, each with its readers as `file:line`.
 
-    Args:
-        name: name of a combination.
-        folder: folder for its models, its output and its reads; a finished trace of the same settings is not repeated.
-        timeout_s: seconds after which the run is killed.
+    A finished trace of the same settings in `folder` is not repeated.
     """
     settings, known = "\n".join([RECIPE, *RUNS[name]]), folder / "settings.txt"
     if not (folder / "reads").is_dir() or not known.is_file() or known.read_text() != settings:
