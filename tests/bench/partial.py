@@ -39,6 +39,7 @@ actor_rollout_ref:
   rollout: {{n: {samples}, max_num_seqs: 64}}
 trainer: {{total_training_steps: {steps}, save_freq: -1, test_freq: -1, experiment_name: {name}}}
 """
+WAITING = {"waiting": "tests.bench.waiting:WaitingEnv"}
 MODEL = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4}
 """Sizes with which the update takes seconds, and the engine milliseconds for a token."""
 MODES: Mapping[str, Sequence[str]] = {"synchronous": (), "partial": ("+overlay/rollout=partial",)}
@@ -110,12 +111,18 @@ def trained_episodes(run: Path) -> dict[int, set[tuple[str, int]]]:
     return trained
 
 
-def register(folder: Path) -> Path:
-    """Write the metadata of a package that registers `waiting`, and return the folder to put on the path."""
-    package = folder / "package/waiting-1.0.dist-info"
+def register(folder: Path, **adapters: str) -> Path:
+    """Write the metadata of a package that registers environments, and return the folder to put on the path.
+
+    Args:
+        folder: folder for the package.
+        adapters: adapter of each name, as `module:class`.
+    """
+    package = folder / "package/bench_envs-1.0.dist-info"
     package.mkdir(parents=True, exist_ok=True)
-    package.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: waiting\nVersion: 1.0\n")
-    package.joinpath("entry_points.txt").write_text("[verl_agent.envs]\nwaiting = tests.bench.waiting:WaitingEnv\n")
+    package.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: bench_envs\nVersion: 1.0\n")
+    lines = [f"{name} = {adapter}" for name, adapter in adapters.items()]
+    package.joinpath("entry_points.txt").write_text("\n".join(["[verl_agent.envs]", *lines, ""]))
     return package.parent
 
 
@@ -135,7 +142,7 @@ def measure(folder: Path, scene: str, mode: str, median_s: float, steps: int, ep
         (folder / f"{run.name}.yaml").write_text(recipe)
         paths = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={run}"]
         command = command_line("train", folder, run.name, *MODES[mode], *paths)
-        subprocess.run(command, env=run_environment(folder, register(folder)), check=True)
+        subprocess.run(command, env=run_environment(folder, register(folder, **WAITING)), check=True)
         wait_for_end(folder)
         done = read_metrics(sorted(run.glob("metrics/*.jsonl")))
     return summarize(done, list(read_records(run / "episodes")), trained_episodes(run))

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.memory import MARK, marked_processes, memory_of, title, total_gb
-from tests.bench.partial import register
+from tests.bench.partial import WAITING, register
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.provenance import Provenance
 
@@ -133,7 +133,7 @@ def measure(folder: Path, episodes: int, digits: int, overrides: Sequence[str]) 
     (folder / f"{run.name}.yaml").write_text(RECIPE.format(name=run.name, **sizes))
     paths = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={run}"]
     command = command_line("train", folder, run.name, *paths, *overrides)
-    environment = {**run_environment(folder, register(folder)), MARK: mark}
+    environment = {**run_environment(folder, register(folder, **WAITING)), MARK: mark}
     before: Sample | None = None
     with subprocess.Popen(command, env=environment) as process:
         while process.poll() is None:

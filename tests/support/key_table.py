@@ -17,16 +17,17 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from tests.support.config_reads import CHECKPOINTS, ENGINES, OPTIMIZERS, references, verl_reads
+from tests.support.config_reads import CHECKPOINTS, ENGINES, MODELS, OPTIMIZERS, references, verl_reads
 from tests.support.own_reads import is_read
 from tests.support.traced_runs import RECIPE, RUNS, run
-from verl_agent.config.catalogue import SET, TABLE
+from verl_agent.config.catalogue import SET, TABLE, rows
 from verl_agent.config.keys import FREE, leaves, reference
 from verl_agent.config.search_path import register_config
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
+ESTIMATOR = "algorithm.adv_estimator"
 SWITCHES = (
-    *("algorithm.adv_estimator", f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.type"),
+    *(ESTIMATOR, f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.type"),
     *("algorithm.filter_groups.enable", f"{ACTOR}.strategy", "trainer.v1.trainer_mode"),
     "actor_rollout_ref.rollout.name",
     *("actor_rollout_ref.model.lora_rank", f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.loss_agg_mode"),
@@ -41,13 +42,14 @@ OWN = ("env.", "agent.", "horizon.", "episode.", "credit.", "hydra.", "offload",
 LOOSE = {"megatron", "qat", "turbo_config", "disaggregation", "trtllm", "mtp", "router_replay", "profiler"}
 LOOSE |= {"global_profiler", "skip", "transfer_queue", "ray_kwargs", "prometheus", "engine_kwargs", "checkpoint_engine"}
 LOOSE |= {"wrap_policy", "lora", "tiled_mlp", "optim", "hybrid_rollout"}
-"""Sections that `config_reads` does not follow: a key counts as read if code of verl has its name."""
+"""Sections that `config_reads` does not follow: a key counts as read if code of verl has its name and the section's."""
 HANDED_ON = {
     **{f"{section}.wrap_policy.": "verl/utils/fsdp_utils.py" for section in ENGINES},
     **{f"{section}.turbo_config.": "the section is handed on to MindSpeed" for section in ENGINES},
     **{f"{section}.warmup_style": "verl/workers/config/optimizer.py" for section in OPTIMIZERS},
     **{f"actor_rollout_ref.{name}.ulysses_sequence": "verl/workers/config/actor.py" for name in ("actor", "ref")},
     **{f"{section}.mbridge_config": "verl/utils/checkpoint/megatron_checkpoint_manager.py" for section in CHECKPOINTS},
+    **{f"{section}.lora.": "the section is handed on to Megatron-Bridge" for section in MODELS},
     "actor_rollout_ref.ref.strategy": "verl/workers/config/actor.py",
     "critic.strategy": "verl/workers/config/critic.py",
     "critic.megatron.override_transformer_config.": "the section is handed on to Megatron",
@@ -81,15 +83,15 @@ def known_keys() -> Mapping[str, Any]:
 
 @cache
 def composed(name: str) -> Mapping[str, Any]:
-    """Return the values of a traced run by key."""
+    """Return the keys of a traced run, with the values of `SWITCHES` and of conditions."""
     register_config()
     with initialize_config_dir(str(_recipe_folder()), version_base=None):
         config = compose("recipe", list(RUNS[name]), return_hydra_config=True)
     OmegaConf.set_struct(config, False)
     plain = OmegaConf.to_container(config)
-    return {key: OmegaConf.select(config, key, throw_on_missing=False) for key in SWITCHES} | dict.fromkeys(
-        key for key, _ in leaves(plain) if key not in SWITCHES
-    )
+    conditions = {switch for row in rows().values() for one in row.conditions for switch in one}
+    values = {key: OmegaConf.select(config, key, throw_on_missing=False) for key in (*SWITCHES, *conditions)}
+    return dict.fromkeys(key for key, _ in leaves(plain)) | values
 
 
 @cache
@@ -115,6 +117,13 @@ def naming(name: str) -> str | None:
     return _names().get(name)
 
 
+def in_loose_section(key: str) -> str | None:
+    """Return a file of verl whose code has the name of a key in one of `LOOSE`; None if no code has its section's."""
+    *sections, name = key.split(".")
+    loose = LOOSE & {*sections, name}
+    return naming(name) if loose and all(map(naming, loose)) else None
+
+
 def with_references(read: set[str]) -> set[str]:
     """Return keys with those to which their values in the base YAML refer."""
     found, waiting = set(read), list(read)
@@ -129,10 +138,13 @@ def with_references(read: set[str]) -> set[str]:
 def condition(key: str, read_in: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
     """Return the condition that holds in the runs that read a key and in no other; empty unless exactly one does.
 
-    Of several conditions, one on a switch in the section of the key is the only one.
+    Two runs, such as those with Megatron, differ in too much to tell.
+    Of several conditions, one on a switch in the section of the key is the only one. Each run has an estimator of its
+    own, which would tell any runs from the others: it is a switch of its section only.
     """
     found: dict[str, dict[str, Any]] = {}
-    for group in [*((switch,) for switch in SWITCHES if switch != key), *PAIRS]:
+    known = [one for one in SWITCHES if one != key and (one != ESTIMATOR or key.startswith("algorithm."))]
+    for group in [*((switch,) for switch in known), *PAIRS]:
         on, off = ([tuple(composed(name)[one] for one in group) for name in names] for names in (read_in, others))
         if len(group) == 1 and set(on).isdisjoint(off):
             values = sorted({value for (value,) in on}, key=str)
@@ -143,7 +155,7 @@ def condition(key: str, read_in: Sequence[str], others: Sequence[str]) -> dict[s
             found["|".join(group)] = dict.fromkeys(group, SET)
     near = [one for one in found.values() if key.startswith(f"{next(iter(one)).rpartition('.')[0]}.")]
     candidates = list(found.values()) if len(found) == 1 else near
-    return candidates[0] if others and len(candidates) == 1 else {}
+    return candidates[0] if others and len([*read_in, *others]) > 2 and len(candidates) == 1 else {}
 
 
 def is_set(value: Any) -> bool:
@@ -155,28 +167,53 @@ def table(reads: Mapping[str, set[str]], earlier: Mapping[str, Mapping[str, Any]
     """Return the rows of all keys."""
     source, found = verl_reads("agent_base"), {name: with_references(keys) for name, keys in reads.items()}
     in_source = with_references(set(source))
-    rows = {}
+    made = {}
     for key in known_keys():
-        having = [name for name in found if key in composed(name)]
+        outer = [earlier[section]["effect"] for section in OUTER if key.startswith(section)]
+        having = [name for name in found if key in composed(name) and all(_holds(name, one) for one in outer)]
         read_in = [name for name in having if key in found[name]]
         kept = {column: value for column, value in _row(earlier, key).items() if column not in WRITTEN}
         place = next((place for name, place in HANDED_ON.items() if key.startswith(name)), None)
         row: dict[str, Any] = {}
         if read_in:
             when = condition(key, read_in, [name for name in having if name not in read_in])
-            outer = [earlier[section].get("effect") for section in OUTER if key.startswith(section)]
             row = {"when": when} if when and when not in (kept.get("effect"), *outer) else {}
         elif key in in_source:
             row = {"untraced": source[key].partition(":")[0] if key in source else "a key whose value refers to it"}
-        elif place or (LOOSE & set(key.split(".")) and (place := naming(key.rpartition(".")[2]))):
+        elif place or (place := in_loose_section(key)):
             row = {"untraced": place}
         elif is_read(key):
             row = {"untraced": "verl_agent"}
         else:
             row = {"unread": True}
-        rows[key] = row | kept
+        made[key] = row | kept
     own = {key: dict(row) for key, row in earlier.items() if key in OUTER or not is_verls(key) or is_rule(row)}
-    return own | dict(shorten(rows))
+    return own | dict(shorten(made))
+
+
+def contradictions(reads: Mapping[str, set[str]], made: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield keys that a run does not read although its settings fulfil the condition `effect`, and other runs do.
+
+    Args:
+        reads: keys that each run read.
+        made: rows of the table.
+    """
+    for key in known_keys():
+        read_in = {name for name in reads if key in reads[name]}
+        outer = [made[section]["effect"] for section in OUTER if key.startswith(section)]
+        row = _row(made, key)
+        if not isinstance(effect := row.get("effect", "none"), str) and read_in:
+            conditions = [effect, *outer, *([row["when"]] if "when" in row else [])]
+            fulfilled = {name for name in reads if all(_holds(name, one) for one in conditions)}
+            if missing := {name for name in fulfilled if key in composed(name)} - read_in:
+                yield f"{key}: effect {effect}, but not read in {', '.join(sorted(missing))}"
+
+
+def _holds(name: str, condition: Mapping[str, Any]) -> bool:
+    values = composed(name)
+    return any(
+        is_set(values.get(key)) if allowed == SET else values.get(key) in allowed for key, allowed in condition.items()
+    )
 
 
 def _row(table: Mapping[str, Mapping[str, Any]], key: str) -> Mapping[str, Any]:
@@ -220,9 +257,8 @@ def _recipe_folder() -> Path:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     names = [name for name in RUNS if len(sys.argv) < 3 or (folder / name / "reads").is_dir()]
-    write(
-        table(
-            {name: set(run(name, folder / name)) for name in names},
-            yaml.safe_load(TABLE.read_text(encoding="utf-8")) if TABLE.is_file() else {},
-        )
-    )
+    reads = {name: set(run(name, folder / name)) for name in names}
+    made = table(reads, yaml.safe_load(TABLE.read_text(encoding="utf-8")))
+    write(made)
+    found = contradictions({name: with_references(keys) for name, keys in reads.items()}, made)
+    sys.exit("\n".join(found) or None)

@@ -1,6 +1,7 @@
 """Tiny training runs that record the config keys which they read, one for each combination of `RUNS`."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,18 +26,19 @@ trainer: {total_training_steps: 1, save_freq: -1, test_freq: -1, val_before_trai
 """
 """One step of a tiny model, with mini-batches smaller than the batch."""
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
-KL, SAVE = f"{ACTOR}.use_kl_loss=true", "trainer.save_freq=1"
+KL, SAVE, DYNAMIC = f"{ACTOR}.use_kl_loss=true", "trainer.save_freq=1", f"{ACTOR}.use_dynamic_bsz=true"
+ROW_MEANS = f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"
 MEGATRON = ("model_engine=megatron", f"{ACTOR}.megatron.dtype=float32")
 CRITIC = ("critic.optim.lr=1.0e-3", "critic.ppo_mini_batch_size=2", "critic.ppo_micro_batch_size_per_gpu=4")
 PPO = ("+overlay/algorithm=ppo", "offload=false", *CRITIC)
 RUNS: Mapping[str, Sequence[str]] = {
     "grpo": (),
-    "kl": (KL, SAVE, f"{ACTOR}.use_dynamic_bsz=true", "+overlay/correction=token_is", "trainer.val_before_train=true"),
+    "kl": (KL, SAVE, DYNAMIC, "+overlay/correction=token_is", "trainer.val_before_train=true", ROW_MEANS),
     "ppo": (*PPO, SAVE, "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
     "rloo": ("+overlay/algorithm=rloo", KL, "trainer.test_freq=1", f"{ACTOR}.optim.lr_scheduler_type=cosine"),
     "megatron": (*MEGATRON, KL),
     "partial": ("+overlay/rollout=partial", "+overlay/algorithm=turn_returns", SAVE, "trainer.test_freq=1"),
-    "lora": ("+overlay/lora=rank_32", "+overlay/algorithm=reinforce_pp", KL, SAVE, f"{ACTOR}.use_dynamic_bsz=true"),
+    "lora": ("+overlay/lora=rank_32", "+overlay/algorithm=reinforce_pp", KL, SAVE, DYNAMIC),
     "turn_ppo": ("+overlay/algorithm=turn_ppo", "offload=false", *CRITIC, "+overlay/ratio=turn"),
     "dapo": ("+overlay/algorithm=dapo", "+overlay/ratio=gspo", "+overlay/correction=sequence_rs"),
     "sglang": ("+overlay/rollout=sglang", SAVE),
@@ -49,16 +51,24 @@ PYTHONS = {"megatron": ".venv-megatron-cpu", "sglang": ".venv-sglang-cpu"}
 
 
 def run(name: str, folder: Path, timeout_s: float = 600) -> dict[str, set[str]]:
-    """Run a combination and return the keys that it read, each with its readers as `file:line`."""
-    if not (folder / "reads").is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
+    """Run a combination and return the keys that it read, each with its readers as `file:line`.
+
+    A finished trace of the same settings in `folder` is not repeated.
+    """
+    settings, known = "\n".join([RECIPE, *RUNS[name]]), folder / "settings.txt"
+    if not (folder / "reads").is_dir() or not known.is_file() or known.read_text() != settings:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        known.write_text(settings)
         (folder / "recipe.yaml").write_text(RECIPE)
         texts = ["Guess a whole number from 1 to 12. Higher. Lower."]
         write = write_qwen2 if name.startswith("megatron") else write_byte_model
         write(folder / "model", texts, vocabulary=300)
         paths = [f"actor_rollout_ref.model.path={folder / 'model'}", f"trainer.default_local_dir={folder / 'run'}"]
         if any(override.startswith("critic.") for override in RUNS[name]):
-            paths.append(f"critic.model.path={write_critic(folder / 'critic', folder / 'model')}")
+            # mbridge makes a critic of a policy and loads no token classifier
+            critic = folder / "model" if write is write_qwen2 else write_critic(folder / "critic", folder / "model")
+            paths.append(f"critic.model.path={critic}")
         command = command_line("train", folder, "recipe", *RUNS[name], *paths)
         venv = next((venv for prefix, venv in PYTHONS.items() if name.startswith(prefix)), None)
         if venv is not None:

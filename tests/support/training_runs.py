@@ -50,11 +50,13 @@ actor_rollout_ref:
     optim: {lr: 1.0e-3}
     fsdp_config: {mixed_precision: {param_dtype: fp32}}
   rollout: {n: 4, max_num_seqs: 16, dtype: float32}
-critic: {ppo_mini_batch_size: 2, fsdp: {mixed_precision: {param_dtype: fp32}}}
 trainer: {total_training_steps: 2, save_freq: -1, test_freq: -1, val_before_train: false}
 """
 """Two steps of a tiny model in float32, with mini-batches smaller than the batch."""
-PPO = ["+overlay/algorithm=ppo", "offload=false", "critic.optim.lr=1.0e-3", "critic.ppo_micro_batch_size_per_gpu=4"]
+PPO = [
+    *("+overlay/algorithm=ppo", "offload=false", "critic.optim.lr=1.0e-3", "critic.ppo_mini_batch_size=2"),
+    *("critic.ppo_micro_batch_size_per_gpu=4", "critic.fsdp.mixed_precision.param_dtype=fp32"),
+]
 """Overrides for a critic."""
 KILLED_STEPS = 3
 """Steps of a run of `train_killed`."""

@@ -1,6 +1,6 @@
 """Policy losses of `actor_rollout_ref.actor.policy_loss.loss_mode`: `turn_ratio`, and the clip fraction of each turn.
 
-verl imports this module in its workers, because `actor_rollout_ref.model.external_lib` names it.
+verl imports this module in its workers, because preflight adds it to `actor_rollout_ref.model.external_lib`.
 """
 
 from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.bench.partial import BATCH, SAMPLES, register, summarize
+from tests.bench.partial import BATCH, SAMPLES, WAITING, register, summarize
 from tests.bench.waiting import MIN_TURNS, WaitingEnv
 
 
@@ -36,7 +36,7 @@ def test_episodes_end_by_chance_and_tasks_differ():
 
 def test_the_environment_is_registered_for_other_processes(tmp_path):
     program = "from verl_agent.envs.registry import load_adapter; print(load_adapter('waiting').__name__)"
-    path = f"{register(tmp_path)}:{ROOT}"
+    path = f"{register(tmp_path, **WAITING)}:{ROOT}"
     done = subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.stdout == "WaitingEnv\n", done.stderr
 

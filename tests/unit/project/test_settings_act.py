@@ -12,8 +12,9 @@ import pytest
 
 from tests.support.composing import COMMON, RECIPES, ROOT, SHARED, kind, written_in
 from tests.support.config_reads import references, verl_reads
-from tests.support.key_table import OUTER, is_rule, is_verls, known_keys
+from tests.support.key_table import OUTER, condition, contradictions, is_rule, is_verls, known_keys
 from tests.support.own_reads import is_read
+from tests.support.traced_runs import RECIPE, RUNS, run
 from verl_agent.config.catalogue import Row, rows, rows_of
 from verl_agent.config.keys import FREE, leaves, reference
 
@@ -77,6 +78,41 @@ def test_no_key_that_verls_source_reads_is_marked_as_unread():
 
 def _row(key: str) -> Row:
     return (rows_of(key) or [Row()])[0]
+
+
+LORA = "actor_rollout_ref.model.target_modules"
+VALIDATED = {"trainer.test_freq": "set", "trainer.val_before_train": "set"}
+
+
+@pytest.mark.parametrize(
+    ("key", "read_in", "expected"),
+    [
+        (LORA, ["lora"], {"actor_rollout_ref.model.lora_rank": "set"}),
+        ("trainer.validation_data_dir", ["kl", "rloo", "partial"], VALIDATED),
+        ("actor_rollout_ref.actor.fsdp_config.seed", ["lora", "gigpo"], {}),  # only their estimators tell them apart
+        ("algorithm.gamma", ["lora", "gigpo"], {"algorithm.adv_estimator": ["gigpo", "reinforce_plus_plus"]}),
+    ],
+)
+def test_a_condition_tells_the_runs_that_read_a_key_from_all_others(key, read_in, expected):
+    assert condition(key, read_in, [name for name in RUNS if name not in read_in]) == expected
+
+
+def test_two_runs_tell_no_condition():
+    assert condition("actor_rollout_ref.actor.megatron.dtype", ["megatron"], ["megatron_ppo"]) == {}
+
+
+def test_an_effect_that_a_run_does_not_read_is_a_contradiction():
+    made = {section: {"effect": dict(rows()[section].effect)} for section in OUTER}
+    made[LORA] = {"effect": {"actor_rollout_ref.actor.use_kl_loss": "set"}}
+    (line,) = contradictions({"kl": set(), "lora": {LORA}, "grpo": set()}, made)
+    assert line.startswith(f"{LORA}: ") and line.endswith("not read in kl")
+
+
+def test_a_finished_trace_is_not_repeated(tmp_path: Path):
+    (tmp_path / "reads").mkdir()
+    (tmp_path / "reads/1.txt").write_text("trainer.save_freq\t/verl/a.py:1\n")
+    (tmp_path / "settings.txt").write_text("\n".join([RECIPE, *RUNS["kl"]]))
+    assert run("kl", tmp_path, timeout_s=0) == {"trainer.save_freq": {"/verl/a.py:1"}}
 
 
 NO_SETTINGS = ("agent_loop.yaml", "router.yaml", "verl_keys.yaml")

@@ -94,6 +94,7 @@ NOT_ALLOWED = [
     (SEPARATE, f"{V1}.separate_async.num_warmup_batches=0.001"),
     (PARTIAL, DAPO, f"{FILTER}.max_inflight_gen_batches=2"),
     (PARTIAL, ADAPTIVE),
+    (PARTIAL, f"{MODEL}.mtp.enable=true", f"{MODEL}.mtp.enable_rollout=true"),
     (SEPARATE, f"{ROLLOUT}.nnodes=null"),
     (SEPARATE, f"{ROLLOUT}.n_gpus_per_node=0"),
     (SEPARATE, f"{ROLLOUT}.checkpoint_engine.backend=naive"),
@@ -105,7 +106,7 @@ NOT_ALLOWED = [
     (f"{ACTOR}.kl_loss_type=full",),
     (f"{ROLLOUT}.temperature=0",),
     (f"{LOSS}.loss_mode=bypass_mode",),
-    ("+overlay/ratio=turn", f"{MODEL}.external_lib=null"),
+    ("algorithm.use_pf_ppo=true",),
     (f"{ACTOR}.clip_ratio_low=null",),
     (f"{ACTOR}.clip_ratio_high=-1",),
     (f"{ROLLOUT}.full_determinism=true",),
@@ -133,6 +134,7 @@ NOT_ALLOWED = [
     (PPO, "critic.checkpoint.save_contents=[model]"),
     ("trainer.max_critic_ckpt_to_keep=7",),
     (f"{ACTOR}.checkpoint.async_save=true",),
+    (PPO, "critic.checkpoint.async_save=true"),
 ]
 """Changes of which the last one sets the key that is refused, unless another key is named below."""
 ON_CPU = (SEPARATE, "trainer.device=cpu")
@@ -191,6 +193,11 @@ WITHOUT_EFFECT = [
     (PPO, "critic.model.lora_alpha=8"),
     (f"{FILTER}.max_num_gen_batches=3",),
     ("trainer.val_only=true",),
+    ("+overlay/lora=rank_32", f"{ACTOR}.use_kl_loss=true", "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=false"),
+    ("+overlay/rollout=sglang", f"{ROLLOUT}.max_num_batched_tokens=9"),
+    ("trainer.test_freq=-1", "trainer.log_val_generations=3"),
+    ("trainer.default_hdfs_dir=hdfs://a",),
+    ("trainer.del_local_ckpt_after_load=true",),
     ("trainer.resume_from_path=runs/a/global_step_3",),
     ("trainer.critic_warmup=2",),
     ("trainer.test_freq=-1", "trainer.test_best=true"),

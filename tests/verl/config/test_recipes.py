@@ -4,15 +4,18 @@ Nothing here loads a model or a tokenizer, because the GPU recipes name models o
 `actor_rollout_ref.model` and `critic.model` are not built, and the length of prompts is not measured.
 """
 
+import ast
 import re
 import shutil
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from tests.support import traced_runs, training_runs
 from tests.support.composing import (
     BASES,
     COMMON,
@@ -26,7 +29,7 @@ from tests.support.composing import (
     written_in,
 )
 from tests.support.episodes import talk
-from verl_agent.config.checks import FIELDS, check_keys
+from verl_agent.config.checks import FIELDS, check_effects, check_keys
 from verl_agent.config.keys import FREE
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.settings import read_env
@@ -252,3 +255,21 @@ def test_recipes_have_different_experiment_names():
     trained = [path for path in RECIPES if kind(path) not in ("agent_eval", "agent_evolve")]
     names = [resolved(path).trainer.experiment_name for path in trained]
     assert len(set(names)) == len(names)
+
+
+def tiny_recipes() -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield name, text and overrides of the recipes that slow tests write; a run is the first to read them."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            match node:
+                case ast.Assign(targets=[ast.Name("RECIPE")], value=ast.Constant(value=str(text))) if "{{" not in text:
+                    yield path.stem, text, ()
+    yield "ppo", training_runs.RECIPE, training_runs.PPO
+    yield from ((f"traced {name}", traced_runs.RECIPE, overrides) for name, overrides in traced_runs.RUNS.items())
+
+
+@pytest.mark.parametrize(("text", "overrides"), [pytest.param(*rest, id=name) for name, *rest in tiny_recipes()])
+def test_recipes_of_slow_tests_set_no_key_without_effect(text, overrides, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(text)
+    if kind(tmp_path / "tiny.yaml") == "agent_base":
+        check_effects(recipe(tmp_path / "tiny.yaml", *overrides), "agent_base")

@@ -24,8 +24,6 @@ from verl_agent.training.preflight.conditions import Condition, Get, Where, at_m
 
 SYNC, PARTIAL, SEPARATE = "verl_agent", "verl_agent_partial", "verl_agent_separate"
 """Values of `trainer.v1.trainer_mode`."""
-LOSS_MODULE = "verl_agent.training.policy_losses"
-"""Module that registers the loss `turn_ratio` with verl."""
 LOSS_MEANS = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean"]
 """Aggregations of a loss over tokens and rows in verl 0.9.1 (trainer/ppo/core_algos.py, `agg_loss`)."""
 KL_NAMES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
@@ -87,10 +85,6 @@ def _group_size(value: Any, get: Get) -> bool:
 def _divides(batch: Any, get: Get) -> bool:
     """Allow one update for all rows of a step where an episode makes several rows."""
     return batch % get(MINI) == 0 or (get(KEEP) in EDITS and get(MINI) % batch == 0)
-
-
-def _has_loss_module(given: Any, get: Get) -> bool:
-    return LOSS_MODULE in ([given] if isinstance(given, str) else given or ())
 
 
 def _fits_engine(tokens: Any, get: Get) -> bool:
@@ -189,6 +183,10 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("horizon.adaptive", NoneType,
               "It would start a stage by the results of episodes that still have the limit of an earlier one. Set "
               "horizon.steps_per_stage, or leave out +overlay/rollout=partial.", {MODE: ASYNCHRONOUS}),
+    Condition("actor_rollout_ref.model.mtp.enable_rollout", Off,
+              "An interrupted reply continues with the random numbers of its seed and position, and speculative "
+              "decoding begins with the first ones again. Or leave out +overlay/rollout=partial.",
+              {MODE: ASYNCHRONOUS, "actor_rollout_ref.model.mtp.enable": [True]}),
     # Engines on devices of their own, see verl 0.9.1, trainer_separate_async.py, `__init__`
     *(Condition(f"{ROLLOUT}.{key}", Positive, "The engines need devices of their own.", {MODE: [SEPARATE]})
       for key in ("nnodes", "n_gpus_per_node")),
@@ -207,8 +205,8 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(f"{ROLLOUT}.temperature", AboveZero,
               f"Gradients would be 0. Validation has {ROLLOUT}.val_kwargs.temperature."),
     Condition(LOSS, Literal["vanilla", "gspo", "turn_ratio"], "Others of verl do not support several turns."),
-    Condition("actor_rollout_ref.model.external_lib", Where(f"a module or a list with {LOSS_MODULE}", _has_loss_module),
-              "It registers the loss. Add it.", {LOSS: ["turn_ratio"]}),
+    Condition("algorithm.use_pf_ppo", Off,
+              "verl's trainer would draw rows anew and write their advantages to other rows."),
     *(Condition(f"{ACTOR}.clip_ratio_{bound}", NotNegative) for bound in ("low", "high")),
     Condition(f"{ROLLOUT}.full_determinism", Off,
               "It gives all samples of a task the same seed, so that they are equal and nothing is learnt. data.seed "
@@ -263,7 +261,8 @@ CONDITIONS: tuple[Condition, ...] = (
       for model in (ACTOR, CRITIC)),
     Condition("trainer.max_critic_ckpt_to_keep", same("trainer.max_actor_ckpt_to_keep"),
               "A checkpoint is removed as a whole."),
-    Condition(f"{ACTOR}.checkpoint.async_save", Off,
-              "verl 0.9.1 then never records a checkpoint as complete, so the run could not resume."),
+    *(Condition(f"{model}.checkpoint.async_save", Off,
+                "verl 0.9.1 then never records a checkpoint as complete, so the run could not resume.")
+      for model in (ACTOR, CRITIC)),
 )
 # fmt: on

@@ -37,6 +37,8 @@ from verl_agent.training.splits import split_tasks, validates_on_test
 
 ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
 """File for verl that names the class which assigns requests to rollout servers."""
+LOSSES = "verl_agent.training.policy_losses"
+"""Module that verl's workers import: it registers `turn_ratio` and counts the clipped tokens of each turn."""
 BUCKET_MB = 128
 """Smallest bucket of a weight transfer in MiB."""
 logger = logging.getLogger(__name__)
@@ -195,7 +197,10 @@ def _complete(config: DictConfig, mixed: bool, report: Callable[[str], None]) ->
     config.trainer.default_local_dir = str(run_dir)
     if config.episode.record_dir is not None:
         config.episode.record_dir = str(Path(config.episode.record_dir).resolve())
-    config.actor_rollout_ref.model.path = resolve_model(config.actor_rollout_ref.model.path)
+    model = config.actor_rollout_ref.model
+    model.path = resolve_model(model.path)
+    given = model.external_lib
+    model.external_lib = [*([given] if isinstance(given, str) else given or ()), LOSSES]
     if has_critic(config):
         config.critic.model.path = resolve_model(config.critic.model.path, key="critic.model.path")
     loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")

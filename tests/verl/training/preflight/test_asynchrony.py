@@ -22,7 +22,7 @@ GPU = ROOT / "recipes/textcraft/grpo.yaml"
 PARTIAL, SEPARATE = "+overlay/rollout=partial", "+overlay/rollout=separate"
 COLOCATE, SAMPLER = "trainer.v1.colocate_async", "trainer.v1.sampler"
 OWN_DEVICES, ROLLOUT = "trainer.v1.separate_async", "actor_rollout_ref.rollout"
-CORRECTION = "algorithm.rollout_correction"
+CORRECTION, MTP = "algorithm.rollout_correction", "actor_rollout_ref.model.mtp"
 
 
 def merged(path: Path, *changes: str) -> DictConfig:

@@ -275,7 +275,9 @@ def test_a_bucket_of_weights_holds_the_largest_tensor_and_little_more(largest, c
 
 @pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
 def test_a_valid_config_is_resolved_and_completed(folder):
-    made = prepared(folder, "trainer.default_local_dir=run", f"actor_rollout_ref.model.path={SMOLLM2}")
+    model = "actor_rollout_ref.model"
+    own = ["trainer.default_local_dir=run", f"{model}.path={SMOLLM2}", f"{model}.external_lib=json"]
+    made = prepared(folder, *own)
     config, envs = made.verl, made.envs
     assert OmegaConf.missing_keys(config) <= {
         key for key in OmegaConf.missing_keys(config) if key.startswith("reward.")
@@ -285,6 +287,7 @@ def test_a_valid_config_is_resolved_and_completed(folder):
     assert config.actor_rollout_ref.model.path == str(prepare_smollm2())
     assert Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).is_file()
     assert config.actor_rollout_ref.rollout.router_config_path == str(ROUTER)
+    assert config.actor_rollout_ref.model.external_lib == ["json", "verl_agent.training.policy_losses"]
     assert str(folder / "run/tensorboard") == config.ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR
     assert [run_env.horizon.max_turns for run_env in envs] == [[4]]
 
