@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import verl_agent.config
-import verl_agent.evaluation.settings
-import verl_agent.training.offline.evolve.rounds
-import verl_agent.training.offline.preferences  # these imports register all sections
-from verl_agent.config.catalogue import TRAINING, Row, needed, own_rows, rows, rows_of, sections
+from verl_agent.config.catalogue import TRAINING, Row, all_sections, needed, own_rows, rows, rows_of, sections
 from verl_agent.config.keys import KINDS, reference
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.sections import SECTIONS, Section, describe, field_type
+from verl_agent.sections import Section, describe, field_type
 
 PAGE = Path(verl_agent.config.__file__).with_name("REFERENCE.md")
 HEAD = """# Settings
@@ -67,7 +64,7 @@ def explain(key: str, base: str) -> str:
 def _own_sections() -> Iterator[str]:
     for base in KINDS:
         places = _paths(reference(base))
-        own = [one for one in SECTIONS if one.base == base]
+        own = [one for one in all_sections() if one.base == base]
         for one in sorted(own, key=lambda one: places.index(one.key.removesuffix("[]"))):
             yield f"## `{one.key}`\n{one.kind.__doc__}\n\n{_table(COLUMNS)}"
             for field in fields(one.kind):
@@ -94,7 +91,7 @@ def _of_field(one: Section, name: str) -> list[str]:
     if default is MISSING:
         (own,) = (field.default for field in fields(one.kind) if field.name == name)
         default = getattr(own, "default", own)  # pydantic's Field has a default of its own
-    nested = any(other.key.removesuffix("[]") == key for other in SECTIONS)
+    nested = any(other.key.removesuffix("[]") == key for other in all_sections())
     shown = "see below" if nested and isinstance(default, dict) else _default(default)
     found = [table[other] for other in (key, f"{one.key}.", one.key) if other in table]
     return [shown, "see below" if nested else describe(hint, bounds), found[0].meaning, *_rules(found, one.base)]

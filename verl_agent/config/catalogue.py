@@ -20,16 +20,23 @@ pattern with `*`. Its columns, which for own settings are markers and docstrings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from omegaconf import ListConfig
 
-import verl_agent.config.settings  # noqa: F401  # registers the sections that all commands share
 from verl_agent.sections import SECTIONS, Needs, OnResume, Section, field_meaning, field_type
 
 TABLE = Path(__file__).with_name("verl_keys.yaml")
+OWNERS = (
+    "verl_agent.config.settings",
+    "verl_agent.evaluation.settings",
+    "verl_agent.training.offline.preferences",
+    "verl_agent.training.offline.evolve.rounds",
+)
+"""Modules that register all sections, by themselves or by what they import."""
 TRAINING = "agent_base"
 """Base of reinforcement learning, whose keys of verl the table has."""
 SET = "set"
@@ -82,9 +89,16 @@ def rows() -> Mapping[str, Row]:
     return {key: Row(**row) for key, row in yaml.load(TABLE.read_text(encoding="utf-8"), loader).items()}
 
 
+def all_sections() -> list[Section]:
+    """Return all sections, whichever modules a command has imported."""
+    for owner in OWNERS:
+        import_module(owner)
+    return SECTIONS
+
+
 def sections(base: str) -> list[Section]:
-    """Return the registered sections of a base YAML, those that it shares with training first."""
-    return [one for owner in dict.fromkeys((TRAINING, base)) for one in SECTIONS if one.base == owner]
+    """Return the sections of a base YAML, those that it shares with training first."""
+    return [one for owner in dict.fromkeys((TRAINING, base)) for one in all_sections() if one.base == owner]
 
 
 def own_rows(base: str) -> dict[str, Row]:
@@ -95,6 +109,16 @@ def own_rows(base: str) -> dict[str, Row]:
         for name in (each.name for each in fields(one.kind)):
             found[f"{one.key}.{name}"] = _row(field_type(one.kind, name)[1], field_meaning(one.kind, name))
     return found
+
+
+def own_type(key: str, base: str) -> Any:
+    """Return the type of a field of a settings class with its constraints; None if there is no such field."""
+    section, _, name = key.rpartition(".")
+    for one in sections(base):
+        if one.key == section and name in (each.name for each in fields(one.kind)):
+            hint, bounds = field_type(one.kind, name)
+            return Annotated[hint, *bounds] if bounds else hint
+    return None
 
 
 def _row(markers: Sequence[Any], meaning: str) -> Row:
@@ -131,7 +155,7 @@ def may_change(command: str) -> list[str]:
     Args:
         command: key of `COMMANDS`.
     """
-    tables = [rows(), *(own_rows(base) for base in dict.fromkeys(one.base for one in SECTIONS))]
+    tables = [rows(), *(own_rows(base) for base in dict.fromkeys(one.base for one in all_sections()))]
     found = (key for table in tables for key, row in table.items() if set(row.resume) & set(COMMANDS[command]))
     return [key.removesuffix(".") for key in dict.fromkeys(found)]
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from pydantic import TypeAdapter, ValidationError
 
-from verl_agent.config.catalogue import SET, TRAINING, Row, needed, own_rows, rows_of, written
+from verl_agent.config.catalogue import SET, TRAINING, Row, needed, own_rows, own_type, rows_of, written
 from verl_agent.config.keys import FREE, leaves, reference
 from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.sections import allowed_text
 
 CPU = Path(__file__).with_name("cpu.yaml")
 STRATEGY = "actor_rollout_ref.actor.strategy"
@@ -75,9 +77,9 @@ def check_effects(config: DictConfig, base: str) -> None:
     Raises:
         ConfigError: a key is set that has no effect.
     """
-    known, shipped = defaults(config, base), _in_overlays()
-    found: dict[str, list[str]] = {}
-    for view in environments(config):
+    known, shipped, views = defaults(config, base), _in_overlays(), environments(config)
+    found: dict[str, dict[str, str]] = {}
+    for entry, view in views.items():
         for key, value in leaves(OmegaConf.to_container(view)):
             name = next((free[:-1] for free in FREE if key.startswith(free)), key)
             if name not in known or value == known[name]:
@@ -85,35 +87,59 @@ def check_effects(config: DictConfig, base: str) -> None:
             row, *around = rows_of(name, base) or [Row()]
             around = [] if value in shipped.get(key, ()) else around  # set by an overlay for all its users
             reason = next(filter(None, (problem(one, view) for one in (row, *around))), "")
-            found.setdefault(name, []).append(reason and _message(view, name, reason, known[name]))
+            found.setdefault(name, {})[entry] = reason and _message(view, name, reason, known[name], base)
     for messages in found.values():
-        if all(messages):
-            raise ConfigError(messages[0])
+        if all(messages.values()):
+            entry, message = next(iter(messages.items()))
+            raise ConfigError(message if len(messages) == len(views) else f"{entry}{message}")
 
 
-def _message(config: DictConfig, key: str, reason: str, default: Any) -> str:
+def _message(config: DictConfig, key: str, reason: str, default: Any, base: str) -> str:
     """Return the message for a key without effect; empty if it has its default value after all."""
     present, neutral = OmegaConf.select(config, key), _neutral(config, key, default)
     if present == neutral:
         return ""
-    value = "" if key.startswith(SECRETS) else f"={written(present)}"
+    if key.startswith(SECRETS):
+        value = ""
+    elif wrong := _wrong_value(key, present, base):
+        return wrong
+    else:
+        value = f"={written(present)}"
     return f"{key}{value} has no effect: {reason} Leave it at {written(neutral)}."
 
 
-def environments(config: DictConfig) -> list[DictConfig]:
-    """Return the config of each environment of a run: sections with the overrides of its entry in a mixture."""
+def _wrong_value(key: str, value: Any, base: str) -> str:
+    """Return the message for a value that the settings class does not allow; empty if it does, or has no such key."""
+    hint = own_type(key, base)
+    if hint is None:
+        return ""
+    plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    try:
+        TypeAdapter(hint).validate_python(plain, strict=True)
+    except ValidationError:
+        return f"{key}={written(value)} is not allowed. {allowed_text(plain, hint)}"
+    return ""
+
+
+def environments(config: DictConfig) -> dict[str, DictConfig]:
+    """Return the config of each environment of a run: sections with the overrides of its entry in a mixture.
+
+    The keys begin messages about one entry, as those of `verl_agent.config.mixture`; the only one is empty without a
+    mixture.
+    """
     plain: Any = OmegaConf.to_container(config)
     entries = (plain.get("env") or {}).get("mixture")
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        return [config]
-    views = []
-    for entry in entries:
+        return {"": config}
+    views = {}
+    for index, entry in enumerate(entries):
         own = {
             key: {**(plain.get(key) or {}), **entry[key]} for key in ENTRY_SECTIONS if isinstance(entry.get(key), dict)
         }
         shared = {key: value for key, value in entry.items() if key in plain["env"]}
-        views.append(OmegaConf.create({**plain, **own, "env": {**plain["env"], **shared, "mixture": None}}))
-    return views or [config]
+        view = OmegaConf.create({**plain, **own, "env": {**plain["env"], **shared, "mixture": None}})
+        views[f"env.mixture[{index}] ({entry.get('label', entry.get('name'))}): "] = view
+    return views or {"": config}
 
 
 def problem(row: Row, config: DictConfig) -> str:

@@ -10,9 +10,9 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError
 
+from verl_agent.config.catalogue import all_sections
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
-from verl_agent.sections import SECTIONS
 
 FREE = (
     "env.options.",
@@ -99,7 +99,7 @@ def reference(base: str, *choices: str) -> dict[str, Any]:
         with initialize_config_module("verl_agent.config", version_base=None):
             config = compose(base, list(choices))
     plain = {str(key): value for key, value in OmegaConf.to_container(config).items()}
-    for one in SECTIONS:
+    for one in all_sections():
         node: Any = plain
         for part in one.key.split("."):
             node = node.get(part) if isinstance(node, dict) else None
@@ -117,7 +117,7 @@ def add_free_keys(argument: str) -> str:
         >>> add_free_keys("env.options.prompt=short")
         '++env.options.prompt=short'
     """
-    own = any(argument.startswith(f"{one.key}.{field.name}=") for one in SECTIONS for field in fields(one.kind))
+    own = any(argument.startswith(f"{one.key}.{field.name}=") for one in all_sections() for field in fields(one.kind))
     return f"++{argument}" if (argument.startswith(FREE) and "=" in argument) or own else argument
 
 

@@ -1,9 +1,16 @@
 """Test that unknown keys and values of a wrong type raise an error that names the key."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
+import verl_agent
+from verl_agent.config.catalogue import all_sections, may_change
 from verl_agent.config.checks import check_keys
 from verl_agent.config.keys import check_complete, check_kind
 from verl_agent.config.search_path import register_config
@@ -139,3 +146,26 @@ def test_a_setting_without_effect_raises_config_error_with_its_condition(base, c
         check_keys(composed(*changes, name=base), base)
     assert str(refused.value).startswith(message)
     assert "my-key" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("episodes.weight=rewards", "episodes.weight='rewards' is not allowed. Allowed: none, reward, task."),
+        ("episodes.per_task=0", "episodes.per_task=0 is not allowed. Allowed: a whole number >= 1 or null."),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_reported_before_its_lack_of_effect(change, message):
+    with pytest.raises(ConfigError) as refused:
+        check_keys(composed(change, name="agent_sft"), "agent_sft")
+    assert str(refused.value).startswith(message)
+
+
+def test_what_is_known_about_settings_does_not_depend_on_the_modules_that_a_command_has_imported():
+    """A section that is not registered would let settings without effect pass, and lack rules for a resumed run."""
+    program = "from verl_agent.config.catalogue import may_change; print(*may_change('play'))"
+    alone = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert alone.stdout.split() == may_change("play")
+    root = Path(verl_agent.__file__).parent
+    written = "".join(path.read_text(encoding="utf-8") for path in root.rglob("*.py"))
+    assert len(all_sections()) == len(re.findall(r"^@settings\(", written, flags=re.MULTILINE))

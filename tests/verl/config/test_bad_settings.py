@@ -316,6 +316,46 @@ def test_the_message_for_a_setting_without_effect_names_the_condition_and_the_pr
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ((f"{ACTOR}.checkpoint.save_contents=[model]",), "Allowed: a list that also has optimizer and extra. "),
+        (
+            (f"{ACTOR}.ppo_mini_batch_size=7", "data.train_batch_size=16"),
+            f"Allowed: a multiple of {ACTOR}.ppo_mini_batch_size=7. A step is split into mini-batches of so many "
+            f"tasks. Or set {ACTOR}.ppo_mini_batch_size to a divisor.",
+        ),
+        (
+            ("env.mixture=[{name: textcraft}, {name: guess_number, episode: {max_tokens_per_turn: 99999}}]",),
+            "env.mixture[1] (guess_number): episode.max_tokens_per_turn=99999 is not allowed. Allowed: at most ",
+        ),
+        (
+            ("env.mixture=[{name: textcraft}, {name: babyai, label: far, credit: {place: turn}}]",),
+            "env.mixture[1] (far): credit.place='turn' has no effect: ",
+        ),
+    ],
+)
+def test_a_message_names_what_is_missing_the_remedy_and_the_entry_of_a_mixture(changes, message):
+    with pytest.raises(ConfigError) as error:
+        check(*changes)
+    assert message in str(error.value)
+
+
+def test_what_all_entries_of_a_mixture_share_names_none_of_them():
+    with pytest.raises(ConfigError, match=r"^episode\.max_tokens_per_turn=99999 is not allowed"):
+        check("env.mixture=[{name: textcraft}, {name: guess_number}]", "episode.max_tokens_per_turn=99999")
+
+
+def test_the_share_of_groups_in_flight_that_is_named_is_accepted_for_every_batch():
+    key = f"{V1}.colocate_async.num_warmup_batches"
+    rows = [one for one in CONDITIONS if one.key == key]
+    for batch in range(1, 257):
+        values = {f"{V1}.trainer_mode": "verl_agent_partial", "data.train_batch_size": batch, key: 0.5 / batch}
+        (message,) = filter(None, (row.message(values.get) for row in rows))
+        values[key] = float(message.partition("Allowed: ")[2].split()[0])
+        assert [row.message(values.get) for row in rows] == ["", ""]
+
+
 def test_a_limit_is_a_positive_number_or_a_pair_in_order():
     assert is_limit(2) and is_limit("0.5") and is_limit("0.5_2", pair=True)
     assert not any((is_limit(True), is_limit(0), is_limit("0.5_2"), is_limit("2_0.5", pair=True), is_limit("a")))

@@ -3,6 +3,7 @@
 `verl_agent.training.preflight.conditions` explains the columns: key, allowed, remedy, when.
 """
 
+from math import ceil
 from types import NoneType
 from typing import Annotated, Any, Literal
 
@@ -85,6 +86,10 @@ def _group_size(value: Any, get: Get) -> bool:
 def _divides(batch: Any, get: Get) -> bool:
     """Allow one update for all rows of a step where an episode makes several rows."""
     return batch % get(MINI) == 0 or (get(KEEP) in EDITS and get(MINI) % batch == 0)
+
+
+def _lacking_contents(saved: Any, get: Get) -> str:
+    return f"a list that also has {' and '.join(kind for kind in KINDS if kind not in saved)}"
 
 
 def _fits_engine(tokens: Any, get: Get) -> bool:
@@ -175,7 +180,8 @@ CONDITIONS: tuple[Condition, ...] = (
                     "At 0 nothing is in flight during an update; above 1 more groups could become too old "
                     "than one step trains on. Set it to 0.5.", {MODE: [mode]}),
           Condition(f"{V1}.{section}.num_warmup_batches",
-                    Where(f"1 / {{{BATCH}}} or more, one group of {BATCH}", lambda share, get: share * get(BATCH) >= 1),
+                    Where(lambda share, get: f"{ceil(100 / get(BATCH)) / 100:g} or more, one group of {BATCH}",
+                          lambda share, get: share * get(BATCH) >= 1),
                     "With less no episode would be in flight during an update.", {MODE: [mode]}))),
     Condition(f"{FILTER}.max_inflight_gen_batches", Literal[1],
               "It has no effect: each filtered group is replaced by one other.",
@@ -252,10 +258,11 @@ CONDITIONS: tuple[Condition, ...] = (
                     _fits_engine), "Lower them, or raise it."),
     *(Condition(key, at_most(RESPONSE), "That is the budget of the whole episode after its prompt.")
       for key in ("episode.max_tokens_per_turn", "episode.max_tokens")),
-    Condition(BATCH, Where(f"a multiple of {MINI}={{{MINI}}}", _divides)),
+    Condition(BATCH, Where(f"a multiple of {MINI}={{{MINI}}}", _divides),
+              f"A step is split into mini-batches of so many tasks. Or set {MINI} to a divisor."),
     # Checkpoints
     *(Condition(f"{model}.checkpoint.save_contents",
-                Where(f"a list with {', '.join(KINDS)}", lambda saved, get: set(KINDS) <= set(saved)),
+                Where(_lacking_contents, lambda saved, get: set(KINDS) <= set(saved)),
                 "Otherwise the run could not resume. Or set trainer.max_restarts=0, and only export the checkpoints.",
                 {"trainer.save_freq": SET, "trainer.max_restarts": SET})
       for model in (ACTOR, CRITIC)),

@@ -7,6 +7,7 @@ message has the key, the value and these.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -26,11 +27,12 @@ class Where:
     """Values that are allowed by a function, for comparisons with other keys.
 
     Attributes:
-        text: description for the message; `{KEY}` stands for the value of another key.
+        text: description for the message, in which `{KEY}` stands for the value of another key; or a function that
+            makes it from the value.
         holds: returns True for an allowed value.
     """
 
-    text: str
+    text: str | Callable[[Any, Get], str]
     holds: Callable[[Any, Get], bool]
 
 
@@ -57,7 +59,8 @@ class Condition:
             return ""
         given = " and ".join(f"{key}={written(get(key))}" for key in self.when)
         if isinstance(self.allowed, Where):
-            allowed = f"Allowed: {re.sub(r'{([^}]+)}', lambda key: written(get(key[1])), self.allowed.text)}."
+            text = self.allowed.text if isinstance(self.allowed.text, str) else self.allowed.text(value, get)
+            allowed = f"Allowed: {re.sub(r'{([^}]+)}', lambda key: written(get(key[1])), text)}."
         else:
             allowed = allowed_text(value, self.allowed)
         return (
@@ -77,6 +80,8 @@ class Condition:
 def check_conditions(config: DictConfig, conditions: Sequence[Condition]) -> None:
     """Check conditions, for each environment of the run; the first that does not hold is reported.
 
+    The message names the entry of a mixture unless it is the same for all.
+
     Args:
         config: whole config.
         conditions: rows of the table.
@@ -84,10 +89,12 @@ def check_conditions(config: DictConfig, conditions: Sequence[Condition]) -> Non
     Raises:
         ConfigError: a condition does not hold.
     """
-    for view in environments(config):
-        for condition in conditions:
-            if message := condition.message(lambda key, view=view: plain_value(view, key)):  # type: ignore[misc]
-                raise ConfigError(message)
+    views = environments(config)
+    for condition in conditions:
+        found = {entry: condition.message(partial(plain_value, view)) for entry, view in views.items()}
+        if any(found.values()):
+            entry, message = next(item for item in found.items() if item[1])
+            raise ConfigError(message if len(set(found.values())) == 1 else f"{entry}{message}")
 
 
 def plain_value(config: DictConfig, key: str) -> Any:

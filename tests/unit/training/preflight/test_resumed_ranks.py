@@ -80,9 +80,6 @@ def test_a_part_that_would_not_be_loaded_or_was_not_saved_raises_config_error(tm
         check_resumed_ranks(tmp_path, config(2), critic=False)
 
 
-FULL = {"save_contents": ["model", "optimizer", "extra", "hf_model"], "async_save": False}
-
-
 def test_another_layout_of_megatron_raises_config_error(tmp_path):
     metadata = tmp_path / "actor" / "extra" / "dist_ckpt" / ".metadata"
     metadata.parent.mkdir(parents=True)
