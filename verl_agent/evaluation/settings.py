@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, OmegaConfBaseException
 from pydantic import Field
+from pydantic.dataclasses import dataclass as strict_dataclass
 
 from verl_agent.config.checks import check_keys
 from verl_agent.config.keys import check_complete, check_kind
@@ -14,9 +15,8 @@ from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.settings import KINDS, ApiSettings, api_settings
 from verl_agent.evaluation.perturb import PerturbSettings
-from verl_agent.horizon import Horizon
 from verl_agent.rollout.settings import OverlongPrompt
-from verl_agent.sections import Needs, OnResume, section, settings
+from verl_agent.sections import STRICT, Needs, OnResume, section, settings
 
 BASE = "agent_eval"
 """Base YAML of evaluation recipes."""
@@ -88,6 +88,13 @@ class EngineSettings:
                 "null uses all GPUs."
             )
         return wanted
+
+
+@strict_dataclass(frozen=True, slots=True, config=STRICT)
+class EvaluationHorizon:
+    """Section `horizon` of an evaluation recipe, which must set one limit."""
+
+    eval_max_turns: Count
 
 
 @settings("evaluation", base="agent_eval")
@@ -204,7 +211,7 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
     horizon = config.get("horizon")
     if isinstance(horizon, Mapping) and horizon.get("max_turns") == [horizon.get("eval_max_turns")]:
         # The base YAML copies the limit to max_turns, a key that the recipe does not set and errors must not name.
-        section("horizon", Horizon, {**horizon, "max_turns": [1]})
+        section("horizon", EvaluationHorizon, {"eval_max_turns": horizon.get("eval_max_turns")})
     run, data = read_run_env(config), section("data", LengthSettings, config["data"])
     if run.env.hosts.where == "ray":
         raise ConfigError("env.hosts.where='ray' is for training. Allowed in an evaluation: auto, local, inline.")
