@@ -33,6 +33,7 @@ def new_engine(
     dtype: str = "bfloat16",
     model_type: str = "language_model",
     lr: float = 1e-5,
+    packed: bool = False,
     **settings: Any,
 ) -> FSDPEngine:
     """Return an engine with a model that is loaded.
@@ -43,19 +44,20 @@ def new_engine(
         dtype: type of matrix products, `float32` or `bfloat16`.
         model_type: `language_model`, or `value_model` for a critic.
         lr: learning rate.
+        packed: True to pack the rows of a micro-batch, as on GPUs.
         settings: further settings of `FSDPEngineConfig`.
     """
     one_rank()
     override = {"attn_implementation": "sdpa"}
     config = HFModelConfig(
-        path=str(model), use_remove_padding=False, enable_gradient_checkpointing=False, override_config=override
+        path=str(model), use_remove_padding=packed, enable_gradient_checkpointing=False, override_config=override
     )
     engine = kind(
         config,
         FSDPEngineConfig(
             strategy="fsdp2",
             use_dynamic_bsz=False,
-            use_remove_padding=False,
+            use_remove_padding=packed,
             mixed_precision={"param_dtype": dtype},
             use_torch_compile=False,
             **settings,
