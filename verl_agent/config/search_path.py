@@ -95,4 +95,5 @@ def register_config() -> None:
     OmegaConf.register_new_resolver("megatron_attention", megatron_attention, replace=True)
     OmegaConf.register_new_resolver("vanilla_mbridge", vanilla_mbridge, replace=True)
     OmegaConf.register_new_resolver("storage_units", storage_units, replace=True)
+    OmegaConf.register_new_resolver("max", lambda *values: max(map(int, values)), replace=True)
     OmegaConf.register_new_resolver("add", lambda *values: sum(map(int, values)), replace=True)

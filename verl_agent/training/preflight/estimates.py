@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_agent.config.mixture import run_envs
+from verl_agent.models.resolve import SMOLLM2
 from verl_agent.training.preflight.asynchrony import SEPARATE
 
 CARD_GB = 80.0
@@ -60,6 +61,7 @@ class Shape:
 
 
 SHAPES = {
+    SMOLLM2: Shape(30, 576, 9, 3, 64, 1536, 49152, True),
     "Qwen/Qwen2.5-0.5B-Instruct": Shape(24, 896, 14, 2, 64, 4864, 151936, True),
     "Qwen/Qwen2.5-1.5B-Instruct": Shape(28, 1536, 12, 2, 128, 8960, 151936, True),
     "Qwen/Qwen2.5-3B-Instruct": Shape(36, 2048, 16, 2, 128, 11008, 151936, True),
