@@ -126,7 +126,9 @@ def check_accelerator(gpus: Gpus, on_cpu: bool = False) -> CheckResult:
         return CheckResult("GPU", Status.WARN, "not found; training runs on the CPU")
     if on_cpu and gpus.torch_cuda:
         details = f"{len(gpus.names)} x {gpus.names[0]}, but their device files have other names than /dev/nvidia0"
-        return CheckResult("GPU", Status.WARN, f"{details}; training would run on the CPU", "export VERL_PLATFORM=nvidia")
+        return CheckResult(
+            "GPU", Status.WARN, f"{details}; training would run on the CPU", "export VERL_PLATFORM=nvidia"
+        )
     details = f"{len(gpus.names)} x {gpus.names[0]}"
     details += f", {gpus.memory_mib / 1024:.0f} GiB each" if gpus.memory_mib else ""
     if not gpus.torch_cuda:

@@ -189,6 +189,20 @@ def check_megatron_attention(key: str, megatron: Mapping[str, Any], gpus: Gpus, 
         )
 
 
+def describe_attention(config: Mapping[str, Any]) -> str:
+    """Return the line that names the attention of the update on GPUs."""
+    policy = config["actor_rollout_ref"]
+    if policy["actor"]["strategy"] == "megatron":
+        backend = policy["actor"]["megatron"]["override_transformer_config"]["attention_backend"]
+        return f"attention of the update: {backend} of Transformer Engine"
+    name = policy["model"]["override_config"]["attn_implementation"]
+    if name != "sdpa" or not policy["model"]["use_remove_padding"]:
+        return f"attention of the update: {name}"
+    return (
+        "attention of the update: PyTorch's (sdpa), one call for each packed row, because flash-attn is not installed"
+    )
+
+
 def _check_megatron_on_cpu(installed: Installed) -> None:
     """Check that the packages have the versions whose code the CPU's stand-ins replace."""
     differences = [

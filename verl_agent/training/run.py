@@ -23,6 +23,7 @@ from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.runs.identity import TASK_IDS, read_settings, task_ids
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.system.gpus import read_gpus
+from verl_agent.system.installation import describe_attention
 from verl_agent.system.resources import most_checkpoints, spell_gb
 from verl_agent.training.follow import finish, follow_run
 from verl_agent.training.preflight.algorithms import has_critic
@@ -155,9 +156,10 @@ def show_estimate(config: DictConfig, console: Console) -> None:
     card_gb = memory_mib * 2**20 / 1e9 if memory_mib else CARD_GB
     needed = estimate(plain, shape, critic, card_gb)
     console.print(str(needed), soft_wrap=True)
+    console.print(describe_attention(plain), highlight=False, soft_wrap=True)
     if needed.peak_gb > card_gb:
         console.print(
-            f"[yellow]That is more than the {card_gb:.0f} GB of a GPU{' here' if memory_mib else ''}.[/] To need less, set offload=true, add "
+            f"[yellow]That is more than the {card_gb:.0f} GB of a GPU.[/] To need less, set offload=true, add "
             "+overlay/lora=rank_32, lower actor_rollout_ref.rollout.gpu_memory_utilization, or use more GPUs.",
             soft_wrap=True,
         )

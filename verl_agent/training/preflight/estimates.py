@@ -126,8 +126,8 @@ class Footprint:
         host = f", {self.host_gb:.0f} GB of host memory on each machine" if self.host_gb else ""
         return (
             f"estimated: {self.train_gb:.0f} GB of each GPU in training, {self.play_gb:.0f} GB in play{host}; room for "
-            f"{self.episodes} episodes of full length at once ({self.of_episodes} in a step); a step of full-length episodes takes "
-            f"{spell(self.step_s)}"
+            f"{self.episodes} episodes of full length at once ({self.of_episodes} in a step); a step of "
+            f"full-length episodes takes {spell(self.step_s)}"
         )
 
 
