@@ -1,8 +1,8 @@
 """PyTorch's attention to packed rows, one call for each row, where flash-attn is not installed.
 
 verl packs the rows of a micro batch into one sequence. transformers' `sdpa` gives this sequence a mask: PyTorch then
-computes the square of all its tokens without FlashAttention. A row alone needs no mask, and runs on the FlashAttention 2
-that PyTorch contains. The result is the same.
+computes the square of all its tokens without FlashAttention. A row alone needs no mask, and runs on the FlashAttention
+2 that PyTorch contains. The result is the same.
 """
 
 from typing import Any
@@ -62,7 +62,7 @@ def attend(
 
 
 def _row_starts(position_ids: Tensor) -> list[int]:
-    """Return the index of each row's first token; all layers of a pass have the same tensor, and a GPU is asked once."""
+    """Return the index of each row's first token; all layers of a pass share the tensor, so a GPU is asked once."""
     starts: list[int] | None = getattr(position_ids, "row_starts", None)
     if starts is None:
         starts = (position_ids[0] == 0).nonzero()[:, 0].tolist()

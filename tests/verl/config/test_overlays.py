@@ -227,7 +227,7 @@ def resolved(*changes: str) -> Mapping[str, Any]:
 
 
 def test_the_estimate_of_megatron_follows_its_recomputation():
-    """verl's Megatron engine reads `recompute_granularity` alone."""
+    """Verl's Megatron engine reads `recompute_granularity` alone."""
     section, shape = "actor_rollout_ref.actor.megatron.override_transformer_config", SHAPES["Qwen/Qwen3-8B"]
     kept = [f"{section}.recompute_{name}=null" for name in ("granularity", "method", "num_layers")]
     changes = ["model_engine=megatron", "+overlay/model=qwen3_8b"]
