@@ -39,7 +39,7 @@ def answer_signal() -> None:
         return
     with suppress(OSError):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
-        _OPEN.append(Path(file).open("a", encoding="utf-8"))
+        _OPEN.append(Path(file).open("a", encoding="utf-8"))  # noqa: SIM115 - faulthandler keeps it
         faulthandler.register(SIGNAL, file=_OPEN[-1])
 
 

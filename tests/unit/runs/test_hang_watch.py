@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from verl_agent.platform.stacks import STACKS_FILE, write_stacks
 
+from verl_agent.platform.stacks import STACKS_FILE, write_stacks
 from verl_agent.runs.hang_watch import FACTOR, PHASE_FILE, PLAYING, UNMEASURED, HangWatch, find_hung, mark_phase
 
 TIMEOUT_S = 0.1
@@ -133,8 +133,9 @@ ANSWERING = """
 import sys, time
 from verl_agent.platform.stacks import answer_signal
 answer_signal()
-print("ready", flush=True)
-def waiting_for_a_device(): time.sleep(60)
+def waiting_for_a_device():
+    print("ready", flush=True)
+    time.sleep(60)
 waiting_for_a_device()
 """
 
