@@ -284,6 +284,5 @@ def _seconds(
     work = sum(shape.parameters for shape in trained) * (2 + each * int(actor["ppo_epochs"]))
     work -= 2 * trained[0].parameters if config["algorithm"]["rollout_correction"]["bypass_mode"] else 0
     work += 2 * trained[0].parameters if reference else 0
-    settings = [run_env.settings for run_env in run_envs(config)]
-    longest = max(each.horizon.turns_for_evaluation() * each.episode.max_tokens_per_turn for each in settings)
+    longest = max(one.horizon.turns_for_evaluation() * one.episode.max_tokens_per_turn for one in run_envs(config))
     return float(work * tokens / rate + min(longest, length) / tokens_s)
