@@ -19,6 +19,7 @@ from rich.table import Table
 from verl_agent.envs.base import Requirement
 from verl_agent.envs.registry import load_adapter, registered
 from verl_agent.errors import ConfigError, describe_exception
+from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.versions import TESTED, installed_version
 from verl_agent.system.checks import (
     ENGINES,
@@ -96,7 +97,7 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResu
         check_disk(shutil.disk_usage(folder).free, folder.resolve()),
         check_shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None),
         _temporary_files(),
-        check_accelerator(gpus),
+        check_accelerator(gpus, use_cpu_device() and os.environ.get("VERL_PLATFORM") is None),
         *(_gpu_software(gpus) if gpus.torch_cuda else ()),
         check_package("torch", installed_version("torch")),
         check_package("verl", installed_version("verl"), TESTED["verl"]),

@@ -118,6 +118,7 @@ OTHER_KEYS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
                 "trainer.max_restarts",
                 "restarts after the death of a process, counted from the last new checkpoint; 0 for none",
             ),
+            ("trainer.check_memory", "false: start although the estimate exceeds the free memory of the machine"),
             (
                 "trainer.hang_timeout_s",
                 "least seconds without progress before a warning; after twice as long the run restarts; 0 for never",

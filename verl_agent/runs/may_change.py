@@ -53,6 +53,7 @@ MACHINE = (
     "trainer.device",
     "trainer.esi_redundant_time",
     "trainer.experiment_name",
+    "trainer.check_memory",
     "trainer.hang_timeout_s",
     "trainer.log_val_generations",
     "trainer.logger",

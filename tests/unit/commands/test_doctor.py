@@ -81,6 +81,16 @@ def test_a_gpu_needs_a_torch_for_cuda_and_its_driver(nvidia_smi, cuda, status, s
     assert says in result.details
 
 
+def test_gpus_with_other_device_files_are_found_with_verl_platform():
+    result = checks.check_accelerator(parse_gpus(H100, torch_cuda="13.0"), on_cpu=True)
+    assert (result.status, result.fix) == (Status.WARN, "export VERL_PLATFORM=nvidia")
+
+
+def test_the_compute_capability_is_that_of_the_first_gpu():
+    assert parse_gpus("NVIDIA H100, 81559, 580.65.06, 9.0\n").capability == (9, 0)
+    assert parse_gpus(H100).capability is None
+
+
 @pytest.mark.parametrize(("visible", "count"), [(None, 2), ("0", 1), ("0,1", 2), ("", 0), ("-1", 0), ("GPU-8,", 1)])
 def test_cuda_visible_devices_limits_the_gpus(visible, count):
     assert len(parse_gpus(H100, visible).names) == count
