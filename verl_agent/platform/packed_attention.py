@@ -66,7 +66,7 @@ def _row_starts(position_ids: Tensor) -> list[int]:
     starts: list[int] | None = getattr(position_ids, "row_starts", None)
     if starts is None:
         starts = (position_ids[0] == 0).nonzero()[:, 0].tolist()
-        position_ids.row_starts = starts  # type: ignore[attr-defined]
+        position_ids.row_starts = starts
     if not starts or starts[0]:
         raise ValueError("attention to packed rows needs a sequence that begins with the first token of a row")
     return starts
