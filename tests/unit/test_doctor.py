@@ -248,11 +248,12 @@ def test_the_summary_states_what_the_machine_can_run(gpu, others, says):
     assert says in doctor.summary([gpu, *(checks.check_package(name, None) for name in others)])
 
 
-def test_the_table_shows_brackets_literally():
+def test_brackets_are_shown_literally_and_commands_whole():
     out = io.StringIO()
-    result = CheckResult("rollout engine", Status.MISSING, "none [at all]", "pip install 'verl-agent[vllm]'")
-    doctor.render([result], Console(file=out, width=120))
+    fix = "pip install 'verl-agent[vllm]' and then a second command, so that the line is longer than a terminal"
+    doctor.render([CheckResult("rollout engine", Status.MISSING, "none [at all]", fix)], Console(file=out, width=80))
     assert "none [at all]" in out.getvalue()
+    assert f"  rollout engine: {fix}\n" in out.getvalue()
     assert "pip install 'verl-agent[vllm]'" in out.getvalue()
     assert "cannot train yet: rollout engine is missing or unsupported" in out.getvalue()
 
