@@ -79,8 +79,8 @@ readme() { # readme USER [ARGUMENT OF MAKE...]
     time as "$user" "make setup $*"
     as "$user" "make doctor $*"
     time as "$user" "source .venv/bin/activate && bash recipes/textcraft/train.sh --config-name grpo_cpu \
-        actor_rollout_ref.model.path=smollm2-135m trainer.total_training_steps=1 trainer.experiment_name=fresh \
-        trainer.val_before_train=false trainer.test_freq=-1"
+        actor_rollout_ref.model.path=smollm2-135m data.train_batch_size=4 actor_rollout_ref.rollout.n=2 \
+        trainer.total_training_steps=1 trainer.experiment_name=fresh trainer.val_before_train=false trainer.test_freq=-1"
 }
 
 bare() {
