@@ -9,6 +9,8 @@
 # SHORT=yes replaces the README's commands by setup, doctor and one training step. FRESH_DIR is a folder that keeps the
 # last root.
 # It needs root, debootstrap, a mirror of Debian and the package index that pip is configured with here.
+# CI does not run it: the short form takes ten minutes beside other work, and CI, which follows the same commands in a
+# new checkout as a new user without root, would take more than 40.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
