@@ -108,7 +108,7 @@ def test_too_little_disk_is_named_only_before_the_environment_exists(machine):
     executable(machine / "g++", "exit 0")
     checked = check(machine, python, machine / "new")
     assert checked.returncode == 1
-    assert "20 GB of free disk" in checked.stderr and "has 10" in checked.stderr
+    assert "15 GB of free disk" in checked.stderr and "has 10" in checked.stderr
     assert "apt-get" not in checked.stderr
     assert check(machine, python, machine).returncode == 0
 
