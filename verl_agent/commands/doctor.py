@@ -147,12 +147,15 @@ def summary(results: Sequence[CheckResult]) -> str:
 
 
 def render(results: Sequence[CheckResult], console: Console) -> None:
-    """Print a table of the results and the summary."""
+    """Print a table of the results, a line for each fix, and the summary."""
     colour = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
-    table = Table("", "check", "result", title="This machine", title_justify="left")
-    table.add_column("fix", overflow="fold")  # commands must stay whole, so that they can be copied
+    table = Table("", "check", title="This machine", title_justify="left")
+    table.add_column("result", overflow="fold")
     for result in results:
         mark = f"[{colour[result.status]}]{result.status}[/]"
-        table.add_row(mark, *map(escape, (result.name, result.details, result.fix)))
+        table.add_row(mark, *map(escape, (result.name, result.details)))
     console.print(table)
-    console.print(summary(results), markup=False)
+    fixes = [f"  {result.name}: {result.fix}" for result in results if result.fix]
+    if fixes:  # below the table, where a command stays whole and can be copied
+        console.print("\n".join(["Fixes:", *fixes]), markup=False, highlight=False, soft_wrap=True)
+    console.print(summary(results), markup=False, soft_wrap=True)
