@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 from tests.support.fakes import ITEM, ScriptedPolicy, plain, talk_class
-from tests.support.viewing import chromium, cli, viewing
+from tests.support.viewing import at, chromium, cli, viewing
 from tests.support.web import needs_chromium
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.runs.control.service import controlled
@@ -59,7 +59,7 @@ def attended(folder: Path, drive: Callable[[str], None]) -> Episode:
                     raise failures[0]
 
     with viewing(folder, folder / "config") as url:
-        return asyncio.run(run(f"{url}/run/{folder.name}/control/1"))
+        return asyncio.run(run(at(url, f"/run/{folder.name}/control/1?name=ada")))
 
 
 def test_person_rejects_takes_over_hands_back_and_approves_on_a_page(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.viewing import chromium, viewing
+from tests.support.viewing import at, chromium, viewing
 from tests.support.web import needs_chromium
 from verl_agent.errors import ConfigError
 from verl_agent.runs.control.server import control_socket
@@ -46,7 +46,7 @@ def test_buttons_send_commands_and_a_refusal_is_shown(tmp_path):
 
     with control_socket(run, handle), viewing(run, tmp_path) as url, chromium() as browser:
         page = browser.new_page()
-        page.goto(f"{url}/run/run")
+        page.goto(at(url, "/run/run"))
         page.get_by_role("link", name="Control").click()
         page.get_by_text("7: buy-a-mug, turn 3, playing, attended by ada").wait_for()
         page.get_by_role("button", name="pause", exact=True).click()
@@ -68,7 +68,7 @@ def test_kill_button_ends_the_run_after_it_was_confirmed(tmp_path):
     try:
         with viewing(run, tmp_path) as url, chromium() as browser:
             page = browser.new_page()
-            page.goto(f"{url}/run/run/control")
+            page.goto(at(url, "/run/run/control?name=ada"))
             page.get_by_text("The run goes on.").wait_for()
             page.get_by_role("button", name="end the run").click()
             page.get_by_role("button", name="cancel").click()

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.support.episodes import STARTED, played
-from tests.support.viewing import chromium, viewing
+from tests.support.viewing import at, chromium, viewing
 from tests.support.web import needs_chromium
 from tests.support.what_if import replies_of
 from verl_agent.evaluation.what_if.recorded import find_episode
@@ -86,7 +86,7 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         opened.append(page)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
-        page.goto(path if ":" in path else url + path, timeout=60_000)
+        page.goto(path if ":" in path else at(url, path), timeout=60_000)
         return page
 
     yield open_page

@@ -1,5 +1,6 @@
 """Command `verl-agent play`: play one task by hand, in terminal or browser, with a model's proposals, or watch it."""
 
+import getpass
 import sys
 import threading
 from collections.abc import Iterator
@@ -102,8 +103,8 @@ def _page(folder: Path, wanted: bool, port: int) -> Iterator[str | None]:
     from verl_agent.viewer.state import ViewerState
 
     (folder / RECORDS).touch()
-    with serving(ViewerState([folder]), ServerSettings(port=port)) as url:
-        yield f"{url}run/{quote(folder.name)}/control/1"
+    with serving(ViewerState([folder]), ServerSettings(port=port)) as address:
+        yield address.link(f"/run/{quote(folder.name)}/control/1?name={quote(getpass.getuser())}")
 
 
 def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: str | None, tokens: int) -> Any:

@@ -1,8 +1,9 @@
 """Frame of every page: header, links of the run, errors, and refreshing while a run grows."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from urllib.parse import quote, urlencode
 
@@ -28,6 +29,8 @@ TABS = (
 """Title and last part of the path of the pages of one source; the keys 1, 2, ... open them."""
 REFRESH_S = 1.0
 """Seconds between two checks for new episodes."""
+url_of = partial(ui.page, response_timeout=60)
+"""Decorator of the function of a page, whose queries may take some seconds."""
 
 
 def link_to(path: str, parameters: Mapping[str, object] | None = None) -> str:
@@ -172,16 +175,16 @@ def _status(opened: OpenedSource) -> None:
     ui.timer(REFRESH_S, update)
 
 
-def refresh_with(opened: OpenedSource, draw: Callable[[], None]) -> None:
+def refresh_with(opened: OpenedSource, draw: Callable[[], Awaitable[None]]) -> None:
     """Call `draw` whenever the source has changed, for at most a tenth of the time."""
     seen, next_at = opened.changes, 0.0
 
-    def check() -> None:
+    async def check() -> None:
         nonlocal seen, next_at
         start = monotonic()
         if opened.changes != seen and start >= next_at:
             seen = opened.changes
-            draw()
+            await draw()
             next_at = monotonic() + 9 * (monotonic() - start)
 
     ui.timer(REFRESH_S, check)

@@ -8,7 +8,7 @@ from nicegui import ui
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.person import Answer, read_line
 from verl_agent.runs.control.attend import Attendance
-from verl_agent.viewer.layout import frame
+from verl_agent.viewer.layout import frame, url_of
 from verl_agent.viewer.state import ViewerState
 
 POLL_S = 0.1
@@ -29,7 +29,7 @@ TAKEN, PROPOSED = ("edit", "hand_back", "end"), ("approve", "edit", "take_over",
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/control/<episode>`."""
 
-    @ui.page("/run/{key}/control/{episode}")
+    @url_of("/run/{key}/control/{episode}")
     def attend(key: str, episode: int) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: episode {episode}")

@@ -6,7 +6,7 @@ from nicegui import run, ui
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.runs.control.server import send
-from verl_agent.viewer.layout import frame, link_to, run_path
+from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 REFRESH_S = 1.0
@@ -17,7 +17,7 @@ TIMEOUT_S = 10.0
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/control`."""
 
-    @ui.page("/run/{key}/control")
+    @url_of("/run/{key}/control")
     def control(key: str) -> None:
         with frame(state) as page:
             _Buttons(page.open(key, f"{key}: control"))

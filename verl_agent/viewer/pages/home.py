@@ -1,10 +1,12 @@
 """First page: the opened runs."""
 
+from functools import partial
+
 from nicegui import ui
 
 from verl_agent.errors import counted
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path
+from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.queries import count_episodes
 from verl_agent.viewer.sources import describe_result
 from verl_agent.viewer.state import ViewerState
@@ -13,13 +15,14 @@ from verl_agent.viewer.state import ViewerState
 def add(state: ViewerState) -> None:
     """Register the page `/`."""
 
-    @ui.page("/")
-    def home() -> None:
+    @url_of("/")
+    async def home() -> None:
         with frame(state):
             for opened in state.opened.values():
                 with ui.card().classes("w-full"):
                     ui.link(opened.key, link_to(run_path(opened))).classes("text-lg")
                     ui.label(str(opened.source.path)).classes("text-sm text-gray-600")
-                    ui.label(counted(count_episodes(opened.index, Filter()), "episode"))
+                    count = await opened.fetch("count", partial(count_episodes, opened.index, Filter()))
+                    ui.label(counted(count, "episode"))
                     if result := describe_result(opened.source):
                         ui.label(result)

@@ -13,7 +13,7 @@ from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.findings import find_problems
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path
+from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.queries import divergence_turns, needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -27,17 +27,17 @@ SMOOTH = (1, 5, 10, 25)
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>`."""
 
-    @ui.page("/run/{key}")
-    def run(key: str, request: Request) -> None:
+    @url_of("/run/{key}")
+    async def run(key: str, request: Request) -> None:
         query = request.query_params
         with frame(state) as page:
             opened = page.open(key, key)
             others = other_runs(state, query)
             axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
             _choices(state, opened, others, axis, smooth)
-            _findings(opened)
-            _charts([opened, *others], axis, smooth)
-            add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
+            await _findings(opened)
+            await _charts([opened, *others], axis, smooth)
+            await add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
 
 
 def other_runs(state: ViewerState, query: QueryParams) -> list[OpenedSource]:
@@ -88,7 +88,7 @@ def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource
         step.on("keydown.enter", lambda: ui.navigate.to(link_to(run_path(opened, "/episodes"), {"step": step.value})))
 
 
-def read_run(opened: OpenedSource) -> RunData:
+async def read_run(opened: OpenedSource) -> RunData:
     """Return the numbers of a run by step."""
 
     def read() -> RunData:
@@ -97,40 +97,40 @@ def read_run(opened: OpenedSource) -> RunData:
         groups = uniform_groups(opened.index), divergence_turns(opened.index)
         return RunData(opened.key, steps, read_metrics(files), *groups)
 
-    return opened.cached("run", read)
+    return await opened.fetch("run", read)
 
 
-def _findings(opened: OpenedSource) -> None:
+async def _findings(opened: OpenedSource) -> None:
     box = ui.column().classes("gap-1 w-full")
 
-    def draw() -> None:
-        run = read_run(opened)
+    async def draw() -> None:
+        run = await read_run(opened)
+        needed = await opened.fetch("needed turns", lambda: needed_turns(opened.index))
         box.clear()
         with box:
-            needed = opened.cached("needed turns", lambda: needed_turns(opened.index))
             for finding in find_problems(run.steps, run.uniform, needed):
                 with ui.row().classes("bg-orange-100 px-2 py-1 rounded w-full items-baseline"):
                     ui.label(finding.text)
                     ui.link("episodes", link_to(run_path(opened, "/episodes"), finding.parameters))
 
-    draw()
+    await draw()
     refresh_with(opened, draw)
 
 
-def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
+async def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
     grid = ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full")
     drawn: dict[str, ui.echart] = {}
 
-    def on_point(event: EChartPointClickEventArguments) -> None:
+    async def on_point(event: EChartPointClickEventArguments) -> None:
         run = opened[0] if len(opened) == 1 else next(o for o in opened if event.series_name.startswith(f"{o.key}: "))
         name = event.series_name if len(opened) == 1 else event.series_name.removeprefix(f"{run.key}: ")
         point: Any = event.data  # [x, y, step], see `chart`
-        curves = [curve for panel in panels(read_run(run)) for curve in panel.curves if curve.name == name]
+        curves = [curve for panel in panels(await read_run(run)) for curve in panel.curves if curve.name == name]
         parameters = curves[0].parameters if curves else {}
         ui.navigate.to(link_to(run_path(run, "/episodes"), {**parameters, "step": point[2]}))
 
-    def draw() -> None:
-        runs = [read_run(one) for one in opened]
+    async def draw() -> None:
+        runs = [await read_run(one) for one in opened]
         of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
         for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
             options = chart(
@@ -143,7 +143,7 @@ def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
                 with grid:
                     drawn[title] = ui.echart(options, on_point_click=on_point).classes("h-72")
 
-    draw()
+    await draw()
     if not drawn:
         ui.label("No episode and no metric is recorded yet.")
     for run in opened:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.viewer.charts import Curve, Panel, RunData, chart
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path
+from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.listings import TaskSummary, list_tasks
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import TaskStep, task_history
@@ -33,15 +33,15 @@ SHOW: dict[str, Callable[[TaskSummary], bool]] = {
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/task?env=...&task=...`; without `task`, a list by `show` and filters."""
 
-    @ui.page("/run/{key}/task")
-    def task(key: str, request: Request) -> None:
+    @url_of("/run/{key}/task")
+    async def task(key: str, request: Request) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: tasks")
             if "task" not in request.query_params:
-                _list_page(opened, request)
+                await _list_page(opened, request)
                 return
             env, name = request.query_params.get("env", ""), request.query_params["task"]
-            history = task_history(opened.index, env, name)
+            history = await opened.fetch(("task", env, name), lambda: task_history(opened.index, env, name))
             if not history:
                 raise ConfigError(f"task {name!r} of environment {env!r} has no valid episode in {key!r}.")
             page.set_title(f"task {name}")
@@ -56,13 +56,13 @@ def add(state: ViewerState) -> None:
             _table(opened, history)
 
 
-def _list_page(opened: OpenedSource, request: Request) -> None:
+async def _list_page(opened: OpenedSource, request: Request) -> None:
     query = request.query_params
     show, page = query.get("show", "all"), page_number(request)
     if show not in SHOW:
         raise ConfigError(f"show={show!r} is not allowed. {did_you_mean(show, SHOW)}")
     chosen = Filter.parse({name: value for name, value in query.items() if name not in ("page", "show")})
-    tasks = opened.cached(("tasks", *chosen.values.items()), lambda: list_tasks(opened.index, chosen))
+    tasks = await opened.fetch(("tasks", *chosen.values.items()), lambda: list_tasks(opened.index, chosen))
     path = run_path(opened, "/task")
     with ui.row().classes("gap-4"):
         for name, condition in SHOW.items():
