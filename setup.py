@@ -43,6 +43,7 @@ setup(
     install_requires=[
         f"verl=={VERL} ; {TRAINS}",
         f"TransferQueue>=0.1.10,<0.2 ; {TRAINS}",  # verl's default trainer needs it and asks for it only in an extra
+        "confusable-homoglyphs>=3.3.1,<4",
         "hydra-core>=1.3,<1.4",
         "matplotlib>=3.8,<4",
         "psutil>=5.9",
