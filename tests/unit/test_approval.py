@@ -104,7 +104,16 @@ def test_approving_rule_needs_each_name_of_the_element_in_whole_words(names, app
     assert rule.applies(ActionTarget("click", names, "click [2]")) == approved
 
 
-LOOK_ALIKES = ("B u y now", "b.u.y", "b\u200bu\u00ady", "\u042cuy", "bu\u0443", "b\u00fay", "\uff22\uff35\uff39", "\U0001d401uy")
+LOOK_ALIKES = (
+    "B u y now",
+    "b.u.y",
+    "b\u200bu\u00ady",
+    "\u042cuy",
+    "bu\u0443",
+    "b\u00fay",
+    "\uff22\uff35\uff39",
+    "\U0001d401uy",
+)
 """Spaces and dots between letters, invisible characters, Cyrillic letters, an accent, wide and mathematical letters."""
 
 

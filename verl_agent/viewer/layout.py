@@ -5,15 +5,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from time import monotonic
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from nicegui import ui
 from nicegui.events import KeyEventArguments
+from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.runs.control.server import SOCKET
 from verl_agent.viewer.state import OpenedSource, ViewerState
-from verl_agent.viewer.text import short_name, shorten
+from verl_agent.viewer.text import MAX_NAME, short_name, shorten
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ TABS = (
     ("Tokens", "/tokens"),
 )
 """Title and last part of the path of the pages of one source; the keys 1, 2, ... open them."""
+NAME_COOKIE = "verl_agent_name"
+NO_NAME = "Write your name first: others see who acts."
 REFRESH_S = 1.0
 """Seconds between two checks for new episodes."""
 url_of = partial(ui.page, response_timeout=60)
@@ -128,6 +131,31 @@ def frame(state: ViewerState) -> Iterator[Page]:
     ui.on_exception(lambda error: ui.notify(_message(error), type="negative"))  # NiceGUI logs it
     with page.content():
         yield page
+
+
+class ActingPerson:
+    """Field with the name of the person who acts on a control page. The browser remembers it in a cookie.
+
+    The name is not that of the server's owner: whoever has the link may act.
+
+    Args:
+        request: request of the page; its parameter `name` goes before the cookie.
+    """
+
+    def __init__(self, request: Request) -> None:
+        known = request.query_params.get("name") or unquote(request.cookies.get(NAME_COOKIE, ""))
+        self._field = ui.input("your name", value=known[:MAX_NAME], on_change=self._remember)
+        self._field.props("dense outlined").classes("w-64")
+        if known:
+            ui.timer(0.1, self._remember, once=True)
+
+    @property
+    def name(self) -> str:
+        """Name of the person; "" before one is written."""
+        return str(self._field.value or "").strip()[:MAX_NAME]
+
+    def _remember(self) -> None:
+        ui.run_javascript(f"document.cookie = '{NAME_COOKIE}={quote(self.name)}; path=/; SameSite=Strict'")
 
 
 def _message(error: Exception) -> str:

@@ -7,7 +7,12 @@ from typing import Any
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
 from verl_agent.rollout.person import Answer, Person
-from verl_agent.runs.terminal_person import question
+from verl_agent.runs.terminal_person import prompt_of, question
+
+MAX_HISTORY = 60
+"""Messages of the history of an episode that a page shows, the last ones."""
+MAX_MESSAGE, MAX_PROMPT = 4_000, 100_000
+"""Characters of each of them, and of the goal and the rules."""
 
 
 class SeatLeftError(Exception):
@@ -30,6 +35,7 @@ class Seat(Person):
         self.messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """Questions for the person as JSON values; the last message has the key `ended`."""
         self._answer: asyncio.Future[Answer] | None = None
+        self._told = False
 
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
         """See `Person`.
@@ -38,9 +44,9 @@ class Seat(Person):
             SeatLeftError: the person left.
         """
         self._answer = asyncio.get_running_loop().create_future()
-        self.messages.put(
-            {"question": question(proposal, self.commands(proposal)), "refusal": refusal} | self._describe(proposal)
-        )
+        text = question(proposal, self.commands(proposal), told=self._told)
+        self._told = True
+        self.messages.put({"question": text, "refusal": refusal} | self._describe(proposal))
         try:
             return await self._answer
         finally:
@@ -51,7 +57,15 @@ class Seat(Person):
         episode, reply = proposal.episode, proposal.reply
         return {
             "turn": f"{episode.item.id}, turn {len(episode.turns) + 1} of {episode.max_turns}",
-            "observation": "\n\n".join(filter(None, (proposal.instructions, proposal.observation))),
+            "prompt": prompt_of(episode)[:MAX_PROMPT],
+            "history": [
+                {"role": message["role"], "content": message["content"][:MAX_MESSAGE]}
+                for message in episode.messages[
+                    max(episode.prompt_length, len(episode.messages) - 1 - MAX_HISTORY) : -1
+                ]
+            ],
+            "earlier": max(0, len(episode.messages) - 1 - MAX_HISTORY - episode.prompt_length),
+            "observation": proposal.observation,
             "reply": None if reply is None else reply.text,
             "action": proposal.action,
             "candidates": [{"action": one.action, "share": one.share} for one in self.candidates(proposal)],
