@@ -164,11 +164,13 @@ def main(episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 10
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
-            found = re.search(r"http://\S+[^/\s]", process.stdout.readline())
+            found = re.search(r"(http://\S+)/(\?token=\S+)", process.stdout.readline())
             assert found is not None
+            urllib.request.install_opener(urllib.request.build_opener(urllib.request.HTTPCookieProcessor()))
+            urllib.request.urlopen(f"{found[1]}/{found[2]}").close()
             server = psutil.Process(process.pid)
             costs = [measure_index(server, folder)]
-            costs += [measure_page(server, name, found[0] + path.format(**places)) for name, path in PAGES.items()]
+            costs += [measure_page(server, name, found[1] + path.format(**places)) for name, path in PAGES.items()]
         finally:
             process.terminate()
             process.wait(20)

@@ -34,7 +34,7 @@ def plain(text: str) -> str:
 
 
 def looks(text: str) -> str:
-    """Return the letters and digits of a text as they look: `B u y`, `búy` and a Cyrillic `Ьuу` look like `buy`.
+    """Return the letters and digits of a text as they look: `B u y` looks like `buy`, with Cyrillic letters too.
 
     Letters that many fonts draw alike, such as `I`, `l` and `1`, become one of them.
     """

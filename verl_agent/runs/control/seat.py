@@ -9,9 +9,9 @@ from verl_agent.rollout.oversight import Proposal
 from verl_agent.rollout.person import Answer, Person
 from verl_agent.runs.terminal_person import prompt_of, question
 
-MAX_HISTORY = 60
+MAX_HISTORY = 40
 """Messages of the history of an episode that a page shows, the last ones."""
-MAX_MESSAGE, MAX_PROMPT = 4_000, 100_000
+MAX_MESSAGE, MAX_PROMPT = 2_000, 50_000
 """Characters of each of them, and of the goal and the rules."""
 
 
@@ -55,16 +55,15 @@ class Seat(Person):
     def _describe(self, proposal: Proposal) -> dict[str, Any]:
         """Return the parts of a question, for a page that lays them out by itself."""
         episode, reply = proposal.episode, proposal.reply
+        past = episode.messages[episode.prompt_length : -1]
         return {
             "turn": f"{episode.item.id}, turn {len(episode.turns) + 1} of {episode.max_turns}",
             "prompt": prompt_of(episode)[:MAX_PROMPT],
             "history": [
                 {"role": message["role"], "content": message["content"][:MAX_MESSAGE]}
-                for message in episode.messages[
-                    max(episode.prompt_length, len(episode.messages) - 1 - MAX_HISTORY) : -1
-                ]
+                for message in past[-MAX_HISTORY:]
             ],
-            "earlier": max(0, len(episode.messages) - 1 - MAX_HISTORY - episode.prompt_length),
+            "earlier": len(past[:-MAX_HISTORY]),
             "observation": proposal.observation,
             "reply": None if reply is None else reply.text,
             "action": proposal.action,

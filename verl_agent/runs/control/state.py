@@ -143,10 +143,9 @@ class RunControl(Overseer):
         elif name != "status":
             raise ConfigError(f"{name!r} is no command. Allowed: {', '.join(COMMANDS)}.")
         self._announce()
-        paused_by = self._paused_by if self._paused else ""
         return {
             "paused": self._paused,
-            "paused_by": paused_by,
+            "paused_by": self._paused_by if self._paused else "",
             "episodes": [live.describe(self._paused) for live in self._live.values()],
         }
 
