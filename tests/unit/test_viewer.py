@@ -109,7 +109,7 @@ def answer(guard: GuardRequests, url: str = "http://127.0.0.1:8080/", **headers:
     return asyncio.run(get())
 
 
-def guarded(host: str = "127.0.0.1", token: str | None = None) -> GuardRequests:
+def guarded(host: str = "127.0.0.1", token: str = "secret") -> GuardRequests:
     async def home(request: object) -> PlainTextResponse:
         return PlainTextResponse("home")
 
@@ -117,22 +117,25 @@ def guarded(host: str = "127.0.0.1", token: str | None = None) -> GuardRequests:
 
 
 def test_a_request_for_another_host_or_from_another_origin_is_refused() -> None:
-    assert answer(guarded()).status_code == 200
-    assert answer(guarded(), "http://localhost:8080/").status_code == 200
-    assert answer(guarded(), host="evil.example").status_code == 403
-    assert answer(guarded(), origin="http://evil.example").status_code == 403
-    assert answer(guarded(), origin="http://127.0.0.1:8080").status_code == 200
+    known = {"cookie": f"{COOKIE}_8080=secret"}
+    assert answer(guarded(), **known).status_code == 200
+    assert answer(guarded(), "http://localhost:8080/", **known).status_code == 200
+    assert answer(guarded(), host="evil.example", **known).status_code == 403
+    assert answer(guarded(), origin="http://evil.example", **known).status_code == 403
+    assert answer(guarded(), origin="http://127.0.0.1:8080", **known).status_code == 200
 
 
-def test_the_token_of_the_url_becomes_a_cookie_and_is_required() -> None:
-    guard = guarded("192.0.2.1", "secret")
-    url = "http://192.0.2.1:8080/"
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+def test_the_token_of_the_url_becomes_a_cookie_and_is_required(host: str) -> None:
+    guard = guarded(host)
+    url = f"http://{host}:8080/"
     assert answer(guard, url).status_code == 403
     assert answer(guard, url + "?token=wrong").status_code == 403
     first = answer(guard, url + "?token=secret")
     assert first.status_code == 303
     assert "token" not in first.headers["location"]
     assert first.cookies[f"{COOKIE}_8080"] == "secret"
+    assert {"HttpOnly", "SameSite=strict"} <= set(first.headers["set-cookie"].split("; "))
     assert answer(guard, url, cookie=f"{COOKIE}_8080=secret").status_code == 200
 
 

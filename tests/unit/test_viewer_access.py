@@ -13,7 +13,7 @@ from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.server import ServerSettings, bind
 
 
-def guarded(host: str, token: str | None = "secret") -> GuardRequests:
+def guarded(host: str, token: str = "secret") -> GuardRequests:
     async def show(request: Request) -> PlainTextResponse:
         return PlainTextResponse(str(request.url))
 
@@ -78,5 +78,6 @@ def test_viewers_at_two_ports_of_a_host_have_cookies_of_their_own() -> None:
 def test_the_url_of_a_viewer_at_all_addresses_names_the_machine() -> None:
     address = bind(ServerSettings(host="0.0.0.0", port=0))
     address.socket.close()
-    assert "0.0.0.0" not in address.url
-    assert address.url.endswith(f"/?token={address.token}")
+    assert "0.0.0.0" not in address.link()
+    assert address.link().endswith(f"/?token={address.token}")
+    assert address.link("/run/a?x=1").endswith(f"/run/a?x=1&token={address.token}")

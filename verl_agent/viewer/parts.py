@@ -59,8 +59,7 @@ def read_part(index: RecordIndex, episode: int, turn: int = 1) -> EpisodePart:
         "SELECT record, turns, length FROM heads JOIN episodes ON id = episode WHERE episode = ?", (episode,)
     ).fetchone()
     if head is None:
-        record = index.read(episode)
-        return EpisodePart(record, _by_turn(behavior_turns(record), len(record["turns"])), 1, len(record["turns"]))
+        return first_part(index.read(episode))
     number = min(max(turn, 1), head["turns"]) - 1
     part = index.db.execute(
         """SELECT path, part, episodes.offset + parts.offset AS offset, parts.length, behaviors
@@ -79,6 +78,14 @@ def read_part(index: RecordIndex, episode: int, turn: int = 1) -> EpisodePart:
         raise ConfigError(f"Episode {episode} is no longer where it was in {part['path']}: {error}") from error
     behaviors = _by_turn(json.loads(part["behaviors"]), len(record["turns"]))
     return EpisodePart(record, behaviors, part["part"] * PART + 1, head["turns"], head["length"] > LONG)
+
+
+def first_part(record: EpisodeRecord) -> EpisodePart:
+    """Return the first turns of an episode that has been read."""
+    shown = record["turns"][:PART]
+    return EpisodePart(
+        {**record, "turns": shown}, _by_turn(behavior_turns(record), len(shown)), 1, len(record["turns"])
+    )
 
 
 def _messages(turn: dict[str, str]) -> list[Message]:
