@@ -74,6 +74,11 @@ class Page:
             ui.link("compare", "/compare").classes("text-white no-underline")
         self._head = ui.column().classes("gap-4")
         self._content = ui.column().classes("w-full gap-4")
+        self._timers: list[Callable[[], object]] = []
+
+    def every(self, seconds: float, call: Callable[[], object]) -> None:
+        """Call a function again and again after the page is complete: NiceGUI delivers a page at its first timer."""
+        self._timers.append(lambda: ui.timer(seconds, call))
 
     def set_title(self, title: str) -> None:
         """Set the title of the browser's tab."""
@@ -103,7 +108,7 @@ class Page:
                 for number, (name, rest) in enumerate(TABS, start=1)
             }
             add_keys(tabs | {"?": ("list the keys", _show_keys)})
-            _status(opened)
+            self.every(REFRESH_S, _status(opened))
         return opened
 
     @contextmanager
@@ -117,6 +122,22 @@ class Page:
         except Exception as error:  # a page's boundary: the viewer goes on, and the reader sees the reason
             logger.exception("a page of the viewer has failed")
             self._show_instead(error)
+        for start in self._timers:
+            start()
+
+    def refresh_with(self, opened: OpenedSource, draw: Callable[[], Awaitable[None]]) -> None:
+        """Call `draw` whenever the source has changed, for at most a tenth of the time."""
+        seen, next_at = opened.changes, 0.0
+
+        async def check() -> None:
+            nonlocal seen, next_at
+            start = monotonic()
+            if opened.changes != seen and start >= next_at:
+                seen = opened.changes
+                await draw()
+                next_at = monotonic() + 9 * (monotonic() - start)
+
+        self.every(REFRESH_S, check)
 
     def _show_instead(self, error: Exception) -> None:
         self._content.clear()
@@ -188,8 +209,8 @@ def _show_keys() -> None:
             ui.label(f"{name}: {description}")
 
 
-def _status(opened: OpenedSource) -> None:
-    """Show the progress of the index and its problems, invalid lines among them."""
+def _status(opened: OpenedSource) -> Callable[[], None]:
+    """Show the progress of the index and its problems, invalid lines among them; return what shows them again."""
     line = ui.label().classes("text-sm text-orange-800")
 
     def update() -> None:
@@ -200,22 +221,7 @@ def _status(opened: OpenedSource) -> None:
         line.set_visibility(bool(line.text))
 
     update()
-    ui.timer(REFRESH_S, update)
-
-
-def refresh_with(opened: OpenedSource, draw: Callable[[], Awaitable[None]]) -> None:
-    """Call `draw` whenever the source has changed, for at most a tenth of the time."""
-    seen, next_at = opened.changes, 0.0
-
-    async def check() -> None:
-        nonlocal seen, next_at
-        start = monotonic()
-        if opened.changes != seen and start >= next_at:
-            seen = opened.changes
-            await draw()
-            next_at = monotonic() + 9 * (monotonic() - start)
-
-    ui.timer(REFRESH_S, check)
+    return update
 
 
 def show_error(error: Exception) -> None:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.viewer.filters import DIVERGENCE, SORT, Filter
-from verl_agent.viewer.layout import add_keys, frame, link_to, refresh_with, run_path, show_error, url_of
+from verl_agent.viewer.layout import Page, add_keys, frame, link_to, run_path, show_error, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import count_episodes, find_episodes
@@ -71,7 +71,7 @@ def add(state: ViewerState) -> None:
             chosen = Filter.parse(given)
             _filters(opened, chosen)
             _saved(opened, chosen)
-            await _table(opened, chosen, number)
+            await _table(page, opened, chosen, number)
 
 
 def _go(opened: OpenedSource, values: dict[str, str]) -> None:
@@ -147,7 +147,7 @@ def _saved(opened: OpenedSource, chosen: Filter) -> None:
             entry.on("keydown.enter", lambda: change(entry.value, dict(chosen.values)))
 
 
-async def _table(opened: OpenedSource, chosen: Filter, page: int) -> None:
+async def _table(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> None:
     path = run_path(opened, "/episodes")
     set_total = add_pager(page, PAGE_SIZE, "episodes", lambda number: link_to(path, {**chosen.values, "page": number}))
 
@@ -167,5 +167,5 @@ async def _table(opened: OpenedSource, chosen: Filter, page: int) -> None:
         grid.update()
 
     await draw()
-    refresh_with(opened, draw)
+    view.refresh_with(opened, draw)
     focus_first_row(grid, SHOWN[0])

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_text, url_of
+from verl_agent.viewer.layout import Page, frame, link_to, run_path, show_text, url_of
 from verl_agent.viewer.listings import count_groups, list_groups
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid, focus_first_row
@@ -40,7 +40,7 @@ def add(state: ViewerState) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: groups")
             if "group" not in query:
-                await _list_page(opened, request)
+                await _list_page(page, opened, request)
                 return
             step = whole_number("step", query.get("step", ""))
             purpose, env, model = query.get("purpose", "train"), query.get("env"), query.get("model")
@@ -55,11 +55,11 @@ def add(state: ViewerState) -> None:
             _samples(opened, summary, query)
 
 
-async def _list_page(opened: OpenedSource, request: Request) -> None:
+async def _list_page(view: Page, opened: OpenedSource, request: Request) -> None:
     page = page_number(request)
     chosen = Filter.parse({name: value for name, value in request.query_params.items() if name != "page"})
     _fields(opened, chosen)
-    await _list(opened, chosen, page)
+    await _list(view, opened, chosen, page)
 
 
 def _fields(opened: OpenedSource, chosen: Filter) -> None:
@@ -76,7 +76,7 @@ def _fields(opened: OpenedSource, chosen: Filter) -> None:
         ui.button("Filter", on_click=go).props("dense")
 
 
-async def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
+async def _list(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> None:
     path = run_path(opened, "/group")
     uniform = ui.label().classes("text-sm")
     set_total = add_pager(page, PAGE_SIZE, "groups", lambda number: link_to(path, {**chosen.values, "page": number}))
@@ -105,7 +105,7 @@ async def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
         grid.update()
 
     await draw()
-    refresh_with(opened, draw)
+    view.refresh_with(opened, draw)
     focus_first_row(grid, LIST_COLUMNS[0])
 
 

@@ -3,7 +3,7 @@
 from nicegui import ui
 
 from verl_agent.types import StopReason
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, url_of
+from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.stages import Stage, find_stages, needs_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -25,7 +25,7 @@ def add(state: ViewerState) -> None:
                     _show(opened, stages)
 
             await draw()
-            refresh_with(opened, draw)
+            page.refresh_with(opened, draw)
 
 
 def _show(opened: OpenedSource, stages: list[Stage]) -> None:

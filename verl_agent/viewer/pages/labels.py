@@ -6,7 +6,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import Label, LabelFile, key_of, parse_tags
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error, show_text, url_of
+from verl_agent.viewer.layout import Page, frame, link_to, run_path, show_error, show_text, url_of
 from verl_agent.viewer.queries import Row, find_episodes, find_labels
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
@@ -22,7 +22,7 @@ def add(state: ViewerState) -> None:
     async def labels(key: str, request: Request) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: labels")
-            await _list(opened, Filter.parse({"label": request.query_params.get("label", "*")}))
+            await _list(page, opened, Filter.parse({"label": request.query_params.get("label", "*")}))
 
 
 def add_label_editor(opened: OpenedSource, row: Row) -> None:
@@ -60,7 +60,7 @@ def add_label_editor(opened: OpenedSource, row: Row) -> None:
             field.props("dense outlined").classes(width).on("keydown.enter", save).on("blur", save)
 
 
-async def _list(opened: OpenedSource, chosen: Filter) -> None:
+async def _list(page: Page, opened: OpenedSource, chosen: Filter) -> None:
     box = ui.column().classes("w-full gap-2")
     file = LabelFile.of(opened.source.path)
 
@@ -91,4 +91,4 @@ async def _list(opened: OpenedSource, chosen: Filter) -> None:
                     show_text(label.note)
 
     await draw()
-    refresh_with(opened, draw)
+    page.refresh_with(opened, draw)

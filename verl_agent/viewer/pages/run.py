@@ -13,7 +13,7 @@ from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.findings import find_problems
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, url_of
+from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.queries import divergence_turns, needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -35,8 +35,8 @@ def add(state: ViewerState) -> None:
             others = other_runs(state, query)
             axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
             _choices(state, opened, others, axis, smooth)
-            await _findings(opened)
-            await _charts([opened, *others], axis, smooth)
+            await _findings(page, opened)
+            await _charts(page, [opened, *others], axis, smooth)
             await add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
 
 
@@ -100,7 +100,7 @@ async def read_run(opened: OpenedSource) -> RunData:
     return await opened.fetch("run", read)
 
 
-async def _findings(opened: OpenedSource) -> None:
+async def _findings(page: Page, opened: OpenedSource) -> None:
     box = ui.column().classes("gap-1 w-full")
 
     async def draw() -> None:
@@ -114,10 +114,10 @@ async def _findings(opened: OpenedSource) -> None:
                     ui.link("episodes", link_to(run_path(opened, "/episodes"), finding.parameters))
 
     await draw()
-    refresh_with(opened, draw)
+    page.refresh_with(opened, draw)
 
 
-async def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
+async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
     grid = ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full")
     drawn: dict[str, ui.echart] = {}
 
@@ -147,4 +147,4 @@ async def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
     if not drawn:
         ui.label("No episode and no metric is recorded yet.")
     for run in opened:
-        refresh_with(run, draw)
+        page.refresh_with(run, draw)
