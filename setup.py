@@ -37,6 +37,7 @@ setup(
     packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
     package_data={
         "": ["**/*.yaml", "*.md", "*.svg", "**/*.js", "**/*.txt"],
+        "verl_agent": ["py.typed"],
         "env_adapters.scienceworld": ["variations.json"],
         "env_adapters.webarena.sites.served": ["templates/**/*.html"],
     },

@@ -193,6 +193,22 @@ def test_a_run_that_is_followed_gets_the_episodes_that_are_added(tmp_path: Path)
     state.close()
 
 
+def test_replies_of_an_api_are_no_episodes(tmp_path: Path) -> None:
+    from tests.support.episodes import talk
+    from verl_agent.trace.record_files import read_records
+
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        (folder / "episodes.jsonl").write_text(json.dumps(talk()) + "\n")
+        (folder / "replies.jsonl").write_text('{"key": "1", "reserved_usd": 0.1}\n')
+    state = ViewerState([tmp_path])
+    for opened in state.opened.values():
+        state._update(opened)
+        assert (opened.invalid_lines, opened.index.count_bad_lines()) == ("", 0)
+    state.close()
+    assert len(list(read_records(tmp_path))) == 2
+
+
 def test_a_port_that_another_viewer_has_is_refused() -> None:
     first = bind(ServerSettings(port=0))
     port = first.socket.getsockname()[1]

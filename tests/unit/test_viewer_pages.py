@@ -109,7 +109,7 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         ("/run/run/episodes?text=%00", "0 episodes"),
         ("/run/run/tokens", "Tokens of 1 episodes are recorded"),
         ("/run/run/episode/2/tokens?color=entropy&turn=2", "strongest at 0.25"),
-        ("/run/run/episode/2/tokens?color=values", "color='values' is not allowed."),
+        ("/run/run/episode/2/tokens?color=values", "color='values' (value of the critic) is not recorded"),
         ("/run/run/episode/1/tokens", "the tokens of this episode are not recorded."),
         ("/run/run/group?group=1-0&step=1&purpose=train", "First different turn: 2."),
         ("/run/run/task?env=talk&task=1", "First solved at step 1, solved at 2 of 2 steps."),

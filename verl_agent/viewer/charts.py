@@ -32,14 +32,14 @@ class RunData:
         name: name in the legend.
         steps: means over the episodes of each purpose and step.
         logged: metrics log by step.
-        uniform: share of training groups whose returns are all equal, by step.
+        uniform: number of training groups whose returns are all equal, and of all training groups, by step.
         divergence: mean first different turn of the training groups, by step.
     """
 
     name: str
     steps: Sequence[StepSummary]
     logged: Mapping[int, Mapping[str, float]]
-    uniform: Mapping[int, float] = field(default_factory=dict)
+    uniform: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     divergence: Mapping[int, float] = field(default_factory=dict)
 
     def of_purpose(self, *purposes: str) -> list[StepSummary]:
@@ -145,7 +145,7 @@ def panels(run: RunData) -> list[Panel]:
         ], share=True),
         Panel("First different turn in a group", [Curve("turn", run.divergence, GREEN, parameters=TRAIN)]),
         Panel("Groups with equal returns (share)", [
-            Curve("groups", run.uniform, PURPLE, parameters=TRAIN),
+            Curve("groups", {at: one / groups for at, (one, groups) in run.uniform.items()}, PURPLE, parameters=TRAIN),
         ], share=True),
         Panel("Entropy (nats per token)", [Curve("entropy", _logged(run, *ENTROPY))]),
         Panel("Engine against trainer (mean |Δ probability|)", [Curve("difference", _logged(run, *GAP_PROBABILITY))]),

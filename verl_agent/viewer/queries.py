@@ -239,10 +239,12 @@ def needed_turns(index: RecordIndex) -> dict[int, int]:
     return {row["need"]: row["tasks"] for row in rows}
 
 
-def uniform_groups(index: RecordIndex) -> dict[int, float]:
-    """Return the share of training groups whose returns are all equal, by step."""
-    rows = index.db.execute("SELECT step, avg(uniform) AS uniform FROM groups WHERE purpose = 'train' GROUP BY step")
-    return {row["step"]: row["uniform"] for row in rows}
+def uniform_groups(index: RecordIndex) -> dict[int, tuple[int, int]]:
+    """Return the number of training groups whose returns are all equal, and of all training groups, by step."""
+    rows = index.db.execute(
+        "SELECT step, sum(uniform) AS uniform, count(*) AS groups FROM groups WHERE purpose = 'train' GROUP BY step"
+    )
+    return {row["step"]: (row["uniform"], row["groups"]) for row in rows}
 
 
 def divergence_turns(index: RecordIndex) -> dict[int, float]:

@@ -9,6 +9,7 @@ from typing import Literal
 from verl_agent.errors import ConfigError
 from verl_agent.results.folder import REPORT, read_report
 from verl_agent.trace.abandoned import read_abandoned
+from verl_agent.trace.record_files import REPLIES
 
 Kind = Literal["training", "evaluation", "records"]
 _START = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)")
@@ -43,7 +44,7 @@ class Source:
         if self.path.is_file():
             return [self.path]
         root = self.path / "episodes" if self.kind == "training" else self.path
-        return sorted(file for file in root.rglob("*.jsonl") if file.parent.name != "metrics")
+        return sorted(file for file in root.rglob("*.jsonl") if file.parent.name != "metrics" and file.name != REPLIES)
 
     def metrics_size(self) -> int:
         """Return the bytes of the metrics files."""

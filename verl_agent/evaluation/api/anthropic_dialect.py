@@ -6,6 +6,7 @@ they are then dropped. Other servers of this protocol have both.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest, call_id, call_text, count, with_call
@@ -59,9 +60,11 @@ class AnthropicDialect:
                 text += block["text"]
                 block = {"type": "text", "text": block["text"]}
             blocks.append(block)
-        truncated = value.get("stop_reason") in ("max_tokens", "model_context_window_exceeded")
+        finish = str(value.get("stop_reason") or "")
+        truncated = finish in ("max_tokens", "model_context_window_exceeded")
         original = {"role": "assistant", "content": blocks}
-        return Answer(with_call(text, call), original, truncated, _usage(value.get("usage"), value.get("model")))
+        usage = replace(_usage(value.get("usage"), value.get("model")), finish=finish)
+        return Answer(with_call(text, call), original, truncated, usage)
 
 
 def _split(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatMessage]]:

@@ -15,7 +15,7 @@ from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_turn_pager
-from verl_agent.viewer.pairs import TaskPair, compare, last_evaluation, pair_tasks
+from verl_agent.viewer.pairs import TaskPair, an_evaluation, compare, pair_tasks
 from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import find_episodes
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
@@ -50,7 +50,8 @@ MAX_EPISODES = 20
 def add(state: ViewerState) -> None:
     """Register the page `/compare?a=<key>&b=<key>`, with conditions such as `a_step=0&b_step=80`.
 
-    A side without a condition is the last step of its run that was validated or evaluated.
+    A side without a condition is the last step of its run that was validated or evaluated; side A of the same run is
+    the first one.
     With `env` and `task` it compares two episodes of the task, chosen by `a_episode` and `b_episode`.
     """
 
@@ -67,7 +68,7 @@ async def _show(state: ViewerState, query: dict[str, str]) -> None:
     given = [{name: query[f"{side}_{name}"] for name in CONDITIONS if f"{side}_{name}" in query} for side in "ab"]
     for side, opened, conditions in zip("ab", sides, given, strict=True):
         if not any(conditions.values()):
-            conditions |= await opened.fetch("last evaluation", partial(last_evaluation, opened.index))
+            conditions |= await in_thread(partial(an_evaluation, opened.index, side == "a" and sides[0] is sides[1]))
             query |= {f"{side}_{name}": value for name, value in conditions.items()}
     chosen = Filter.parse(given[0]), Filter.parse(given[1])
     if query.get("change", "") not in ("", *CHANGES):

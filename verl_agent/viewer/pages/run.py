@@ -111,7 +111,8 @@ async def _findings(page: Page, opened: OpenedSource) -> None:
             for finding in find_problems(run.steps, run.uniform, needed):
                 with ui.row().classes("bg-orange-100 px-2 py-1 rounded w-full items-baseline"):
                     ui.label(finding.text)
-                    ui.link("episodes", link_to(run_path(opened, "/episodes"), finding.parameters))
+                    name, rest = ("groups", "/group") if finding.groups else ("episodes", "/episodes")
+                    ui.link(name, link_to(run_path(opened, rest), finding.parameters))
 
     await draw()
     page.refresh_with(opened, draw)

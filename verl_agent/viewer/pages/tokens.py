@@ -16,7 +16,7 @@ from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_to
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
 from verl_agent.viewer.token_text import TokenText
-from verl_agent.viewer.token_views import MASK, TokenView, available, by_turn, color
+from verl_agent.viewer.token_views import MASK, VIEWS, TokenView, available, by_turn, color
 
 HOW = (
     "A training run records tokens with episode.record_tokens={every: 10, groups: 8}, an evaluation with "
@@ -90,6 +90,10 @@ def _view(row: TokenRow, name: str) -> TokenView:
     views = {view.name: view for view in available(row)}
     if not name:
         return views.get("advantages") or views[MASK]
+    if missing := next((view for view in VIEWS if view.name == name and name not in views), None):
+        raise ConfigError(
+            f"color={name!r} ({missing.label}) is not recorded for this episode. Recorded: {', '.join(views)}."
+        )
     if name not in views:
         raise ConfigError(f"color={name!r} is not allowed. {did_you_mean(name, list(views))}")
     return views[name]
