@@ -14,6 +14,7 @@ from starlette.routing import Route
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.trace.labels import Label, LabelFile
+from verl_agent.trace.panels import RETURN, SUCCESS
 from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.charts import Curve, Panel, RunData, chart, panels
 from verl_agent.viewer.queries import StepSummary, TaskStep
@@ -65,7 +66,7 @@ def test_the_x_axis_sums_training_episodes_only() -> None:
 
 def test_points_of_a_chart_know_their_step() -> None:
     run = RunData("run", [step(1), step(2, success=0.75)], {})
-    (success,) = [panel for panel in panels(run) if panel.title == "Success"]
+    (success,) = [panel for panel in panels(run) if panel.kind is SUCCESS]
     options = chart("Success", [(run, success)], "episodes", smooth=2)
     assert options["series"][0]["data"] == [[8, 0.25, 1], [16, 0.5, 2]]
 
@@ -85,7 +86,7 @@ def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
 
 
 def test_charts_of_several_runs_name_the_run_of_each_curve() -> None:
-    run, panel = RunData("one", [step(1)], {}), Panel("Return", [Curve("train", {1: 0.5})])
+    run, panel = RunData("one", [step(1)], {}), Panel(RETURN, [Curve("train", {1: 0.5})])
     names = [line["name"] for line in chart("Return", [(run, panel), (RunData("two", [step(1)], {}), panel)])["series"]]
     assert names == ["one: train", "two: train"]
 

@@ -21,7 +21,10 @@ NONE |= dict.fromkeys(("back_and_forth", "truncated", "gave_up", "wrote_observat
 
 def texts(*, uniform: float = 0.0, needed_turns: dict[int, int] | None = None, **values: object) -> list[str]:
     steps = [step(number, **values) for number in (1, 2)]
-    return [finding.text for finding in find_problems(steps, dict.fromkeys((1, 2), (round(10 * uniform), 10)), needed_turns or {3: 9})]
+    return [
+        finding.text
+        for finding in find_problems(steps, dict.fromkeys((1, 2), (round(10 * uniform), 10)), needed_turns or {3: 9})
+    ]
 
 
 def test_a_run_that_learns_has_no_finding() -> None:

@@ -33,7 +33,7 @@ from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.identity import SETTINGS_FILE, claim, make_folder
 from verl_agent.runs.processes import run_ending_all_children
-from verl_agent.runs.terminal_person import TerminalLines, TerminalPerson, question
+from verl_agent.runs.terminal_person import CLOSED, TerminalLines, TerminalPerson, question
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, Message, Reply, TaskItem
@@ -197,6 +197,8 @@ async def _record(game: Game, session: PooledEnv, policy: Policy, control: RunCo
     agent = make_agent(run.agent, env.action_format)
     with controlled(game.folder, control), _writer(game.folder / RECORDS) as writer:
         episode = await play(game.item, session, agent, policy, limits, control)
+        if CLOSED in episode.error and not any(turn.carried_out for turn in episode.turns):
+            return episode  # nothing was played
         started = datetime.fromtimestamp(episode.started_at, UTC)
         meta = EpisodeMeta("collection", game.split, 0, game.item.id, 0, started, episode.seconds, 1, game.model or "")
         writer.write(to_record(episode, meta))

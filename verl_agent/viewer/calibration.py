@@ -8,7 +8,7 @@ from typing import Any
 from nicegui import ui
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.curves import BLUE, GREY, ORANGE
+from verl_agent.trace.panels import BLUE, GREY, ORANGE
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.token_files import TurnValue, column_names, token_files
 from verl_agent.viewer.calibration_values import Calibration, calibrate, predictions, read_values

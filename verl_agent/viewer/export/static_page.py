@@ -158,7 +158,7 @@ def _run(part: RunPart) -> str:
             for curve in panel.curves
             if curve.values
         }
-        charts.append(line_chart(panel.title, curves))
+        charts.append(f"<div>{line_chart(panel.title, curves)}<p class='facts'>{_text(panel.kind.note)}</p></div>")
     missing = f" The first {len(part.episodes)} of {part.total} are shown." if part.total > len(part.episodes) else ""
     return (
         f"<h2>{_text(part.data.name)}</h2><p>{part.total} episodes.{missing}</p>"

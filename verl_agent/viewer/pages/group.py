@@ -4,7 +4,7 @@ Without a group in the URL, the page lists the groups.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nicegui import ui
 from starlette.datastructures import QueryParams
@@ -20,7 +20,8 @@ from verl_agent.viewer.pages.grid import add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_pager, add_turn_pager, page_number
 from verl_agent.viewer.parsing import PART
 from verl_agent.viewer.queries import GroupSummary, Row, find_group
-from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.recorded_tokens import trained_advantage
+from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
 
 PAGE_SIZE = 100
@@ -52,7 +53,8 @@ def add(state: ViewerState) -> None:
                 raise ConfigError(f"no group {query.get('group', '')!r} at step {step}. Open one from an episode.")
             page.set_title(f"group of {summary.episodes[0]['task']}")
             _facts(opened, summary)
-            _samples(opened, summary, query)
+            trained = await in_thread(lambda: [trained_advantage(opened, row) for row in summary.episodes])
+            _samples(opened, summary, trained, query)
 
 
 async def _list_page(view: Page, opened: OpenedSource, request: Request) -> None:
@@ -124,7 +126,7 @@ def _facts(opened: OpenedSource, summary: GroupSummary) -> None:
         ui.label(f"First different turn: {summary.divergence + 1}.")
 
 
-def _samples(opened: OpenedSource, summary: GroupSummary, query: QueryParams) -> None:
+def _samples(opened: OpenedSource, summary: GroupSummary, trained: Sequence[float | None], query: QueryParams) -> None:
     """Show the actions of each sample; of long episodes a part, at first the one in which they differ."""
     asked = whole_number("turn", query.get("turn", str((summary.divergence or 0) + 1)), 1)
     actions = [json.loads(row["actions"]) for row in summary.episodes]
@@ -132,20 +134,26 @@ def _samples(opened: OpenedSource, summary: GroupSummary, query: QueryParams) ->
     first = (min(asked, max(total, 1)) - 1) // PART * PART + 1
     add_turn_pager(first, total, lambda turn: link_to(run_path(opened, "/group"), {**query, "turn": turn}))
     with ui.row(wrap=False).classes("gap-3 items-start overflow-x-auto w-full"):
-        for row, advantage, played in zip(summary.episodes, summary.advantages, actions, strict=True):
+        for row, relative, advantage, played in zip(
+            summary.episodes, summary.advantages, trained, actions, strict=True
+        ):
             with ui.card().classes("min-w-64 max-w-96 gap-1"):
-                _head(opened, row, advantage)
+                _head(opened, row, relative, advantage)
                 for number, action in enumerate(played[first - 1 : first - 1 + PART], start=first):
                     parts = summary.divergence is not None and number == summary.divergence + 1
                     show_text(f"{number}. {action or '(no action)'}", "border-t-4 border-orange-500" if parts else "")
 
 
-def _head(opened: OpenedSource, row: Row, advantage: float) -> None:
+def _head(opened: OpenedSource, row: Row, relative: float, advantage: float | None) -> None:
     ui.link(f"sample {row['sample']}", run_path(opened, f"/episode/{row['id']}"))
     ui.label(f"{'solved' if row['success'] else 'not solved'}: {row['stop']}, {counted(row['turns'], 'turn')}").classes(
         "text-sm"
     )
     shaped = "" if row["shaped_return"] is None else f", shaped {row['shaped_return']:g}"
     ui.label(f"return {row['reward']:g}{shaped}").classes("text-sm")
-    color = "text-green-700" if advantage > 0 else "text-red-700" if advantage < 0 else "text-gray-600"
-    ui.label(f"return minus mean of the group: {advantage:+.3g}").classes(f"text-sm {color}")
+    shown = relative if advantage is None else advantage
+    color = "text-green-700" if shown > 0 else "text-red-700" if shown < 0 else "text-gray-600"
+    of = "return minus mean of the group" if advantage is None else "mean advantage of the trained tokens"
+    ui.label(f"{of}: {shown:+.3g}").classes(f"text-sm {color}")
+    if advantage is None and row["purpose"] == "train":
+        ui.label("The advantage of the trainer is not recorded (episode.record_tokens).").classes("text-xs")

@@ -141,8 +141,11 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
                 drawn[title].options.update(options)
                 drawn[title].update()
             else:
-                with grid:
-                    drawn[title] = ui.echart(options, on_point_click=on_point).classes("h-72")
+                with grid, ui.column().classes("gap-1 min-w-0"):
+                    drawn[title] = ui.echart(options, on_point_click=on_point).classes("h-72 w-full")
+                    note = next(of[title].kind.note for of in of_runs if title in of)
+                    borders = " Dotted lines: the turn limit changes." if "markLine" in options["series"][0] else ""
+                    ui.label(note + borders).classes("text-sm text-gray-600 px-2")
 
     await draw()
     if not drawn:

@@ -9,6 +9,7 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.trace.panels import SUCCESS
 from verl_agent.viewer.charts import Curve, Panel, RunData, chart
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path, url_of
@@ -51,7 +52,7 @@ def add(state: ViewerState) -> None:
             curves = [
                 Curve(purpose, {at.step: at.success for at in history if at.purpose == purpose}) for purpose in purposes
             ]
-            panel = Panel("Success", curves)
+            panel = Panel(SUCCESS, curves)
             ui.echart(chart("Success", [(RunData(key, [], {at.step: {} for at in history}), panel)])).classes("h-64")
             _table(opened, history)
 
