@@ -3,6 +3,8 @@
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -17,10 +19,10 @@ from verl_agent.trace.labels import Label, LabelFile
 from verl_agent.trace.panels import RETURN, SUCCESS
 from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.charts import Curve, Panel, RunData, chart, panels
+from verl_agent.viewer.overview import read_overview
 from verl_agent.viewer.queries import StepSummary, TaskStep
 from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.server import ServerSettings, bind
-from verl_agent.viewer.sources import describe_result, open_source
 from verl_agent.viewer.state import ViewerState, short_keys
 from verl_agent.viewer.text import MAX_NAME, make_visible, short_name, shorten, split_reply
 
@@ -162,16 +164,39 @@ def test_keys_have_as_many_folders_as_distinguish_them() -> None:
     ]
 
 
-def test_the_result_of_an_evaluation_is_described_and_no_other(tmp_path: Path) -> None:
+def test_the_overview_of_an_evaluation_has_the_interval_of_its_report(tmp_path: Path) -> None:
     (tmp_path / "episodes.jsonl").touch()
-    source = open_source(tmp_path)
-    assert describe_result(source) == ""
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    assert read_overview(opened).result == ""
     report = {"model": "oracle", "config": {"env": {"name": "babyai"}}}
     success = {"mean": 0.5, "low": 0.25, "high": 0.75}
     (tmp_path / "evaluation.json").write_text(json.dumps({**report, "results": [{"success": success}]}))
-    assert describe_result(source) == "oracle on babyai: success 0.500 [0.250, 0.750]"
+    overview = read_overview(opened)
+    assert overview.result == "success 0.500 [0.250, 0.750]"
+    assert overview.facts | {"model": "oracle", "environment": "babyai"} == overview.facts
     (tmp_path / "evaluation.json").write_text(json.dumps({**report, "results": [{"success": None}]}))
-    assert describe_result(source) == "oracle on babyai: no valid episode"
+    assert read_overview(opened).result == "no valid episode"
+    state.close()
+
+
+def test_the_overview_tells_whether_another_process_holds_the_run(tmp_path: Path) -> None:
+    from verl_agent.runs.identity import LOCK_FILE
+
+    (tmp_path / "metrics").mkdir()
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    assert read_overview(opened).status == ""
+    script = (
+        f"import fcntl; f = open({str(tmp_path / LOCK_FILE)!r}, 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    assert read_overview(opened).status == "running"
+    holder.communicate(b"\n")
+    assert read_overview(opened).status == "stopped at step 0"
+    state.close()
 
 
 def test_a_run_that_is_followed_gets_the_episodes_that_are_added(tmp_path: Path) -> None:

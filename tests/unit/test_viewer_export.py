@@ -12,6 +12,7 @@ import pytest
 
 import verl_agent as va
 from tests.support.episodes import STARTED, played, talk
+from verl_agent.trace.panels import PanelKind
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.trace.turn_record import ReviewRecord
@@ -191,6 +192,6 @@ def test_word_differences_are_marked_and_escaped() -> None:
 
 
 def test_curves_are_drawn_for_one_point_and_for_equal_values() -> None:
-    assert "nan" not in line_chart("<b>", {"a": ("red", [(1.0, 0.5)])}) + sparkline([0.0])
-    assert "&lt;b&gt;" in line_chart("<b>", {"a": ("red", [(1.0, 0.5), (2.0, 0.5)])})
+    assert "nan" not in line_chart(PanelKind("<b>", ""), {"a": ("red", [(1.0, 0.5)])}) + sparkline([0.0])
+    assert "&lt;b&gt;" in line_chart(PanelKind("<b>", ""), {"a": ("red", [(1.0, 0.5), (2.0, 0.5)])})
     assert sparkline([]) == ""

@@ -222,6 +222,23 @@ def test_tokens_are_text_with_colors_and_their_values_under_the_mouse(pages) -> 
     assert "broken" not in page.title()
 
 
+@pytest.mark.parametrize("width", [400, 1400])
+def test_no_page_scrolls_sideways(pages, run: Path, tmp_path: Path, width: int) -> None:
+    file = tmp_path / "page.html"
+    export([run], file)
+    episode, group = "/run/run/episode/4", "/run/run/group?group=1-0&step=1&purpose=train"
+    shown = ["/", "/run/run", "/run/run/episodes", episode, "/run/run/group", group, "/run/run/task", "/compare"]
+    shown += ["/run/run/task?env=talk&task=1", "/run/run/horizon", "/run/run/labels", "/run/run/tokens", "/leaderboard"]
+    shown += ["/run/run/episode/2/tokens", "/run/run/control", "/run/run/control/1?name=ada", f"file://{file}"]
+    for path in shown:
+        page = pages(path)
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_load_state("networkidle")
+        wide = page.evaluate("document.scrollingElement.scrollWidth")
+        assert wide <= width, f"{path} is {wide} pixels wide"
+        page.close()
+
+
 def test_the_color_of_tokens_is_part_of_the_url(pages) -> None:
     page = pages("/run/run/episode/2/tokens")
     page.get_by_label("color").click()

@@ -16,8 +16,8 @@ from verl_agent.viewer.svg import line_chart
 from verl_agent.viewer.text import make_visible
 
 _PAGE_STYLE = """
-body {margin: 16px; max-width: 1100px}
-table {border-collapse: collapse; width: 100%; font-size: 13px}
+body {margin: 16px auto; padding: 0 16px; max-width: 1100px}
+table {border-collapse: collapse; width: 100%; font-size: 13px; display: block; overflow-x: auto}
 td, th {text-align: left; padding: 2px 10px 2px 0; border-bottom: 1px solid #eee; max-width: 320px; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap}
 tbody tr {cursor: pointer}
@@ -25,7 +25,7 @@ tbody tr:hover, tbody tr:focus {background: #eef6ff}
 svg text {font: 10px sans-serif; fill: currentColor}
 svg .title {font: bold 12px sans-serif}
 .curves {display: flex; flex-wrap: wrap; gap: 12px}
-input {padding: 4px 8px; width: 24em}
+input {padding: 4px 8px; width: 24em; max-width: 100%; box-sizing: border-box}
 """
 _SCRIPT = """
 'use strict';
@@ -136,7 +136,8 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
         else ""
     )
     page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{_text(titles)}</title>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_text(titles)}</title>
 <meta http-equiv="Content-Security-Policy" content="{escape(policy)}">
 <style>{STYLE}{_PAGE_STYLE}</style></head>
 <body class="va"><a href="#" id="back" hidden>all episodes</a><div id="shown"></div>
@@ -158,7 +159,7 @@ def _run(part: RunPart) -> str:
             for curve in panel.curves
             if curve.values
         }
-        charts.append(f"<div>{line_chart(panel.title, curves)}<p class='facts'>{_text(panel.kind.note)}</p></div>")
+        charts.append(f"<div>{line_chart(panel.kind, curves)}<p class='facts'>{_text(panel.kind.note)}</p></div>")
     missing = f" The first {len(part.episodes)} of {part.total} are shown." if part.total > len(part.episodes) else ""
     return (
         f"<h2>{_text(part.data.name)}</h2><p>{part.total} episodes.{missing}</p>"

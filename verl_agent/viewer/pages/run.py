@@ -1,5 +1,6 @@
 """Curves of a run, alone or over those of other opened runs; a click on a point shows the episodes of its step."""
 
+from functools import partial
 from typing import Any
 
 from nicegui import ui
@@ -15,6 +16,8 @@ from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
+from verl_agent.viewer.overview import read_overview
+from verl_agent.viewer.pages.home import show_overview
 from verl_agent.viewer.queries import divergence_turns, needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
@@ -34,8 +37,9 @@ def add(state: ViewerState) -> None:
             opened = page.open(key, key)
             others = other_runs(state, query)
             axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
-            _choices(state, opened, others, axis, smooth)
+            show_overview(await opened.fetch("overview", partial(read_overview, opened)))
             await _findings(page, opened)
+            _choices(state, opened, others, axis, smooth)
             await _charts(page, [opened, *others], axis, smooth)
             await add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
 
