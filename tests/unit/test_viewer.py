@@ -187,10 +187,11 @@ def test_the_overview_tells_whether_another_process_holds_the_run(tmp_path: Path
     state = ViewerState([tmp_path])
     (opened,) = state.opened.values()
     assert read_overview(opened).status == ""
-    script = (
-        f"import fcntl; f = open({str(tmp_path / LOCK_FILE)!r}, 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
+    script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
+    command = [sys.executable, "-c", script, str(tmp_path / LOCK_FILE)]
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / LOCK_FILE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     holder.stdout.readline()
     assert read_overview(opened).status == "running"

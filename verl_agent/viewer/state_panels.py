@@ -88,7 +88,7 @@ def _show_image(opened: OpenedSource, media: MediaRecord) -> None:
             return
         url = link_to(run_path(opened, f"/{FOLDER}/{media['path']}"))
         with ui.link(target=url, new_tab=True), ui.element("div").classes("relative"):
-            _image(url).classes("border w-[32rem]")
+            _image(url).classes("border w-[32rem] max-w-full")
             if box := media.get("box"):
                 places = zip(("left", "top", "width", "height"), box, strict=True)
                 style = ";".join(f"{name}:{100 * max(0.0, min(1.0, share)):.2f}%" for name, share in places)

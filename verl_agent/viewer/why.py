@@ -226,7 +226,7 @@ def percent(estimate: Estimate) -> str:
 
 
 def _command(purpose: str, command: str) -> None:
-    with ui.row().classes("items-center gap-2 no-wrap w-full"):
-        ui.label(purpose).classes("text-gray-600 shrink-0 w-72")
+    with ui.row().classes("items-center gap-2 w-full"):
+        ui.label(purpose).classes("text-gray-600 w-72 max-w-full")
         ui.label(command).classes("mono bg-gray-100 px-2 rounded").style("overflow-wrap: anywhere")
         ui.button(icon="content_copy", on_click=lambda: ui.clipboard.write(command)).props("dense flat size=sm")

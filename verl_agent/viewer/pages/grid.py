@@ -27,7 +27,13 @@ def add_grid(
     """
     options = {
         "columnDefs": [
-            {"field": name, "sortable": sortable, "filter": sortable, "flex": 2 if name == "task" else 1}
+            {
+                "field": name,
+                "sortable": sortable,
+                "filter": sortable,
+                "flex": 2 if name == "task" else 1,
+                "minWidth": 160 if name == "task" else 95,  # a narrow window scrolls the table, not the page
+            }
             for name in columns
         ],
         "rowData": list(rows),

@@ -57,7 +57,7 @@ def add_label_editor(opened: OpenedSource, row: Row) -> None:
         tags = ui.input("tags", value=" ".join(label.tags), placeholder="good lucky")
         note = ui.input("note", value=label.note)
         for field, width in ((tags, "w-40"), (note, "w-96")):
-            field.props("dense outlined").classes(width).on("keydown.enter", save).on("blur", save)
+            field.props("dense outlined").classes(f"{width} max-w-full").on("keydown.enter", save).on("blur", save)
 
 
 async def _list(page: Page, opened: OpenedSource, chosen: Filter) -> None:

@@ -90,7 +90,11 @@ def _show_board(board: Board) -> None:
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.table:
     heads = [{"name": str(at), "label": name, "field": str(at), "align": "left"} for at, name in enumerate(names)]
     data = [{str(at): cell for at, cell in enumerate(row)} | {"id": number} for number, row in enumerate(rows)]
-    return ui.table(columns=heads, rows=data, row_key="id").props("dense flat wrap-cells").classes("w-full")
+    return (
+        ui.table(columns=heads, rows=data, row_key="id")
+        .props("dense flat wrap-cells")
+        .classes("w-full overflow-x-auto")
+    )
 
 
 def _chart(unit: str, curves: Sequence[ScalingCurve]) -> dict[str, Any]:

@@ -53,7 +53,9 @@ def add(state: ViewerState) -> None:
                 Curve(purpose, {at.step: at.success for at in history if at.purpose == purpose}) for purpose in purposes
             ]
             panel = Panel(SUCCESS, curves)
-            ui.echart(chart("Success", [(RunData(key, [], {at.step: {} for at in history}), panel)])).classes("h-64")
+            ui.echart(chart("Success", [(RunData(key, [], {at.step: {} for at in history}), panel)])).classes(
+                "h-64 w-full"
+            )
             _table(opened, history)
 
 
@@ -74,7 +76,7 @@ async def _list_page(opened: OpenedSource, request: Request) -> None:
     parameters = {**chosen.values, "show": show}
     set_total = add_pager(page, PAGE_SIZE, "tasks", lambda number: link_to(path, {**parameters, "page": number}))
     set_total(len(chosen_tasks))
-    with ui.element("table").classes("text-sm"):
+    with ui.element("div").classes("w-full overflow-x-auto"), ui.element("table").classes("text-sm"):
         for task in chosen_tasks[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]:
             _task_row(opened, task)
 
@@ -110,7 +112,7 @@ def describe(history: list[TaskStep]) -> str:
 
 
 def _table(opened: OpenedSource, history: list[TaskStep]) -> None:
-    with ui.element("table").classes("text-sm"):
+    with ui.element("div").classes("w-full overflow-x-auto"), ui.element("table").classes("text-sm"):
         for at in history:
             with ui.element("tr"):
                 for text in (f"step {at.step}", at.purpose, f"{at.success:.0%} solved", f"return {at.reward:g}"):

@@ -163,7 +163,11 @@ def _scale(row: TokenRow, view: TokenView) -> str:
 
 def _turns(segment: TokenRow, views: dict[str, TokenView]) -> None:
     names = [name for name in views if name != MASK]
-    with ui.expansion("Means of each turn").classes("w-full"), ui.element("table").classes("text-sm"):
+    with (
+        ui.expansion("Means of each turn").classes("w-full"),
+        ui.element("div").classes("overflow-x-auto"),
+        ui.element("table").classes("text-sm"),
+    ):
         head = ["turn", "tokens", "in the loss", *(views[name].label for name in names)]
         lines = [
             [str(at.turn + 1), str(at.tokens), str(at.trained), *(f"{at.means[name]:.4g}" for name in names)]
