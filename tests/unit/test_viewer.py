@@ -189,9 +189,7 @@ def test_the_overview_tells_whether_another_process_holds_the_run(tmp_path: Path
     assert read_overview(opened).status == ""
     script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
     command = [sys.executable, "-c", script, str(tmp_path / LOCK_FILE)]
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / LOCK_FILE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     holder.stdout.readline()
     assert read_overview(opened).status == "running"

@@ -71,6 +71,8 @@ class RecordIndex:
         self._connections: list[sqlite3.Connection] = []
         with explained(self.path):
             self._db = open_index(self.path)
+            self._first = connect(self.path, READ_CACHE_KB)
+        self._connections.append(self._first)
 
     @property
     def db(self) -> sqlite3.Connection:
@@ -80,9 +82,12 @@ class RecordIndex:
         """
         found: sqlite3.Connection | None = getattr(self._local, "db", None)
         if found is None:
-            with explained(self.path):
-                found = self._local.db = connect(self.path, READ_CACHE_KB)
-            self._connections.append(found)
+            try:
+                found = connect(self.path, READ_CACHE_KB)
+                self._connections.append(found)
+            except sqlite3.OperationalError:  # the folder was deleted: what was indexed before is still shown
+                found = self._first
+            self._local.db = found
         return found
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Server of the viewer: NiceGUI's pages in an ASGI application on a socket of its own."""
 
 import os
+import resource
 import secrets
 import socket
 import threading
@@ -129,6 +130,8 @@ def serving(state: ViewerState, settings: ServerSettings) -> Iterator[Address]:
 @contextmanager
 def _serving(state: ViewerState, settings: ServerSettings) -> Iterator[tuple[Address, Server]]:
     address = bind(settings)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each index has some files
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_pages(state)
     ui.run_with(app, title="verl-agent", show_welcome_message=False, reconnect_timeout=30)
