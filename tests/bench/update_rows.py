@@ -7,6 +7,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
+from tests import ROOT
 from verl_agent.agents.registry import make_agent
 from verl_agent.config.search_path import register_config
 from verl_agent.config.settings import agent_settings
@@ -18,7 +19,7 @@ from verl_agent.rollout.oracle import OraclePolicy
 from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
 from verl_agent.types import DemoAction
 
-RECIPES = Path(__file__).parents[2] / "recipes" / "textcraft"
+RECIPES = ROOT / "recipes" / "textcraft"
 SAMPLES = 4
 MAX_TURNS = 6
 

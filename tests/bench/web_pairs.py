@@ -32,11 +32,11 @@ import psutil
 from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser.chromium import OVERRIDE, find_chromium
 from env_adapters.webarena.browser.process import process_tree
+from tests import ROOT
 from tests.bench.web_cost import BROWSER, DRIVER, PYTHON, SITES, sites_process
 from tests.bench.web_sessions import PAGES, choose_action
 from verl_agent.types import TaskItem
 
-HERE = Path(__file__).parents[2]
 SIDES = ("this", "other")
 SAMPLE_S = 0.5
 """Seconds between two readings of the CPU times. What a process uses after its last reading is not counted."""
@@ -146,7 +146,7 @@ def side(checkout: Path, flags: str, options: argparse.Namespace) -> Iterator["s
 
 def play_pair(options: argparse.Namespace) -> dict[str, Any]:
     """Play one pair and return its figures."""
-    with side(HERE, "", options) as this, side(options.other.resolve(), options.flags, options) as other:
+    with side(ROOT, "", options) as this, side(options.other.resolve(), options.flags, options) as other:
         processes = dict(zip(SIDES, (this, other), strict=True))
         roots = {name: process.pid for name, process in processes.items()}
         if options.pages == "shop":
@@ -221,7 +221,7 @@ def summarize(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--other", type=Path, default=HERE, help="folder with the code of the other side")
+    parser.add_argument("--other", type=Path, default=ROOT, help="folder with the code of the other side")
     parser.add_argument("--flags", default="", help="further flags of Chromium on the other side")
     parser.add_argument("--pages", choices=PAGES, default="shop")
     parser.add_argument("--pairs", type=int, default=4)

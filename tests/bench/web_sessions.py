@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser.pool import browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.tasks.embedded import EmbeddedTasks
+from tests import ROOT
 from tests.bench.web_cost import BROWSER, copies_mb, cpu_seconds, resource_usage, sites_process
 from tests.bench.web_text import BenchHandler
 from verl_agent.types import TaskItem
@@ -61,7 +61,7 @@ def serve() -> None:
 def lists() -> Iterator[Workload]:
     """Yield the workload of the generated lists, served by another process."""
     command = [sys.executable, "-m", "tests.bench.web_sessions", "--serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
         assert server.stdout is not None
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}/shop/{PRODUCTS}"
         evaluation = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "done"}}

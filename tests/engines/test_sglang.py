@@ -109,7 +109,7 @@ def test_prompt_and_reply_fill_the_whole_context(server, model, prompt):
 
 
 def test_episodes_train_on_the_tokens_that_the_engine_wrote(server, folder, model):
-    """The contract of tests/verl/test_tokens.py with a real engine: some replies end themselves, others are cut."""
+    """The contract of test_tokens.py with a real engine: some replies end themselves, others are cut."""
     named = Model(AutoTokenizer.from_pretrained(folder), {}, "llama")
     budget = TokenBudget(prompt=200, episode=CONTEXT - 200, turn=64, play_truncated_turns=True)
 

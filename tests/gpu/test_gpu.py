@@ -8,11 +8,11 @@ the engine and the time of each part of a step are written to gpu_report.json, w
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
+from tests import ROOT
 from tests.support.composing import recipe
 from tests.support.gpu_report import (
     REPORT,
@@ -31,7 +31,6 @@ from verl_agent.platform.versions import installed_version
 from verl_agent.system.checks import Status
 from verl_agent.trace.metrics_log import read_metrics
 
-ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes/textcraft/grpo.yaml"
 MODULES = {
     "torch": "torch",

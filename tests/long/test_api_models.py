@@ -17,8 +17,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests import ROOT
 from tests.support.model_server import KEY, ModelServer
-from tests.support.training_runs import REPOSITORY, command_line, run_environment
+from tests.support.training_runs import command_line, run_environment
 from verl_agent.evaluation.api.chat import ChatMessage, ChatRequest
 from verl_agent.evaluation.api.client import ApiClient
 from verl_agent.evaluation.api.reply_log import ReplyLog
@@ -36,9 +37,9 @@ TASKS = ["evaluation.samples=4", "evaluation.tasks=small_test", "evaluation.temp
 
 def evaluated(folder: Path, *overrides: str) -> list[EpisodeRecord]:
     """Run `verl-agent eval` of GuessNumber's CPU recipe, and return its records in order of task and sample."""
-    command = command_line("evaluate", REPOSITORY / "recipes/guess_number", "eval_cpu", *overrides, *TASKS)
+    command = command_line("evaluate", ROOT / "recipes/guess_number", "eval_cpu", *overrides, *TASKS)
     command.append(f"evaluation.output_dir={folder}")
-    subprocess.run(command, cwd=REPOSITORY, env=run_environment(folder), check=True, timeout=1200)
+    subprocess.run(command, cwd=ROOT, env=run_environment(folder), check=True, timeout=1200)
     return sorted(read_records(folder / "episodes.jsonl"), key=lambda record: (record["task"], record["sample"]))
 
 
@@ -114,7 +115,7 @@ def start(folder: Path, server: ModelServer) -> subprocess.Popen[bytes]:
     """Start `verl-agent eval` of the model, as a user does."""
     arguments = [
         "--config-dir",
-        str(REPOSITORY / "recipes/guess_number"),
+        str(ROOT / "recipes/guess_number"),
         "--config-name",
         "eval",
         "model.api.kind=openai",
@@ -122,7 +123,7 @@ def start(folder: Path, server: ModelServer) -> subprocess.Popen[bytes]:
     arguments += ["model.api.name=fake", f"model.api.base_url={server.url}/v1", "model.api.key_env=MY_KEY"]
     arguments += ["evaluation.tasks=small_test", "evaluation.max_tasks=12", "evaluation.concurrency=2"]
     arguments += [f"evaluation.output_dir={folder}", "env.hosts.where=inline"]
-    environment = {**os.environ, "MY_KEY": KEY, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, "MY_KEY": KEY, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], env=environment, stdout=subprocess.PIPE)
 
 

@@ -12,10 +12,10 @@ import psutil
 import pytest
 from aiohttp import web
 
+from tests import ROOT
 from tests.support.web import needs_chromium, page, serving
 from verl_agent.runs.control.server import SOCKET, send
 
-ROOT = Path(__file__).parents[2]
 EPISODES = 16
 KILL_S = 5.0
 """Seconds after which no process of the run is left."""

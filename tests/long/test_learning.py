@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from verl_agent.results.results import compare, validation_gain
 from verl_agent.results.statistics import Estimate
 from verl_agent.trace.record_files import read_records
-
-ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 

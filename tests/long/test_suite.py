@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import ROOT
 from verl_agent.runs.control.server import send
 from verl_agent.trace.record_files import read_records
 
-ROOT = Path(__file__).parents[2]
 POLICY = "import time\n\ndef reply(messages):\n    time.sleep(0.05)\n    return 'Action: 3'\n"
 SUITE = f"""
 evaluations:

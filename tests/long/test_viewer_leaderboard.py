@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.support.evaluated_games import evaluated
 from tests.support.viewing import at, chromium, viewing
 from tests.support.web import needs_chromium
-from tests.unit.test_leaderboard import evaluated
 from verl_agent.results.failures_report import analyze_failures, write_failures
 
 pytestmark = [needs_chromium, pytest.mark.slow]

@@ -3,15 +3,14 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import to_episode
 from verl_agent.trace.record_files import read_records
 
-ROOT = Path(__file__).parents[2]
 TASKS, SAMPLES, TURNS = 2, 2, 2
 SMALL = (
     "actor_rollout_ref.model.path=smollm2-135m",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.training_runs import REPOSITORY, command_line, run_environment
+from tests import ROOT
+from tests.support.training_runs import command_line, run_environment
 from verl_agent.evaluation.what_if.recorded import find_episode
 from verl_agent.evaluation.what_if.results import read_results, results_file
 
@@ -18,16 +19,16 @@ LENGTHS = ("data.max_prompt_length=192", "data.max_response_length=256", "episod
 def test_a_model_is_asked_at_a_turn_of_an_episode_of_the_oracle(tmp_path: Path):
     played = ("model.path=oracle", "agent.name=react", *LENGTHS, "evaluation.max_tasks=1", "evaluation.samples=1")
     folder = tmp_path / "played"
-    recipe = command_line("evaluate", REPOSITORY / "recipes/guess_number", "eval_cpu", *played)
+    recipe = command_line("evaluate", ROOT / "recipes/guess_number", "eval_cpu", *played)
     environment = run_environment(tmp_path)
-    subprocess.run([*recipe, f"evaluation.output_dir={folder}"], check=True, env=environment, cwd=REPOSITORY)
+    subprocess.run([*recipe, f"evaluation.output_dir={folder}"], check=True, env=environment, cwd=ROOT)
     recorded = find_episode(f"{folder}:1")
     assert [turn["action"] for turn in recorded.record["turns"]] == ["4", "2", "1"]
 
     def ask(*options: str) -> None:
         program = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "what-if", f"{folder}:1"]
         command = [*program, "--turn", "2", "--samples", "6", *options, "model.path=smollm2-135m"]
-        subprocess.run(command, check=True, env=environment, cwd=REPOSITORY)
+        subprocess.run(command, check=True, env=environment, cwd=ROOT)
 
     ask("--without-thought")
     ask("--oracle")

@@ -2,7 +2,7 @@
 
 By default they play one task of each template. `WEB_TASKS=all` plays every task, `WEB_TASKS=sites` one task of each
 combination of sites. Stopping at once is tested for every task in any case. Wrong answers need no browser
-(tests/unit/test_webarena_rewards.py).
+(tests/unit/env_adapters/webarena/test_rewards.py).
 """
 
 import os

@@ -7,18 +7,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 import verl_agent.config
+from tests import ROOT
 from verl_agent.config.search_path import register_config
 
-ROOT = Path(__file__).parents[2]
 SHARED = Path(verl_agent.config.__file__).parent
 BASES = ("agent_base", "agent_sft", "agent_dpo", "agent_eval", "agent_evolve")
 FROM_COMMAND = {"webarena": f"++env.options.access.auth={ROOT}"}
 """Overrides that a recipe cannot contain and the README puts into its commands, such as a folder of logins."""
+OVERLAYS = SHARED / "overlay"
+NEEDED = ["env.name=guess_number", "trainer.experiment_name=test", "data.train_batch_size=4"]
 COMMON = sorted([*ROOT.glob("recipes/*/env*.yaml"), *ROOT.glob("recipes/*/limits*.yaml")])
 """Files that the recipes of one folder share; not recipes themselves."""
 RECIPES = [path for path in sorted(ROOT.glob("recipes/*/*.yaml")) if path not in COMMON]
@@ -40,6 +42,14 @@ def _composed(path: Path, overrides: tuple[str, ...]) -> DictConfig:
     own = [FROM_COMMAND[path.parent.name]] if path.parent.name in FROM_COMMAND and kind(path) != "agent_evolve" else []
     with chdir(ROOT), initialize_config_dir(str(path.parent), version_base=None):
         return compose(path.stem, [*own, *overrides], return_hydra_config=True)
+
+
+@cache
+def grpo_base() -> DictConfig:
+    """Return the composed base of a training command, without a recipe."""
+    register_config()
+    with initialize_config_module("verl_agent.config", version_base=None):
+        return compose("agent_grpo", NEEDED)
 
 
 def kind(path: Path) -> str:

@@ -13,12 +13,12 @@ import torch.distributed
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from tests import ROOT
 from tests.support.engines import batch_of, new_engine, policy_loss
 from tests.support.letters import LOST, SHORT, TRUNCATED, WON
 from verl_agent.platform.cpu_engine import CpuLanguageEngine, CpuValueEngine
 from verl_agent.platform.resharding import ReshardingLanguageEngine
 
-REPOSITORY = Path(__file__).parents[2]
 ROWS = [WON, LOST, SHORT, TRUNCATED]
 KINDS: dict[str, dict[str, Any]] = {
     "cpu": {"kind": CpuLanguageEngine},
@@ -42,7 +42,7 @@ def run_ranks(folder: Path, ranks: int, model: Path, jobs: Mapping[str, Path | N
     paths = {kind: str(path) if path else None for kind, path in jobs.items()}
     (folder / "job.json").write_text(json.dumps({"ranks": ranks, "model": str(model), "jobs": paths}))
     command = [sys.executable, "-m", "tests.support.fsdp_rank", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "VERL_PLATFORM": "cpu"}
     processes = []
     for rank in range(ranks):
         with (folder / f"rank{rank}.log").open("w") as log:

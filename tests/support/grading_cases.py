@@ -9,13 +9,13 @@ import json
 import string
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from env_adapters.webarena.tasks.items import installed_task_file, read_items
 from env_adapters.webarena.tasks.miniwob import LOCATOR
+from tests import ROOT
 
-VERDICTS = Path(__file__).parents[1] / "data" / "webarena_verdicts.json"
+VERDICTS = ROOT / "tests" / "data" / "webarena_verdicts.json"
 SITES: Mapping[str, str] = {
     "__SHOPPING_ADMIN__": "http://shop.test:7780/admin",
     "__SHOPPING__": "http://shop.test:7770",

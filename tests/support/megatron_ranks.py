@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from tests import ROOT
 from verl_agent.platform.megatron.activation import STAND_INS
 
-REPOSITORY = Path(__file__).parents[2]
 RECIPE = """
 defaults: [agent_grpo, cpu, _self_]
 env: {{name: guess_number}}
@@ -54,7 +54,7 @@ def run_ranks(folder: Path, layout: str, model: Path, **job: Any) -> list[dict[s
     for rank in range(ranks):
         variables = {
             STAND_INS: "1", "VERL_PLATFORM": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-            "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "PYTHONPATH": str(REPOSITORY),
+            "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "PYTHONPATH": str(ROOT),
         }  # fmt: skip
         log = (folder / f"rank{rank}.log").open("w")
         processes.append(

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests import ROOT
 from tests.support.episodes import talk
 from tests.support.models import write_model
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 
-REPOSITORY = Path(__file__).parents[2]
 GUESSES = ("1", "2", "3", "4", "5", "6", "7", "8")
 
 DPO = """
@@ -67,7 +67,7 @@ def start(folder: Path, command: str, *overrides: str, ranks: int = 1) -> subpro
     if ranks > 1:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     arguments = [f"verl_agent.commands.{command}", "--config-dir", str(folder), "--config-name", command]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "VERL_PLATFORM": "cpu"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "VERL_PLATFORM": "cpu"}
     return subprocess.Popen(
         [*launcher, *arguments, *overrides],
         cwd=folder,

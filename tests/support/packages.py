@@ -3,6 +3,8 @@
 import sysconfig
 from pathlib import Path
 
+from tests import ROOT
+
 
 def path_without(package: str, folder: Path) -> str:
     """Return a PYTHONPATH with this repository and all installed packages but one.
@@ -16,4 +18,4 @@ def path_without(package: str, folder: Path) -> str:
     for installed in Path(sysconfig.get_paths()["purelib"]).iterdir():
         if not installed.name.lower().startswith(package):
             folder.joinpath(installed.name).symlink_to(installed)
-    return f"{Path(__file__).parents[2]}:{folder}"
+    return f"{ROOT}:{folder}"

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 SERVE = "from verl_agent.commands.cli import app; app()"
 END_S = 60.0
 

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import AutoTokenizer
 
+from tests import ROOT
 from tests.support.fakes import ITEM, ScriptedEngine, Talk, plain
 from verl_agent.agents.context import Context
 from verl_agent.models.resolve import prepare_smollm2
@@ -18,7 +18,7 @@ from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment
 from verl_agent.types import Episode, Message, StepResult
 
-TEMPLATES = Path(__file__).parents[1] / "data/templates"
+TEMPLATES = ROOT / "tests" / "data/templates"
 AMPLE = TokenBudget(prompt=1_000, episode=100_000, turn=10_000)
 
 REPLIES = (

@@ -5,9 +5,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests import ROOT
 from tests.support import setting_reads
 from tests.support.models import write_byte_model, write_critic, write_qwen2
-from tests.support.training_runs import REPOSITORY, command_line, run_environment, wait_for_end
+from tests.support.training_runs import command_line, run_environment, wait_for_end
 
 RECIPE = """
 defaults: [agent_grpo, cpu, _self_]
@@ -67,7 +68,7 @@ def run(name: str, folder: Path, timeout_s: float = 600) -> dict[str, set[str]]:
         command = command_line("train", folder, "recipe", *RUNS[name], *paths)
         venv = next((venv for prefix, venv in PYTHONS.items() if name.startswith(prefix)), None)
         if venv is not None:
-            command[0] = str(Path(os.environ.get("VENVS", REPOSITORY), venv, "bin", "python"))
+            command[0] = str(Path(os.environ.get("VENVS", ROOT), venv, "bin", "python"))
         traced = {"VERL_USE_EXTERNAL_MODULES": setting_reads.__name__, setting_reads.READS: str(folder / "reading")}
         try:
             with (folder / "log.txt").open("w") as log:

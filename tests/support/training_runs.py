@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psutil
 
+from tests import ROOT
 from tests.support.models import write_byte_model, write_critic
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 
-REPOSITORY = Path(__file__).parents[2]
 MARK = "VERL_AGENT_TEST_RUN"
 """Environment variable that all processes of a run under test inherit."""
 
@@ -42,7 +42,7 @@ def run_environment(mark: Path, *packages: Path) -> dict[str, str]:
         mark: value of `MARK`.
         packages: further folders from which the run imports packages.
     """
-    path = os.pathsep.join(str(folder) for folder in (*packages, REPOSITORY))
+    path = os.pathsep.join(str(folder) for folder in (*packages, ROOT))
     return {**os.environ, MARK: str(mark), "PYTHONPATH": path, "VERL_PLATFORM": "cpu"}
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 from env_adapters.webarena.browser.chromium import installed_chromiums
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+from verl_agent.trace.behaviors import BEHAVIORS
+from verl_agent.viewer.queries import StepSummary
 
 
 def cli(*arguments: str) -> list[str]:
@@ -56,3 +57,10 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def step(number: int, purpose: str = "train", **values: object) -> StepSummary:
+    defaults = {"episodes": 8, "env_errors": 0, "reward": 0.5, "success": 0.25, "turns": 4.0, "max_turns": 6}
+    defaults |= {"tokens": 100, "seconds": 1.0, "started_at": f"2026-01-01T0{number}:00:00+00:00", "stops": {}}
+    defaults["behaviors"] = dict.fromkeys((behavior.name for behavior in BEHAVIORS), 0.0)
+    return StepSummary(step=number, purpose=purpose, **(defaults | values))  # type: ignore[arg-type]

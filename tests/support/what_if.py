@@ -16,7 +16,7 @@ from verl_agent.evaluation.what_if.branch import Players
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
 from verl_agent.evaluation.what_if.results import VERSION, Replies, SampledReply
 from verl_agent.evaluation.what_if.samples import Sampling
-from verl_agent.trace.record import EpisodeMeta, to_record
+from verl_agent.trace.record import EpisodeMeta, Purpose, to_record
 from verl_agent.types import Message, Reply, TaskItem
 
 GUESS = TaskItem("guess_number", "9:7", {"high": 9, "target": 7})
@@ -100,3 +100,36 @@ def replies_of(recorded: RecordedEpisode, turn: int, replies: list[SampledReply]
         "with_thought": True,
         "replies": replies,
     }
+
+
+RUN = {
+    "version": 2,
+    "command": "train",
+    "env": {"name": "guess_number", "options": {"tolerant": True}, "mixture": None},
+    "agent": {"name": "act", "options": {"instructions": False}, "context": {"keep": "all", "turns": 4, "stride": 1}},
+    "horizon": {"max_turns": [2, 8]},
+    "episode": {"max_tokens_per_turn": 8, "max_tokens": 50, "on_truncated_turn": "play", "seeded_sampling": False},
+    "data": {"max_prompt_length": 70, "max_response_length": 90, "apply_chat_template_kwargs": {"thinking": False}},
+    "actor_rollout_ref": {"model": {"path": "smollm2-135m"}, "rollout": {"temperature": 0.8, "top_p": 0.9}},
+}
+
+
+def of_run(folder: Path, step: int = 1, purpose: Purpose = "train", settings: dict | None = None) -> RecordedEpisode:
+    """Return an episode of a training run."""
+    (folder / "episodes").mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(RUN if settings is None else settings))
+    game = recorded_game(folder / "episodes")
+    record = to_record(game.episode, EpisodeMeta(purpose, "train", step, "g", 0, STARTED, 1.0))
+    game.file.write_text(json.dumps(record) + "\n")
+    return find_episode(f"{game.file}:1")
+
+
+def of_evaluation(folder: Path, model: str = "random", **sections: object) -> RecordedEpisode:
+    """Return an episode of an evaluation."""
+    recorded = recorded_game(folder)
+    settings = {name: RUN[name] for name in ("env", "agent", "episode", "data")} | {"model": model, "version": 2}
+    settings["episode"] = {"max_tokens_per_turn": 9}
+    settings["env"] = {"name": "guess_number", "options": {}}
+    settings |= {"horizon": {"eval_max_turns": 9}, "evaluation": {"temperature": 0.5, "seed": 3}}
+    (folder / "settings.json").write_text(json.dumps(settings | sections))
+    return recorded

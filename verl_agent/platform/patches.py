@@ -1,8 +1,8 @@
 """Patches of upstream code for which upstream has no hook, each with the line that it works around.
 
 `value_model_attention` and `fixed_master_ports` are active on every device, the others on the CPU device only.
-`verl_agent.platform.versions` rejects untested versions there, and tests/verl/test_patches.py fails when an upstream
-line changes.
+`verl_agent.platform.versions` rejects untested versions there, and tests/verl/platform/test_patches.py fails when an
+upstream line changes.
 """
 
 import random

@@ -189,7 +189,7 @@ def paired_difference(
 
     With more samples the differences d are smaller, and so is c: `c² = (sum(d²) + 1) / (k + 1)` over the k tasks that
     differ. This is their mean square with one more task, which differs wholly. The two sides may have different
-    numbers of samples. tests/unit/test_coverage.py measures the coverage.
+    numbers of samples. tests/unit/results/test_coverage.py measures the coverage.
 
     Raises:
         ValueError: the sides have different tasks, or a task has no sample.

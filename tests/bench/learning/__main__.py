@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests import ROOT
 from tests.bench.learning.analysis import Point, compare, paired
 from tests.support.models import write_byte_model
 from verl_agent.agents.registry import make_agent
@@ -31,7 +32,6 @@ from verl_agent.rollout.oracle import demonstrate
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
 from verl_agent.trace.record_files import read_records
 
-ROOT = Path(__file__).parents[3]
 RECIPES = Path(__file__).with_name("recipes")
 ALGORITHMS = {
     "ppo": ["+overlay/algorithm=ppo", "offload=false", "critic.optim.lr=1.0e-3"],

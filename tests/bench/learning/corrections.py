@@ -41,6 +41,7 @@ from rich.table import Table
 from env_adapters.textcraft.adapter import TextCraft
 from env_adapters.textcraft.oracle import choose, crafting_order, pick, turns_needed
 from env_adapters.textcraft.recipes import Recipe, name_of, recipe_book, words
+from tests import ROOT
 from verl_agent.agents.plain import Act
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oversight import Overseer, Proposal
@@ -49,7 +50,6 @@ from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
 from verl_agent.training.offline.selection import learned_turns
 from verl_agent.types import Author, Message, Reply, TaskItem
 
-ROOT = Path(__file__).parents[3]
 BUDGETS = (20, 40, 80, 160)
 """Turns of the expert after which the model is trained anew and measured."""
 HELD_OUT, MAX_TURNS, TAKEN, MOST, OTHERS = 60, 16, 3, 4, 6

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from tests import ROOT
 from tests.bench.memory import measure_memory
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record_files import read_records
 
-ROOT = Path(__file__).parents[3]
 PEERS = Path(__file__).parent
 TRL_PYTHON = ROOT / ".venv-trl/bin/python"
 STARTS = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

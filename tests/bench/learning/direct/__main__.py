@@ -17,11 +17,11 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
+from tests import ROOT
 from tests.bench.learning.analysis import Point, compare, over_seeds, paired
 from tests.bench.learning.direct.arms import STUDIES
 from tests.bench.learning.direct.runs import run_file, train, warm, warm_file, write
 
-ROOT = Path(__file__).parents[4]
 TARGET = 0.8
 """Success whose cost in environment steps and seconds is reported."""
 

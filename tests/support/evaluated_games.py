@@ -1,0 +1,55 @@
+"""Evaluations of GuessNumber by policies of plain Python that differ in cost and success."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from verl_agent.evaluation.job import prepare_evaluation
+from verl_agent.evaluation.run import play_pending, report
+from verl_agent.types import Message, Reply, Usage
+
+
+def cheap(messages: Sequence[Message]) -> Reply:
+    """Always guess 3, for a tenth of a cent."""
+    return Reply("Action: 3", tokens=4, usage=Usage(cost_usd=0.001))
+
+
+def expensive(messages: Sequence[Message]) -> Reply:
+    """Guess upward from 1, for a cent."""
+    return Reply(f"Action: {len(messages) // 2}", tokens=4, usage=Usage(cost_usd=0.01))
+
+
+def dominated(messages: Sequence[Message]) -> Reply:
+    """Always guess 0, for two cents."""
+    return Reply("Action: 0", tokens=4, usage=Usage(cost_usd=0.02))
+
+
+POLICIES = ("cheap", "expensive", "dominated", "uncounted")
+
+
+def uncounted(messages: Sequence[Message]) -> Reply:
+    """Always guess 3; the server counts the tokens of the first reply only."""
+    return Reply("Action: 3", tokens=4 if len(messages) == 1 else 0, usage=Usage())
+
+
+def evaluated(folder: Path, model: str, turns: int = 4, agent: Mapping[str, Any] | None = None, **evaluation) -> Path:
+    """Evaluate a policy on the 20 small test tasks of GuessNumber, in two categories."""
+    config = {
+        "env": {"name": "guess_number", "hosts": {"where": "inline"}, "options": {}},
+        "horizon": {"max_turns": [turns]},
+        "episode": {"max_tokens_per_turn": 8},
+        "agent": agent or {"name": "act"},
+        "data": {"max_prompt_length": 64, "max_response_length": 64},
+        "model": {"path": f"python:{__name__}:{model}" if model in POLICIES else model},
+        "engine": {},
+        "evaluation": {"output_dir": str(folder), "tasks": "small_test", **evaluation},
+    }
+    prepared = prepare_evaluation(OmegaConf.create(config))
+    asyncio.run(play_pending(prepared, Console(quiet=True)))
+    report(prepared, Console(file=StringIO()))
+    return folder

@@ -1,0 +1,177 @@
+"""Test that a recipe or command line that does not compose is explained in one message, without a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from typer.testing import CliRunner
+
+from tests import ROOT
+from verl_agent.commands.cli import app
+from verl_agent.commands.hydra_main import check_overlays
+from verl_agent.config.explanation import explain_failure
+from verl_agent.config.keys import check_kind
+from verl_agent.config.search_path import register_config
+
+RECIPES = ROOT / "recipes" / "guess_number"
+HINT = "Check indentation, brackets and the space after each colon."
+
+
+def launched(command: str, folder: Path, name: str, *overrides: str, cwd: Path) -> str:
+    """Start a command that must fail before anything runs; return its message."""
+    module = f"verl_agent.commands.{command}"
+    arguments = [sys.executable, "-m", module, "--config-dir", str(folder), "--config-name", name, *overrides]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=cwd, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [path for path in cwd.rglob("*") if path.is_file()], "a command that fails early leaves files behind"
+    return done.stderr.removeprefix("error: ")
+
+
+def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_base") -> str | None:
+    """Compose a recipe that does not compose, in this process; return the message of `launch`."""
+    register_config()
+    arguments = ["train", "--config-dir", str(folder), "--config-name", name, *overrides]
+    try:
+        check_overlays(arguments)
+        with initialize_config_dir(str(folder), version_base=None):
+            config = compose(name, list(overrides))
+        check_kind(config, base)
+    except Exception as error:  # of any library: `explain_failure` tells them apart
+        return explain_failure(error, arguments, base)
+    raise AssertionError(f"{name} composes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["grpo_cpu", "trainer.total_training_step=3"],
+            "trainer.total_training_step is not a setting of this recipe. Did you mean 'total_training_steps'?",
+        ),
+        (
+            ["grpo_cpu", "train_batch_size=3"],
+            "train_batch_size is not a setting of this recipe. Did you mean data.train",
+        ),
+        (["grpo_cpu", "data.seed"], "'data.seed' has no value. Allowed: KEY=VALUE, such as data.seed=VALUE."),
+        (["grpo_cpuu"], f"Cannot find primary config 'grpo_cpuu' in {RECIPES}. Did you mean 'grpo_cpu'?"),
+        (
+            ["ppo"],
+            f"there is no recipe 'ppo' in {RECIPES}. 'ppo' is an overlay for any recipe: run grpo, for example, with "
+            "+overlay/algorithm=ppo trainer.experiment_name=NAME",
+        ),
+        (
+            ["grpo_cpu", "env.hosts=[1]"],
+            "env.hosts=[1] is not allowed. Allowed: a section with the keys where, count, sessions, ",
+        ),
+        (["grpo_cpu", "horizon.max_turns={a: 1}"], "horizon.max_turns={a: 1} is not allowed. Allowed: a list."),
+        (["grpo_cpu", "data=3"], "data=3 is not allowed. Allowed: SECTION.KEY=VALUE, such as data.seed=1."),
+        (["grpo_cpu", "=3"], "=3 is not allowed. Allowed: SECTION.KEY=VALUE"),
+        (
+            ["grpo_cpu", "+overlay/ratio=gsp"],
+            "In 'grpo_cpu': Could not find 'overlay/ratio/gsp'\n\nAvailable options in 'overlay/ratio':\n\tgspo\n"
+            "\tturn Did you mean 'gspo'?",
+        ),
+        (["grpo_cpu", "+overlay/algo=rloo"], "+overlay/algo=rloo: there is no group 'overlay/algo'. Groups: overlay/"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_an_invalid_command_line_is_explained(arguments, message):
+    assert explanation(RECIPES, *arguments).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("base", "recipe", "overrides", "command"),
+    [
+        ("agent_eval", "grpo_cpu", ["model.path=oracle"], "train"),
+        ("agent_eval", "grpo_cpu", [], "train"),
+        ("agent_base", "eval_cpu", ["trainer.save_freq=3"], "eval"),
+        ("agent_base", "eval_cpu", [], "eval"),
+    ],
+)
+def test_a_recipe_for_another_command_names_that_command(base, recipe, overrides, command):
+    message = explanation(RECIPES, recipe, *overrides, base=base)
+    assert message.startswith("this is not a recipe for `verl-agent ")
+    assert message.endswith(f"Run it with `verl-agent {command}`.")
+
+
+@pytest.mark.parametrize(
+    ("command", "recipe", "override", "message"),
+    [
+        (
+            "train",
+            "grpo_cpu",
+            "env.options.tolerat=true",
+            "env.options.tolerat is not an option of 'guess_number'. Did you mean 'tolerant'?",
+        ),
+        (
+            "train",
+            "grpo_cpu",
+            "agent.options.instrctions=a",
+            "agent.options.instrctions is not an option of 'raw'. Did you mean 'instructions'?",
+        ),
+        (
+            "train",
+            "grpo_cpu",
+            "env=textcraft",
+            "env='textcraft' is not allowed. Allowed: a section with the keys name,",
+        ),
+        (
+            "evaluate",
+            "grpo_cpu",
+            "model.path=oracle",
+            "this is not a recipe for `verl-agent eval`: it has no section 'evaluation'. Run it with",
+        ),
+    ],
+)
+def test_a_command_that_cannot_start_prints_one_message(command, recipe, override, message, tmp_path):
+    assert launched(command, RECIPES, recipe, override, cwd=tmp_path).startswith(message)
+
+
+def test_a_folder_in_place_of_a_recipe_lists_its_recipes():
+    done = CliRunner().invoke(app, ["train", str(RECIPES)])
+    assert done.exit_code == 2
+    assert "guess_number' is a folder. Choose one of its recipes: dpo_cpu.yaml, eval.yaml" in " ".join(
+        done.output.split()
+    )
+    assert "env" not in done.output
+
+
+BASE = "defaults: [agent_grpo, cpu, _self_]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            f"{BASE}env:\n  name: a\n   train_tasks: b\n",
+            f"{{file}}, line 4, column 15 is not valid YAML: mapping values are not allowed here. {HINT}\n"
+            "     train_tasks: b\n                ^",
+        ),
+        (
+            f"{BASE}env: {{name: a\nepisode: {{}}\n",
+            f"{{file}}, line 3, column 8 is not valid YAML: expected ',' or '}}', but got ':', while parsing a flow "
+            f"mapping. {HINT}\n  episode: {{}}\n         ^",
+        ),
+        (f"{BASE}env:\n\tname: a\n", "{file}, line 3, column 1 is not valid YAML: found character '\\t' that cannot "),
+        (f"{BASE}env: {{}}\nenv: {{}}\n", "{file}, line 3, column 1 is not valid YAML: found duplicate key env, while"),
+        (f"{BASE}env: {{name: '${{a'}}\n", "env.name: no viable alternative at input '${a'"),
+        ("defaults: [agent_grpoo]\n", "In 'mine': Could not load 'agent_grpoo'. Did you mean 'agent_grpo'?"),
+        ("defaults: agent_grpo\n", "Invalid defaults list in 'mine', defaults must be a list (got str)"),
+        (
+            "env: {name: guess_number}\n",
+            "this is not a recipe for `verl-agent train`: it has no section 'actor_rollout_ref'. A recipe begins with "
+            "`defaults: [agent_base]`.",
+        ),
+    ],
+)
+def test_an_invalid_recipe_is_explained(text, message, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    assert explanation(tmp_path, "mine").startswith(message.replace("{file}", str(file)))
+
+
+def test_an_error_of_another_origin_is_not_explained():
+    assert explain_failure(ValueError("a bug"), [], "agent_base") is None

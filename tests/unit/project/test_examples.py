@@ -1,0 +1,72 @@
+"""The example programs and the Python blocks of the README run as they are."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import verl_agent as va
+from tests import ROOT
+from tests.support.episodes import talk
+from verl_agent.trace.record_files import EpisodeWriter
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+def run(program: str, *arguments: str, keyboard: str = "") -> str:
+    """Run one example and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / program), *arguments],
+        input=keyboard,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_episode_is_played_from_the_keyboard():
+    said = run("play_by_hand.py", "guess_number", keyboard="25\n" * 10)
+    assert "Guess a whole number from 1 to" in said
+    assert "The episode ended: turn_limit" in said or "success: True" in said
+
+
+def test_a_scripted_policy_solves_the_whole_split():
+    assert "success: 17 of 17" in run("scripted_policy.py")
+
+
+def test_records_become_a_table_by_purpose_and_step(tmp_path):
+    with EpisodeWriter(tmp_path / "episodes.jsonl") as writer:
+        writer.write(talk("a b", reward=1.0, task="1", purpose="validation"))
+        writer.write(talk("a b c", reward=0.0, task="2", purpose="validation"))
+        writer.write(talk("a", reward=0.0, task="1", purpose="train"))
+        writer.write({**talk("a b", reward=1.0, task="1", purpose="train"), "step": 1})
+    printed = [line.split() for line in run("records_table.py", str(tmp_path)).splitlines()]
+    assert printed == [
+        ["purpose", "step", "category", "episodes", "success", "turns"],
+        ["train", "0", "all", "1", "0.0", "1.0"],
+        ["train", "1", "all", "1", "1.0", "2.0"],
+        ["validation", "0", "all", "2", "0.5", "2.5"],
+    ]
+
+
+def test_every_example_is_listed():
+    listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    assert [
+        path.name for path in (ROOT / "examples").glob("*.*") if path.name not in listed and path.suffix != ".md"
+    ] == []
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=[block.split("\n")[2][:30] for block in BLOCKS])
+def test_a_python_block_of_the_readme_runs(block):
+    exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_environment_of_the_readme_fulfils_the_contract():
+    names: dict[str, type[va.EnvAdapter]] = {}
+    exec(compile(next(block for block in BLOCKS if "EnvAdapter" in block), "README.md", "exec"), names)
+    env = names["Parity"]()
+    task = env.tasks("train")[3]
+    assert va.play_sync(task, env, policy=lambda messages: "Action: odd", max_turns=2).success

@@ -1,0 +1,106 @@
+"""Test that the findings of a run name why it learns nothing."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.scripted_runs import broken_parser, no_reward, short_horizon
+from tests.support.viewing import step
+from verl_agent.viewer import findings
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.findings import find_problems
+from verl_agent.viewer.index import RecordIndex
+from verl_agent.viewer.queries import needed_turns, summarize_steps, uniform_groups
+from verl_agent.viewer.sources import open_source
+
+NONE = dict.fromkeys(("invalid_action", "no_action", "no_effect", "repeated_action", "loop"), 0.0)
+NONE |= dict.fromkeys(("back_and_forth", "truncated", "gave_up", "wrote_observation"), 0.0)
+
+
+def texts(*, uniform: float = 0.0, needed_turns: dict[int, int] | None = None, **values: object) -> list[str]:
+    steps = [step(number, **values) for number in (1, 2)]
+    return [
+        finding.text
+        for finding in find_problems(steps, dict.fromkeys((1, 2), (round(10 * uniform), 10)), needed_turns or {3: 9})
+    ]
+
+
+def test_a_run_that_learns_has_no_finding() -> None:
+    assert texts(stops={"terminated": 0.6, "turn_limit": 0.4}) == []
+    assert find_problems([], {}, {}) == []
+
+
+def test_what_follows_from_a_cause_brings_no_advice_of_its_own() -> None:
+    silent = texts(behaviors=NONE | {"no_action": 0.9}, stops={"turn_limit": 1.0}, uniform=1.0)
+    assert not any("horizon.max_turns" in text or "samples" in text for text in silent)
+    assert any("more samples" in text for text in texts(uniform=1.0))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"behaviors": NONE | {"no_action": 0.95}}, "95% of the replies have no action that the parser accepts"),
+        ({"reward": 0.0, "success": 0.0, "stops": {"terminated": 1.0}}, "its reward does not say so"),
+        ({"reward": 0.0, "success": 0.0, "stops": {"turn_limit": 1.0}}, "The mean return is 0 at every one"),
+        (
+            {"stops": {"turn_limit": 0.9}, "max_turns": 2, "needed_turns": {2: 1, 5: 3}},
+            "too short: 75% of the tasks need more turns",
+        ),
+        ({"stops": {"turn_limit": 0.9}}, "The turn limit 6 ends 90% of the episodes"),
+        ({"env_errors": 8}, "50% of the episodes end with an error of the environment"),
+        ({"stops": {"action_error": 0.4}}, "40% of the episodes end at an action with which the environment fails"),
+        ({"uniform": 0.9}, "All returns are equal in 90% of the groups"),
+    ],
+)
+def test_a_cause_is_named(values: dict[str, object], sentence: str) -> None:
+    assert any(sentence in text for text in texts(**values))  # type: ignore[arg-type]
+
+
+def test_the_finding_on_a_growing_horizon_is_about_its_last_limit() -> None:
+    grown = [step(number, max_turns=4, stops={"turn_limit": 0.84}) for number in (1, 2)]
+    grown += [step(number, max_turns=6, stops={"turn_limit": 0.68}) for number in (3, 4)]
+    (finding,) = find_problems(grown, {}, {})
+    assert finding.text.startswith("The turn limit 6 ends 68% of the episodes")
+    assert finding.parameters["step"] == "3..4"
+
+
+def test_the_share_of_equal_groups_is_that_of_the_page_to_which_it_leads() -> None:
+    (finding,) = find_problems([step(1), step(2)], {1: (1, 1), 2: (5, 9)}, {})
+    assert finding.text.startswith("All returns are equal in 60% of the groups")
+    assert (finding.groups, finding.parameters) == (True, {"purpose": "train", "step": "1..2"})
+
+
+def test_a_finding_filters_the_episodes_that_show_it() -> None:
+    (finding,) = find_problems([step(number, behaviors=NONE | {"loop": 0.5}) for number in (4, 5)], {}, {})
+    assert finding.parameters == {"purpose": "train", "step": "4..5", "loop": "1.."}
+
+
+def test_replies_without_an_action_are_not_reported_as_invalid_too() -> None:
+    found = texts(behaviors=NONE | {"no_action": 0.9, "invalid_action": 0.95})
+    assert len(found) == 1
+    assert "no action" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("write", "sentence"),
+    [
+        (broken_parser, "100% of the replies have no action that the parser accepts"),
+        (no_reward, "its reward does not say so"),
+        (short_horizon, "The turn limit 1 is too short"),
+    ],
+)
+def test_the_first_finding_on_a_played_run_is_its_cause(
+    tmp_path: Path, write: Callable[[Path, int], Path], sentence: str
+) -> None:
+    with RecordIndex(open_source(write(tmp_path / "run", 1))) as index:
+        index.update()
+        first, *_ = find_problems(summarize_steps(index, Filter()), uniform_groups(index), needed_turns(index))
+    assert sentence in first.text
+
+
+def test_findings_name_settings_that_exist() -> None:
+    named = set(re.findall(r"\b(?:episode|horizon)\.([a-z_]+)", Path(findings.__file__).read_text()))
+    reference = Path(findings.__file__).parents[1].joinpath("config/REFERENCE.md").read_text()
+    assert named and [key for key in named if f"`{key}`" not in reference] == []

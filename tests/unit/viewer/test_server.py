@@ -1,0 +1,291 @@
+"""Test the parts of the viewer that need no browser: text, curves, access control, sources."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from tests.support.viewing import step
+from verl_agent.errors import ConfigError
+from verl_agent.trace.labels import Label, LabelFile
+from verl_agent.trace.panels import RETURN, SUCCESS
+from verl_agent.viewer.access import COOKIE, GuardRequests
+from verl_agent.viewer.charts import Curve, Panel, RunData, chart, panels
+from verl_agent.viewer.overview import read_overview
+from verl_agent.viewer.queries import TaskStep
+from verl_agent.viewer.saved_filters import SavedFilters
+from verl_agent.viewer.server import ServerSettings, bind
+from verl_agent.viewer.state import ViewerState, short_keys
+from verl_agent.viewer.text import MAX_NAME, make_visible, short_name, shorten, split_reply
+
+
+def test_control_and_direction_characters_are_visible() -> None:
+    assert make_visible("a\0b\u202ec\nd\te") == "a\u2400b⟨RLO⟩c\nd\te"
+    assert make_visible("\udc80") == "\ufffd"
+
+
+def test_a_name_in_a_line_is_cut_visible_and_keeps_its_direction() -> None:
+    """A name in Hebrew would otherwise change the order of the numbers beside it."""
+    assert short_name("task 1") == "task 1"
+    assert short_name("x" * 300) == "x" * MAX_NAME + "…"
+    assert short_name("a\u202eb") == "a⟨RLO⟩b"
+    assert short_name("\u05d0 1") == "\u2068\u05d0 1\u2069"
+
+
+def test_long_text_is_cut_and_the_rest_is_counted() -> None:
+    assert shorten("abcdef", 4) == ("abcd", 2)
+    assert shorten("abc", 4) == ("abc", 0)
+
+
+def test_a_reply_is_split_at_its_last_mention_of_the_action() -> None:
+    assert split_reply("go? Yes: go!", "go") == ("go? Yes: ", "go", "!")
+    assert split_reply("no action", None) == ("no action", "", "")
+    assert split_reply("call(x=1)", "x: 1") == ("call(x=1)", "", "")
+
+
+def test_the_x_axis_sums_training_episodes_only() -> None:
+    run = RunData("run", [step(0, "validation"), step(1), step(2, turns=2.0), step(2, "validation")], {})
+    assert run.positions("episodes") == {0: 0, 1: 8, 2: 16}
+    assert run.positions("turns") == {0: 0, 1: 32, 2: 48}
+    assert run.positions("hours") == {0: 0, 1: 1, 2: 2}
+    assert run.positions("step") == {0: 0, 1: 1, 2: 2}
+
+
+def test_points_of_a_chart_know_their_step() -> None:
+    run = RunData("run", [step(1), step(2, success=0.75)], {})
+    (success,) = [panel for panel in panels(run) if panel.kind is SUCCESS]
+    options = chart("Success", [(run, success)], "episodes", smooth=2)
+    assert options["series"][0]["data"] == [[8, 0.25, 1], [16, 0.5, 2]]
+
+
+def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
+    """Two runs may have logged one of them each; that of the present weights goes before that of all tokens."""
+    present, probability, log_prob = "staleness/0/probs_diff", "training/rollout_probs_diff_mean", "actor/ppo_kl"
+
+    def shown(**logged: float) -> dict[str, float]:
+        found = panels(RunData("run", [step(1)], {1: logged}))
+        return {panel.title: panel.curves[0].values[1] for panel in found if panel.title.startswith("Engine")}
+
+    of_probabilities = {"Engine against trainer (mean |Δ probability|)": 0.1}
+    for logged in ({present: 0.1}, {probability: 0.1}, {present: 0.1, probability: 0.3}):
+        assert shown(**logged) == shown(**logged, **{log_prob: 0.2}) == of_probabilities
+    assert shown(**{log_prob: 0.2}) == {"Engine against trainer (mean Δ log-prob)": 0.2}
+
+
+def test_charts_of_several_runs_name_the_run_of_each_curve() -> None:
+    run, panel = RunData("one", [step(1)], {}), Panel(RETURN, [Curve("train", {1: 0.5})])
+    names = [line["name"] for line in chart("Return", [(run, panel), (RunData("two", [step(1)], {}), panel)])["series"]]
+    assert names == ["one: train", "two: train"]
+
+
+def test_a_task_tells_when_it_was_solved_and_forgotten() -> None:
+    from verl_agent.viewer.pages.task import describe
+
+    history = [TaskStep(number, "train", 4, success, 0.0, []) for number, success in ((1, 0.0), (2, 0.5), (3, 0.0))]
+    assert (
+        describe(history)
+        == "First solved at step 2, solved at 1 of 3 steps. Not solved at 1 later steps, last at step 3."
+    )
+    assert describe(history[:1]) == "Not solved at any of 1 steps."
+
+
+def answer(guard: GuardRequests, url: str = "http://127.0.0.1:8080/", **headers: str) -> httpx.Response:
+    async def get() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard)) as client:
+            return await client.get(url, headers=headers)
+
+    return asyncio.run(get())
+
+
+def guarded(host: str = "127.0.0.1", token: str = "secret") -> GuardRequests:
+    async def home(request: object) -> PlainTextResponse:
+        return PlainTextResponse("home")
+
+    return GuardRequests(Starlette(routes=[Route("/", home)]), host, token)
+
+
+def test_a_request_for_another_host_or_from_another_origin_is_refused() -> None:
+    known = {"cookie": f"{COOKIE}_8080=secret"}
+    assert answer(guarded(), **known).status_code == 200
+    assert answer(guarded(), "http://localhost:8080/", **known).status_code == 200
+    assert answer(guarded(), host="evil.example", **known).status_code == 403
+    assert answer(guarded(), origin="http://evil.example", **known).status_code == 403
+    assert answer(guarded(), origin="http://127.0.0.1:8080", **known).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+def test_the_token_of_the_url_becomes_a_cookie_and_is_required(host: str) -> None:
+    guard = guarded(host)
+    url = f"http://{host}:8080/"
+    assert answer(guard, url).status_code == 403
+    assert answer(guard, url + "?token=wrong").status_code == 403
+    first = answer(guard, url + "?token=secret")
+    assert first.status_code == 303
+    assert "token" not in first.headers["location"]
+    assert first.cookies[f"{COOKIE}_8080"] == "secret"
+    assert {"HttpOnly", "SameSite=strict"} <= set(first.headers["set-cookie"].split("; "))
+    assert answer(guard, url, cookie=f"{COOKIE}_8080=secret").status_code == 200
+
+
+def test_runs_of_the_same_name_get_keys_of_their_own(tmp_path: Path) -> None:
+    for parent in "ab":
+        (tmp_path / parent / "run" / "metrics").mkdir(parents=True)
+    state = ViewerState([tmp_path / "a" / "run", tmp_path / "b" / "run"])
+    assert list(state.opened) == ["a:run", "b:run"]
+    state.close()
+    with pytest.raises(ConfigError, match="twice"):
+        ViewerState([tmp_path / "a" / "run", tmp_path / "a" / "run"])
+
+
+def test_keys_have_as_many_folders_as_distinguish_them() -> None:
+    paths = ["/s/oracle/babyai", "/s/random/babyai", "/s/oracle/textcraft", "/t/random/babyai", "/babyai", "/s/a:b/c"]
+    keys = short_keys(list(map(Path, paths)))
+    assert keys == ["oracle:babyai", "s:random:babyai", "textcraft", "t:random:babyai", "babyai", "c"]
+    assert short_keys([Path("/a:b/c"), Path("/a/b:c"), Path("/d/b:c"), Path("/e/c")]) == [
+        "a:b:c",
+        "a:b:c~2",
+        "d:b:c",
+        "e:c",
+    ]
+
+
+def test_the_overview_of_an_evaluation_has_the_interval_of_its_report(tmp_path: Path) -> None:
+    (tmp_path / "episodes.jsonl").touch()
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    assert read_overview(opened).result == ""
+    report = {"model": "oracle", "config": {"env": {"name": "babyai"}}}
+    success = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    (tmp_path / "evaluation.json").write_text(json.dumps({**report, "results": [{"success": success}]}))
+    overview = read_overview(opened)
+    assert overview.result == "success 0.500 [0.250, 0.750]"
+    assert overview.facts | {"model": "oracle", "environment": "babyai"} == overview.facts
+    (tmp_path / "evaluation.json").write_text(json.dumps({**report, "results": [{"success": None}]}))
+    assert read_overview(opened).result == "no valid episode"
+    state.close()
+
+
+def test_the_overview_tells_whether_another_process_holds_the_run(tmp_path: Path) -> None:
+    from verl_agent.runs.identity import LOCK_FILE
+
+    (tmp_path / "metrics").mkdir()
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    assert read_overview(opened).status == ""
+    script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
+    command = [sys.executable, "-c", script, str(tmp_path / LOCK_FILE)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    assert read_overview(opened).status == "running"
+    holder.communicate(b"\n")
+    assert read_overview(opened).status == "stopped at step 0"
+    state.close()
+
+
+def test_a_run_that_is_followed_gets_the_episodes_that_are_added(tmp_path: Path) -> None:
+    from tests.support.episodes import played
+    from verl_agent.viewer.filters import Filter
+    from verl_agent.viewer.queries import count_episodes
+
+    file = tmp_path / "episodes.jsonl"
+    file.write_text(json.dumps(played(("north", "hall"))) + "\n")
+    state = ViewerState([file])
+    opened = state.get("episodes.jsonl")
+    state._update(opened)
+    before = opened.changes
+    with file.open("a") as out:
+        out.write(json.dumps(played(("east", "yard"), task="2")) + "\n")
+    state._update(opened)
+    assert count_episodes(opened.index, Filter()) == 2
+    assert opened.changes > before
+    assert opened.progress[0] == opened.progress[1] == file.stat().st_size
+    state.close()
+
+
+def test_replies_of_an_api_are_no_episodes(tmp_path: Path) -> None:
+    from tests.support.episodes import talk
+    from verl_agent.trace.record_files import read_records
+
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        (folder / "episodes.jsonl").write_text(json.dumps(talk()) + "\n")
+        (folder / "replies.jsonl").write_text('{"key": "1", "reserved_usd": 0.1}\n')
+    state = ViewerState([tmp_path])
+    for opened in state.opened.values():
+        state._update(opened)
+        assert (opened.invalid_lines, opened.index.count_bad_lines()) == ("", 0)
+    state.close()
+    assert len(list(read_records(tmp_path))) == 2
+
+
+def test_a_port_that_another_viewer_has_is_refused() -> None:
+    first = bind(ServerSettings(port=0))
+    port = first.socket.getsockname()[1]
+    with pytest.raises(ConfigError, match=rf"cannot listen at 127.0.0.1:{port}.*Choose another --port"):
+        bind(ServerSettings(port=port))
+    first.socket.close()
+
+
+def test_invalid_lines_and_a_deleted_run_are_reported(tmp_path: Path) -> None:
+    file = tmp_path / "run" / "episodes.jsonl"
+    file.parent.mkdir()
+    file.write_text('{"version": 99}\nno json\n')
+    state = ViewerState([file.parent])
+    opened = state.get("run")
+    state._update(opened)
+    assert opened.invalid_lines.startswith("2 lines are not valid records")
+    assert "version 99" in opened.invalid_lines
+    shutil.rmtree(file.parent)
+    state._update(opened)
+    assert "was deleted" in opened.problem
+    state.close()
+
+
+def test_results_are_computed_again_only_after_a_change(tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    file.write_text("")
+    state = ViewerState([file])
+    opened, calls = state.get("episodes.jsonl"), iter(range(9))
+    assert [opened.cached("a", lambda: next(calls)) for _ in range(2)] == [0, 0]
+    opened.changes += 1
+    assert opened.cached("a", lambda: next(calls)) == 1
+    state.close()
+
+
+def test_new_metrics_and_labels_refresh_pages_without_new_episodes(tmp_path: Path) -> None:
+    (tmp_path / "run" / "metrics").mkdir(parents=True)
+    state = ViewerState([tmp_path / "run"])
+    opened = state.get("run")
+    state._update(opened)
+    seen = opened.changes
+    (tmp_path / "run" / "metrics" / "a.jsonl").write_text("{}")
+    state._update(opened)
+    LabelFile.of(tmp_path / "run").change(tuple("12345678"), Label(("good",)))
+    state._update(opened)
+    assert opened.changes == seen + 2
+    state.close()
+
+
+def test_filters_are_saved_by_name_and_invalid_ones_left_out(tmp_path: Path) -> None:
+    saved = SavedFilters(tmp_path / "config" / "filters.json")
+    assert saved.read() == {}
+    saved.change("failed", {"success": "no"})
+    saved.change("long", {"turns": "9.."})
+    saved.change("failed", None)
+    assert {name: dict(one.values) for name, one in saved.read().items()} == {"long": {"turns": "9.."}}
+    saved.path.write_text('{"old": {"renamed": "1"}}')
+    assert saved.read() == {}
+    saved.path.write_text("[")
+    with pytest.raises(ConfigError, match="Repair or delete"):
+        saved.read()
+    with pytest.raises(ConfigError, match="needs a name"):
+        saved.change(" ", {})
