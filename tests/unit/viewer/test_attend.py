@@ -69,10 +69,13 @@ def test_person_rejects_takes_over_hands_back_and_approves_on_a_page(tmp_path: P
             page.get_by_text("turn 1 of 4: the agent proposes").wait_for()
             page.get_by_text("Action: a").wait_for()
             assert page.get_by_role("button", name="hand back").is_disabled()
+            assert page.get_by_text("Goal and rules").count() == 1
             click(page, "reject", "not this")
             page.get_by_text("turn 2 of 4: the agent proposes").wait_for()
             click(page, "take over", "mine")
             page.get_by_text("turn 3 of 4: your turn").wait_for()
+            page.get_by_text("History: 3 messages since the first observation").click()
+            page.get_by_text("not this").wait_for()
             assert page.get_by_role("button", name="approve").is_disabled()
             click(page, "hand back")
             page.get_by_text("turn 3 of 4: the agent proposes").wait_for()
