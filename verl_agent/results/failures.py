@@ -72,6 +72,8 @@ class Failure:
         """First sub-goal that was not reached; None without one."""
         return next((goal for goal in self.sub_goals if not goal.reached), None)
 
+    finishes: Mapping[str, int] = field(default_factory=dict)
+
 
 @dataclass(frozen=True, slots=True)
 class CategoryFailures:

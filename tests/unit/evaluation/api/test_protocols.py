@@ -115,7 +115,7 @@ def test_the_finish_reason_of_an_api_is_kept_in_the_record(finish, message, kept
 def test_tokens_from_the_cache_are_part_of_the_tokens_read():
     usage = {"input_tokens": 10, "cache_read_input_tokens": 30, "cache_creation_input_tokens": 5, "output_tokens": 2}
     found = anthropic_answer(usage=usage | {"output_tokens_details": {"thinking_tokens": 1}}, model="claude").usage
-    assert found == Usage("claude", 45, 30, 5, 2, 1)
+    assert found == Usage("claude", 45, 30, 5, 2, 1, finish="end_turn")
     read = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
     found = OpenAiDialect().answer({"choices": [{"message": {"content": "x"}}], "usage": read}).usage
     assert found == Usage("", 9, 3, None, 4)
