@@ -66,13 +66,12 @@ class Failure:
     max_turns: int
     plan_turns: int | None
     error_action: str | None = None
+    finishes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def missed(self) -> SubGoal | None:
         """First sub-goal that was not reached; None without one."""
         return next((goal for goal in self.sub_goals if not goal.reached), None)
-
-    finishes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

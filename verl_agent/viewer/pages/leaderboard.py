@@ -11,6 +11,7 @@ from verl_agent.results.leaderboard_report import PAIR_COLUMNS, cells, columns, 
 from verl_agent.results.scaling import ScalingCurve
 from verl_agent.results.scaling_report import describe_selection, read_scaling
 from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
+from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.state import ViewerState
 
 
@@ -53,7 +54,7 @@ def add(state: ViewerState) -> None:
 def _show_board(board: Board) -> None:
     ui.label(f"{board.env}, conditions {board.key}").classes("text-lg")
     show_text(conditions(board), "text-gray-600")
-    _table(columns(board), cells(board)).mark(f"board {board.env}")
+    add_table(columns(board), cells(board)).mark(f"board {board.env}")
     priced = [row for row in board.rows if row.cost_usd is not None and row.overall.success is not None]
     if priced:
         points = [
@@ -82,19 +83,9 @@ def _show_board(board: Board) -> None:
             }
         ).classes("w-full h-72")
     if board.differences:
-        _table(PAIR_COLUMNS, pairs(board))
+        add_table(PAIR_COLUMNS, pairs(board))
     for note in notes(board):
         ui.label(note).classes("text-sm text-gray-600")
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.table:
-    heads = [{"name": str(at), "label": name, "field": str(at), "align": "left"} for at, name in enumerate(names)]
-    data = [{str(at): cell for at, cell in enumerate(row)} | {"id": number} for number, row in enumerate(rows)]
-    return (
-        ui.table(columns=heads, rows=data, row_key="id")
-        .props("dense flat wrap-cells")
-        .classes("w-full overflow-x-auto")
-    )
 
 
 def _chart(unit: str, curves: Sequence[ScalingCurve]) -> dict[str, Any]:

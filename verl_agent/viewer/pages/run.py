@@ -1,5 +1,6 @@
 """Curves of a run, alone or over those of other opened runs; a click on a point shows the episodes of its step."""
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.results.folder import REPORT, read_report
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
@@ -17,9 +19,11 @@ from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.overview import read_overview
+from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.pages.home import show_overview
 from verl_agent.viewer.queries import divergence_turns, needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import short_name
 
 FIELD = "dense outlined"
 """Look of a field."""
@@ -39,6 +43,7 @@ def add(state: ViewerState) -> None:
             axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
             show_overview(await opened.fetch("overview", partial(read_overview, opened)))
             await _findings(page, opened)
+            await _evaluation(opened)
             _choices(state, opened, others, axis, smooth)
             await _charts(page, [opened, *others], axis, smooth)
             await add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
@@ -104,6 +109,41 @@ async def read_run(opened: OpenedSource) -> RunData:
     return await opened.fetch("run", read)
 
 
+async def _evaluation(opened: OpenedSource) -> None:
+    """Show the results of an evaluation by category, with links to its other pages; nothing for other sources."""
+    if not (opened.source.folder / REPORT).is_file():
+        return
+    report = await opened.fetch("report", lambda: read_report(opened.source.folder))
+    with ui.row().classes("gap-4"):
+        for name in ("scaling", "failures"):
+            ui.link(name, link_to(run_path(opened, f"/{name}")))
+        ui.link("leaderboard", "/leaderboard")
+    add_table(*result_rows(report["results"]))
+
+
+def result_rows(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the cells of the results of an evaluation, without columns that no row fills."""
+    several = sorted({int(k) for row in results for k in row["pass_at"] if int(k) > 1})
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "category": lambda row: short_name(row["category"]),
+        "tasks": lambda row: str(row["tasks"]),
+        "episodes": lambda row: str(row["episodes"]),
+        "success": lambda row: "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**row["success"]) if row["success"] else "",
+        **{f"pass@{k}": lambda row, k=k: _number(row["pass_at"].get(str(k))) for k in several},
+        **{f"pass^{k}": lambda row, k=k: _number(row["pass_hat"].get(str(k))) for k in several},
+        "mean return": lambda row: _number(row["reward_mean"]),
+        "mean turns": lambda row: _number(row["turns_mean"]),
+        "cost (USD)": lambda row: _number(row.get("cost_usd")),
+    }
+    cells = {name: [cell(row) for row in results] for name, cell in columns.items()}
+    shown = [name for name in columns if any(cells[name])]
+    return shown, [[cells[name][at] for name in shown] for at in range(len(results))]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
 async def _findings(page: Page, opened: OpenedSource) -> None:
     box = ui.column().classes("gap-1 w-full")
 
@@ -137,6 +177,8 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
     async def draw() -> None:
         runs = [await read_run(one) for one in opened]
         of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
+        if len(runs) == 1 and opened[0].source.kind == "evaluation" and len({at.step for at in runs[0].steps}) < 2:
+            of_runs = []  # curves of one point
         for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
             options = chart(
                 title, [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of], axis, smooth
@@ -152,7 +194,7 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
                     ui.label(note + borders).classes("text-sm text-gray-600 px-2")
 
     await draw()
-    if not drawn:
+    if not drawn and not any((one.source.folder / REPORT).is_file() for one in opened):
         ui.label("No episode and no metric is recorded yet.")
     for run in opened:
         page.refresh_with(run, draw)
