@@ -129,8 +129,8 @@ def result_rows(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[l
         "tasks": lambda row: str(row["tasks"]),
         "episodes": lambda row: str(row["episodes"]),
         "success": lambda row: "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**row["success"]) if row["success"] else "",
-        **{f"pass@{k}": lambda row, k=k: _number(row["pass_at"].get(str(k))) for k in several},
-        **{f"pass^{k}": lambda row, k=k: _number(row["pass_hat"].get(str(k))) for k in several},
+        **{f"pass@{k}": partial(_of_samples, "pass_at", k) for k in several},
+        **{f"pass^{k}": partial(_of_samples, "pass_hat", k) for k in several},
         "mean return": lambda row: _number(row["reward_mean"]),
         "mean turns": lambda row: _number(row["turns_mean"]),
         "cost (USD)": lambda row: _number(row.get("cost_usd")),
@@ -138,6 +138,10 @@ def result_rows(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[l
     cells = {name: [cell(row) for row in results] for name, cell in columns.items()}
     shown = [name for name in columns if any(cells[name])]
     return shown, [[cells[name][at] for name in shown] for at in range(len(results))]
+
+
+def _of_samples(name: str, samples: int, row: Mapping[str, Any]) -> str:
+    return _number(row[name].get(str(samples)))
 
 
 def _number(value: float | None) -> str:
