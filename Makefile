@@ -7,7 +7,7 @@ SHELL := /bin/bash
 DEVICE ?= cpu
 ENGINE ?= vllm
 STUDY ?= order
-TESTS ?= test-unit test-verl
+TESTS ?= test-training test-unit test-verl test-envs
 RUN ?= runs/textcraft_quickstart
 VENV ?= .venv
 PYTHON ?= $(shell requirements/find_python.sh)
@@ -95,16 +95,25 @@ chromium: ## Install Chromium for web environments (needs root and apt)
 	requirements/chromium.sh
 
 .PHONY: test
-test: setup ## Run the unit tests and those with verl side by side (half an hour); TESTS has the targets
+test: setup ## Run the unit tests and those with verl, two targets at a time; TESTS has the targets
 	$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync $(TESTS)
 
+# Four targets of similar length, so that two cores are busy to the end. Training runs come first and need most memory.
+.PHONY: test-training
+test-training: setup ## Run the tests of training with verl, Ray and tiny models
+	pytest -o cache_dir=.pytest_cache/training tests/verl/training
+
 .PHONY: test-unit
-test-unit: setup ## Run the unit tests (a quarter of an hour)
-	pytest -o cache_dir=.pytest_cache/unit tests/unit
+test-unit: setup ## Run the unit tests of the library; test-envs has those of the environments
+	pytest -o cache_dir=.pytest_cache/unit tests/unit --ignore tests/unit/env_adapters --ignore tests/unit/envs
 
 .PHONY: test-verl
-test-verl: setup ## Run the tests with verl, Ray and tiny models (half an hour)
-	pytest -o cache_dir=.pytest_cache/verl tests/verl
+test-verl: setup ## Run the other tests with verl
+	pytest -o cache_dir=.pytest_cache/verl tests/verl --ignore tests/verl/training
+
+.PHONY: test-envs
+test-envs: setup ## Run the unit tests of the environments and of their hosts and servers
+	pytest -o cache_dir=.pytest_cache/envs tests/unit/env_adapters tests/unit/envs
 
 .PHONY: test-sites
 test-sites: setup ## Test the embedded web sites and solve a task on each (four minutes, five the first time)
@@ -180,10 +189,6 @@ doctor: setup ## Show what this machine can run and the command that installs wh
 quickstart: setup ## Train a small model on this machine and compare it before and after
 	bash examples/quickstart.sh
 
-.PHONY: bench
-bench: setup ## Measure the throughput of the rollout
-	python -m tests.bench.rollout
-
 .PHONY: bench-viewer
 bench-viewer: setup ## Measure the viewer on a run of 100,000 episodes (2 GB in the temporary folder)
 	python -m tests.bench.viewer
@@ -208,10 +213,6 @@ bench-peers: setup ## Train TextCraft here and on TRL in turn, and compare (25 m
 .PHONY: bench-evolve
 bench-evolve: setup ## Measure three rounds of AgentEvol and DPO with a tiny model; resumes if interrupted
 	python -m tests.bench.evolve
-
-.PHONY: bench-envs
-bench-envs: setup ## Measure environments over HTTP, compared with a server built like AgentGym's
-	python -m tests.bench.envs
 
 .PHONY: soak
 soak: setup ## Play thousands of episodes of each environment and check for leaks (an hour)

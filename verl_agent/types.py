@@ -1,4 +1,4 @@
-"""Records, in the order in which they flow: task item, message, action, step, usage, reply, turn, episode."""
+"""Records, in the order in which they flow: task item, message, action, step, usage, review, reply, turn, episode."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,33 +143,6 @@ class Usage:
     finish: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer of a policy to the visible messages.
-
-    Attributes:
-        text: decoded reply without its end-of-turn token.
-        truncated_by: token budget that truncated the reply and so ends the episode; None if the reply is played.
-        tokens: number of generated tokens, 0 if unknown.
-        force_closed: True if the token budget of the turn truncated the reply, which was then closed and played
-            (`episode.on_truncated_turn=play`).
-        usage: tokens and cost of a model behind an API; None for other policies.
-        paused_s: seconds in which the engine was paused for an update of its weights.
-    """
-
-    text: str
-    truncated_by: StopReason | None = None
-    tokens: int = 0
-    force_closed: bool = False
-    usage: Usage | None = None
-    paused_s: float = 0.0
-
-    @property
-    def complete(self) -> bool:
-        """True if the model itself ended the reply."""
-        return self.truncated_by is None and not self.force_closed
-
-
 Author: TypeAlias = Literal["policy", "person", "oracle"]
 """Author of a reply: the policy, a person, or an oracle in a person's place."""
 Reviewer: TypeAlias = Literal["rule", "person", "oracle"]
@@ -195,19 +168,50 @@ class Review:
 
 
 @dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer of a policy to the visible messages.
+
+    Attributes:
+        text: decoded reply without its end-of-turn token.
+        truncated_by: token budget that truncated the reply and so ends the episode; None if the reply is played.
+        tokens: number of generated tokens, 0 if unknown.
+        force_closed: True if the token budget of the turn truncated the reply, which was then closed and played
+            (`episode.on_truncated_turn=play`).
+        usage: tokens and cost of a model behind an API; None for other policies.
+        paused_s: seconds in which the engine was paused for an update of its weights.
+        held_s: seconds in which an overseer held the turn.
+        author: author of the text.
+        proposed: text of the policy where another one replaces it; else None.
+        review: decision on the reply; None if nobody reviewed it.
+    """
+
+    text: str
+    truncated_by: StopReason | None = None
+    tokens: int = 0
+    force_closed: bool = False
+    usage: Usage | None = None
+    paused_s: float = 0.0
+    held_s: float = 0.0
+    author: Author = "policy"
+    proposed: str | None = None
+    review: Review | None = None
+
+    @property
+    def complete(self) -> bool:
+        """True if the model itself ended the reply."""
+        return self.truncated_by is None and not self.force_closed
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One reply and its result.
 
     Attributes:
         reply: answer of the policy.
         action: action that the agent parsed from the reply; None if it found none.
-        step: answer of the environment, or the agent's format error for a reply without an action; None if the
-            episode ended before an answer.
-        generate_s: seconds that the policy took, without `reply.paused_s`.
+        step: answer to the reply, from the environment or the agent; None if the episode ended before one.
+        generate_s: seconds that the policy took, without `reply.paused_s` and `reply.held_s`.
         env_s: seconds that the environment took.
-        author: author of the reply.
-        proposed: text of the policy's reply where another one was played; None if the policy's was, or was not asked.
-        review: decision on the turn; None if nobody reviewed it.
     """
 
     reply: Reply
@@ -215,9 +219,6 @@ class Turn:
     step: StepResult | None
     generate_s: float
     env_s: float
-    author: Author = "policy"
-    proposed: str | None = None
-    review: Review | None = None
 
     @property
     def carried_out(self) -> bool:
@@ -229,8 +230,9 @@ class Turn:
     @property
     def operated(self) -> bool:
         """True if a person, or an oracle in a person's place, wrote, rejected or ended the turn."""
-        by_rule = self.review is None or self.review.by == "rule" or self.review.decision == "approved"
-        return self.author != "policy" or not by_rule
+        review = self.reply.review
+        decided = review is not None and review.by != "rule" and review.decision != "approved"
+        return decided or self.reply.author != "policy"
 
     @property
     def rewritten(self) -> bool:

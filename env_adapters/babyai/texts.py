@@ -1,5 +1,7 @@
 """Observation texts: in AgentGym's words, or short ones for small models."""
 
+from typing_extensions import override
+
 from env_adapters.babyai.commands import Offer
 from env_adapters.babyai.sight import Cell, FieldOfView
 from env_adapters.babyai.world import name_of
@@ -43,12 +45,12 @@ def position(cell: Cell) -> str:
 class Brief(Style):
     """Short texts with a quarter of the tokens and without the list of actions."""
 
+    @override
     def goal(self, mission: str) -> str:
-        """See `Style.goal`."""
         return f"Goal: {mission}\n"
 
+    @override
     def describe(self, sight: FieldOfView) -> str:
-        """See `Style.describe`."""
         things = "; ".join(f"{seen.label} ({brief_position(seen.cell)})" for seen in sight.things)
         text = f"You see: {things or 'nothing'}."
         if barrier := sight.barrier():

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from env_adapters.deepsearch.corpus import Passage
 from env_adapters.deepsearch.factbook import strip_accents
-from env_adapters.deepsearch.index import Hit, import_library
+from env_adapters.deepsearch.index import Hit, PassageIndex, import_library
 from env_adapters.deepsearch.passages import open_passages
 from verl_agent.errors import ConfigError
 
@@ -20,7 +21,7 @@ TITLE_WEIGHT = 3
 """Number of times that a word of the title counts."""
 
 
-class Bm25Index:
+class Bm25Index(PassageIndex):
     """Index that is searched by words, with BM25 scores of bm25s."""
 
     def __init__(self, folder: Path) -> None:
@@ -29,12 +30,14 @@ class Bm25Index:
         self._bm25 = import_library("bm25s").BM25.load(str(folder), mmap=True)
         self._stopwords = stopwords()
 
+    @override
     def __len__(self) -> int:
         """Return the number of passages."""
         return len(self._passages)
 
+    @override
     def search(self, query: str, count: int) -> list[Hit]:
-        """See `PassageIndex.search`. Passages that share no word with the query do not match."""
+        """Passages that share no word with the query do not match."""
         known = [word for word in tokenize(query, self._stopwords) if word in self._bm25.vocab_dict]
         if not known:
             return []

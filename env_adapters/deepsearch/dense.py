@@ -6,8 +6,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from env_adapters.deepsearch.corpus import Passage, cache_dir, file_fingerprint
-from env_adapters.deepsearch.index import Hit, import_library
+from env_adapters.deepsearch.index import Hit, PassageIndex, import_library
 from env_adapters.deepsearch.passages import PassageFile, open_jsonl, open_passages
 from verl_agent.errors import ConfigError
 
@@ -44,7 +46,7 @@ class Encoder:
             ).astype("float32")
 
 
-class DenseIndex:
+class DenseIndex(PassageIndex):
     """Index that is searched by the inner product of vectors."""
 
     def __init__(self, vectors: Any, passages: PassageFile, encoder: Any) -> None:
@@ -65,12 +67,13 @@ class DenseIndex:
             )
         self._vectors, self._passages, self._encoder = vectors, passages, encoder
 
+    @override
     def __len__(self) -> int:
         """Return the number of passages."""
         return len(self._passages)
 
+    @override
     def search(self, query: str, count: int) -> list[Hit]:
-        """See `PassageIndex.search`."""
         scores, positions = self._vectors.search(self._encoder.encode([query], "query"), min(count, len(self)))
         return [
             Hit(self._passages[int(position)], float(score))

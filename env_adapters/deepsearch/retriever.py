@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
+from typing_extensions import override
 
 from env_adapters.deepsearch.corpus import Passage, parse_contents
 from env_adapters.deepsearch.index import PassageIndex
@@ -50,21 +51,22 @@ class Retriever(Protocol):
         ...
 
 
-class EmbeddedRetriever:
+class EmbeddedRetriever(Retriever):
     """Retriever that searches an index in this process."""
 
     def __init__(self, index: PassageIndex) -> None:
         self._index = index
 
+    @override
     def check(self) -> None:
-        """See `Retriever.check`. An open index needs no check."""
+        """An open index needs no check."""
 
+    @override
     def search(self, query: str, count: int) -> list[Passage]:
-        """See `Retriever.search`."""
         return [hit.passage for hit in self._index.search(query, count)]
 
 
-class HttpRetriever:
+class HttpRetriever(Retriever):
     """Client of servers that answer `POST /retrieve`, used in turn. All threads share its connections.
 
     A search changes nothing on the server, so it is retried if the server is unreachable or busy. It is not retried
@@ -87,13 +89,14 @@ class HttpRetriever:
         # trust_env=False: servers of passages run in the cluster and are not reached through its proxy.
         self._client = httpx.Client(transport=transport, limits=limits, trust_env=False)
 
+    @override
     def check(self) -> None:
-        """See `Retriever.check`. Reports a wrong URL before an episode starts."""
+        """Report a wrong URL before an episode starts."""
         if not self._answered:
             self.search("capital", 1)
 
+    @override
     def search(self, query: str, count: int) -> list[Passage]:
-        """See `Retriever.search`."""
         body = {"queries": [query], "topk": count, "return_scores": True}
         deadline, first, failure = time.monotonic() + self._timeout_s, next(self._turn), ""
         for attempt in range(ROUNDS):

@@ -5,6 +5,8 @@ import math
 import random
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -35,8 +37,8 @@ class WaitingEnv(EnvAdapter):
         """Return numbered tasks; those of other splits than `train` are few."""
         return [TaskItem("waiting", f"{split}-{number}") for number in range(TASKS if split == "train" else 4)]
 
+    @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `EnvAdapter.reset`."""
         own = random.Random(item.id)
         self._slowness = math.exp(own.gauss(0, self._task_sigma))
         self._solved = min(1.0, SOLVED * math.exp(DIFFICULTY * own.gauss(0, 1)))
@@ -44,8 +46,8 @@ class WaitingEnv(EnvAdapter):
         await self._wait()
         return [{"role": "user", "content": "Begin."}]
 
+    @override
     async def step(self, action: str) -> StepResult:
-        """See `EnvAdapter.step`."""
         await self._wait()
         self._turns += 1
         solved = self._turns >= MIN_TURNS and self._random.random() < self._solved

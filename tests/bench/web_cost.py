@@ -6,9 +6,9 @@ from pathlib import Path
 
 import psutil
 
+from env_adapters.web_sites import SiteSet
 from env_adapters.webarena.browser.driver import MARK_ARGUMENT
 from env_adapters.webarena.browser.process import process_tree
-from env_adapters.webarena.sites import SiteSet
 from verl_agent.errors import ConfigError
 
 PYTHON, DRIVER, BROWSER, SITES = "python", "driver", "browser", "sites"

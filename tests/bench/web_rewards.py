@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from env_adapters.webarena.sites import SiteSet
-from env_adapters.webarena.sites.world import DEFAULT_SEED
-from env_adapters.webarena.sites_tasks import site_tasks
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks
+from env_adapters.web_sites import SiteSet
+from env_adapters.web_sites.source import EmbeddedTasks
+from env_adapters.web_sites.tasks import site_tasks
+from env_adapters.web_sites.world import DEFAULT_SEED
 from tests.support.playing import play_async
 from tests.support.web_attacks import offline_outcomes
 from verl_agent.types import TaskItem

@@ -20,10 +20,10 @@ from functools import partial
 from http.server import ThreadingHTTPServer
 from typing import Any
 
+from env_adapters.web_sites.source import EmbeddedTasks
 from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser.pool import browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks
 from tests import ROOT
 from tests.bench.web_cost import BROWSER, copies_mb, cpu_seconds, resource_usage, sites_process
 from tests.bench.web_text import BenchHandler

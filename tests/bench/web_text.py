@@ -25,6 +25,7 @@ import msgspec
 import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
+from env_adapters.web_sites import Copy, SiteSet
 from env_adapters.webarena.browser.accessibility_tree import (
     DomSnapshot,
     Tree,
@@ -33,7 +34,6 @@ from env_adapters.webarena.browser.accessibility_tree import (
     tab_line,
 )
 from env_adapters.webarena.browser.chromium import find_chromium
-from env_adapters.webarena.sites import Copy, SiteSet
 
 SIZE = (1280, 720)
 MINIWOB_PAGES = 40

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 import pytest
 
-from env_adapters.webarena.sites.served.copies import VISITOR
+from env_adapters.web_sites.served.copies import VISITOR
 from tests.bench.web_sessions import main, shop
 from tests.support.corpus import embedded_corpus
 from tests.support.environments import KNOWN

@@ -75,11 +75,7 @@ def command(folder: Path, port: int, turns: int) -> list[str]:
 
 
 class Terminal:
-    """Terminal of a command.
-
-    Args:
-        arguments: the command.
-    """
+    """Terminal of a command."""
 
     def __init__(self, arguments: list[str]) -> None:
         self._ours, theirs = pty.openpty()

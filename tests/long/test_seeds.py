@@ -29,14 +29,7 @@ TOKENS = 24
 
 
 def replies(model: str, order: Sequence[int], at_once: int, given: int = 0) -> dict[int, list[int]]:
-    """Return the tokens of each request from a fresh engine.
-
-    Args:
-        model: folder of the model.
-        order: indexes of the requests.
-        at_once: requests that are sent together.
-        given: tokens after which a request is interrupted and sent again with them; 0: it is not interrupted.
-    """
+    """Return the tokens of each request from a fresh engine."""
 
     async def generate_all() -> dict[int, list[int]]:
         with VllmEngine(model, SETTINGS, context=256) as engine:

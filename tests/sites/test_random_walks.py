@@ -2,8 +2,8 @@
 
 import pytest
 
+from env_adapters.web_sites.records import changes
 from env_adapters.webarena.grading.strict import state_change
-from env_adapters.webarena.sites.records import changes
 from tests.support.site_forms import carry_out
 from tests.support.site_walk import STARTS, walk_under_the_grader
 from tests.support.visitor import Visitor

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
+from env_adapters.web_sites.records import changes
 from env_adapters.webarena.grading.strict import is_permanent, state_change
-from env_adapters.webarena.sites.records import changes
 from tests.support.site_detours import DETOURS
 from tests.support.site_forms import carry_out, wrong_values
 from tests.support.visitor import Visitor

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from env_adapters.webarena.sites import control
-from env_adapters.webarena.sites.folders import Home
-from env_adapters.webarena.sites.world import world
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks
+from env_adapters.web_sites import control
+from env_adapters.web_sites.folders import Home
+from env_adapters.web_sites.source import EmbeddedTasks
+from env_adapters.web_sites.world import world
 from tests.support.visitor import Visitor
 
 TOKEN = re.compile('(?:value=|csrfToken: )"[A-Za-z0-9]{64}"')

@@ -128,12 +128,7 @@ CLIENTS = {
 
 
 class Server:
-    """Server of AgentGym for one environment, with scripted answers.
-
-    Args:
-        env: environment whose variant of the protocol the server implements.
-        script: observation, reward and end of each step in order; the last one repeats.
-    """
+    """Server of AgentGym for one environment, with scripted answers."""
 
     def __init__(self, env: str, script: list[tuple[str, float, bool]]) -> None:
         self.env, self.script = env, script

@@ -230,11 +230,7 @@ def _text(node: ast.expr) -> str | None:
 
 @cache
 def verl_reads(base: str) -> dict[str, str]:
-    """Return the config keys that verl reads, each with the place of one read as `file:line`.
-
-    Args:
-        base: base YAML, `agent_base` for the V1 trainer, else the SFT trainer.
-    """
+    """Return the config keys that verl reads, each with the place of one read as `file:line`."""
     spec = importlib.util.find_spec("verl")
     assert spec is not None and spec.origin is not None
     folder, found = Path(spec.origin).parents[1], dict[str, str]()
@@ -248,12 +244,7 @@ def verl_reads(base: str) -> dict[str, str]:
 
 
 def references(key: str, value: object) -> set[str]:
-    """Return the keys that an unresolved value refers to.
-
-    Args:
-        key: dotted key of the value.
-        value: value of the key; texts may hold interpolations such as `${a.b}`, `${.c}` or `${oc.select:a.b,1}`.
-    """
+    """Return the keys that an unresolved value refers to."""
     found = set()
     for name in re.findall(r"\$\{(?:oc\.select:\s*)?([\w.]+)", value) if isinstance(value, str) else ():
         dots = len(name) - len(name.lstrip("."))

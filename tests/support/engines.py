@@ -35,16 +35,7 @@ def new_engine(
     lr: float = 1e-5,
     **settings: Any,
 ) -> FSDPEngine:
-    """Return an engine with a model that is loaded.
-
-    Args:
-        kind: class of the engine.
-        model: folder of the model.
-        dtype: type of matrix products, `float32` or `bfloat16`.
-        model_type: `language_model`, or `value_model` for a critic.
-        lr: learning rate.
-        settings: further settings of `FSDPEngineConfig`.
-    """
+    """Return an engine with a model that is loaded."""
     one_rank()
     override = {"attn_implementation": "sdpa"}
     config = HFModelConfig(
@@ -69,13 +60,7 @@ def new_engine(
 
 
 def batch_of(segments: Sequence[Segment], micro_batch: int = 4, **options: Any) -> TensorDict:
-    """Return rows as verl's V1 trainer gives them to an engine; advantages and old log-probs are arbitrary.
-
-    Args:
-        segments: tokens of each row.
-        micro_batch: rows of a micro-batch.
-        options: further options of verl, such as `calculate_entropy`.
-    """
+    """Return rows as verl's V1 trainer gives them to an engine; advantages and old log-probs are arbitrary."""
     generator = torch.Generator().manual_seed(0)
     rows = [(torch.tensor(one.prompt_ids), torch.tensor(one.response_ids)) for one in segments]
     masks = [torch.tensor(one.response_mask) for one in segments]

@@ -41,16 +41,7 @@ def played(
     info: dict[str, float] | None = None,
     meta: EpisodeMeta | None = None,
 ) -> EpisodeRecord:
-    """Return the record of an episode that ended by itself.
-
-    Args:
-        turns: action and observation of each turn; the reply is the action.
-        first: observation before the first turn.
-        reward: reward of the last turn.
-        task: id of the task.
-        info: measurements of the last turn.
-        meta: position in a run; that of an evaluation unless given.
-    """
+    """Return the record of an episode that ended by itself."""
     messages: list[Message] = [{"role": "user", "content": first}]
     episode = Episode(TaskItem("talk", task), 9, messages, [], StopReason.TERMINATED, prompt_length=1)
     for number, (action, observation) in enumerate(turns, start=1):

@@ -32,16 +32,7 @@ def outcome_advantages(
     lam: float = 1.0,
     keys: list[str] | None = None,
 ) -> DataProto:
-    """Estimate advantages of rows whose return is on the last token.
-
-    Args:
-        estimator: `algorithm.adv_estimator`.
-        rows: rows of the batch.
-        values_BT: float `(B, T)`, the critic's values; zeros if None.
-        gamma: discount per token.
-        lam: lambda of GAE.
-        keys: key of each row, `<group>_<sample>_<segment>`; one row per episode if None.
-    """
+    """Estimate advantages of rows whose return is on the last token."""
     outputs = [
         AgentLoopOutput(
             prompt_ids=segment.prompt_ids,
@@ -81,15 +72,7 @@ def batch_turns(
     values: Sequence[Tensor] | None = None,
     truncated: Sequence[str] | None = None,
 ) -> Iterator[Sequence[TurnSpan]]:
-    """Set `BATCH_TURNS` as the trainer does, and yield the turns.
-
-    Args:
-        rows: rows of the batch.
-        shaping: settings of the estimators.
-        firsts: number of each row's first turn in its episode; zeros if None.
-        values: critic's values of each row, float `(T,)`; None without a critic.
-        truncated: treatment of each row; `as_is` if None.
-    """
+    """Set `BATCH_TURNS` as the trainer does, and yield the turns."""
     turns = locate_turns(
         [key for key, *_ in rows],
         [torch.tensor(segment.response_mask) for _, segment, _, _ in rows],
@@ -111,14 +94,7 @@ def batch_turns(
 def turn_advantages(
     estimator: str, rows: Sequence[TurnRow], shaping: RewardShaping | None = None, **settings: object
 ) -> DataProto:
-    """Estimate advantages of rows with turn rewards.
-
-    Args:
-        estimator: `algorithm.adv_estimator`.
-        rows: rows of the batch.
-        shaping: settings of the estimators; the defaults if None.
-        settings: further keyword arguments of verl's `AlgoConfig`.
-    """
+    """Estimate advantages of rows with turn rewards."""
     mask_BT = padded_mask(rows)
     rewards_BT = torch.zeros(mask_BT.shape)
     for row, (_, segment, rewards, _) in enumerate(rows):

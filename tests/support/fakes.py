@@ -29,11 +29,7 @@ def words_of(env: EnvAdapter, item: TaskItem) -> list[str]:
 
 
 class ScriptedPolicy:
-    """Policy that gives scripted replies in order; exceptions in the script are raised.
-
-    Args:
-        script: texts, whole replies (to set `truncated_by` and `tokens`), or exceptions.
-    """
+    """Policy that gives scripted replies in order; exceptions in the script are raised."""
 
     def __init__(self, script: Iterable[str | Reply | Exception]) -> None:
         self._script = iter(script)
@@ -49,14 +45,7 @@ class ScriptedPolicy:
 
 
 class Talk(EnvAdapter):
-    """Environment that answers `heard <n>`, and ends at the `turns`-th action with reward 1.
-
-    Args:
-        turns: number of actions until the end.
-        fault: `raise`, `hang` (awaits), `block` (blocks its thread) or "" for no fault.
-        where: call with the fault: `new_session`, `reset`, `step` or `close`.
-        seconds: duration of a hang or a block.
-    """
+    """Environment that answers `heard <n>`, and ends at the `turns`-th action with reward 1."""
 
     made: ClassVar[list["Talk"]]
     """Instances of this class, oldest first; `talk_class()` returns a class with its own list."""
@@ -130,13 +119,6 @@ class ScriptedEngine:
 
     Every text is written character by character as far as the tokenizer allows: ids that decode to the
     text and that its own `encode` would not give. A reply longer than `max_tokens` is truncated there.
-
-    Args:
-        tokenizer: tokenizer of the model.
-        replies: texts, each followed by the end-of-turn token; or ids, which are returned unchanged.
-        log_probs: True to return log probabilities, all different and negative.
-        steps: version of the weights for each reply; the last one repeats.
-        held: most tokens of a prompt with its reply; None for any number. SGLang reports their end as `length`.
     """
 
     def __init__(

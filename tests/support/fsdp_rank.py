@@ -30,14 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def run_ranks(folder: Path, ranks: int, model: Path, jobs: Mapping[str, Path | None]) -> dict[str, list[Any]]:
-    """Run the ranks of a process group and return the results of each rank by kind, see `work`.
-
-    Args:
-        folder: folder for logs, results and checkpoints, created.
-        ranks: number of ranks.
-        model: folder of the model.
-        jobs: kinds of `KINDS`, each with a checkpoint to load or None.
-    """
+    """Run the ranks of a process group and return the results of each rank by kind, see `work`."""
     folder.mkdir()
     paths = {kind: str(path) if path else None for kind, path in jobs.items()}
     (folder / "job.json").write_text(json.dumps({"ranks": ranks, "model": str(model), "jobs": paths}))

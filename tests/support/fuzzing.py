@@ -43,13 +43,7 @@ KINDS = ("empty", "huge", "binary", "language", "fragment", "digits", "words", "
 
 
 def fuzz(seed: int, count: int, words: Sequence[str]) -> Iterator[str]:
-    """Yield actions of every kind.
-
-    Args:
-        seed: seed of the generator.
-        count: number of actions.
-        words: words of the environment's own grammar; wrong combinations of them reach most of its code.
-    """
+    """Yield actions of every kind."""
     random = Random(seed)
     yield from BAD_ACTIONS[:count]
     for _ in range(count - len(BAD_ACTIONS)):
@@ -82,26 +76,14 @@ def draw(random: Random, kind: str, words: Sequence[str]) -> str:
 
 
 class FuzzedError(AssertionError):
-    """An environment broke its contract.
-
-    Args:
-        action: the fuzzed action.
-        got: result of the action.
-    """
+    """An environment broke its contract."""
 
     def __init__(self, action: str, got: str) -> None:
         super().__init__(f"{action[:80]!r} ({len(action)} characters): {got}")
 
 
 async def play_fuzzed(session: EnvAdapter, item: TaskItem, actions: Iterator[str]) -> Counter[str]:
-    """Take actions in one session, which is reset when its episode ends.
-
-    Returns:
-        Number of actions in all and by result (see `result_kind`); `longest` counts characters of an observation.
-
-    Raises:
-        FuzzedError: a result broke the contract of environments, or an episode earned more than 1.
-    """
+    """Take actions in one session, which is reset when its episode ends."""
     counts: Counter[str] = Counter()
     earned = 0.0
     await reset(session, item)

@@ -120,13 +120,7 @@ def sampled_memory(file: Path) -> Iterator[None]:
 def summarize(
     steps: Mapping[int, Mapping[str, float]], trace: MemoryTrace, footprint: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the entry of a run in the report.
-
-    Args:
-        steps: metrics by step.
-        trace: memory during the run.
-        footprint: estimated memory, as `estimated` returns it.
-    """
+    """Return the entry of a run in the report."""
     last = steps[max(steps)]
     kept = ("timing_s/", "perf/", "training/rollout_", "actor/grad_norm", "actor/entropy")
     return {

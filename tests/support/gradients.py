@@ -137,14 +137,7 @@ def verl_gradients(rows: list[Row], estimator: str, config: AlgoConfig, **actor:
 def actor_gradients(
     rows: list[Row], advantages_BT: Tensor, references: list[Tensor] | None = None, **actor: object
 ) -> list[Tensor]:
-    """Return the gradients of the logits of each row for given advantages.
-
-    Args:
-        rows: rows of the batch.
-        advantages_BT: float `(B, T)`.
-        references: log-probs of a reference model for each row, for losses with a KL term.
-        actor: further keyword arguments of verl's `ActorConfig`.
-    """
+    """Return the gradients of the logits of each row for given advantages."""
     columns = {"ref_log_prob": padded(references)} if references else {}
     data = fields(rows, old_log_probs=padded([row.old_T for row in rows]), advantages=advantages_BT, **columns)
     settings = ActorConfig(strategy="fsdp", rollout_n=4, use_dynamic_bsz=True, clip_ratio=CLIP, optim=None, **actor)
@@ -210,17 +203,7 @@ def hand_gradients(
     references: list[Tensor] | None = None,
     kl: float = 0.0,
 ) -> list[Tensor]:
-    """Return the gradients of PPO's clipped surrogate (arXiv 1707.06347, equation 7), token by token.
-
-    Args:
-        rows: rows of the batch.
-        advantages: advantage of each written token of each row.
-        aggregate: `token-mean`, or another value for a sum over tokens and a mean over rows.
-        scale: divisor of the sum over tokens.
-        high: upper clip (DAPO, arXiv 2503.14476, equation 8).
-        references: log-probs of a reference model for each row.
-        kl: weight of the estimate k3 of the divergence from the reference (arXiv 2402.03300, equation 4).
-    """
+    """Return the gradients of PPO's clipped surrogate (arXiv 1707.06347, equation 7), token by token."""
     losses = []
     for number, (row, along) in enumerate(zip(rows, advantages, strict=True)):
         begin = len(row.segment.prompt_ids)

@@ -18,11 +18,7 @@ ITEM = TaskItem("obedient", "1")
 
 
 class Obedient(EnvAdapter):
-    """Environment that carries out `<verb> [argument]`; the answer to an unknown verb is the number of the turn.
-
-    Args:
-        note: file to which every `close` appends a line.
-    """
+    """Environment that carries out `<verb> [argument]`; the answer to an unknown verb is the number of the turn."""
 
     memory: ClassVar[list[bytes]] = []
 

@@ -148,12 +148,7 @@ def is_set(value: Any) -> bool:
 
 
 def table(reads: Mapping[str, set[str]], earlier: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the rows of all keys.
-
-    Args:
-        reads: keys that each run read.
-        earlier: rows of the present table, whose columns of a person are kept.
-    """
+    """Return the rows of all keys."""
     source, found = verl_reads("agent_base"), {name: with_references(keys) for name, keys in reads.items()}
     in_source = with_references(set(source))
     rows = {}

@@ -31,12 +31,7 @@ UNEVEN = [SHORT, TRUNCATED, SHORT, SHORT, WON, LOST, WON, LOST]
 
 
 def new_engine(config: Any, critic: bool = False) -> Any:
-    """Return an engine with a model that is loaded, from the sections of a config as verl's worker reads them.
-
-    Args:
-        config: composed recipe.
-        critic: True for the engine of the critic.
-    """
+    """Return an engine with a model that is loaded, from the sections of a config as verl's worker reads them."""
     section, model_section = (
         (config.critic, config.critic.model)
         if critic

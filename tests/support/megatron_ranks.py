@@ -35,14 +35,7 @@ LAYOUTS = {
 
 
 def run_ranks(folder: Path, layout: str, model: Path, **job: Any) -> list[dict[str, Any]]:
-    """Run the ranks of a layout to their end and return the results of each, see `tests.support.megatron_rank`.
-
-    Args:
-        folder: folder for the results, created.
-        layout: key of `LAYOUTS`.
-        model: folder of the model.
-        job: further settings of the ranks.
-    """
+    """Run the ranks of a layout to their end and return the results of each, see `tests.support.megatron_rank`."""
     folder.mkdir(parents=True)
     ranks, settings = LAYOUTS[layout]
     (folder / "recipe.yaml").write_text(RECIPE.format(model=model, layout=settings))

@@ -70,16 +70,7 @@ def binary_search(messages: Sequence[Said]) -> str:
 
 
 class ModelServer:
-    """Server of one model.
-
-    Args:
-        model: author of the replies.
-        faults: answers to the first requests; None answers one as usual.
-        refused: fields that the model refuses.
-        key: key that requests must have; None for a server without keys.
-        usage: count tokens in the answers; one for every four characters, as a rough tokenizer does.
-        delay_s: seconds before each answer.
-    """
+    """Server of one model."""
 
     def __init__(
         self,

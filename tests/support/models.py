@@ -22,26 +22,13 @@ def write_model(folder: Path) -> Path:
 
 
 def write_byte_model(folder: Path, texts: Iterable[str], vocabulary: int, **sizes: int) -> Path:
-    """Write a random llama with its own byte-level tokenizer.
-
-    Args:
-        folder: output folder, created if it is missing.
-        texts: see `write_byte_tokenizer`.
-        vocabulary: see `write_byte_tokenizer`.
-        sizes: see `write_llama`.
-    """
+    """Write a random llama with its own byte-level tokenizer."""
     tokenizer = write_byte_tokenizer(folder, texts, vocabulary)
     return write_llama(folder, tokenizer, **{"max_position_embeddings": 1024, **sizes})
 
 
 def write_byte_tokenizer(folder: Path, texts: Iterable[str], vocabulary: int) -> Any:
-    """Write a byte-level tokenizer with a ChatML template, and return it.
-
-    Args:
-        folder: output folder, created if it is missing.
-        texts: texts from which the tokenizer's merges are computed.
-        vocabulary: largest number of tokens, at least 258.
-    """
+    """Write a byte-level tokenizer with a ChatML template, and return it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -62,13 +49,7 @@ def write_byte_tokenizer(folder: Path, texts: Iterable[str], vocabulary: int) ->
 
 
 def write_llama(folder: Path, tokenizer: Any, **sizes: int) -> Path:
-    """Write a random llama and its tokenizer.
-
-    Args:
-        folder: output folder, created if it is missing.
-        tokenizer: tokenizer of transformers.
-        sizes: keyword arguments of `LlamaConfig` (for example, `hidden_size`) in place of the smallest sizes.
-    """
+    """Write a random llama and its tokenizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -91,12 +72,6 @@ def write_qwen2(folder: Path, texts: Iterable[str], vocabulary: int, **sizes: in
     """Write a random Qwen2 with its own byte-level tokenizer, and with heads that two ranks can divide.
 
     No text has the padding token: transformers computes no gradient for its embedding, and Megatron does.
-
-    Args:
-        folder: output folder, created if it is missing.
-        texts: see `write_byte_tokenizer`.
-        vocabulary: see `write_byte_tokenizer`; the model has an even number of tokens.
-        sizes: keyword arguments of `Qwen2Config` in place of the smallest sizes.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM

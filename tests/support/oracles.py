@@ -34,14 +34,7 @@ class OracleResult:
 
 
 def try_oracle(env: str, split: str, url: str, indices: Iterable[int] | None = None) -> OracleResult:
-    """Play the demonstrations of `env` on a server.
-
-    Args:
-        env: registered name of the environment.
-        split: split in which the server counts.
-        url: URL of the server.
-        indices: indices of items in the split; None for all.
-    """
+    """Play the demonstrations of `env` on a server."""
     session = make_env(env)
     items = session.tasks(split)
     chosen = range(len(items)) if indices is None else indices

@@ -8,11 +8,7 @@ from verl_agent.rollout.person import Answer, Person, read_line
 
 
 class ScriptedPerson(Person):
-    """Person who types given lines, see `read_line`; `...` waits forever.
-
-    Args:
-        lines: one for each question.
-    """
+    """Person who types given lines, see `read_line`; `...` waits forever."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         super().__init__()

@@ -10,10 +10,6 @@ def path_without(package: str, folder: Path) -> str:
     """Return a PYTHONPATH with this repository and all installed packages but one.
 
     Run `python -S` with it: site-packages itself is left out then.
-
-    Args:
-        package: name of the package that is hidden.
-        folder: empty folder that gets a link for each other package.
     """
     for installed in Path(sysconfig.get_paths()["purelib"]).iterdir():
         if not installed.name.lower().startswith(package):

@@ -2,11 +2,11 @@
 
 import asyncio
 
+from env_adapters.web_sites import URLS
 from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser.pool import browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.grading.evaluators import FinalState, evaluate
-from env_adapters.webarena.sites import URLS
 from env_adapters.webarena.tasks.oracle import ScriptOracle
 
 
@@ -45,9 +45,9 @@ def score_immediate_answers(items, source):
             await env.reset(items[0])
             scores = []
             for item in items:
-                site_urls, changes = env.site_environment.urls_by_placeholder, env.site_environment.changes
-                final = FinalState("", env.session, item.data["intent"], site_urls, changes=changes)
-                work = evaluate(env.site_environment.fill_urls(item.data["eval"]), final, None)
+                site_urls, changes = env.task.sites.urls_by_placeholder, env.task.sites.changes
+                final = FinalState("", env.task.session, item.data["intent"], site_urls, changes=changes)
+                work = evaluate(env.task.sites.fill_urls(item.data["eval"]), final, None)
                 scores.append(await browser_pool(BrowserLimits()).run(work))
             return scores
         finally:

@@ -35,11 +35,7 @@ from webarena.evaluation_harness.helper_functions import PseudoPage  # noqa: E40
 
 
 class CannedPage:
-    """Page whose script has a known result.
-
-    Args:
-        case: case with the `url` or the `value` of the page.
-    """
+    """Page whose script has a known result."""
 
     def __init__(self, case: dict) -> None:
         self.case = case

@@ -63,16 +63,7 @@ def write_run(
     limit: Callable[[int], int] = lambda step: 6,
     steps: int = 12,
 ) -> Path:
-    """Write the records of a run and return its folder.
-
-    Args:
-        folder: folder of the run, new.
-        env: environment.
-        script: policy.
-        splits: splits to train and to validate on.
-        limit: turn limit at a step; validation has that of the last step, at least 6.
-        steps: number of training steps.
-    """
+    """Write the records of a run and return its folder."""
     rng = random.Random(0)
     (folder / "metrics").mkdir(parents=True)
     train, validation = env.tasks(splits[0]), env.tasks(splits[1])[:VALIDATED]

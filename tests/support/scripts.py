@@ -25,14 +25,7 @@ def spread(items: Sequence[TaskItem], count: int) -> list[int]:
 
 
 def scripts(env: str, split: str, count: int, turns: range = range(1, 1000)) -> list[Script]:
-    """Return scripts of items that are evenly spread over a split.
-
-    Args:
-        env: registered name of the environment.
-        split: split of the tasks.
-        count: most scripts.
-        turns: allowed numbers of actions; other episodes are left out.
-    """
+    """Return scripts of items that are evenly spread over a split."""
     session = make_env(env)
     items = session.tasks(split)
     solved = [Script(index, actions(session, items[index])) for index in spread(items, count)]

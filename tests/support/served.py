@@ -38,12 +38,7 @@ class Usage:
 
 
 class Server:
-    """Server in a child process.
-
-    Args:
-        process: process of the server.
-        url: base URL.
-    """
+    """Server in a child process."""
 
     def __init__(self, process: psutil.Process, url: str) -> None:
         self.process, self.url = process, url

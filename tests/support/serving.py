@@ -33,15 +33,7 @@ def pool_of(
     timeout_s: float = 250.0,
     wait_s: float = 0.1,
 ) -> HostPool:
-    """Return a pool that runs sessions of `adapter` in this process.
-
-    Args:
-        adapter: class of the environment.
-        options: keyword arguments of the adapter.
-        slots: most sessions.
-        timeout_s: timeout of one call in seconds.
-        wait_s: seconds that a new session waits for a free slot.
-    """
+    """Return a pool that runs sessions of `adapter` in this process."""
     limits = PoolLimits(count=1, wait_s=wait_s)
     return inline_pool(adapter(**options or {}), CallLimits(timeout_s, grace_s=0.3), limits, Hosting(sessions=slots))
 

@@ -11,19 +11,21 @@ from uuid import uuid4
 import ray
 import yaml
 from torch import Tensor
+from typing_extensions import override
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode
 
 import verl_agent.config
 from tests.support.engines import one_rank
 from verl_agent.platform.sglang.rollout import CpuServerAdapter, FullContextServer
+from verl_agent.rollout.policy import TokenEngine
 
 NAME = "sglang_server_0_0"
 """Name of the actor by which the trainer finds its server."""
 
 
 @dataclass
-class Server:
+class Server(TokenEngine):
     """Running server; a `TokenEngine`.
 
     Attributes:
@@ -44,8 +46,8 @@ class Server:
         self.written: list[list[int]] = []
         self.log_probs: list[list[float]] = []
 
+    @override
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        """See `TokenEngine`."""
         sampling = {**sampling_params, "logprobs": True}
         output = await self.actor.generate.remote(
             prompt_ids=prompt_ids, sampling_params=sampling, request_id=uuid4().hex
@@ -65,12 +67,7 @@ class Server:
 
 @contextmanager
 def sglang_server(model: Path, context: int) -> Iterator[Server]:
-    """Run a server in float32.
-
-    Args:
-        model: folder of the model.
-        context: most tokens of a prompt with its reply.
-    """
+    """Run a server in float32."""
     settings = yaml.safe_load(Path(verl_agent.config.__file__).with_name("cpu.yaml").read_text())
     given = settings["actor_rollout_ref"]["rollout"]["engine_kwargs"]
     config = RolloutConfig(

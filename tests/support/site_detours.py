@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from env_adapters.webarena.sites.records import Change
-from env_adapters.webarena.sites.world import world
+from env_adapters.web_sites.world import world
+from env_adapters.webarena.grading.changes import Change
 from tests.support.site_forms import ADMIN, CODE, FORUM, SHOP, carry_out, products, set_ticket, topic
 from tests.support.visitor import Visitor
 

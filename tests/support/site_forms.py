@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from env_adapters.webarena.sites.records import Change
-from env_adapters.webarena.sites.world import world
-from env_adapters.webarena.sites.world.code import PRIORITIES, STATUSES
+from env_adapters.web_sites.world import world
+from env_adapters.web_sites.world.code import PRIORITIES, STATUSES
+from env_adapters.webarena.grading.changes import Change
 from tests.support.visitor import Visitor
 
 SHOP, ADMIN, FORUM, CODE = "http://shop.test", "http://admin.test/dashboard", "http://forum.test", "http://code.test"

@@ -4,8 +4,8 @@ import random
 from html.parser import HTMLParser
 from urllib.parse import quote, urljoin, urlsplit
 
+from env_adapters.web_sites.records import changes
 from env_adapters.webarena.grading.strict import final_page, state_change
-from env_adapters.webarena.sites.records import changes
 from tests.support.visitor import URL_CHARACTERS, Visitor
 from tests.support.web_attacks import kind_of, tasks_by_template
 
@@ -62,14 +62,7 @@ class Page(HTMLParser):
 
 
 class RandomWalk:
-    """Walk of one visitor over a site and those that it links to.
-
-    Args:
-        visitor: visitor with a copy of the sites.
-        site: name of the site.
-        seed: seed of the walk; an odd one may log out and change the password.
-        forms: submit forms, too.
-    """
+    """Walk of one visitor over a site and those that it links to."""
 
     def __init__(self, visitor: Visitor, site: str, seed: int, forms: bool = True):
         self.visitor, self.forms = visitor, forms
@@ -130,11 +123,7 @@ class RandomWalk:
 
 
 def walk_under_the_grader(sites, site, seeds, steps, forms=True):
-    """Walk over a site and grade the state after each step.
-
-    Returns:
-        The seed and the last requests of each walk that ended with an error; and the kinds of records that changed.
-    """
+    """Walk over a site and grade the state after each step."""
     graded = [tasks[0]["eval"] for tasks in tasks_by_template().values() if kind_of(tasks[0]) != "single_answer"]
     errors, changed = [], set()
     for seed in seeds:

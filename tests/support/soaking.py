@@ -86,13 +86,7 @@ class SoakResult:
 
 
 def soak(server: Server, workload: Workload, clients: int) -> SoakResult:
-    """Run clients one after another and kill each of them.
-
-    Args:
-        server: server to test; it must close idle sessions soon.
-        workload: workload of each client.
-        clients: number of clients after the first one, which warms the server up.
-    """
+    """Run clients one after another and kill each of them."""
     result, started = SoakResult(), time.monotonic()
     _client(server, workload)
     result.start = _settled(server)

@@ -12,8 +12,8 @@ from tests.support.fakes import ITEM, ScriptedEngine, Talk, plain
 from verl_agent.agents.context import Context
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.rollout.chat_template import choose_builder
+from verl_agent.rollout.engine_policy import EnginePolicy
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.rollout.policy import EnginePolicy
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment
 from verl_agent.types import Episode, Message, StepResult

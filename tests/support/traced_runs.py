@@ -49,13 +49,7 @@ PYTHONS = {"megatron": ".venv-megatron-cpu", "sglang": ".venv-sglang-cpu"}
 
 
 def run(name: str, folder: Path, timeout_s: float = 600) -> dict[str, set[str]]:
-    """Run a combination and return the keys that it read, each with its readers as `file:line`.
-
-    Args:
-        name: name of a combination.
-        folder: folder for its models, its output and its reads; holds `reads` after an earlier call.
-        timeout_s: seconds after which the run is killed.
-    """
+    """Run a combination and return the keys that it read, each with its readers as `file:line`."""
     if not (folder / "reads").is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "recipe.yaml").write_text(RECIPE)

@@ -23,25 +23,13 @@ MARK = "VERL_AGENT_TEST_RUN"
 
 
 def command_line(command: str, folder: Path, recipe: str, *overrides: str) -> list[str]:
-    """Return the command line of a `verl_agent.commands` module with a recipe.
-
-    Args:
-        command: name of the module, such as `train`.
-        folder: folder of the recipe.
-        recipe: name of the recipe's file without its suffix.
-        overrides: Hydra overrides.
-    """
+    """Return the command line of a `verl_agent.commands` module with a recipe."""
     module = f"verl_agent.commands.{command}"
     return [sys.executable, "-m", module, "--config-dir", str(folder), "--config-name", recipe, *overrides]
 
 
 def run_environment(mark: Path, *packages: Path) -> dict[str, str]:
-    """Return the environment variables of a run on the CPU.
-
-    Args:
-        mark: value of `MARK`.
-        packages: further folders from which the run imports packages.
-    """
+    """Return the environment variables of a run on the CPU."""
     path = os.pathsep.join(str(folder) for folder in (*packages, ROOT))
     return {**os.environ, MARK: str(mark), "PYTHONPATH": path, "VERL_PLATFORM": "cpu"}
 
@@ -72,23 +60,13 @@ KILLED_STEPS = 3
 
 
 def train_to_end(root: Path, *overrides: str) -> Path:
-    """Run `RECIPE` to its end and return the run folder; no process is left.
-
-    Args:
-        root: folder for the recipe, the model and the run, which resumes if it holds a checkpoint.
-        overrides: Hydra overrides.
-    """
+    """Run `RECIPE` to its end and return the run folder; no process is left."""
     run_to_end(root, prepare(root, overrides))
     return root / "run"
 
 
 def train_killed(root: Path, *overrides: str) -> Path:
-    """Run `RECIPE` for `KILLED_STEPS` steps, killed once after the first and started again; return the run folder.
-
-    Args:
-        root: folder for the recipe, the model and the run; must not exist.
-        overrides: Hydra overrides.
-    """
+    """Run `RECIPE` for `KILLED_STEPS` steps, killed once after the first and started again; return the run folder."""
     saved = ["trainer.save_freq=1", f"trainer.total_training_steps={KILLED_STEPS}"]
     command = prepare(root, [*overrides, *saved])
     kill_after_checkpoint(root, command, 1)
@@ -122,14 +100,6 @@ def kill_after_checkpoint(root: Path, command: Sequence[str], step: int) -> int:
     """Start a training command and kill it with SIGKILL at a random moment after a checkpoint.
 
     The moment is just after the checkpoint, within the next step, or while the next checkpoint is written.
-
-    Args:
-        root: folder of `run`, where the command writes; marks its processes.
-        command: the command line.
-        step: step of the checkpoint.
-
-    Returns:
-        Step of the last complete checkpoint, which can be a later one.
     """
     run, moment, share = root / "run", random.choice(["checkpoint", "step", "save"]), random.random()
     sys.stdout.write(f"\nkilled at {share:.2f} of the {moment} after step {step}\n")

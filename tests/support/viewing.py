@@ -23,12 +23,7 @@ def cli(*arguments: str) -> list[str]:
 
 @contextmanager
 def viewing(run: Path, config: Path) -> Iterator[str]:
-    """Run `verl-agent view` of a run; yield its URL with the token; see `at`.
-
-    Args:
-        run: folder to open.
-        config: folder of the user's settings, such as saved filters.
-    """
+    """Run `verl-agent view` of a run; yield its URL with the token; see `at`."""
     environment = {**os.environ, "XDG_CONFIG_HOME": str(config)}
     command = cli("view", str(run), "--port", "0")
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)

@@ -12,12 +12,7 @@ URL_CHARACTERS = "/:?&=%+,;@!*'()[]~#"
 
 
 class Visitor:
-    """Session that is logged in on all sites.
-
-    Args:
-        sites: running sites.
-        copy: copy of their state.
-    """
+    """Session that is logged in on all sites."""
 
     def __init__(self, sites, copy):
         self.sites, self.copy = sites, copy

@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from env_adapters.web_sites.tasks import site_tasks
+from env_adapters.web_sites.world import GeneratedWorld, world
 from env_adapters.webarena.browser.grammar import parse_action
+from env_adapters.webarena.grading.changes import Change
 from env_adapters.webarena.grading.strict import (
     PERMANENT,
     final_page,
@@ -14,9 +17,6 @@ from env_adapters.webarena.grading.strict import (
     single_answer,
     state_change,
 )
-from env_adapters.webarena.sites.records import Change
-from env_adapters.webarena.sites.world import GeneratedWorld, world
-from env_adapters.webarena.sites_tasks import site_tasks
 
 Task = Mapping[str, Any]
 Row = tuple[str, str, float, float, str]

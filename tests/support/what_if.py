@@ -40,11 +40,7 @@ def recorded_game(
 
 
 class FakeModel:
-    """Policy that must be told of turns that it did not play, as a model must.
-
-    Args:
-        script: replies; without a thought, the beginning and the last line of the reply.
-    """
+    """Policy that must be told of turns that it did not play, as a model must."""
 
     def __init__(self, script: Iterator[str]) -> None:
         self._script = script

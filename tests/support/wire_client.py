@@ -79,11 +79,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(head.encode() + b"\r\n\r\n" + content)
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Send a request and return the JSON of its answer.
-
-        Raises:
-            RequestFailedError: the status is not 200, or the connection was lost.
-        """
+        """Send a request and return the JSON of its answer."""
         self._answer = asyncio.get_running_loop().create_future()
         self.send(path, body)
         return json.loads(await self._answer)
@@ -94,12 +90,7 @@ class Connection(asyncio.Protocol):
 
 
 class Session:
-    """Session on a server.
-
-    Args:
-        connection: connection that no other session uses at the same time.
-        number: id of the session if it is open.
-    """
+    """Session on a server."""
 
     def __init__(self, connection: Connection, number: int = -1) -> None:
         self.connection, self.number = connection, number

@@ -10,11 +10,7 @@ import pytest
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Raise if a module of the unit tests imports torch, which another test module may have done before.
-
-    Raises:
-        pytest.UsageError: it does.
-    """
+    """Raise if a module of the unit tests imports torch, which another test module may have done before."""
     before = "torch" in sys.modules
     report = yield
     if "torch" in sys.modules and not before:

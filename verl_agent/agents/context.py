@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from typing_extensions import override
 
 from verl_agent.envs.parsing import readable
 from verl_agent.errors import ConfigError, did_you_mean
@@ -67,8 +68,8 @@ class KeepAll(Context):
     keep: ClassVar[str] = "all"
     edits: ClassVar[bool] = False
 
+    @override
     def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
-        """See `Context`."""
         return list(messages)
 
 
@@ -89,8 +90,8 @@ class Window(Context):
         """Return how many turns, counted from the first, are removed after `played` turns."""
         return max(played - self.turns, 0) // self.stride * self.stride
 
+    @override
     def segments_of(self, trained: Sequence[bool]) -> int:
-        """See `Context`."""
         return len({self.removed(played) for played, learned in enumerate(trained) if learned})
 
 
@@ -100,8 +101,8 @@ class LastObservations(Window):
 
     keep: ClassVar[str] = "last"
 
+    @override
     def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
-        """See `Context`."""
         removed = self.removed((len(messages) - prompt_length) // 2)
         old = range(prompt_length + 1, prompt_length + 2 * removed, 2)
         return [
@@ -120,8 +121,8 @@ class Summary(Window):
         "you must remember of them:\nSummary: what you know, have done and still have to do"
     )
 
+    @override
     def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
-        """See `Context`."""
         end = prompt_length + 2 * self.removed((len(messages) - prompt_length) // 2)
         if end == prompt_length:
             return list(messages)
@@ -130,8 +131,8 @@ class Summary(Window):
         text = f"Your summary of the turns before: {summaries[-1] if summaries else '(none)'}"
         return [*task, {"role": last["role"], "content": f"{last['content']}\n\n{text}"}, *messages[end:]]
 
+    @override
     def demo_prefix(self, actions: Sequence[DemoAction]) -> str:
-        """See `Context`."""
         return f"Summary: {'; '.join(demo.action for demo in actions[-SUMMARIZED:]) or 'nothing is done yet'}\n"
 
 

@@ -5,6 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
 from verl_agent.envs.action_format import ActionFormat, Parameter, Tool
@@ -28,40 +30,41 @@ class FunctionCalls(Agent):
         super().__init__(action_format, context, instructions)
         self._tools = {tool.name.lower(): tool for tool in action_format.tools or (ACT,)}
 
+    @override
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """See `Agent`."""
         return [tool.schema for tool in self._tools.values()]
 
+    @override
     def instruction(self) -> str:
-        """See `Agent`."""
         return "Call one function in each reply and wait for the result."
 
+    @override
     @property
     def action_mark(self) -> str:
-        """See `Agent`."""
         return "<tool_call>"
 
+    @override
     def parse_reply(self, reply: str) -> str | None:
-        """See `Agent`; returns the action of the first valid function call."""
+        """Return the action of the first valid function call."""
         for part in readable(reply):
             actions = (self._action(call[1]) for call in CALL.finditer(part))
             if action := next(filter(None, actions), None):
                 return action
         return None
 
+    @override
     @property
     def format_error(self) -> str:
-        """See `Agent`."""
         known = ", ".join(f"{tool.name}({', '.join(p.name for p in tool.parameters)})" for tool in self._tools.values())
         return f"No function call found. Call one of: {known}."
 
+    @override
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
-        """See `Agent`."""
         return {"role": "tool", "content": step.observation}
 
+    @override
     def render_reply(self, actions: Sequence[DemoAction], turn: int) -> str:
-        """See `Agent`."""
         return f"{actions[turn].thought}\n{self._call(actions[turn].action)}".lstrip("\n")
 
     def _action(self, text: str) -> str | None:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from typing_extensions import override
+
 from verl_agent.agents.base import ONE_ACTION, Agent
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.types import DemoAction
@@ -11,8 +13,8 @@ from verl_agent.types import DemoAction
 class Act(Agent):
     """Expects the action alone."""
 
+    @override
     def instruction(self) -> str:
-        """See `Agent`."""
         form = "one line" if isinstance(self.action_format, LineFormat) else "the action alone"
         return f"{ONE_ACTION} Answer with {form}: {self.action_format.template}"
 
@@ -22,8 +24,8 @@ class ReAct(Agent):
 
     thought_template: ClassVar[str] = "Thought: {thought}\n"
 
+    @override
     def instruction(self) -> str:
-        """See `Agent`."""
         form = f"Thought: what you know and what you do next\n{self.action_format.template}"
         return f"{ONE_ACTION} Always answer in this form:\n{form}"
 
@@ -33,8 +35,8 @@ class Think(Agent):
 
     thought_template: ClassVar[str] = "<think>{thought}</think>\n"
 
+    @override
     def instruction(self) -> str:
-        """See `Agent`."""
         form = f"<think>what you know and what you do next</think>\n{self.action_format.template}"
         return f"{ONE_ACTION} Always answer in this form:\n{form}"
 
@@ -42,19 +44,19 @@ class Think(Agent):
 class Raw(Agent):
     """Passes the whole reply as the action and adds nothing, for environments that parse replies themselves."""
 
+    @override
     def instruction(self) -> str:
-        """See `Agent`."""
         return ""
 
+    @override
     @property
     def action_mark(self) -> str:
-        """See `Agent`."""
         return ""
 
+    @override
     def parse_reply(self, reply: str) -> str:
-        """See `Agent`."""
         return reply
 
+    @override
     def render_reply(self, actions: Sequence[DemoAction], turn: int) -> str:
-        """See `Agent`."""
         return actions[turn].action

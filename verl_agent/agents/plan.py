@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from typing_extensions import override
+
 from verl_agent.agents.base import ONE_ACTION, Agent
 from verl_agent.agents.context import Context
 from verl_agent.envs.action_format import ActionFormat
@@ -49,23 +51,25 @@ class PlanReflect(Agent):
         self._last: tuple[str | None, str] | None = None
         self._asked = False
 
+    @override
     def instruction(self) -> str:
-        """See `Agent`."""
         return (
             f"{ONE_ACTION} Begin your first reply with a line\nPlan: the steps that lead to the goal\n"
             "Always end a reply in this form:\nThought: what you know and what you do next\n"
             f"{self.action_format.template}"
         )
 
+    @override
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
-        """See `Agent`; adds the request for a reflection."""
+        """Add the request for a reflection."""
         stuck = bool(step.info.get("invalid_action")) or (action, step.observation) == self._last
         due = self.reflect_every > 0 and turn % self.reflect_every == 0
         self._last, self._asked = (action, step.observation), (stuck or due) and not step.terminated
         return {"role": "user", "content": f"{step.observation}\n\n{REFLECT}" if self._asked else step.observation}
 
+    @override
     def render_reply(self, actions: Sequence[DemoAction], turn: int) -> str:
-        """See `Agent`; a plan lists the next actions of the oracle."""
+        """A plan lists the next actions of the oracle."""
         reply = super().render_reply(actions, turn)
         if turn and not self._asked:
             return reply

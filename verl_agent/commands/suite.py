@@ -29,8 +29,7 @@ def suite(
     Evaluations whose outside data or sites are missing are skipped by name. With several models, a table shows each
     model on each environment.
     """
-    from verl_agent.evaluation.suite.earlier import with_earlier
-    from verl_agent.evaluation.suite.report import suite_rows, suite_table, write_suite_report
+    from verl_agent.evaluation.suite.report import suite_rows, suite_table, with_earlier, write_suite_report
     from verl_agent.evaluation.suite.run import models_of, play_suite
     from verl_agent.evaluation.suite.settings import read_suite
     from verl_agent.results.leaderboard import make_boards

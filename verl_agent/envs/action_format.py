@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from os.path import commonprefix
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from verl_agent.envs.parsing import first_tag, last_action, last_fence, trim
 from verl_agent.errors import EnvError
 
@@ -154,17 +156,19 @@ class LineFormat(ActionFormat):
     kind: ClassVar[str] = "line"
     placeholder: str = "<action>"
 
+    @override
     @property
     def template(self) -> str:
-        """See `ActionFormat`."""
         return f"Action: {self.placeholder}"
 
+    @override
     def parse(self, reply: str) -> str | None:
-        """See `ActionFormat`; one balanced pair of backticks or asterisks around the line is removed."""
+        """One balanced pair of backticks or asterisks around the line is removed."""
         return last_action(reply)
 
+    @override
     def format(self, action: str) -> str:
-        """See `ActionFormat`; backticks protect an action that `parse` would otherwise change."""
+        """Backticks protect an action that `parse` would otherwise change."""
         plain = f"Action: {action}"
         if self.parse(plain) == action:
             return plain
@@ -184,27 +188,28 @@ class TagFormat(ActionFormat):
     kind: ClassVar[str] = "tag"
     tags: tuple[tuple[str, str], ...] = ()
 
+    @override
     @property
     def template(self) -> str:
-        """See `ActionFormat`."""
         return " or ".join(f"<{name}>{placeholder}</{name}>" for name, placeholder in self.tags)
 
+    @override
     def parse(self, reply: str) -> str | None:
-        """See `ActionFormat`."""
         tag = first_tag(reply, [name for name, _ in self.tags])
         return _tagged(*tag) if tag else None
 
+    @override
     def format(self, action: str) -> str:
-        """See `ActionFormat`."""
         return action
 
+    @override
     def action_with(self, text: str) -> str:
-        """See `ActionFormat`."""
         return _tagged(self.tags[0][0], text)
 
+    @override
     @property
     def mark(self) -> str:
-        """See `ActionFormat`; the beginning that all tags share."""
+        """The beginning that all tags share."""
         return commonprefix([f"<{name}>" for name, _ in self.tags])  # noqa: RUF071 - of text, not of paths
 
     def split(self, action: str) -> tuple[str, str] | None:
@@ -224,17 +229,18 @@ class FenceFormat(ActionFormat):
     kind: ClassVar[str] = "fence"
     placeholder: str = "<action>"
 
+    @override
     @property
     def template(self) -> str:
-        """See `ActionFormat`."""
         return f"```{self.placeholder}```"
 
+    @override
     def parse(self, reply: str) -> str | None:
-        """See `ActionFormat`."""
         return last_fence(reply)
 
+    @override
     def format(self, action: str) -> str:
-        """See `ActionFormat`; an action with line breaks or backticks stands between lines of backticks."""
+        """An action with line breaks or backticks stands between lines of backticks."""
         inline = f"```{action}```"
         if self.parse(inline) == action:
             return inline

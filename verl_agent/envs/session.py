@@ -110,19 +110,19 @@ class PooledEnv:
         self._session: int | None = None
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `Session.reset`."""
+        """Begin an episode, and open the session at the first one."""
         if self._session is None:
             self._session = await self._pool.open()
         return await self._pool.reset(self._session, item)
 
     async def step(self, action: str) -> StepResult:
-        """See `Session.step`."""
+        """Play an action in the pool."""
         if self._session is None:
             raise EnvError("step came before the first reset.")
         return await self._pool.step(self._session, action)
 
     async def keep_alive(self) -> None:
-        """See `Session.keep_alive`."""
+        """Tell the pool that the episode goes on."""
         if self._session is not None:
             await self._pool.keep_alive(self._session)
 

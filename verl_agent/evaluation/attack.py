@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 import numpy as np
+from typing_extensions import override
 
 from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
@@ -25,6 +26,7 @@ from verl_agent.evaluation.attacks import ATTACKS, MAX_DUMP, Attack, Known, cycl
 from verl_agent.evaluation.policies import Demonstrated, demonstrated_actions, other_actions
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import demonstration_actions
+from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.wrapped import WrappedSession
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem
 
@@ -43,22 +45,22 @@ class EndlessSession(WrappedSession):
 
     _ended = False
 
+    @override
     async def step(self, action: str) -> StepResult:
-        """See `Session.step`."""
         result, ended = await super().step(action), self._ended
         self._ended = ended or result.terminated
         return replace(result, reward=result.reward if ended else 0.0, terminated=False)
 
 
 @dataclass(slots=True)
-class AttackPolicy:
+class AttackPolicy(Policy):
     """Policy of one episode of an attack."""
 
     attack: Attack
     known: Known
 
+    @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`."""
         action = self.attack.act(self.known, messages)[:MAX_DUMP]
         return Reply(action if self.attack.raw else self.known.action_format.format(action))
 

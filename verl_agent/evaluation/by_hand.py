@@ -24,9 +24,10 @@ from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS
 from verl_agent.rollout.candidates import CandidatePolicy
-from verl_agent.rollout.episode import EpisodeLimits, Policy, play
+from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
 from verl_agent.rollout.person import Answer
+from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.runs.control.seat import Seat
 from verl_agent.runs.control.service import controlled

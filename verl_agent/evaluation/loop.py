@@ -10,8 +10,9 @@ from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvErrorLimitError, ReplyUnavailableError
 from verl_agent.results.results import final_records
-from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.oversight import Overseer
+from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_episode, to_record
 from verl_agent.trace.record_files import EpisodeWriter

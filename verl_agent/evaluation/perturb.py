@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from typing_extensions import override
 
 from verl_agent.envs.session import Session
 from verl_agent.rollout.wrapped import WrappedSession
@@ -79,8 +80,8 @@ class PerturbedSession(WrappedSession):
         self._task, self._turn = "", 0
         self._names: Mapping[str, str] = {}
 
+    @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `Session.reset`."""
         *rules, first = await super().reset(item)
         self._task, self._turn = item.id, 0
         if self._settings.rename:
@@ -92,8 +93,8 @@ class PerturbedSession(WrappedSession):
         ]
         return [*changed, {"role": first["role"], "content": self._observed(first["content"])}]
 
+    @override
     async def step(self, action: str) -> StepResult:
-        """See `Session.step`."""
         self._turn += 1
         if self._draws("fault").random() < self._settings.fault_rate:
             return StepResult(self._observed(FAULT), info={"perturbed_fault": 1.0})

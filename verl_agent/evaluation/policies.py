@@ -19,9 +19,9 @@ from verl_agent.evaluation.api.reply_log import FILE, ReplyLog
 from verl_agent.evaluation.api.settings import ApiSettings
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.models.hf import load_config, load_tokenizer
-from verl_agent.rollout.episode import Policy
 from verl_agent.rollout.function_policy import PREFIX, load_policy
 from verl_agent.rollout.oracle import ORACLE, OraclePolicy, demonstration_actions, oracle_policy
+from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.prompts import CountTokens, token_counter
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
@@ -207,7 +207,7 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
         engine: a `TokenEngine`.
     """
     from verl_agent.rollout.chat_template import check_tools
-    from verl_agent.rollout.policy import EnginePolicy
+    from verl_agent.rollout.engine_policy import EnginePolicy
     from verl_agent.rollout.tokens import EpisodeTokens
 
     data, settings, evaluation = config.data, config.run, config.evaluation

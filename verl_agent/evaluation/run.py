@@ -1,11 +1,14 @@
-"""Run of an evaluation: play the pending episodes, then show and write the results."""
+"""Run of an evaluation: play the pending episodes, show the progress, then show and write the results."""
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from datetime import timedelta
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +24,6 @@ from verl_agent.evaluation.job import Evaluation, model_name
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.evaluation.perturb import PerturbedSession
 from verl_agent.evaluation.policies import prompt_counter, start_policies
-from verl_agent.evaluation.progress import EvaluationProgress
 from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.platform.worker_environment import worker_environment
@@ -33,6 +35,7 @@ from verl_agent.results.statistics import Estimate
 from verl_agent.rollout.approval import Approval, asks_person
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.prompts import FittedSession
+from verl_agent.runs.console import progress_bar
 from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.processes import run_ending_all_children
@@ -40,6 +43,7 @@ from verl_agent.runs.terminal_person import TerminalPerson
 from verl_agent.trace.provenance import Provenance
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.types import Episode, StopReason
 
 
 def run_evaluation(evaluation: Evaluation, console: Console) -> None:
@@ -177,3 +181,68 @@ def _success_ratio(baseline: Sequence[EpisodeRecord], records: Sequence[EpisodeR
     """Return the success rate divided by that of the baseline, over the tasks with a valid episode of both."""
     before, after = solved_by_task(baseline), solved_by_task(records)
     return paired_ratio({task: after[task] for task in sorted(after) if task in before}, before)
+
+
+LINES = 20
+"""Approximate number of plain lines."""
+
+
+class EvaluationProgress:
+    """Counter of ended episodes that shows itself. Use it as a context manager.
+
+    Args:
+        console: output console.
+        total: number of episodes of the whole evaluation.
+        done: number of episodes played by earlier starts.
+        bar: show a bar in a terminal; False leaves the terminal to questions.
+    """
+
+    def __init__(self, console: Console, total: int, done: int = 0, bar: bool = True) -> None:
+        self.console, self.total = console, total
+        self._shows_bar = console.is_terminal and bar
+        self.played = self.solved = self.errors = self.overlong = self.operated = self.action_errors = 0
+        self._done_before, self._started = done, time.monotonic()
+        self._bar = progress_bar(console, "episodes")
+        self._task = self._bar.add_task("playing", total=total, completed=done)
+
+    def __enter__(self) -> Self:
+        """Start the bar if the console is a terminal."""
+        if self._shows_bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Stop the bar and leave its last state on the screen."""
+        if self._shows_bar:
+            self._bar.stop()
+
+    def add(self, episode: Episode) -> None:
+        """Count the last attempt of one episode."""
+        self.played += 1
+        self.operated += episode.operated
+        self.solved += episode.success and not episode.operated
+        self.overlong += episode.stop is StopReason.OVERLONG_PROMPT
+        self.errors += episode.stop is StopReason.ENV_ERROR
+        self.action_errors += episode.stop is StopReason.ACTION_ERROR
+        self._bar.update(self._task, advance=1, description=self.state)
+        if not self._shows_bar and (self.played % max(1, self.total // LINES) == 0 or not self._left):
+            left = timedelta(seconds=round(self._left * (time.monotonic() - self._started) / self.played))
+            done = self._done_before + self.played
+            self.console.print(f"{done}/{self.total} episodes, {self.state}, {left} left", highlight=False)
+
+    @property
+    def state(self) -> str:
+        """Text with the success rate of the valid episodes since this start, and the numbers of special ones."""
+        valid = self.played - self.errors - self.overlong - self.operated
+        rate = f"success {self.solved / valid:.1%}" if valid else "success -"
+        others = {
+            "environment errors": self.errors,
+            "action errors": self.action_errors,
+            "overlong prompts": self.overlong,
+            "with a person's decisions": self.operated,
+        }
+        return ", ".join([rate, *(f"{count} {name}" for name, count in others.items() if count)])
+
+    @property
+    def _left(self) -> int:
+        return self.total - self._done_before - self.played

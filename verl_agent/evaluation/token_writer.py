@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from verl_agent.rollout.policy import EnginePolicy, TopLogProbs
+from verl_agent.rollout.engine_policy import EnginePolicy, TopLogProbs
 from verl_agent.rollout.tokens import Segment
 from verl_agent.trace.token_files import FOLDER, RecordingBoundary, TokenRow, write_tokens
 from verl_agent.types import TaskItem

@@ -9,9 +9,9 @@ from typing import Any, Self
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.runs.deaths import count_oom_kills
-from verl_agent.runs.ending_process import spawning_ending_processes
 from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.process_watch import output_files
+from verl_agent.runs.processes import spawning_ending_processes
 from verl_agent.system.compiler import compilation_variables
 
 ON_CPU: Mapping[str, Any] = {

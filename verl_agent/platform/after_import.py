@@ -57,12 +57,12 @@ class _Loader(Loader):
         self._loader, self._action = loader, action
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """See `Loader`."""
+        """Create the module with the loader of its package."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """See `Loader`."""
+        """Execute the module, then the action."""
         self._loader.exec_module(module)
         self._action()
 

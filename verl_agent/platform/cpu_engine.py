@@ -16,6 +16,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from typing_extensions import override
 from verl.utils import tensordict_utils as tu
 from verl.utils.fsdp_utils import fsdp_version
 from verl.utils.torch_dtypes import PrecisionType
@@ -40,8 +41,9 @@ class CpuEngine(ReshardingEngine):
     engine_config: Any
     device_mesh: Any
 
+    @override
     def _build_module(self) -> Any:
-        """See `FSDPEngine`; replaces attention, norms and MLPs by ones that need less.
+        """Replace attention, norms and MLPs by ones that need less.
 
         Every rank loads the weights, with which replacements are checked. verl loads them on the first rank of the mesh
         alone, unless embedding and output layer are one.
@@ -56,8 +58,9 @@ class CpuEngine(ReshardingEngine):
         use_gated_mlps(module)
         return module
 
+    @override
     def _build_fsdp_module(self, module: Any) -> Any:
-        """See `FSDPEngine`; weights and sums of layers stay in float32, and products have `param_dtype` by autocast.
+        """Weights and sums of layers stay in float32, and products have `param_dtype` by autocast.
 
         With `param_dtype: bfloat16` in FSDP, the residual stream of SmolLM2-135M, which reaches 25,000 at the first
         tokens, has 8 bits. Log-probs then differ from those in float32 by twice as much.
@@ -78,8 +81,8 @@ class CpuEngine(ReshardingEngine):
         self._autocast_dtype = wanted
         return module
 
+    @override
     def _build_optimizer(self, module: Any) -> Any:
-        """See `FSDPEngine`."""
         optimizer = super()._build_optimizer(module)
         if fsdp_version(module) == 0:
             optimizer.register_load_state_dict_pre_hook(gather_moments)
@@ -91,10 +94,11 @@ class CpuEngine(ReshardingEngine):
         wrapped = config.offload_policy or self._is_lora or model.enable_activation_offload
         return torch.distributed.get_world_size() == 1 and config.strategy == "fsdp2" and not wrapped
 
+    @override
     def forward_backward_batch(
         self, data: TensorDict, loss_function: Callable[..., Any], forward_only: bool = False
     ) -> Any:
-        """See `FSDPEngine`; longest rows first, so that the largest micro-batch finds memory that is not fragmented."""
+        """Longest rows first, so that the largest micro-batch finds memory that is not fragmented."""
         if tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True):
             return super().forward_backward_batch(data, loss_function, forward_only)
         all_rows = forward_only or tu.get_non_tensor_data(data=data, key="return_model_output", default=False)
@@ -109,20 +113,23 @@ class CpuEngine(ReshardingEngine):
             output["model_output"][name] = tu.nested_tensor_from_tensor_list([rows[row] for row in order.argsort()])
         return output
 
+    @override
     def forward_step(self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool) -> Any:
-        """See `FSDPEngine`; activations of the last pass leave gaps between gradients, which this one rarely fits."""
+        """Activations of the last pass leave gaps between gradients, which this one rarely fits."""
         trim_heap()
         return super().forward_step(micro_batch, loss_function, forward_only)
 
+    @override
     def optimizer_step(self) -> float:
-        """See `FSDPEngine`; frees gradients and activations, so that the rollout engine can use their memory."""
+        """Free gradients and activations, so that the rollout engine can use their memory."""
         norm: float = super().optimizer_step()
         self.optimizer_zero_grad()
         trim_heap()
         return norm
 
+    @override
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
-        """See `FSDPEngineWithLMHead`; tokens of a row never attend to the padding behind them, so no mask is needed."""
+        """Tokens of a row never attend to the padding behind them, so no mask is needed."""
         inputs, output_args = super().prepare_model_inputs(micro_batch)
         if not _packed(micro_batch) and inputs["position_ids"].dim() == 2:
             inputs["attention_mask"] = None
@@ -139,29 +146,30 @@ class CpuLanguageEngine(CpuEngine, FSDPEngineWithLMHead):
 
     _head: LogProbHead | None = None
 
+    @override
     def _build_module(self) -> Any:
-        """See `FSDPEngine`; replaces the output layer."""
+        """Replace the output layer."""
         module = super()._build_module()
         head = None if self.model_config.use_fused_kernels else LogProbHead.take_place(module)
         if head is not None and returns_output_of(module, head):
             self._head = head
         return module
 
+    @override
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
-        """See `FSDPEngineWithLMHead`; chooses the tokens of the next pass."""
+        """Choose the tokens of the next pass."""
         inputs, output_args = super().prepare_model_inputs(micro_batch)
         if self._head is not None:
             self._head.targets = None if self._needs_logits(micro_batch) else targets(micro_batch, output_args)
         return inputs, output_args
 
+    @override
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Tensor]:
-        """See `FSDPEngineWithLMHead`.
+        """Return `log_probs` and, if asked for, `entropy`, float32 jagged `(B, T)` in nats.
 
-        Returns:
-            `log_probs` and, if asked for, `entropy`, float32 jagged `(B, T)` in nats. Entry t belongs to token t + 1,
-            and is 0 if that token is not in the loss.
+        Entry t belongs to token t + 1, and is 0 if that token is not in the loss.
         """
         if self._head is None or self._head.targets is None:
             theirs: dict[str, Tensor] = super().prepare_model_outputs(

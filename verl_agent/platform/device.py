@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 import torch
+from typing_extensions import override
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
@@ -102,8 +103,8 @@ class PlatformCPU(PlatformBase):
         """Return True if this process uses the CPU device."""
         return use_cpu_device()
 
+    @override
     def current_device(self) -> torch.device:
-        """See `CpuDevice.current_device`."""
         return self._device.current_device()
 
     def device_count(self) -> int:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from typing_extensions import override
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.fsdp_utils import fsdp_version
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
@@ -25,8 +26,9 @@ class ReshardingEngine(FSDPEngine):
 
     checkpoint_manager: FSDPCheckpointManager
 
+    @override
     def initialize(self) -> None:
-        """See `FSDPEngine`; verl's class of the checkpoint manager is fixed in that method."""
+        """Verl's class of the checkpoint manager is fixed in that method."""
         super().initialize()
         verls = self.checkpoint_manager
         self.checkpoint_manager = ReshardingCheckpointManager(
@@ -50,10 +52,10 @@ class ReshardingValueEngine(ReshardingEngine, FSDPEngineWithValueHead):
 class ReshardingCheckpointManager(FSDPCheckpointManager):
     """Checkpoint manager of verl that also loads checkpoints of another number or mesh of FSDP2 ranks."""
 
+    @override
     def load_checkpoint(
         self, local_path: str | None, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
-        """See `FSDPCheckpointManager`."""
         shards = ShardFiles.read(Path(local_path)) if local_path is not None else None
         if shards is None or fsdp_version(self.model) == 1 or self._has_mesh_of(shards):
             super().load_checkpoint(local_path, hdfs_path, del_local_after_load)

@@ -187,6 +187,6 @@ class SeededSampling:
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """See `object`."""
+        """Sample with seeds from here on."""
         sample_with_seeds()
         return super().__new__(cls)

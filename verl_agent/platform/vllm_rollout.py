@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import ray
+from typing_extensions import override
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
@@ -41,10 +42,11 @@ class RunScopedHttpServer(vLLMHttpServer):
         super().__init__(*args, **kwargs)
         self._paused_s: dict[str, float] = {}
 
+    @override
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
     ) -> TokenOutput:
-        """See `vLLMHttpServer`; `extra_fields["paused_s"]` is the time that the request waited for an update."""
+        """`extra_fields["paused_s"]` is the time that the request waited for an update."""
         try:
             output = await super().generate(prompt_ids, sampling_params, request_id, *args, **kwargs)
         finally:
@@ -58,19 +60,21 @@ class RunScopedHttpServer(vLLMHttpServer):
         self._paused_s[request_id] = time.monotonic() - began
         return rejected
 
+    @override
     async def run_server(self, args: argparse.Namespace) -> None:
-        """See `vLLMHttpServer`."""
         await super().run_server(args)
         self._engine_watch = asyncio.create_task(self._exit_without_engine())
 
+    @override
     def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
-        """See `vLLMHttpServer`; on a CPU the model is in the process of its engine instead of a further one."""
+        """On a CPU the model is in the process of its engine instead of a further one."""
         super()._preprocess_engine_kwargs(engine_kwargs)
         if use_cpu_device() and self.config.tensor_model_parallel_size == 1:
             engine_kwargs.setdefault("distributed_executor_backend", ONE_PROCESS)
 
+    @override
     async def sleep(self) -> None:
-        """See `vLLMHttpServer`; on a CPU an idle engine leaves the memory of its KV cache to the update."""
+        """On a CPU an idle engine leaves the memory of its KV cache to the update."""
         await super().sleep()
         if use_cpu_device() and self.node_rank == 0 and await self.engine.reset_prefix_cache():
             await self.engine.collective_rpc("release_cache")

@@ -209,7 +209,7 @@ def _played(records: Iterable[EpisodeRecord], count_operated: bool = False) -> l
         if count_operated:
             summary = replace(summary, operated=False)
         spent = episode_tokens(record), episode_cost(record)
-        reviews = [turn.review for turn in episode.turns if turn.review is not None]
+        reviews = [turn.reply.review for turn in episode.turns if turn.reply.review is not None]
         by_rule = Counter[str](review.decision for review in reviews if review.by == "rule")
         by_person = Counter[str](review.decision for review in reviews if review.by != "rule")
         played.append(_Played(record["task"], summary, *spent, by_person, by_rule))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from verl_agent.agents.base import Agent
-from verl_agent.rollout.episode import Policy
+from verl_agent.rollout.policy import Policy
 from verl_agent.types import Message, Reply
 
 

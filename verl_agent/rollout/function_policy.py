@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from verl_agent.errors import ConfigError, describe_exception, did_you_mean
-from verl_agent.rollout.episode import Policy
+from verl_agent.rollout.policy import Policy
 from verl_agent.types import Message, Reply
 
 ReplyFunction: TypeAlias = Callable[[list[Message]], str | Reply | Awaitable[str | Reply]]

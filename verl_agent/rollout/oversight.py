@@ -1,15 +1,20 @@
 """Oversight of an episode: decisions of rules and people between a proposed action and the environment."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError
-from verl_agent.types import Author, DemoAction, Episode, Reply, Review
+from verl_agent.envs.session import Session
+from verl_agent.errors import ConfigError, OperatorEndError
+from verl_agent.rollout.policy import Policy
+from verl_agent.types import Author, DemoAction, Episode, Message, Reply, Review, StepResult
 
+ENDED = "a person ended the episode."
 REJECTED = "The action was not carried out: "
 """Beginning of the observation of a rejected action; the reason follows."""
 
@@ -86,7 +91,7 @@ class Decision:
 
 
 class Overseer:
-    """Hook of the episode loop: sees every turn before its action is carried out. This one lets everything pass.
+    """Sees every turn of an episode before its action is carried out. This one lets everything pass.
 
     One overseer may serve many episodes at once.
     """
@@ -110,3 +115,79 @@ class Overseer:
     async def review(self, proposal: Proposal) -> Decision | None:
         """Decide on a reply of the policy; None lets it pass and leaves no entry in the record."""
         return None
+
+
+class OverseenPolicy:
+    """Policy of one episode whose replies an overseer sees, edits or writes. Its decision travels on the reply.
+
+    Args:
+        policy: policy that proposes the replies.
+        overseer: decides on them.
+        episode: episode up to the present turn; only read.
+        agent: agent of the episode.
+        keep_alive: keeps the session open while the overseer decides.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        overseer: Overseer,
+        episode: Episode,
+        agent: Agent,
+        keep_alive: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._policy, self._overseer, self._episode, self._agent = policy, overseer, episode, agent
+        self._keep_alive = keep_alive
+        self._held_s = 0.0
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        """See `Policy.reply`.
+
+        Raises:
+            OperatorEndError: a person who has taken this turn ends the episode.
+        """
+        self._held_s, proposed = 0.0, None
+        reply, decision = Reply(""), await self._decide(self._overseer.act(Proposal(self._episode, self._agent)))
+        if decision is None:
+            reply = await self._policy.reply(messages)
+            if not reply.truncated_by:
+                proposal = Proposal(self._episode, self._agent, reply, self._agent.parse_reply(reply.text))
+                decision, proposed = await self._decide(self._overseer.review(proposal)), reply.text
+        elif decision.reply is None:
+            raise OperatorEndError(decision.review.reason or ENDED)
+        reply = replace(reply, held_s=self._held_s, author="policy", proposed=None, review=None)
+        if decision is None:
+            return reply
+        reply = replace(reply, author=decision.author, review=decision.review)
+        return reply if decision.reply is None else replace(reply, text=decision.reply, proposed=proposed)
+
+    async def _decide(self, deciding: Awaitable[Decision | None]) -> Decision | None:
+        """Return a decision with the time that it took, and keep the session open meanwhile."""
+        began_at, keeping = time.monotonic(), asyncio.create_task(self._keep_open())
+        try:
+            decision = await deciding
+        finally:
+            keeping.cancel()
+        seconds = time.monotonic() - began_at
+        self._held_s += seconds
+        return decision and replace(decision, review=replace(decision.review, seconds=seconds))
+
+    async def _keep_open(self) -> None:
+        while True:
+            await asyncio.sleep(self._overseer.keep_alive_s)
+            await self._keep_alive()
+
+
+async def carry_out(reply: Reply, action: str | None, agent: Agent, session: Session) -> StepResult:
+    """Return the answer to a reply: that of the session, unless the reply has no action or was decided against.
+
+    Raises:
+        OperatorEndError: a person ends the episode with this turn.
+    """
+    review = reply.review
+    if review is not None and review.decision == "ended":
+        raise OperatorEndError(review.reason or ENDED)
+    invalid = {} if action is not None else {"invalid_action": 1.0}
+    if review is not None and review.decision == "rejected":
+        return StepResult(REJECTED + review.reason, info={"rejected_action": 1.0, **invalid})
+    return StepResult(agent.format_error, info=invalid) if action is None else await session.step(action)

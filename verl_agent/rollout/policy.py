@@ -1,174 +1,23 @@
-"""Policy of a model behind an engine: messages in, tokens through the engine, a reply out."""
+"""The interface of policies, which write the replies of an episode."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
-from uuid import uuid4
+from collections.abc import Sequence
+from typing import Protocol
 
-from verl_agent.errors import OverlongPromptError
-from verl_agent.rollout.seeds import EpisodeSeed
-from verl_agent.rollout.settings import TokenBudget
-from verl_agent.rollout.tokens import EpisodeTokens, add_given_reply
-from verl_agent.rollout.versions import expand
-from verl_agent.types import Message, Reply, StopReason
-
-FULL = "length"
-"""Stop reason of SGLang for a reply that reached its limit or that of the engine, whose context or cache is full."""
-TopLogProbs: TypeAlias = Sequence[tuple[int, float]]
-"""Ids and log-probs of the most likely tokens at one position, the most likely first."""
+from verl_agent.types import Message, Reply
 
 
-class TokenEngine(Protocol):
-    """Engine that generates tokens; the only method of verl's `LLMServerClient` that policies call."""
-
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        """Generate a reply; the result has `token_ids`, `log_probs`, `stop_reason` and `extra_fields`."""
-        ...
-
-
-@dataclass(slots=True)
-class EnginePolicy:
-    """Policy of one episode that samples from an engine.
-
-    Attributes:
-        engine: verl's client.
-        tokenizer: decoder of replies.
-        tokens: tokens of the episode; training reads them afterwards.
-        budget: token limits.
-        sampling: sampling parameters such as the temperature.
-        end_ids: ids with which the model ends its reply.
-        seed: source of the seed of each request; None to use the engine's own random numbers.
-        seed_name: name of the seed among the engine's sampling parameters.
-        versions: training step of the weights that sampled each token of all replies.
-        top_log_probs: most likely tokens at each token of all replies, where the engine returns them.
-    """
-
-    engine: TokenEngine
-    tokenizer: Any
-    tokens: EpisodeTokens
-    budget: TokenBudget
-    sampling: Mapping[str, Any]
-    end_ids: frozenset[int]
-    seed: EpisodeSeed | None = None
-    seed_name: str = "seed"
-    versions: list[int] = field(default_factory=list)
-    _replies: int = 0
-    top_log_probs: list[TopLogProbs] = field(default_factory=list)
-    _request_id: str = field(default_factory=lambda: uuid4().hex)
+class Policy(Protocol):
+    """Author of the replies: a model behind an engine, an endpoint, or a script."""
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`.
+        """Return the next assistant message.
+
+        If the token budget leaves no room for a reply, return one with `truncated_by` and without tokens.
+
+        Args:
+            messages: all messages that the model reads.
 
         Raises:
             OverlongPromptError: the prompt of the episode exceeds its budget.
         """
-        await self._add_messages(messages)
-        limit = min(self.budget.turn, self._tokens_left())
-        if limit < 1:
-            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
-        output = await self._generate(self.tokens.ids, limit)
-        if not output.token_ids:
-            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
-        return self._to_reply(output, limit)
-
-    async def add_given(self, messages: Sequence[Message], reply: Reply) -> None:
-        """Append a turn that was played before, so that the next reply continues from it.
-
-        Args:
-            messages: all messages that the model read before the reply.
-            reply: the reply, which is encoded from its text.
-
-        Raises:
-            OverlongPromptError: see `reply`.
-        """
-        await self._add_messages(messages)
-        await asyncio.to_thread(add_given_reply, self.tokens, self.tokenizer, reply)
-        self._replies += 1
-
-    async def continue_reply(self, messages: Sequence[Message], beginning: str) -> Reply:
-        """Return a reply whose beginning is given; the policy writes the rest. The episode ends with it.
-
-        Args:
-            messages: all messages that the model reads.
-            beginning: text, not empty.
-
-        Returns:
-            The whole reply; `tokens` counts the tokens that the policy wrote.
-
-        Raises:
-            OverlongPromptError: see `reply`.
-        """
-        await self._add_messages(messages)
-        given = self.tokenizer.encode(beginning, add_special_tokens=False)
-        limit = min(self.budget.turn, self._tokens_left() - len(given))
-        if limit < 1:
-            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
-        output = await self._generate([*self.tokens.ids, *given], limit)
-        ids: list[int] = output.token_ids
-        if not ids:
-            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
-        ended = ids[-1] in self.end_ids
-        text = self.tokenizer.decode([*given, *(ids[:-1] if ended else ids)], skip_special_tokens=True)
-        truncated_by, force_closed = self._truncation(ended, output, limit)
-        return Reply(text, truncated_by, len(ids), force_closed)
-
-    async def _add_messages(self, messages: Sequence[Message]) -> None:
-        begins = not self.tokens.ids
-        await asyncio.to_thread(self.tokens.add_messages, messages)
-        if begins and len(self.tokens.ids) > self.budget.prompt:
-            raise OverlongPromptError(
-                f"the prompt has {len(self.tokens.ids)} tokens, but data.max_prompt_length={self.budget.prompt}. "
-                "Raise it, or set data.overlong_prompt=truncate_observation."
-            )
-
-    async def _generate(self, prompt_ids: Sequence[int], limit: int) -> Any:
-        output = await self.engine.generate(
-            self._request_id, prompt_ids=list(prompt_ids), sampling_params=self._sampling_params(limit)
-        )
-        if not output.token_ids and output.stop_reason != FULL:
-            raise RuntimeError(f"the engine returned no tokens (stop reason {output.stop_reason!r}).")
-        return output
-
-    def _sampling_params(self, max_tokens: int) -> dict[str, Any]:
-        """Return the parameters of the next reply, with its own seed."""
-        seed = {} if self.seed is None else {self.seed_name: self.seed.at(self._replies)}
-        return {**self.sampling, **seed, "max_tokens": max_tokens}
-
-    def _tokens_left(self) -> int:
-        """Return the tokens that the episode may still have; after an edit of the context, the present segment."""
-        if self.tokens.in_first_segment:
-            return self.budget.episode - self.tokens.response_length
-        return self.budget.prompt + self.budget.episode - len(self.tokens.ids)
-
-    def _to_reply(self, output: Any, limit: int) -> Reply:
-        """Append the engine's tokens to the episode, and return them as a reply."""
-        ids: list[int] = output.token_ids
-        said = output.extra_fields
-        versions = expand(said.get("versions") or [(said.get("global_steps") or 0, len(ids))])
-        self._replies += 1
-        self.versions += versions
-        self.top_log_probs += said.get("top_log_probs") or []
-        ended = ids[-1] in self.end_ids
-        text = self.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
-        self.tokens.add_reply(text, ids, output.log_probs or None, versions)
-        truncated_by, force_closed = self._truncation(ended, output, limit)
-        if not ended and truncated_by is None:
-            self.tokens.close_reply()
-        return Reply(text, truncated_by, len(ids), force_closed, paused_s=said.get("paused_s", 0.0))
-
-    def _truncation(self, ended: bool, output: Any, limit: int) -> tuple[StopReason | None, bool]:
-        """Return `truncated_by` and `force_closed` of a reply.
-
-        Args:
-            ended: True if the model ended the reply itself.
-            output: result of the engine.
-            limit: most tokens that the reply could have.
-        """
-        if not ended and len(output.token_ids) < limit and output.stop_reason == FULL:
-            return StopReason.EPISODE_TOKENS, False
-        if ended or len(output.token_ids) < limit:
-            return None, False
-        if limit < self.budget.turn:
-            return StopReason.EPISODE_TOKENS, False
-        return (None, True) if self.budget.play_truncated_turns else (StopReason.TURN_TOKENS, False)
+        ...

@@ -1,5 +1,6 @@
 """Session that starts a failed task again within the same episode, after a reflection."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from verl_agent.agents.base import Agent
@@ -56,6 +57,6 @@ class RetryingSession(WrappedSession):
         return replace(result, observation=text, reward=result.reward - earned, terminated=False, info=info)
 
 
-def with_retries(session: Session, agent: Agent) -> Session:
-    """Return the session, with further attempts at a failed task if the agent asks for them."""
-    return RetryingSession(session, agent.retry_failed) if agent.retry_failed else session
+def with_retries(new_session: Callable[[], Session], agent: Agent) -> Session:
+    """Return a new session, with further attempts at a failed task if the agent asks for them."""
+    return RetryingSession(new_session(), agent.retry_failed) if agent.retry_failed else new_session()

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from verl_agent.envs import answers
 from verl_agent.envs.session import Session
 from verl_agent.errors import (
     ActionError,
@@ -18,6 +17,7 @@ from verl_agent.errors import (
     HostLostError,
     env_failure,
 )
+from verl_agent.rollout.wrapped import WrappedSession
 from verl_agent.types import Message, StepResult, TaskItem
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ CLOSE_TIMEOUT_S = 5.0
 """Most seconds that an episode waits for its session to close."""
 
 
-class GuardedSession:
+class GuardedSession(WrappedSession):
     """Session whose calls have a time limit and raise an `EnvError` for any exception of the environment.
 
     Args:
@@ -35,53 +35,44 @@ class GuardedSession:
     """
 
     def __init__(self, session: Session, timeout_s: float | None) -> None:
-        self._session, self._timeout_s = session, timeout_s
-
-    @property
-    def success_reward(self) -> float:
-        """See `Session`."""
-        return self._session.success_reward
-
-    @property
-    def deterministic(self) -> bool:
-        """See `Session`."""
-        return self._session.deterministic
+        super().__init__(session)
+        self._timeout_s = timeout_s
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """See `Session.reset`."""
         async with _env_call("reset", self._timeout_s):
-            return await answers.reset(self._session, item)
+            return await super().reset(item)
 
     async def step(self, action: str) -> StepResult:
         """See `Session.step`."""
         async with _env_call("step", self._timeout_s):
-            return await answers.step(self._session, action)
+            return await super().step(action)
 
     async def keep_alive(self) -> None:
         """See `Session.keep_alive`; an error is ignored, since the next step meets it again."""
         with suppress(AgentError):
             async with _env_call("keep_alive", self._timeout_s):
-                await self._session.keep_alive()
+                await super().keep_alive()
 
     async def close(self) -> None:
         """Close the session; an error is ignored, since the pool cleans up a session that fails to close."""
         with suppress(AgentError):
             async with _env_call("close", min(self._timeout_s or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S)):
-                await self._session.close()
+                await super().close()
 
 
 class ReplayDiffersError(EnvError):
     """A fresh session answered the same actions differently, so the episode cannot continue on it."""
 
 
-class ReplayingSession:
+class ReplayingSession(WrappedSession):
     """Session that continues on a fresh one after an environment error, where the environment is deterministic.
 
     A failed step is repeated on a fresh session, after all actions before it. The policy keeps its replies. An episode
     that is played anew instead draws other replies, so actions that fail and long episodes, which meet more errors,
     would be under-represented. Retries count per call: a call may fail `1 + retries` times in a row, after a timeout or
     a lost host twice, and success resets its count. A long episode is therefore about as likely to become valid as a
-    short one.
+    short one. All together, an episode is replayed at most `retries` times for each call that it has made.
 
     A step whose tries all raised the same `EnvCrashError` shows that its action is the reason. Nothing else is evidence
     against an action: a timeout, a lost host or a plain `EnvError` may have other reasons.
@@ -100,9 +91,9 @@ class ReplayingSession:
         retries: int,
         count_action_errors: bool = True,
     ) -> None:
-        self._new_session, self._timeout_s, self._retries = new_session, timeout_s, retries
-        self._count_action_errors = count_action_errors
-        self._session = self._fresh()
+        self._fresh: Callable[[], Session] = lambda: GuardedSession(new_session(), timeout_s)
+        super().__init__(self._fresh())
+        self._retries, self._count_action_errors = retries, count_action_errors
         self._item: TaskItem | None = None
         self._prompt: list[Message] = []
         self._played: list[tuple[str, StepResult]] = []
@@ -111,16 +102,6 @@ class ReplayingSession:
         self.blames_action = False
         """True if the last action is the reason for the error that ends the episode."""
         self._at = 0
-
-    @property
-    def success_reward(self) -> float:
-        """See `Session`."""
-        return self._session.success_reward
-
-    @property
-    def deterministic(self) -> bool:
-        """See `Session`."""
-        return self._session.deterministic
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """See `Session.reset`. An error is raised: nothing was played that a replay could keep."""
@@ -141,22 +122,11 @@ class ReplayingSession:
         self._played.append((action, result))
         return result
 
-    async def keep_alive(self) -> None:
-        """See `Session.keep_alive`."""
-        await self._session.keep_alive()
-
-    async def close(self) -> None:
-        """See `Session.close`."""
-        await self._session.close()
-
-    def _fresh(self) -> GuardedSession:
-        return GuardedSession(self._new_session(), self._timeout_s)
-
     async def _repeat(self, action: str, error: EnvError) -> StepResult:
-        """Repeat a failed step on fresh sessions until it succeeds or a call has no retries left."""
+        """Repeat a failed step on fresh sessions until it succeeds, or a call or the episode has no retries left."""
         here = self._at = len(self._played) + 1
-        failures, tries = Counter({here: 1}), [error]
-        while self.deterministic and failures[self._at] <= self._retries_after(error):
+        failures, tries, most = Counter({here: 1}), [error], self._retries * (here + 1)
+        while self.deterministic and failures[self._at] <= self._retries_after(error) and len(self.errors) < most:
             self.errors.append(str(error))
             await self._session.close()
             self._session = self._fresh()
@@ -201,7 +171,8 @@ class ReplayingSession:
     def _explained(self, tries: Sequence[EnvError]) -> AgentError:
         """Return the error of a step that failed in all its tries: the action's if all of them show the same crash."""
         last = tries[-1]
-        if len(tries) < 2 or not all(isinstance(one, EnvCrashError) and _text(one) == _text(last) for one in tries):
+        same = all(isinstance(one, EnvCrashError) and _text(one) == _text(last) for one in tries)
+        if not same or len(tries) < max(2, 1 + self._retries):
             return last
         self.blames_action = True
         text = f"{last} (in each of {len(tries)} sessions, after the same actions)"

@@ -1,7 +1,6 @@
 """Child process of a supervisor: its start by a fork, the wait for its end or a death, and the end of all the rest."""
 
 import atexit
-import ctypes
 import json
 import os
 import select
@@ -22,10 +21,8 @@ from verl_agent.runs.deaths import Death, MemoryWatch, describe_status
 from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.hang_watch import HangWatch
 from verl_agent.runs.process_watch import ProcessWatch
-from verl_agent.runs.processes import end, remove_unused, shared_memory
+from verl_agent.runs.processes import end, end_with_parent, remove_unused, shared_memory
 
-PR_SET_PDEATHSIG = 1
-"""Linux, sys/prctl.h: the kernel sends a signal to this process when its parent ends."""
 POLL_S = 0.2
 STOP_S = 60.0
 """Seconds that the child has to end after Ctrl-C, before everything is killed."""
@@ -223,8 +220,7 @@ def fork() -> Child | Link:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # Python's own end restores the default action, which would kill, for every handler but this one.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
+    end_with_parent(signal.SIGINT)
     if os.getppid() != parent:  # it has ended in the meantime
         sys.exit(STOPPED)
     return Link(child_end)

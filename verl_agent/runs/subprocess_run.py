@@ -1,21 +1,16 @@
 """Run of another command of this package as a child process that ends with this one."""
 
-import ctypes
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from verl_agent.runs.processes import Terminated
+from verl_agent.runs.processes import Terminated, end_with_parent
 
 GRACE_S = 10
 """Seconds that a child has to end by itself after Ctrl-C."""
-PR_SET_PDEATHSIG = 1
-"""Linux, sys/prctl.h: the signal that a child gets when its parent is killed."""
 INTERRUPTED = 130
 """Exit status of a command after Ctrl-C."""
 MARKER = "VERL_AGENT_KILL_MARKER"
@@ -50,7 +45,7 @@ def mark_killed() -> None:
 
 
 def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    with subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent) as child:
+    with subprocess.Popen(command, env=environment, preexec_fn=end_with_parent) as child:
         try:
             return child.wait()
         except KeyboardInterrupt as error:
@@ -62,9 +57,3 @@ def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
                 child.terminate()
                 child.wait()
             raise
-
-
-def _end_with_parent() -> None:
-    """Make the child end when this process is killed, so that it does not continue beside a restarted run."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

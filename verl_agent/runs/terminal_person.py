@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 from rich.console import Console
 from rich.markup import escape
+from typing_extensions import override
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.rollout.candidates import CandidatePolicy
@@ -81,17 +82,18 @@ class TerminalPerson(Person):
         self._withdrawn = False
         """True if the last question was withdrawn, so that the person may be typing the answer to it."""
 
+    @override
     @asynccontextmanager
     async def watch(self, episode: Episode) -> AsyncIterator[None]:
-        """See `Overseer`."""
         try:
             async with super().watch(episode):
                 yield
         finally:
             self._told.discard(id(episode))
 
+    @override
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
-        """See `Person`; a closed terminal ends the episode.
+        """A closed terminal ends the episode.
 
         After a question that was withdrawn, by its timeout or the end of its episode, the next line is discarded: the
         person may have typed it for that question.

@@ -206,7 +206,7 @@ def thought_length(record: EpisodeRecord) -> float:
 
 
 def mean_thought_length(played: Played) -> float:
-    """See `thought_length`."""
+    """Return `thought_length` of an episode whose turns are parsed."""
     turns = len(played.turns)
     return sum(map(played.thought_length, range(turns))) / turns if turns else 0.0
 

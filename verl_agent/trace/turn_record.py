@@ -111,12 +111,12 @@ def to_turn_record(turn: Turn) -> TurnRecord:
         record["usage"] = cast(UsageRecord, asdict(turn.reply.usage) | {"dropped": list(turn.reply.usage.dropped)})
     if step.media:
         record["media"] = [_media_record(media) for media in step.media]
-    if turn.author != "policy":
-        record["author"] = turn.author
-    if turn.proposed is not None:
-        record["proposed"] = turn.proposed
-    if turn.review is not None:
-        record["review"] = cast(ReviewRecord, asdict(turn.review) | {"seconds": round(turn.review.seconds, 3)})
+    if turn.reply.author != "policy":
+        record["author"] = turn.reply.author
+    if turn.reply.proposed is not None:
+        record["proposed"] = turn.reply.proposed
+    if (review := turn.reply.review) is not None:
+        record["review"] = cast(ReviewRecord, asdict(review) | {"seconds": round(review.seconds, 3)})
     return record
 
 
@@ -132,18 +132,18 @@ def to_turn(record: TurnRecord) -> Turn:
     if "usage" in record:
         fields: dict[str, Any] = {**record["usage"]}
         usage = Usage(**fields | {"dropped": tuple(fields["dropped"])})
-    reply = Reply(record["reply"], truncated_by, record["tokens"], record.get("force_closed", False), usage)
+    reply = Reply(
+        record["reply"],
+        truncated_by,
+        record["tokens"],
+        record.get("force_closed", False),
+        usage,
+        author=record.get("author", "policy"),
+        proposed=record.get("proposed"),
+        review=Review(**record["review"]) if "review" in record else None,
+    )
     observation, step = record["observation"], None
     if observation is not None:
         media = tuple(Media(one["path"], one["title"], one["box"]) for one in record.get("media", ()))
         step = StepResult(observation, record["reward"], record["terminated"], record["info"], media)
-    return Turn(
-        reply,
-        record["action"],
-        step,
-        record["generate_s"],
-        record["env_s"],
-        record.get("author", "policy"),
-        record.get("proposed"),
-        Review(**record["review"]) if "review" in record else None,
-    )
+    return Turn(reply, record["action"], step, record["generate_s"], record["env_s"])

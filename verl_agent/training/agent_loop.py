@@ -23,8 +23,8 @@ from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv, Session, SessionPool
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.chat_template import choose_builder
+from verl_agent.rollout.engine_policy import EnginePolicy
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
-from verl_agent.rollout.policy import EnginePolicy
 from verl_agent.rollout.prompts import FittedSession, token_counter
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment

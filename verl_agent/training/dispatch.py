@@ -2,6 +2,7 @@
 
 import ray
 from tensordict import TensorDict
+from typing_extensions import override
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 
 
@@ -15,8 +16,8 @@ class EpisodeLoopManager(AgentLoopManagerTQ):
 
     _next_worker = 0
 
+    @override
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """See `AgentLoopManagerTQ`."""
         workers = self.agent_loop_workers
         sizes = shares(len(prompts), len(workers), self._next_worker)
         self._next_worker = (self._next_worker + len(prompts)) % len(workers)

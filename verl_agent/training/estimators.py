@@ -1,13 +1,15 @@
 """Advantage estimators that use the turns of an episode: `turn_returns` and `gigpo` of `algorithm.adv_estimator`."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import wraps
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from verl.trainer.ppo.core_algos import register_adv_est
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 from verl.utils.torch_functional import masked_whiten
 
 from verl_agent.trace.returns import is_uniform
@@ -141,3 +143,40 @@ def gigpo(token_level_rewards: Tensor, response_mask: Tensor, config: Any = None
     ]
     advantages_BT = values_on_tokens(turns, advantages, token_level_rewards) * response_mask
     return advantages_BT, torch.clone(advantages_BT)
+
+
+def once_an_episode(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return an estimator of groups that counts an episode once, whatever number of rows it has.
+
+    verl does so for GRPO alone (trainer/ppo/v1/utils.py, `compute_advantage_for_multi_trajectories`). Otherwise each
+    row of an episode whose agent edits its context is a member of the group, so an episode is part of its own
+    baseline.
+
+    Args:
+        estimator: estimator of verl whose advantage is the same on all tokens of an episode.
+    """
+
+    @wraps(estimator)
+    def counting(
+        token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray[Any, Any], **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        batch = BATCH_TURNS.get(None)
+        rows = {turn.row: turn.episode for turn in batch.turns} if batch else {}
+        members = {episode: row for row, episode in rows.items()}
+        if len(members) == len(rows):
+            return estimator(token_level_rewards, response_mask, index=index, **options)
+        of_member = {row: number for number, row in enumerate(members.values())}
+        chosen = list(of_member)
+        advantages_ET, _ = estimator(token_level_rewards[chosen], response_mask[chosen], index=index[chosen], **options)
+        first_E1 = response_mask[chosen].argmax(-1, keepdim=True)
+        values_E = advantages_ET.gather(-1, first_E1)[:, 0]
+        values_B = torch.zeros_like(token_level_rewards[:, 0])
+        for row, episode in rows.items():
+            values_B[row] = values_E[of_member[members[episode]]]
+        advantages_BT = values_B[:, None] * response_mask
+        return advantages_BT, advantages_BT
+
+    return counting
+
+
+ADV_ESTIMATOR_REGISTRY["rloo"] = once_an_episode(ADV_ESTIMATOR_REGISTRY["rloo"])

@@ -9,6 +9,7 @@ import transfer_queue as tq
 from omegaconf import DictConfig
 from tensordict import NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
+from typing_extensions import override
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
@@ -25,8 +26,9 @@ class GroupedBatches(PPOTrainer):
         super().__init__(config)
         self._prompt_numbers = itertools.count()
 
+    @override
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """See `PPOTrainer`; gives groups names that sort in the order of tasks. verl's are random."""
+        """Give groups names that sort in the order of tasks. verl's are random."""
         batch = super()._fetch_one_gen_batch()
         batch["uid"] = NonTensorStack(*(self._group_name(uid) for uid in batch["uid"]))
         return batch
@@ -34,10 +36,11 @@ class GroupedBatches(PPOTrainer):
     def _group_name(self, uid: object) -> str:
         return f"{self.global_steps:07d}-{next(self._prompt_numbers):09d}-{uid}"
 
+    @override
     def _balance_batch(
         self, batch: KVBatchMeta, metrics: dict[str, Any], logging_prefix: str = "global_seqlen", **options: Any
     ) -> KVBatchMeta:
-        """See `PPOTrainer`; each mini-batch has whole groups, see `verl_agent.training.batch_order`."""
+        """Each mini-batch has whole groups, see `verl_agent.training.batch_order`."""
         batch = super()._balance_batch(batch, metrics, logging_prefix=logging_prefix, **options)
         cut_padding(batch)
         ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
@@ -64,8 +67,9 @@ class GroupedBatches(PPOTrainer):
             tasks = math.gcd(tasks, self.config.critic.ppo_mini_batch_size)
         return int(tasks * self.config.actor_rollout_ref.rollout.n)
 
+    @override
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """See `PPOTrainer`; the advantages of a group of equal returns are exactly 0.
+        """The advantages of a group of equal returns are exactly 0.
 
         verl subtracts a mean in float32 (core_algos.py, `compute_grpo_outcome_advantage`). Equal returns such as 0.7
         differ from it by rounding, and the division by an equally small standard deviation makes that up to 0.1.

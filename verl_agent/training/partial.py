@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transfer_queue as tq
 from tensordict import NonTensorStack, TensorDict
+from typing_extensions import override
 from verl.trainer.ppo.v1 import register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
@@ -38,8 +39,9 @@ class PartialTraining(EpisodeTraining):
     step that would have reported it had not begun, and the cause may be repaired.
     """
 
+    @override
     def _add_batch_to_generate(self) -> None:
-        """See `PPOTrainer`; the last steps dispatch no group that no step would train on."""
+        """The last steps dispatch no group that no step would train on."""
         size = int(self.config.data.train_batch_size)
         steps_left = self.total_training_steps - self.global_steps + 1
         missing = steps_left * size - len(prompt_tags())
@@ -48,8 +50,9 @@ class PartialTraining(EpisodeTraining):
         elif missing > 0:
             self._add_prompts_to_generate(missing)
 
+    @override
     def _load_checkpoint(self) -> None:
-        """See `PPOTrainer`; removes the rows that the step of the checkpoint has trained on.
+        """Remove the rows that the step of the checkpoint has trained on.
 
         Groups of later steps, which an earlier start dispatched before it was killed, are added to the run's file of
         abandoned groups: their steps are played again.
@@ -60,8 +63,9 @@ class PartialTraining(EpisodeTraining):
         if records and (lost := dispatched_after(Path(records), self.global_steps)):
             add_abandoned(Path(self.config.trainer.default_local_dir), lost)
 
+    @override
     def _reissue_inflight_prompts(self, partition_id: str = TRAIN) -> int:
-        """See `PPOTrainer`; the prompts are those of the present step in every way: turn limit, seeds and uid.
+        """The prompts are those of the present step in every way: turn limit, seeds and uid.
 
         An episode that ended before the run did is recorded under the old uid, so records of the two attempts at a
         group are never mixed. The old uids are added to the run's file of abandoned groups.
@@ -85,8 +89,8 @@ class PartialEpisodeTrainer(PartialTraining, PPOTrainerColocateAsync):
 
     mode = "colocate_async"
 
+    @override
     def get_llm_client(self) -> LLMServerClient:
-        """See `PPOTrainer`."""
         return self.llm_server_manager.get_client(client_cls=ResumingClient)
 
 
@@ -97,8 +101,8 @@ class SeparateEpisodeTrainer(PartialTraining, PPOTrainerSeparateAsync):
 
     mode = "separate_async"
 
+    @override
     def get_llm_client(self) -> LLMServerClient:
-        """See `PPOTrainer`."""
         return self.standalone_server_manager.get_client(client_cls=ResumingClient)
 
 

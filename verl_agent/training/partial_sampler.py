@@ -20,7 +20,7 @@ class PartialEpisodeSampler(EpisodeSampler, ReplayBufferAsync):
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter[float]]:
-        """See `ReplayBufferAsync`, which replaces crashed groups for ever and without a message.
+        """Raise for crashed groups; `ReplayBufferAsync` replaces them for ever and without a message.
 
         Raises:
             EpisodeCrashError: an agent loop raised an exception.

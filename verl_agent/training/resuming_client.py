@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from typing_extensions import override
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 
 
@@ -43,8 +44,8 @@ class ReplyParts:
 class _RecordingClient(LLMServerClient):
     """verl's client, which also notes each request of a reply in its `ReplyParts`."""
 
+    @override
     async def generate(self, request_id: str, *, parts: ReplyParts, **kwargs: Any) -> Any:
-        """See `LLMServerClient.generate`."""
         parts.begin()
         output = await super().generate(request_id, **kwargs)
         parts.end(output)
@@ -58,8 +59,9 @@ class ResumingClient(FullyAsyncLLMServerClient, _RecordingClient):
     By the order of bases, each request of `FullyAsyncLLMServerClient.generate` goes through `_RecordingClient`.
     """
 
+    @override
     async def generate(self, request_id: str, **kwargs: Any) -> Any:
-        """See `LLMServerClient.generate`; `extra_fields` also has `versions` and `paused_s` of `ReplyParts`."""
+        """`extra_fields` also has `versions` and `paused_s` of `ReplyParts`."""
         parts = ReplyParts()
         output = await super().generate(request_id, parts=parts, **kwargs)
         output.extra_fields |= {"versions": parts.versions, "paused_s": parts.paused_s}

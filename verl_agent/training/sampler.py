@@ -11,6 +11,7 @@ from typing import Any
 
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
+from typing_extensions import override
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from verl_agent.errors import ConfigError, EnvErrorLimitError
@@ -75,8 +76,9 @@ class EpisodeSampler(ReplayBuffer):
         self._max_uniform = max_batches * batch_size
         self._validate_mode_config()
 
+    @override
     def _dapo_filtered_keys(self, partition_id: str) -> tuple[set[str], Counter[float]]:
-        """See `ReplayBuffer`; also replaces groups without a valid episode.
+        """Also replaces groups without a valid episode.
 
         Raises:
             EnvErrorLimitError: more groups of this step than a batch has are without a valid episode.
@@ -103,15 +105,17 @@ class EpisodeSampler(ReplayBuffer):
             )
         return uniform | empty, counts
 
+    @override
     def _select_prompt_uids(
         self, partition_id: str, sampleable_keys: set[str], batch_size: int
     ) -> tuple[list[str], dict[str, dict[str, Any]], dict[str, int]]:
-        """See `ReplayBuffer`; of more groups than a batch has, the first ones in the order of tasks are used."""
+        """Of more groups than a batch has, the first ones in the order of tasks are used."""
         _, rows, steps = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
         return sorted(sampleable_keys)[:batch_size], rows, steps
 
+    @override
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, float]]:
-        """See `ReplayBuffer.sample`; drops groups with too few valid episodes and adds the metrics of the episodes.
+        """Drop groups with too few valid episodes and adds the metrics of the episodes.
 
         Raises:
             EnvErrorLimitError: too many episodes have an environment error, or no group has enough valid episodes.

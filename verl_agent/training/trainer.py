@@ -84,7 +84,7 @@ class EpisodeTraining(GroupedBatches):
         self._best: Best | None = None
 
     def _init_dataloader(self) -> None:
-        """See `PPOTrainer`; adds the tasks of the test, which are as many as those of a validation at most."""
+        """Add the tasks of the test, which are as many as those of a validation at most."""
         super()._init_dataloader()
         if self._recording:  # verl loads the tokenizer here
             self._token_recorder = TokenRecorder(
@@ -94,7 +94,7 @@ class EpisodeTraining(GroupedBatches):
         self._test_tasks = TaskDataset("test", None, data, max_samples=data.get("val_max_samples", -1))
 
     def _validate(self) -> dict[str, float]:
-        """See `PPOTrainer`; plays the tasks of the test too, before the first step and after the last.
+        """Play the tasks of the test too, before the first step and after the last.
 
         With `trainer.test_best` so does each saved step whose validation is the best so far. The best checkpoint of the
         run has then been tested with its own weights, without loading it again.
@@ -131,7 +131,7 @@ class EpisodeTraining(GroupedBatches):
         return {f"test-{name.removeprefix('val-')}": value for name, value in scores.items()}
 
     def _build_replay_buffer(self) -> ReplayBuffer:
-        """See `PPOTrainer`; passes `algorithm.filter_groups` to the sampler, which verl does for its own only."""
+        """Pass `algorithm.filter_groups` to the sampler, which verl does for its own only."""
         sampler = super()._build_replay_buffer()
         metric = self._resolve_filter_groups_metric()
         if metric is not None:
@@ -145,7 +145,7 @@ class EpisodeTraining(GroupedBatches):
         return sampler
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
-        """See `PPOTrainer`; adds the columns of `_add_limits`."""
+        """Add the columns of `_add_limits`."""
         return self._add_limits(super()._next_train_batch(num_prompts))
 
     def _add_limits(self, batch: TensorDict) -> TensorDict:
@@ -158,20 +158,20 @@ class EpisodeTraining(GroupedBatches):
         return batch
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
-        """See `PPOTrainer`; adaptive horizons observe the metrics of the step before its checkpoint is written."""
+        """Adaptive horizons observe the metrics of the step before its checkpoint is written."""
         batch = super().step(metrics, timing_raw)
         self.turn_limits.observe(metrics)
         return batch
 
     def _without_loss(self, batch: KVBatchMeta) -> list[bool]:
-        """See `GroupedBatches`; the rows of dropped episodes have no loss either."""
+        """The rows of dropped episodes have no loss either."""
         if not self._drops:
             return super()._without_loss(batch)
         turn_batch = TurnBatch.read(batch)
         return [any(reasons) for reasons in zip(turn_batch.padding, turn_batch.dropped, strict=True)]
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """See `PPOTrainer`; sets `BATCH_TURNS`, adds metrics by turn, and rejects tokens afterwards, not before."""
+        """Set `BATCH_TURNS`, adds metrics by turn, and rejects tokens afterwards, not before."""
         self._turn_batch = turn_batch = TurnBatch.read(batch)
         token = BATCH_TURNS.set(BatchTurns(turn_batch.turns, self._shaping))
         rewards = turn_batch.rewards(self.config.algorithm.gamma) if self._places_rewards else None
@@ -216,7 +216,7 @@ class EpisodeTraining(GroupedBatches):
             )
 
     def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """See `PPOTrainer`; a critic of turns learns at the first token of each reply only.
+        """A critic of turns learns at the first token of each reply only.
 
         A critic learns from all episodes. Without those that `credit.truncated=drop` leaves out, it would expect
         success in every state of an environment that ends unsolved episodes at the turn limit only.
@@ -227,7 +227,7 @@ class EpisodeTraining(GroupedBatches):
             return super()._update_critic(batch, metrics)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """See `PPOTrainer`; dropped episodes have no loss, and without any other episode the update is skipped."""
+        """Dropped episodes have no loss, and without any other episode the update is skipped."""
         turn_batch, updated = self._present, dict[str, Any]()
         if turn_batch.dropped_share == 1:
             return batch
@@ -249,14 +249,14 @@ class EpisodeTraining(GroupedBatches):
         return self._turn_batch
 
     def _save_checkpoint(self) -> None:
-        """See `PPOTrainer`; adds the state of the horizons, and the manifest last."""
+        """Add the state of the horizons, and the manifest last."""
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         begin_checkpoint(folder)
         write_json_atomically(folder / STATE_FILE, self.turn_limits.saved())
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
-        """See `PPOTrainer`.
+        """Load the checkpoint and the state of adaptive horizons.
 
         Raises:
             ConfigError: the checkpoint lacks the state of an adaptive horizon.
@@ -287,7 +287,7 @@ class FinishingCallback(CheckpointCallback):
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **more: Any
     ) -> None:
-        """See `CheckpointCallback`."""
+        """Write the manifest before other callbacks read the checkpoint."""
         finish_checkpoint(Path(checkpoint_dir))
         self._then.on_save(trainer, global_step, checkpoint_dir, async_save, **more)
 

@@ -3,14 +3,13 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import psutil
 from playwright.async_api import Error, Playwright, async_playwright
 
 from env_adapters.webarena.browser.chromium import find_chromium
-from env_adapters.webarena.browser.handover import Handover
-from env_adapters.webarena.browser.process import RunningBrowser, kill_process_tree, main_process
+from env_adapters.webarena.browser.process import RunningBrowser, kill_process_tree, main_process, succeeds
 from verl_agent.errors import EnvError
 
 ARGUMENTS = (
@@ -47,7 +46,7 @@ class Driver:
         """Start a browser.
 
         Raises:
-            ConfigError: Chromium is not installed, or no folder can hold the command that starts it.
+            ConfigError: Chromium is not installed.
             EnvError: the browser or the driver does not start. Call `stop` if the driver has no other browser.
         """
         command = find_chromium()
@@ -75,6 +74,14 @@ class Driver:
                     await playwright.stop()
         self.kill()
 
+    async def answers(self, timeout_s: float) -> bool:
+        """Return True if the driver carries out a command without a browser within `timeout_s`, or is not running."""
+
+        async def open_and_close(playwright: Playwright) -> None:
+            await (await playwright.request.new_context()).dispose()
+
+        return self._playwright is None or await succeeds(open_and_close(self._playwright), timeout_s)
+
     def kill(self) -> None:
         """Kill the driver; Playwright then fails all commands of its browsers."""
         self._playwright = None
@@ -91,28 +98,10 @@ class Driver:
             self._processes = [process for process in _drivers() if process not in before]
 
     async def _launch(self, playwright: Playwright, command: str, mark: str) -> RunningBrowser:
-        """Start a browser and return it with its DevTools pipe; an error of either ends the start at once."""
-        with closing(Handover(command)) as handover:
-            accepting = asyncio.ensure_future(handover.accept())
-            launching = asyncio.ensure_future(
-                playwright.chromium.launch(
-                    executable_path=handover.command,
-                    args=[*ARGUMENTS, mark],
-                    proxy={"server": UNUSED_PROXY},
-                    handle_sigint=False,
-                )
-            )
-            try:
-                await asyncio.wait((accepting, launching), return_when=asyncio.FIRST_EXCEPTION)
-                for task in (accepting, launching):
-                    if task.done():
-                        task.result()
-                browser, pipe = await launching, await accepting
-            finally:
-                accepting.cancel()
-                launching.cancel()
-        probe = await browser.new_browser_cdp_session()
-        return RunningBrowser(browser, pipe, probe, main_process(mark))
+        browser = await playwright.chromium.launch(
+            executable_path=command, args=[*ARGUMENTS, mark], proxy={"server": UNUSED_PROXY}, handle_sigint=False
+        )
+        return RunningBrowser(browser, await browser.new_browser_cdp_session(), main_process(mark))
 
 
 def first_line(error: BaseException) -> str:

@@ -188,12 +188,11 @@ class BrowserPool:
             browser.retired = True
 
     async def _kill_if_hung(self, browser: RunningBrowser) -> bool:
-        """Kill a browser that does not answer, or if only the driver does not, the driver with all its browsers."""
-        on_pipe, by_driver = await browser.ping(self.limits.ping_timeout_s) if browser.alive else (False, False)
-        if on_pipe and by_driver:
+        """Kill a browser that does not answer, or if the driver does not, the driver with all its browsers."""
+        if await browser.answers(self.limits.ping_timeout_s):
             return False
         ended = [browser]
-        if on_pipe and browser in self.browsers:
+        if not await self._driver.answers(self.limits.ping_timeout_s):
             log.warning("Playwright's driver does not answer, and is killed with %d browsers", len(self.browsers))
             self._driver.kill()
             ended = list(self.browsers)

@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 from playwright.async_api import Browser, CDPSession, Error
 
-from env_adapters.webarena.browser.devtools import DevToolsPipe
 from verl_agent.errors import EnvError
 
 
@@ -41,15 +40,14 @@ class RunningBrowser:
     """One Chromium with all its processes, started by a `BrowserPool`.
 
     Attributes:
-        pipe: its DevTools pipe.
         open_contexts: number of contexts that are open.
         all_contexts: number of contexts that it was asked for so far.
         retired: True if it takes no new contexts.
         next_memory_check: monotonic time in seconds of the next measurement of its memory.
     """
 
-    def __init__(self, browser: Browser, pipe: DevToolsPipe, probe: CDPSession, process: psutil.Process) -> None:
-        self.browser, self.pipe, self.process = browser, pipe, process
+    def __init__(self, browser: Browser, probe: CDPSession, process: psutil.Process) -> None:
+        self.browser, self.process = browser, process
         self._probe = probe
         self.open_contexts = self.all_contexts = 0
         self.retired = False
@@ -57,18 +55,12 @@ class RunningBrowser:
 
     @property
     def alive(self) -> bool:
-        """True while Playwright and this process are connected to it."""
-        return self.browser.is_connected() and not self.pipe.closed
+        """True while Playwright is connected to it."""
+        return self.browser.is_connected()
 
     async def answers(self, timeout_s: float) -> bool:
-        """Return True if it answers a health check within `timeout_s`, on its pipe and through Playwright's driver."""
-        return all(await self.ping(timeout_s))
-
-    async def ping(self, timeout_s: float) -> tuple[bool, bool]:
-        """Return True for each way on which it answers within `timeout_s`: on its pipe, then through the driver."""
-        method = "Browser.getVersion"
-        on_pipe = await _succeeds(self.pipe.send(method, dict), timeout_s)
-        return on_pipe, on_pipe and await _succeeds(self._probe.send(method), timeout_s)
+        """Return True if it answers a health check within `timeout_s`."""
+        return self.alive and await succeeds(self._probe.send("Browser.getVersion"), timeout_s)
 
     def memory_mb(self) -> float:
         """Return the memory in MiB of all its processes; shared memory counts once."""
@@ -111,7 +103,8 @@ def process_tree(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-async def _succeeds(command: Awaitable[Any], timeout_s: float) -> bool:
+async def succeeds(command: Awaitable[Any], timeout_s: float) -> bool:
+    """Return True if a command of Playwright succeeds within `timeout_s`."""
     try:
         async with asyncio.timeout(timeout_s):
             await command

@@ -161,8 +161,7 @@ class BrowserSession:
 
     async def attach(self, tab: Tab) -> None:
         """Subscribe to the events of the page in a tab; a second call has no effect."""
-        assert self._lease is not None
-        await self._guard(tab.attach(self._lease.browser.pipe))
+        await self._guard(tab.attach())
 
     async def close(self) -> None:
         """Return the context to the pool and stop the proxy; a second call has no effect."""

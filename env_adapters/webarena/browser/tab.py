@@ -17,7 +17,7 @@ from env_adapters.webarena.browser.accessibility_tree import (
     layout_rects,
 )
 from env_adapters.webarena.browser.background import run_in_background
-from env_adapters.webarena.browser.devtools import DevToolsPipe, DevToolsSession
+from env_adapters.webarena.browser.devtools import DevToolsSession
 from env_adapters.webarena.browser.navigation import Navigation
 from env_adapters.webarena.browser.page_scripts import MOVE_CURSOR_TO_END, SCROLL, SELECT_OPTION, WAIT_UNTIL_STABLE
 from env_adapters.webarena.browser.visible_nodes import read_nodes
@@ -60,34 +60,28 @@ class Tab:
         """URL of the page, "" before `attach`. Playwright's `page.url` changes some milliseconds later."""
         return self._navigation.url
 
-    async def attach(self, pipe: DevToolsPipe) -> None:
+    async def attach(self) -> None:
         """Subscribe to the events of the page; a second call has no effect.
-
-        Args:
-            pipe: pipe of the browser.
 
         Raises:
             EnvError: the page does not answer.
         """
         if self._session is None:
-            self._session = await self._in_time("attaching", self._attach(pipe))
+            self._session = await self._in_time("attaching", self._attach())
 
-    async def _attach(self, pipe: DevToolsPipe) -> DevToolsSession:
-        driver = await self.page.context.new_cdp_session(self.page)
+    async def _attach(self) -> DevToolsSession:
+        client = await self.page.context.new_cdp_session(self.page)
+        session = DevToolsSession(client)
         try:
-            target = (await driver.send("Target.getTargetInfo"))["targetInfo"]
-        finally:
-            run_in_background(driver.detach())  # waits for a document that is being loaded
-        session = await pipe.attach(target["targetId"])
-        try:
-            await self._subscribe(session, target["targetId"])  # a page's target has the id of its main frame
+            await self._subscribe(session)
         except BaseException:  # also of a timeout: nothing else ends this session
-            session.detach()
+            run_in_background(client.detach())
             raise
         return session
 
-    async def _subscribe(self, session: DevToolsSession, main_frame: str) -> None:
-        self._navigation.subscribe(session, main_frame)
+    async def _subscribe(self, session: DevToolsSession) -> None:
+        target = (await session.send("Target.getTargetInfo", dict))["targetInfo"]
+        self._navigation.subscribe(session, target["targetId"])  # a page's target has the id of its main frame
         commands = [session.send("Page.enable", dict), session.send("Page.getFrameTree", dict)]
         if (size := self.page.viewport_size) and self._paint_scale != 1:
             screen = {"screenWidth": size["width"], "screenHeight": size["height"]}

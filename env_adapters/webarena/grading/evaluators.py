@@ -26,10 +26,10 @@ from env_adapters.webarena.grading.answers import (
     must_include,
     normalize,
 )
+from env_adapters.webarena.grading.changes import Change
 from env_adapters.webarena.grading.helpers import LAST_URL, call_helper
 from env_adapters.webarena.grading.late_content import LATE_CONTENT_S, let_time_pass
 from env_adapters.webarena.grading.urls import EXACT_URL, OR, url_match
-from env_adapters.webarena.sites.records import Change
 from verl_agent.errors import EnvError
 
 Judge = Callable[[str, str, str], Awaitable[float]]

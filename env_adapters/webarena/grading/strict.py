@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from env_adapters.webarena.browser.session import BrowserSession
-from env_adapters.webarena.sites.record_views import ADDRESS
-from env_adapters.webarena.sites.records import ADDED, Change
+from env_adapters.webarena.grading.changes import ADDED, ADDRESS, Change
 from verl_agent.errors import EnvError
 
 KINDS = ("single_answer", "final_page", "state_change")

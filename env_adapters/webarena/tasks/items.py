@@ -178,3 +178,9 @@ def _field(record: Mapping[str, Any], name: str, kind: type, label: str) -> Any:
 def select_by_sites(items: Sequence[TaskItem], sites: Sequence[str]) -> list[TaskItem]:
     """Return the items that need no other sites than `sites`."""
     return [item for item in items if set(item.data["sites"]) <= set(sites)]
+
+
+def named_item(task: Mapping[str, Any]) -> TaskItem:
+    """Return a task as an item whose id is its site and its name."""
+    item = make_item(task)
+    return TaskItem(ENV, f"{task['sites'][0]}:{task['id']}", item.data, item.category)

@@ -12,7 +12,7 @@ import aiohttp
 from playwright.async_api import StorageState
 
 from env_adapters.webarena.browser.network_proxy import Address, authority
-from env_adapters.webarena.sites.records import Change
+from env_adapters.webarena.grading.changes import Change
 from env_adapters.webarena.tasks.items import SITES
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.types import TaskItem

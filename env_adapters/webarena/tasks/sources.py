@@ -1,18 +1,18 @@
 """Sources of tasks and of the sites they are played on, selected by `env.options.tasks`."""
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
+
+from typing_extensions import override
 
 from env_adapters.webarena.browser.chromium import chromium_requirement
 from env_adapters.webarena.grading.verified import INSTALL_COMMAND, KIND
 from env_adapters.webarena.options import AccessOptions
-from env_adapters.webarena.sites.install import GET_FOSSIL
 from env_adapters.webarena.tasks import items as webarena_items
-from env_adapters.webarena.tasks import miniwob
-from env_adapters.webarena.tasks.embedded import EmbeddedTasks, MiniWobTasks, reject_site_urls
 from env_adapters.webarena.tasks.items import (
     ENV,
     installed_task_file,
@@ -21,6 +21,7 @@ from env_adapters.webarena.tasks.items import (
     with_brief_answer,
     with_exact_url,
 )
+from env_adapters.webarena.tasks.miniwob_source import MiniWobTasks
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment, UserSites, login_file_name
 from env_adapters.webarena.tasks.splits import SPLITS
 from env_adapters.webarena.tasks.verified import HARD, hard_items, verified_items
@@ -28,6 +29,7 @@ from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
+ENTRY_POINT_GROUP = "env_adapters.webarena.sources"
 FILE_SPLITS = ("train", "test", "all")
 """Splits of a user's task file; the field `split` of its tasks assigns them to the first two."""
 
@@ -64,6 +66,10 @@ class TaskSource(Protocol):
         """Return the items of a split, in the same order on every machine."""
         ...
 
+    def requirements(self) -> Sequence[Requirement]:
+        """Return what the tasks need besides the browser."""
+        ...
+
     def check(self) -> None:
         """Check before a run starts that the tasks can be played with these options.
 
@@ -86,7 +92,7 @@ class TaskSource(Protocol):
         ...
 
 
-class UserSiteTasks:
+class UserSiteTasks(TaskSource):
     """WebArena's 812 tasks, or the tasks of a file, on sites that the user runs.
 
     `splits.py` defines the splits of the 812 tasks. A file has the split `all`. It also has `train` and `test` if its
@@ -99,14 +105,23 @@ class UserSiteTasks:
     deterministic = False
     """Episodes share the user's sites, and an action that is sent twice may, for example, order twice."""
 
+    @staticmethod
+    def requirements() -> list[Requirement]:
+        """See `TaskSource`."""
+        return [
+            Requirement.package("webarena", webarena_items.INSTALL_COMMAND, "WebArena's 812 tasks"),
+            Requirement.package("webarena_verified", INSTALL_COMMAND, "tasks of env.options.tasks=webarena_verified"),
+        ]
+
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         access = options.access
         auth = None if access.auth is None else Path(access.auth)
         self.sites = UserSites(dict(options.sites or {}), access.allowed_urls, auth, dict(access.reset or {}))
 
+    @override
     def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`; if URLs of sites are set, tasks that need other sites are left out."""
+        """If URLs of sites are set, tasks that need other sites are left out."""
         every = read_items(installed_task_file() if self.options.tasks == ENV else Path(self.options.tasks))
         by_field = self.options.tasks != ENV and split != "all"
         if by_field and not any(item.data.get("split") == split for item in every):
@@ -121,16 +136,17 @@ class UserSiteTasks:
             items = [with_brief_answer(item) for item in items]
         return items if self.options.sites is None else select_by_sites(items, tuple(self.options.sites))
 
+    @override
     @property
     def splits(self) -> Sequence[str]:
-        """See `TaskSource`."""
         if self.options.tasks == ENV:
             return tuple(SPLITS)
         used = {item.data.get("split") for item in read_items(Path(self.options.tasks))}
         return tuple(split for split in FILE_SPLITS if split == "all" or split in used)
 
+    @override
     def check(self) -> None:
-        """See `TaskSource`; tasks that start logged in need saved logins or the option `access.logged_out`."""
+        """Tasks that start logged in need saved logins or the option `access.logged_out`."""
         access = self.options.access
         if self.options.sites is None or access.auth is not None or access.logged_out:
             return
@@ -143,30 +159,43 @@ class UserSiteTasks:
                 "play these tasks logged out: env.options.access.logged_out=true"
             )
 
+    @override
     async def open(self, item: TaskItem) -> SiteEnvironment:
-        """See `TaskSource`."""
         return await self.sites.open(item)
 
-    def oracle(self, item: TaskItem) -> None:
-        """See `TaskSource`."""
+    @override
+    def oracle(self, item: TaskItem) -> None: ...
 
 
 class VerifiedTasks(UserSiteTasks):
     """The tasks of WebArena-Verified on sites that the user runs, in WebArena's splits and the split `hard`."""
 
+    @override
     @property
     def splits(self) -> Sequence[str]:
-        """See `TaskSource`."""
         return (*SPLITS, HARD)
 
+    @override
     def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`; if URLs of sites are set, tasks that need other sites are left out."""
+        """If URLs of sites are set, tasks that need other sites are left out."""
         items = hard_items(verified_items()) if split == HARD else SPLITS[split](verified_items())
         return items if self.options.sites is None else select_by_sites(items, tuple(self.options.sites))
 
 
-EMBEDDED_SOURCES: Mapping[str, Callable[[], TaskSource]] = {"embedded": EmbeddedTasks, "miniwob": MiniWobTasks}
-"""Sources with their own sites, by the value of `env.options.tasks`."""
+def reject_site_urls(name: str, sites: Mapping[str, str] | None) -> None:
+    """Raise ConfigError if the user sets URLs of sites, because the source has its own."""
+    if sites:
+        raise ConfigError(
+            f"env.options.sites={dict(sites)!r} is not allowed with tasks={name!r}, which has its own sites. "
+            "Remove it: env.options.sites=null"
+        )
+
+
+@cache
+def own_sources() -> Mapping[str, Callable[[], TaskSource]]:
+    """Return the sources with their own sites, by the value of `env.options.tasks`; any package may register some."""
+    registered = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return {**registered, "miniwob": MiniWobTasks}
 
 
 def make_source(options: SourceOptions) -> TaskSource:
@@ -176,33 +205,28 @@ def make_source(options: SourceOptions) -> TaskSource:
         ConfigError: `options.tasks` is neither the name of a source nor a file, or the source rejects an option.
     """
     for name in ("exact_urls", "brief_answers"):
-        if getattr(options.access, name) and options.tasks in (KIND, *EMBEDDED_SOURCES):
+        if getattr(options.access, name) and options.tasks in (KIND, *own_sources()):
             raise ConfigError(
                 f"env.options.access.{name}=true has no effect with tasks={options.tasks!r}, whose evaluators accept "
                 "neither several pages in one URL nor lists of answers. Remove it, or use tasks=webarena or a task "
                 "file."
             )
-    if options.tasks in EMBEDDED_SOURCES:
+    if options.tasks in own_sources():
         reject_site_urls(options.tasks, options.sites)
-        return EMBEDDED_SOURCES[options.tasks]()
+        return own_sources()[options.tasks]()
     if options.tasks == KIND:
         return VerifiedTasks(options)
     if options.tasks != ENV and not Path(options.tasks).is_file():
-        hint = did_you_mean(options.tasks, (ENV, KIND, *EMBEDDED_SOURCES))
+        hint = did_you_mean(options.tasks, (ENV, KIND, *own_sources()))
         raise ConfigError(f"env.options.tasks={options.tasks!r} is neither a source of tasks nor a file. {hint}")
     return UserSiteTasks(options)
 
 
 def source_requirements() -> list[Requirement]:
-    """Return the browser, the packages of tasks, and the program of the embedded code site."""
-    fossil = shutil.which("fossil")
+    """Return the browser, and what each source of tasks needs."""
     return [
         Requirement.package("playwright", "pip install 'verl-agent[webarena]'", "drives the browser"),
         chromium_requirement(),
-        Requirement.package("webarena", webarena_items.INSTALL_COMMAND, "WebArena's 812 tasks"),
-        Requirement.package("webarena_verified", INSTALL_COMMAND, "tasks of env.options.tasks=webarena_verified"),
-        Requirement.package("miniwob", miniwob.INSTALL_COMMAND, "tasks of env.options.tasks=miniwob"),
-        Requirement(
-            "fossil", fossil is not None, GET_FOSSIL, fossil or "`verl-agent sites up` downloads it where apt is"
-        ),
+        *UserSiteTasks.requirements(),
+        *(requirement for source in own_sources().values() for requirement in source().requirements()),
     ]

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from typing_extensions import override
+
 from verl_agent.agents.base import ONE_ACTION, Agent
 from verl_agent.types import Message, StepResult
 
@@ -15,17 +17,19 @@ class Notebook(Agent):
 
     thought_template: ClassVar[str] = "Thought: {thought}\n"
 
+    @override
     def instruction(self) -> str:
-        """See `Agent`."""
         return f"{ONE_ACTION} Always answer in this form:\nThought: what the notes leave\n{self.action_format.template}"
 
+    @override
     def build_prompt(self, messages: Sequence[Message]) -> list[Message]:
-        """See `Agent`; starts with empty notes."""
+        """Start with empty notes."""
         self.notes: list[str] = []
         return super().build_prompt(messages)
 
+    @override
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
-        """See `Agent`; adds the answer to the notes."""
+        """Add the answer to the notes."""
         if not step.info.get("invalid_action"):
             self.notes.append(step.observation)
         notes = f"\nNotes: {' '.join(self.notes)}" if self.notes else ""

@@ -2,7 +2,6 @@
 
 python -m tests.bench.learning                     # the studies of algorithms and horizons
 python -m tests.bench.learning --study algorithms --seeds 1 --arms ppo,grpo
-python -m tests.bench.learning --study order --seeds 8
 
 Each run has its own share of the cores, so concurrent runs do not compete for them.
 """
@@ -15,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -49,11 +48,6 @@ HORIZONS = {  # about 16,000 turns and four validations in each arm
         "trainer.test_freq=21",
     ],
 }
-FOUR_MINI_BATCHES = [
-    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
-]
-TRAIN = "verl_agent.commands.train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +58,16 @@ class Study:
         recipe: name of the shared recipe in the folder `recipes`.
         arms: overrides of each arm; differences are to the first one.
         epochs: epochs of SFT before RL; fewer epochs leave more to learn.
-        commands: module of each arm that another command than `TRAIN` runs.
     """
 
     recipe: str
     arms: Mapping[str, Sequence[str]]
     epochs: int
-    commands: Mapping[str, str] = field(default_factory=dict)
 
 
 STUDIES = {
     "algorithms": Study("learn", ALGORITHMS, epochs=60),
     "curriculum": Study("curriculum", HORIZONS, epochs=32),
-    "order": Study(
-        "learn",
-        {"groups": FOUR_MINI_BATCHES, "completion": FOUR_MINI_BATCHES},
-        epochs=32,
-        commands={"completion": "tests.bench.learning.completion"},
-    ),
 }
 TARGET = 0.85
 """Success whose cost in environment steps and seconds is reported."""
@@ -150,8 +136,7 @@ class Run:
     def train(self, root: Path, warm: Mapping[str, Path]) -> "Run":
         """Train to the end, and return this run."""
         study, model = STUDIES[self.study], f"actor_rollout_ref.model.path={warm[self.study]}"
-        command = study.commands.get(self.arm, TRAIN)
-        train(command, study.recipe, self.folder(root), model, *self.overrides())
+        train("verl_agent.commands.train", study.recipe, self.folder(root), model, *self.overrides())
         return self
 
 

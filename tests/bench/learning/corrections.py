@@ -37,13 +37,14 @@ from zlib import crc32
 import torch
 from rich.console import Console
 from rich.table import Table
+from typing_extensions import override
 
 from env_adapters.textcraft.adapter import TextCraft
 from env_adapters.textcraft.oracle import choose, crafting_order, pick, turns_needed
 from env_adapters.textcraft.recipes import Recipe, name_of, recipe_book, words
 from tests import ROOT
 from verl_agent.agents.plain import Act
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, Policy, play
 from verl_agent.rollout.oversight import Overseer, Proposal
 from verl_agent.rollout.person import Answer, Person
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
@@ -183,14 +184,14 @@ def _flat(rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor([feature for row in rows for feature in row]), starts
 
 
-class ModelPolicy:
+class ModelPolicy(Policy):
     """Policy of one episode that takes the action with the highest score."""
 
     def __init__(self, model: Scorer, goal: str) -> None:
         self._model, self._goal = model, goal
 
+    @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`."""
         actions, rows = features(messages, self._goal)
         with torch.no_grad():
             return Reply(f"Action: {actions[int(self._model(rows).argmax())]}")
@@ -210,8 +211,8 @@ class Expert(Person):
         super().__init__()
         self._env, self.left = env, budget
 
+    @override
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
-        """See `Person`."""
         if self.left < 1:
             return Answer("end", reason="the expert has no turns left.")
         game = self._env.game
@@ -228,16 +229,16 @@ class Expert(Person):
 class Demonstrator(Expert):
     """Expert that plays whole episodes: it edits every action, also one that is its own."""
 
+    @override
     def decide(self, proposal: Proposal, action: str) -> Answer:
-        """See `Expert`."""
         return Answer("edit", action)
 
 
 class LateExpert(Expert):
     """Expert that takes over when an action has failed or is repeated."""
 
+    @override
     def decide(self, proposal: Proposal, action: str) -> Answer:
-        """See `Expert`."""
         if proposal.reply is None:
             return Answer("edit", action)
         failed = proposal.observation.startswith("Could not")

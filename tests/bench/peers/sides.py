@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from typing_extensions import override
+
 from tests import ROOT
 from tests.bench.memory import measure_memory
 from verl_agent.trace.metrics_log import read_metrics
@@ -130,8 +132,8 @@ class VerlAgent(Side):
     name = "verl-agent"
     user_files = (ROOT / "recipes/textcraft/grpo_cpu.yaml", ROOT / "env_adapters/textcraft/adapter.py")
 
+    @override
     def command(self, shape: Shape, folder: Path) -> list[str]:
-        """See `Side`."""
         recipes = str(ROOT / "recipes/textcraft")
         return [
             *[sys.executable, "-m", "verl_agent.commands.train", "--config-dir", recipes, "--config-name", "grpo_cpu"],
@@ -143,8 +145,8 @@ class VerlAgent(Side):
             f"trainer.default_local_dir={folder / 'run'}",
         ]
 
+    @override
     def steps(self, folder: Path) -> list[Step]:
-        """See `Side`."""
         logged = read_metrics(sorted((folder / "run/metrics").glob("*.jsonl")))
         played = [record for record in read_records(folder / "run/episodes") if record["purpose"] == "train"]
         made = []
@@ -162,14 +164,14 @@ class Trl(Side):
     name = "TRL"
     user_files = (PEERS / "textcraft_trl.py",)
 
+    @override
     def command(self, shape: Shape, folder: Path) -> list[str]:
-        """See `Side`."""
         sizes = {"tasks": shape.tasks, "samples": shape.samples, "steps": shape.steps}
         arguments = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
         return [str(TRL_PYTHON), "-m", "tests.bench.peers.textcraft_trl", shape.model, str(folder), *arguments]
 
+    @override
     def steps(self, folder: Path) -> list[Step]:
-        """See `Side`."""
         return [Step(**step) for step in json.loads((folder / "steps.json").read_text(encoding="utf-8"))]
 
 

@@ -26,7 +26,8 @@ from verl_agent.evaluation.by_hand import NobodyElse, Player
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.rollout.approval import Approval, Rule
 from verl_agent.rollout.candidates import CandidatePolicy, count_actions
-from verl_agent.rollout.episode import EpisodeLimits, Policy, play
+from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.policy import Policy
 from verl_agent.runs.terminal_person import TerminalLines, TerminalPerson
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import Episode, Reply, StopReason
@@ -56,7 +57,7 @@ def game(lines, replies=(), turns: int = 2) -> tuple[Episode, str]:
 
 def test_person_plays_alone_and_the_record_says_so():
     episode, shown = game(["one", "/back", "/approve", "/help", "two"])
-    assert [(turn.author, turn.action, turn.proposed) for turn in episode.turns] == [
+    assert [(turn.reply.author, turn.action, turn.reply.proposed) for turn in episode.turns] == [
         ("person", "one", None),
         ("person", "two", None),
     ]
@@ -97,11 +98,11 @@ def test_question_of_a_rule_tells_its_time_limit():
 
 def test_candidates_are_shown_with_their_shares_and_one_can_be_picked():
     episode, shown = game(["/1", "/9", "/2"], [["a", "b", "a", "a"], ["c", "c", "d", "d"]])
-    assert [(turn.author, turn.action, turn.proposed) for turn in episode.turns] == [
+    assert [(turn.reply.author, turn.action, turn.reply.proposed) for turn in episode.turns] == [
         ("policy", "a", None),
         ("policy", "d", "c"),
     ]
-    assert [turn.review.decision for turn in episode.turns if turn.review] == ["approved", "edited"]
+    assert [turn.reply.review.decision for turn in episode.turns if turn.reply.review] == ["approved", "edited"]
     assert "/1   75%  a" in shown and "/2   25%  b" in shown
     assert "there is no candidate 9. Allowed: 1 to 2." in shown
 
@@ -113,7 +114,7 @@ def test_picked_candidate_is_the_reply_that_the_model_wrote_with_its_thought():
     player = Player(Console(file=io.StringIO()), copilot, Typed(["/2"]))
     episode = asyncio.run(play(ITEM, talk_class()(turns=1), agent, copilot, EpisodeLimits(1), player))
     (turn,) = episode.turns
-    assert (turn.reply.text, turn.author, turn.proposed) == (replies[2], "policy", replies[0])
+    assert (turn.reply.text, turn.reply.author, turn.reply.proposed) == (replies[2], "policy", replies[0])
 
 
 def test_line_typed_for_a_question_that_was_withdrawn_does_not_answer_the_next_one():
@@ -130,7 +131,7 @@ def test_line_typed_for_a_question_that_was_withdrawn_does_not_answer_the_next_o
     session = talk_class()()
     approval = Approval(rules, session.describe_action, person)
     episode = asyncio.run(play(ITEM, session, plain(), ScriptedPolicy("ab"), EpisodeLimits(2), approval))
-    decided = [(turn.review.decision, turn.review.by) for turn in episode.turns if turn.review]
+    decided = [(turn.reply.review.decision, turn.reply.review.by) for turn in episode.turns if turn.reply.review]
     assert decided == [("rejected", "rule"), ("rejected", "person")]
     assert "was withdrawn. Press Enter to see the next one" in shown.getvalue()
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests import ROOT
 from verl_agent.results.folder import RECORDS, REPORT
-from verl_agent.runs.control.kill import DEADLINE_S
 from verl_agent.runs.control.server import send
+from verl_agent.runs.processes import DEADLINE_S
 
 RECIPES = ROOT / "recipes" / "textcraft"
 

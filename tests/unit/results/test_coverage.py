@@ -27,13 +27,7 @@ LEAST = 0.92
 
 
 def coverage(data: Any, truth: float, interval: Callable[[list[Any]], Estimate | None]) -> float:
-    """Return the share of simulated data sets whose interval holds the truth; equal ones are computed once.
-
-    Args:
-        data: array of shape (simulations, numbers of one simulation).
-        truth: true value.
-        interval: function from the numbers of one simulation to their interval; None does not count.
-    """
+    """Return the share of simulated data sets whose interval holds the truth; equal ones are computed once."""
     rows, counts = np.unique(np.asarray(data), axis=0, return_counts=True)
     found = [(interval(row), count) for row, count in zip(rows.tolist(), counts.tolist(), strict=True)]
     held = sum(count for one, count in found if one is not None and one.low - 1e-9 <= truth <= one.high + 1e-9)

@@ -183,7 +183,7 @@ def test_spelling_is_no_way_around_a_rule_in_an_episode():
     overseer = Approval(rule_list, env.describe_action)
     policy = ScriptedPolicy(["Action: get 1 oak log", "Action: GET 1 oak log", "Action: inventory"])
     episode = asyncio.run(play(env.tasks("test")[0], env, Act(env.action_format), policy, EpisodeLimits(3), overseer))
-    assert [turn.review.decision for turn in episode.turns] == ["rejected", "rejected", "approved"]
+    assert [turn.reply.review.decision for turn in episode.turns] == ["rejected", "rejected", "approved"]
     assert "not carrying anything" in episode.turns[2].step.observation
 
 
@@ -200,7 +200,11 @@ def test_elements_are_those_of_the_last_page_after_a_rejection_and_after_a_reply
     overseer = Approval(rules(GUARD, web, tmp_path), web.describe_action)
     policy = ScriptedPolicy(["```click [3]```", "hm", "```click [2]```"])
     episode = asyncio.run(play(ITEM, session, Act(web.action_format), policy, EpisodeLimits(3), overseer))
-    assert [turn.review.decision if turn.review else None for turn in episode.turns] == ["rejected", None, "approved"]
+    assert [turn.reply.review.decision if turn.reply.review else None for turn in episode.turns] == [
+        "rejected",
+        None,
+        "approved",
+    ]
     assert session.heard == 1
 
 
@@ -213,7 +217,7 @@ def play_guess(rule_list, script, person=None) -> Episode:
 
 def test_action_that_no_rule_allows_is_rejected_and_the_agent_reads_why():
     episode = play_guess([Rule(["*"], text="^9$", decision="approve")], ["Action: 1", "Action: 9"])
-    assert [turn.review.decision for turn in episode.turns] == ["rejected", "approved"]
+    assert [turn.reply.review.decision for turn in episode.turns] == ["rejected", "approved"]
     assert episode.turns[0].step.observation.endswith("no rule of the approval policy allows it.")
     assert not episode.operated
 
@@ -222,18 +226,18 @@ def test_timeout_of_a_question_rejects():
     episode = play_guess(
         [Rule(["*"], by="human", timeout_s=0.05)], ["Action: 1", "Action: 2"], ScriptedPerson(["..."] * 2)
     )
-    assert [(turn.review.decision, turn.review.by) for turn in episode.turns] == [("rejected", "rule")] * 2
+    assert [(turn.reply.review.decision, turn.reply.review.by) for turn in episode.turns] == [("rejected", "rule")] * 2
     assert "nobody did within 0.05 s" in episode.turns[0].step.observation
 
 
 def test_person_decides_where_a_rule_asks():
     episode = play_guess([Rule(["*"], by="human")], ["Action: 9", "Action: 2"], ScriptedPerson(["/a", "8"]))
-    assert [(turn.review.decision, turn.action) for turn in episode.turns] == [("approved", "9"), ("edited", "8")]
+    assert [(turn.reply.review.decision, turn.action) for turn in episode.turns] == [("approved", "9"), ("edited", "8")]
 
 
 def test_reply_without_an_action_is_not_reviewed():
     episode = play_guess([Rule(["*"], decision="approve")], ["hm", "Action: 2"])
-    assert [turn.review is None for turn in episode.turns] == [True, False]
+    assert [turn.reply.review is None for turn in episode.turns] == [True, False]
 
 
 def test_server_carries_out_only_what_the_rules_allow():

@@ -48,7 +48,10 @@ def oversee(script, lines, max_turns: int = 3, **talk) -> tuple[Episode, Listens
 
 
 def decisions(episode: Episode) -> list[tuple[str, str, str | None]]:
-    return [(turn.author, turn.review.decision if turn.review else "", turn.proposed) for turn in episode.turns]
+    return [
+        (turn.reply.author, turn.reply.review.decision if turn.reply.review else "", turn.reply.proposed)
+        for turn in episode.turns
+    ]
 
 
 def record_of(episode: Episode) -> EpisodeRecord:
@@ -98,7 +101,7 @@ def test_taken_over_turns_are_played_without_the_policy_until_they_are_handed_ba
 def test_takeover_of_two_turns_ends_by_itself():
     episode, session, _ = oversee(["a", "c"], ["/take 2 one", "two", "/approve"])
     assert session.actions == ["one", "two", "c"]
-    assert [turn.author for turn in episode.turns] == ["person", "person", "policy"]
+    assert [turn.reply.author for turn in episode.turns] == ["person", "person", "policy"]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +187,7 @@ def test_record_keeps_author_proposal_and_review():
     assert record["turns"][0]["proposed"] == "a"
     assert record["turns"][1]["review"]["reason"] == "no"
     again = to_episode(record)
-    assert [(turn.author, turn.proposed) for turn in again.turns] == [("person", "a"), ("policy", None)]
+    assert [(turn.reply.author, turn.reply.proposed) for turn in again.turns] == [("person", "a"), ("policy", None)]
     assert again.operated
 
 
@@ -204,7 +207,7 @@ def test_waiting_for_a_person_is_in_no_time_but_that_of_the_review():
     episode = asyncio.run(play(ITEM, session, plain(), ScriptedPolicy(["a"]), limits, Slow(["/a"])))
     turn = episode.turns[0]
     assert (episode.stop, session.heard) == (StopReason.TURN_LIMIT, 1)
-    assert turn.review.seconds >= 0.2 > turn.generate_s + turn.env_s
+    assert turn.reply.review.seconds >= 0.2 > turn.generate_s + turn.env_s
 
 
 def test_session_stays_open_while_a_person_thinks_longer_than_its_idle_time():
@@ -224,7 +227,7 @@ def test_session_stays_open_while_a_person_thinks_longer_than_its_idle_time():
             await pool.shutdown()
 
     episode = asyncio.run(run())
-    assert (episode.stop, episode.turns[0].review.decision) == (StopReason.TURN_LIMIT, "approved")
+    assert (episode.stop, episode.turns[0].reply.review.decision) == (StopReason.TURN_LIMIT, "approved")
 
 
 def played(episode: Episode, task: str, **changes) -> EpisodeRecord:
@@ -253,4 +256,5 @@ def test_rejection_by_a_rule_still_measures_the_policy():
     episode, _, _ = oversee(["a"], ["/reject no"], max_turns=1)
     turn = episode.turns[0]
     assert turn.operated
-    assert not replace(turn, review=replace(turn.review, by="rule")).operated
+    by_rule = replace(turn.reply, review=replace(turn.reply.review, by="rule"))
+    assert not replace(turn, reply=by_rule).operated

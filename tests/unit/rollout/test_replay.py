@@ -265,6 +265,42 @@ def test_attempts_stay_within_the_retries():
         assert len(env.made) == (retries + 1) ** 2
 
 
+class Alternating(Failing):
+    """Environment of which every call fails and succeeds in turn, whichever session makes it."""
+
+    works: ClassVar[dict[int, bool]]
+
+    async def step(self, action: str) -> StepResult:
+        works = self.works[self.heard] = not self.works.get(self.heard, True)
+        if not works:
+            raise EnvError(DOWN)
+        return await Talk.step(self, action)
+
+
+def test_replays_of_an_episode_stay_within_the_retries_of_its_calls():
+    """A pass over n calls, each of which fails and succeeds in turn, needs 2^n replays."""
+    env = failing_class(base=Alternating, works={})
+    (first, _), _ = run(env, script="abcdefghij", retries=1, turns=10)
+    assert (first.stop, first.error) == (StopReason.ENV_ERROR, DOWN)
+    assert len(first.replays) <= len(first.turns) + 1, "one for each call, the reset included"
+
+
+def test_an_action_is_not_blamed_by_fewer_tries_than_retries_allow():
+    """Two of three resets fail, so that the replays of the episode end before the action has had its four tries."""
+
+    class Flaky(talk_class()):  # type: ignore[misc]
+        resets_of_all = 0
+
+        async def reset(self, item: TaskItem) -> list[Message]:
+            Flaky.resets_of_all += 1
+            if Flaky.resets_of_all % 3 != 1:
+                raise EnvError(DOWN)
+            return await super().reset(item)
+
+    first = run(Flaky, retries=3, fault="raise")[0][0]
+    assert (first.stop, len(first.replays)) == (StopReason.ENV_ERROR, 6)
+
+
 def test_retries_and_replays_are_counted_separately():
     attempts, _ = run(failing_class(3, 6, 9))
     replays = sum(len(episode.replays) for episode in attempts)

@@ -9,12 +9,12 @@ from multiprocessing.context import SpawnProcess
 import psutil
 
 from tests.support.training_runs import running_after
-from verl_agent.runs.ending_process import spawning_ending_processes
+from verl_agent.runs.processes import spawning_ending_processes
 
 PROGRAM = """
 import multiprocessing, subprocess, time
 from tests.support.training_runs import running_after
-from verl_agent.runs.ending_process import spawning_ending_processes
+from verl_agent.runs.processes import spawning_ending_processes
 
 with spawning_ending_processes():
     process = multiprocessing.get_context("spawn").Process(target=subprocess.run, args=(["sleep", "60"],))

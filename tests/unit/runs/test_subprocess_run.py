@@ -12,7 +12,7 @@ from verl_agent.runs.subprocess_run import GRACE_S, run_command
 START = """
 import signal, sys, threading, time
 from pathlib import Path
-from verl_agent.runs.control import kill
+from verl_agent.runs import processes
 from verl_agent.runs.control.server import control_socket, send
 from verl_agent.runs.subprocess_run import run_command
 """
@@ -20,7 +20,7 @@ KILLED = (
     START
     + """
 folder = Path(sys.argv[1])
-kill.DEADLINE_S = 0.5
+processes.DEADLINE_S = 0.5
 {handler}
 def end():
     try:

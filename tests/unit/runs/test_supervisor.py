@@ -91,7 +91,7 @@ STORIES = {
     "driver": "if start == 0:\\n log_step(); engine(); die()",
     "actor": "log_step()\\nif start == 0:\\n link.report(Death('a training worker', 12, '10.0.0.7'))",
     "raises after a death": "process = engine(); process.kill(); process.wait(); link.leave(); print('unreachable')",
-    "leaves": "process = engine(); link.leave(); process.kill(); process.wait(); time.sleep(5); sys.exit(5)",
+    "leaves": "process = engine(); link.leave(); process.kill(); process.wait(); time.sleep(2); sys.exit(5)",
     "copies": "with ending_all_children():\\n"
     " bash = subprocess.Popen(['raylet/raylet', '-c', COPY], executable='/bin/bash', stdin=subprocess.PIPE)\\n"
     " time.sleep(4); link.leave(); bash.kill(); sys.exit(5)",

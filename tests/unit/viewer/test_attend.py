@@ -86,10 +86,10 @@ def test_person_rejects_takes_over_hands_back_and_approves_on_a_page(tmp_path: P
             page.get_by_text("The episode has ended.").wait_for()
 
     episode = attended(tmp_path, drive)
-    decisions = [(turn.review.decision, turn.review.reason) for turn in episode.turns if turn.review]
+    decisions = [(turn.reply.review.decision, turn.reply.review.reason) for turn in episode.turns if turn.reply.review]
     assert decisions[0] == ("rejected", "not this")
     assert [decision for decision, _ in decisions][1:3] == ["taken_over", "approved"]
-    assert (episode.turns[1].author, episode.turns[1].action) == ("person", "mine")
+    assert (episode.turns[1].reply.author, episode.turns[1].action) == ("person", "mine")
     assert episode.stop.value == "operator" and "enough" in episode.error
 
 

@@ -16,9 +16,10 @@ from starlette.routing import Route
 from tests.support.viewing import step
 from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import Label, LabelFile
-from verl_agent.trace.panels import RETURN, SUCCESS
+from verl_agent.trace.panels import RETURN, STOPS, SUCCESS
+from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
-from verl_agent.viewer.charts import Curve, Panel, RunData, chart, panels
+from verl_agent.viewer.charts import MOST_CURVES, Curve, Panel, RunData, chart, panels
 from verl_agent.viewer.overview import read_overview
 from verl_agent.viewer.queries import TaskStep
 from verl_agent.viewer.saved_filters import SavedFilters
@@ -289,3 +290,25 @@ def test_filters_are_saved_by_name_and_invalid_ones_left_out(tmp_path: Path) -> 
         saved.read()
     with pytest.raises(ConfigError, match="needs a name"):
         saved.change(" ", {})
+
+
+def test_results_of_an_evaluation_leave_out_columns_that_no_row_fills() -> None:
+    from verl_agent.viewer.pages.run import result_rows
+
+    row = {"category": "all", "tasks": 2, "episodes": 4, "success": {"mean": 0.5, "low": 0.25, "high": 0.75}}
+    row |= {"pass_at": {"1": 0.5, "2": 0.75}, "pass_hat": {"1": 0.5, "2": 0.25}, "reward_mean": 0.5, "turns_mean": 3.0}
+    columns, (cells,) = result_rows([row | {"cost_usd": None}])
+    assert columns == ["category", "tasks", "episodes", "success", "pass@2", "pass^2", "mean return", "mean turns"]
+    assert cells == ["all", "2", "4", "0.500 [0.250, 0.750]", "0.75", "0.25", "0.5", "3"]
+
+
+def test_a_chart_has_at_most_six_curves_and_the_borders_of_the_horizon() -> None:
+    stops = dict.fromkeys(StopReason, 0.1)
+    steps = [step(number, max_turns=4 + 2 * (number > 2), stops=stops) for number in (1, 2, 3)]
+    run = RunData("run", steps, {})
+    (panel,) = [panel for panel in panels(run) if panel.kind is STOPS]
+    assert len(panel.curves) == MOST_CURVES
+    assert sum(curve.values[1] for curve in panel.curves) == pytest.approx(0.1 * len(stops))
+    options = chart(panel.title, [(run, panel)])
+    assert (options["yAxis"]["min"], options["yAxis"]["max"]) == (0, 1)
+    assert options["series"][0]["markLine"]["data"] == [{"xAxis": 3.0}]

@@ -13,7 +13,7 @@ from verl_agent.evaluation.policies import engine_policies
 from verl_agent.evaluation.token_writer import TokenWriter, token_rows
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.rollout.episode import Policy
+from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.tokens import Segment
 from verl_agent.trace.token_files import read_tokens, token_files

@@ -75,13 +75,7 @@ def actor_loss(rows: list[Row], loss: str, aggregate: str, **columns: Tensor) ->
 def reference(
     rows: list[Row], units: Sequence[Sequence[tuple[int, int]]], weights: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
-    """Return the gradients of a clipped surrogate with one ratio for each unit, as a mean over the tokens of a row.
-
-    Args:
-        rows: rows of the batch.
-        units: start and end of each unit of each row; a unit is a turn, a row or a token.
-        weights: weight of each position of each row; 1 if None.
-    """
+    """Return the gradients of a clipped surrogate with one ratio for each unit, as a mean over the tokens of a row."""
     losses = []
     for number, (row, own) in enumerate(zip(rows, by_hand(rows, "grpo", SETTINGS), strict=True)):
         written, begin, terms = written_positions(row), len(row.segment.prompt_ids), []

@@ -55,13 +55,7 @@ def sampler(**settings: object) -> EpisodeSampler:
 
 
 def finish_episodes(seed: int, returns: dict[int, list[float]] = RETURNS, dropped: Container[int] = ()) -> None:
-    """Put the groups of a step into the queue, in an order of completion that depends on the seed.
-
-    Args:
-        seed: seed of the order.
-        returns: returns of the episodes of each task.
-        dropped: tasks of which only the first two episodes have a loss.
-    """
+    """Put the groups of a step into the queue, in an order of completion that depends on the seed."""
     if left := list((tq.kv_list() or {}).get("train", {})):
         tq.kv_clear(partition_id="train", keys=left)
     episodes = [(task, sample, value) for task, values in returns.items() for sample, value in enumerate(values)]

@@ -103,18 +103,18 @@ class Host:
         self._sessions[number] = _Session(self._choose_thread(), time.monotonic())
 
     async def reset(self, number: int, item: TaskItem) -> list[Message]:
-        """See `SessionPool.reset`."""
+        """Begin an episode in a session."""
         session = self._find(number)
         self._episodes += 1
         return await self._call(session, "reset", lambda: self._begin(session, item))
 
     async def step(self, number: int, action: str) -> StepResult:
-        """See `SessionPool.step`."""
+        """Play an action in a session."""
         session = self._find(number)
         return await self._call(session, "step", lambda: self._act(session, action))
 
     async def keep_alive(self, number: int) -> None:
-        """See `SessionPool.keep_alive`."""
+        """Tell the adapter of a session that its episode goes on."""
         session = self._find(number)
         await self._call(session, "keep_alive", lambda: self._keep(session))
 

@@ -4,6 +4,8 @@ import logging
 from dataclasses import replace
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
 from verl_agent.errors import AgentError, EnvError
@@ -42,7 +44,7 @@ async def answer(host: Host, method: str, arguments: tuple[Any, ...]) -> Any:
         return EnvError(f"{method} failed in its host: {type(error).__name__}: {error}")
 
 
-class InlineLink:
+class InlineLink(HostLink):
     """Connection to a host in this process."""
 
     def __init__(self, env: EnvAdapter, hosting: Hosting, limits: CallLimits) -> None:
@@ -50,10 +52,11 @@ class InlineLink:
         threaded = hosting if hosting.threads else replace(hosting, threads=None)
         self._host = Host(env, threaded, limits)
 
+    @override
     async def call(self, method: str, *arguments: Any) -> Any:
-        """See `HostLink.call`."""
         return await getattr(self._host, method)(*arguments)
 
+    @override
     async def end(self, reason: str) -> None:
-        """See `HostLink.end`; pending calls raise `UnknownSessionError`."""
+        """Pending calls raise `UnknownSessionError`."""
         await self._host.shutdown()

@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+from typing_extensions import override
+
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import Health
 from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.slot import HostSlot, PoolLimits, retirement_reason
+from verl_agent.envs.session import SessionPool
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -27,7 +30,7 @@ COUNTS = ("opened", "closed", "reaped", "env_errors", "hosts_started", "hosts_lo
 log = logging.getLogger(__name__)
 
 
-class HostPool:
+class HostPool(SessionPool):
     """A `SessionPool` that starts hosts on demand.
 
     It belongs to the event loop in which it is first used.
@@ -50,8 +53,8 @@ class HostPool:
         self._background: set[asyncio.Task[None]] = set()
         self._shut = False
 
+    @override
     async def open(self) -> int:
-        """See `SessionPool.open`."""
         self._waiting += 1
         try:
             async with asyncio.timeout(self._limits.wait_s):
@@ -72,22 +75,23 @@ class HostPool:
         self._counts["opened"] += 1
         return number
 
+    @override
     async def reset(self, session: int, item: TaskItem) -> list[Message]:
-        """See `SessionPool.reset`."""
         messages: list[Message] = await self._call("reset", session, item)
         return messages
 
+    @override
     async def step(self, session: int, action: str) -> StepResult:
-        """See `SessionPool.step`."""
         result: StepResult = await self._call("step", session, action)
         return result
 
+    @override
     async def keep_alive(self, session: int) -> None:
-        """See `SessionPool.keep_alive`."""
         await self._call("keep_alive", session)
 
+    @override
     async def close(self, session: int) -> None:
-        """See `SessionPool.close`; the session is closed even if the caller is cancelled."""
+        """The session is closed even if the caller is cancelled."""
         slot = self._slot_of.pop(session, None)
         if slot is not None:
             await asyncio.shield(run(self._close(session, slot), self._background))
@@ -104,8 +108,9 @@ class HostPool:
             )
         return self._slot_of[session].started.result()
 
+    @override
     def stats(self) -> Mapping[str, float]:
-        """See `SessionPool.stats`; `threads_stuck` and `memory_mb` come from the last health checks."""
+        """`threads_stuck` and `memory_mb` come from the last health checks."""
         health = [slot.health for slot in self._slots]
         return {
             "sessions": len(self._slot_of),
@@ -115,8 +120,8 @@ class HostPool:
             "memory_mb": sum(one.memory_mb for one in health),
         } | {name: self._counts[name] for name in COUNTS}
 
+    @override
     async def shutdown(self) -> None:
-        """See `SessionPool.shutdown`."""
         self._shut = True
         for _ in range(self._waiting):
             self._capacity.release()

@@ -15,10 +15,12 @@ from contextlib import suppress
 from typing import Any
 
 import psutil
+from typing_extensions import override
 
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.host_main import Setup
+from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.wire import frame, read_frame
 from verl_agent.errors import AgentError, ConfigError, HostLostError
 
@@ -33,7 +35,7 @@ POLL_S = 0.02
 log = logging.getLogger(__name__)
 
 
-class ProcessLink:
+class ProcessLink(HostLink):
     """Connection to a host process; see `start_process`."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", stream: socket.socket) -> None:
@@ -66,8 +68,8 @@ class ProcessLink:
             raise failure
         self._reading = asyncio.create_task(self._read(reader))
 
+    @override
     async def call(self, method: str, *arguments: Any) -> Any:
-        """See `HostLink.call`."""
         if self._lost or self._writer is None:
             raise HostLostError(self._lost or "the host has not started.")
         number = next(self._numbers)
@@ -82,8 +84,8 @@ class ProcessLink:
             raise answer
         return answer
 
+    @override
     async def end(self, reason: str) -> None:
-        """See `HostLink.end`."""
         self._fail_calls(reason)
         if self._reading is not None:
             self._reading.cancel()

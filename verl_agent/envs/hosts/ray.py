@@ -14,10 +14,11 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
+from typing_extensions import override
 
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
-from verl_agent.envs.hosts.link import answer
+from verl_agent.envs.hosts.link import HostLink, answer
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.pool import HostPool
@@ -44,7 +45,7 @@ def training_pool(env: EnvAdapter, settings: EnvSettings) -> SessionPool:
     return RayPool(env, settings) if where == "ray" else local_pool(env, settings)
 
 
-class RayPool:
+class RayPool(SessionPool):
     """A `SessionPool` whose hosts are Ray actors.
 
     Instances with the same settings in one run share one `PoolActor`; the first one that is used starts it.
@@ -60,8 +61,9 @@ class RayPool:
         self._links: dict[int, RayLink] = {}
         self._stats: Mapping[str, float] = {}
 
+    @override
     async def open(self) -> int:
-        """See `SessionPool.open`; if the `PoolActor` was lost, another one is started."""
+        """If the `PoolActor` was lost, another one is started."""
         try:
             number, actor = await self._ask("open")
         except HostLostError:
@@ -69,32 +71,34 @@ class RayPool:
         self._links[number] = RayLink(actor)
         return int(number)
 
+    @override
     async def reset(self, session: int, item: TaskItem) -> list[Message]:
-        """See `SessionPool.reset`."""
         messages: list[Message] = await self._link(session).call("reset", session, item)
         return messages
 
+    @override
     async def step(self, session: int, action: str) -> StepResult:
-        """See `SessionPool.step`."""
         result: StepResult = await self._link(session).call("step", session, action)
         return result
 
+    @override
     async def keep_alive(self, session: int) -> None:
-        """See `SessionPool.keep_alive`."""
         await self._link(session).call("keep_alive", session)
 
+    @override
     async def close(self, session: int) -> None:
-        """See `SessionPool.close`."""
         if self._links.pop(session, None) is not None:
             with suppress(HostLostError):
                 await asyncio.shield(self._ask("close", session))
 
+    @override
     def stats(self) -> Mapping[str, float]:
-        """See `SessionPool.stats`; the values of the whole pool when this process last opened or closed a session."""
+        """The values of the whole pool when this process last opened or closed a session."""
         return self._stats
 
+    @override
     async def shutdown(self) -> None:
-        """See `SessionPool.shutdown`; stops the pool for all processes."""
+        """Stop the pool for all processes."""
         with suppress(HostLostError):
             await self._ask("shutdown")
         if self._actor is not None:
@@ -173,7 +177,7 @@ class HostActor:
         self._host = Host(env, hosting, limits, MemoryGauge())
 
     async def answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        """See `answer`."""
+        """Call a method of the host."""
         return await answer(self._host, method, arguments)
 
     async def process(self) -> int:
@@ -181,15 +185,15 @@ class HostActor:
         return os.getpid()
 
 
-class RayLink:
+class RayLink(HostLink):
     """A `HostLink` to a `HostActor`."""
 
     def __init__(self, actor: ActorHandle) -> None:
         self.actor = actor
         self._end_reason = ""
 
+    @override
     async def call(self, method: str, *arguments: Any) -> Any:
-        """See `HostLink.call`."""
         try:
             result = await self.actor.answer.remote(method, arguments)
         except RayTaskError as error:
@@ -200,8 +204,8 @@ class RayLink:
             raise result
         return result
 
+    @override
     async def end(self, reason: str) -> None:
-        """See `HostLink.end`."""
         self._end_reason = reason
         with suppress(HostLostError, TimeoutError):
             async with asyncio.timeout(END_S):

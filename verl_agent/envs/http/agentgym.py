@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from verl_agent.envs.action_format import ActionFormat, FenceFormat, LineFormat, TagFormat
-from verl_agent.envs.http.protocols import read_field, read_number, read_text
+from verl_agent.envs.http.protocols import ServerProtocol, read_field, read_number, read_text
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, did_you_mean
 from verl_agent.types import Message, StepResult
 
@@ -90,7 +92,7 @@ DIALECTS: Mapping[str, Dialect] = {
 """Dialects by the task name that AgentGym uses."""
 
 
-class AgentGymProtocol:
+class AgentGymProtocol(ServerProtocol):
     """Protocol of one of AgentGym's servers. Items are `<env>_<number>`.
 
     Args:
@@ -112,14 +114,15 @@ class AgentGymProtocol:
         default = folder.joinpath(f"{env}.txt").read_text(encoding="utf-8").strip()
         self._instructions = default if instructions is None else instructions
 
+    @override
     def read_session(self, answer: Any) -> Any:
-        """See `ServerProtocol`."""
         return read_field(answer, self.dialect.created_field) if self.dialect.created_field else answer
 
+    @override
     def reset_body(self, item: str) -> dict[str, Any]:
-        """See `ServerProtocol`."""
         return {self.dialect.item_field: int(item.rpartition("_")[2]), **self.dialect.reset_fields}
 
+    @override
     def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
         """Return instructions, agreement and first observation, in the order of AgentGym's prompts."""
         if isinstance(answer, Mapping) and answer.get("observation") == TIMEOUT_OBSERVATION:
@@ -134,13 +137,15 @@ class AgentGymProtocol:
             {"role": "user", "content": observation},
         ]
 
+    @override
     def step_body(self, action: str) -> dict[str, Any]:
-        """See `ServerProtocol`. Search and web servers receive the action with its marks."""
+        """Search and web servers receive the action with its marks."""
         ready = not self.dialect.send_marked_action or self.dialect.action_format.parse(action) is not None
         return {"action": action if ready else self.dialect.action_format.format(action)}
 
+    @override
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
-        """See `ServerProtocol`. The return of an episode is AgentGym's last score, so a reward is a change of score."""
+        """The return of an episode is AgentGym's last score, so a reward is a change of score."""
         new_score = read_number(answer, self.dialect.score_field) / self.dialect.max_score
         terminated = bool(read_field(answer, self.dialect.done_field))
         terminated = terminated or (self.dialect.any_score_ends and new_score != 0)

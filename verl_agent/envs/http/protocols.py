@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from verl_agent.errors import EnvError
 from verl_agent.types import Message, StepResult
 
@@ -51,31 +53,31 @@ class ServerProtocol(Protocol):
         ...
 
 
-class OwnProtocol:
+class OwnProtocol(ServerProtocol):
     """Protocol of `verl-agent serve`: tasks have names, answers hold whole prompts."""
 
     session_field = "id"
     create_body: Mapping[str, Any] | None = None
     needs_observation = False
 
+    @override
     def read_session(self, answer: Any) -> Any:
-        """See `ServerProtocol`."""
         return read_field(answer, "id")
 
+    @override
     def reset_body(self, item: str) -> dict[str, Any]:
-        """See `ServerProtocol`."""
         return {"item": item}
 
+    @override
     def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
-        """See `ServerProtocol`."""
         return [{"role": message["role"], "content": message["content"]} for message in read_field(answer, "messages")]
 
+    @override
     def step_body(self, action: str) -> dict[str, Any]:
-        """See `ServerProtocol`."""
         return {"bare_action": action}
 
+    @override
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
-        """See `ServerProtocol`."""
         reward = read_number(answer, "reward")
         info = {str(name): float(value) for name, value in read_field(answer, "info").items()}
         result = StepResult(read_text(answer, "observation"), reward, bool(read_field(answer, "done")), info)

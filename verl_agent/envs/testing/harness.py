@@ -137,19 +137,19 @@ class Harness:
         return Transcript(prompt, steps)
 
     async def reset(self, session: EnvAdapter, item: TaskItem) -> list[Message]:
-        """See `violation.reset`."""
+        """Begin an episode; reset the time of the last answer."""
         messages = await violation.reset(session, item)
         self._answered_at = time.monotonic()
         return messages
 
     async def step(self, session: EnvAdapter, action: str) -> StepResult:
-        """See `violation.step`."""
+        """Play an action; reset the time of the last answer."""
         result = await violation.step(session, action)
         self._answered_at = time.monotonic()
         return result
 
     async def close(self, session: EnvAdapter) -> None:
-        """See `violation.close`."""
+        """Close a session; reset the time of the last answer."""
         await violation.close(session)
         self._answered_at = time.monotonic()
 

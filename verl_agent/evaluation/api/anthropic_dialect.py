@@ -9,7 +9,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest, call_id, call_text, count, with_call
+from typing_extensions import override
+
+from verl_agent.evaluation.api.chat import (
+    Answer,
+    ChatMessage,
+    ChatRequest,
+    Dialect,
+    call_id,
+    call_text,
+    count,
+    with_call,
+)
 from verl_agent.types import Usage
 
 VERSION = "2026-10-21"
@@ -18,18 +29,19 @@ EMPTY = "(empty)"
 """Text in place of an empty one, which the protocol does not allow."""
 
 
-class AnthropicDialect:
-    """See `Dialect`."""
+class AnthropicDialect(Dialect):
+    """Requests and responses of Anthropic's messages."""
 
     path = "/v1/messages"
     unsupported = frozenset({"seed"})
 
+    @override
     def headers(self, key: str | None) -> dict[str, str]:
-        """See `Dialect`."""
         return {"anthropic-version": VERSION} | ({"Authorization": f"Bearer {key}"} if key else {})
 
+    @override
     def body(self, name: str, request: ChatRequest, refused: Collection[str]) -> dict[str, Any]:
-        """See `Dialect`. `top_p` of 1 has no effect and is left out: some models refuse it beside `temperature`."""
+        """`top_p` of 1 has no effect and is left out: some models refuse it beside `temperature`."""
         system, messages = _split(request.messages)
         body: dict[str, Any] = {"model": name, "messages": _messages(messages), "max_tokens": request.max_tokens}
         if system:
@@ -44,8 +56,9 @@ class AnthropicDialect:
             body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
         return body | dict(request.options or {})
 
+    @override
     def answer(self, value: Any) -> Answer:
-        """See `Dialect`. Of several function calls the first one is kept: agents take one action in a reply."""
+        """Of several function calls the first one is kept: agents take one action in a reply."""
         blocks: list[Mapping[str, Any]] = []
         text, call = "", ""
         for block in value["content"]:

@@ -7,24 +7,36 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest, call_id, call_text, count, with_call
+from typing_extensions import override
+
+from verl_agent.evaluation.api.chat import (
+    Answer,
+    ChatMessage,
+    ChatRequest,
+    Dialect,
+    call_id,
+    call_text,
+    count,
+    with_call,
+)
 from verl_agent.types import Usage
 
 
-class OpenAiDialect:
-    """See `Dialect`."""
+class OpenAiDialect(Dialect):
+    """Requests and responses of OpenAI's chat completions."""
 
     path = "/chat/completions"
     unsupported: frozenset[str] = frozenset()
 
+    @override
     def headers(self, key: str | None) -> dict[str, str]:
-        """See `Dialect`."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
+    @override
     def body(self, name: str, request: ChatRequest, refused: Collection[str]) -> dict[str, Any]:
-        """See `Dialect`.
+        """The limit is called `max_tokens`, which every server knows.
 
-        The limit is called `max_tokens`, which every server knows. OpenAI's reasoning models refuse it and are then
+        OpenAI's reasoning models refuse it and are then
         sent `max_completion_tokens`.
         """
         limit = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
@@ -36,8 +48,9 @@ class OpenAiDialect:
                 body["parallel_tool_calls"] = False
         return body | dict(request.options or {})
 
+    @override
     def answer(self, value: Any) -> Answer:
-        """See `Dialect`. Of several function calls the first one is kept: agents take one action in a reply."""
+        """Of several function calls the first one is kept: agents take one action in a reply."""
         choice = value["choices"][0]
         message = choice["message"]
         text = _text(message.get("content")) or _text(message.get("refusal"))

@@ -6,18 +6,21 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any
 
+from typing_extensions import override
+
 from verl_agent.errors import ConfigError, OverlongPromptError
 from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
 from verl_agent.evaluation.api.client import ApiClient, ContextLimitError
 from verl_agent.evaluation.api.prices import PriceList
 from verl_agent.evaluation.api.settings import ApiSettings, read_key
+from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.types import Message, Reply, StopReason
 
 
 @dataclass(slots=True)
-class ApiPolicy:
+class ApiPolicy(Policy):
     """Policy of one episode that asks a server for its replies.
 
     The text of an episode is not tokenized here, so its budget acts on the tokens that the server counts. The prompt
@@ -42,8 +45,9 @@ class ApiPolicy:
     options: Mapping[str, Any] = field(default_factory=dict)
     _answers: list[Answer] = field(default_factory=list)
 
+    @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`.
+        """Request a reply.
 
         Raises:
             OverlongPromptError: the prompt of the episode does not fit into the model's context.

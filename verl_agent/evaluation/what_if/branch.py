@@ -10,8 +10,9 @@ from verl_agent.envs.session import Session
 from verl_agent.envs.settings import OnActionError
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
-from verl_agent.rollout.episode import EpisodeLimits, Policy, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
+from verl_agent.rollout.policy import Policy
 from verl_agent.types import DemoAction, Episode, Message, Reply
 
 SHOWN = 60
@@ -71,7 +72,7 @@ class RecordedReviews(Overseer):
     """
 
     def __init__(self, recorded: RecordedEpisode, turn: int, then: Overseer | None) -> None:
-        self._reviews = [played.review for played in recorded.episode.turns[: turn - 1]]
+        self._reviews = [played.reply.review for played in recorded.episode.turns[: turn - 1]]
         self._then = then or Overseer()
 
     async def review(self, proposal: Proposal) -> Decision | None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from typing_extensions import override
 from verl.workers.engine.megatron import MegatronEngineWithLMHead, MegatronEngineWithValueHead
 from verl.workers.engine.megatron.transformer_impl import MegatronEngine
 
@@ -10,8 +11,9 @@ from verl.workers.engine.megatron.transformer_impl import MegatronEngine
 class CpuMegatronEngine(MegatronEngine):
     """Part of an engine on a CPU: an optimizer that has its state before a checkpoint is loaded."""
 
+    @override
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """See `MegatronEngine`.
+        """Give the optimizer a state to load into.
 
         Megatron-Core 0.16.1, optimizer/distrib_optimizer.py:640 reads the step of torch's AdamW, which has none before
         its first one; Transformer Engine's optimizer has. In float32 the optimizer's weights are those of the model, to

@@ -15,6 +15,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.moe.experts import SequentialMLP
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
+from typing_extensions import override
 
 
 class Norm(torch.nn.Module):
@@ -54,8 +55,8 @@ class NormColumnParallelLinear(ColumnParallelLinear):
         self.layer_norm_weight.sequence_parallel = config.sequence_parallel
         self.eps = config.layernorm_epsilon
 
+    @override
     def forward(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """See `ColumnParallelLinear`."""
         normal = F.rms_norm(inputs, (inputs.shape[-1],), self.layer_norm_weight, self.eps)
         return super().forward(normal, *args, **kwargs)
 

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 import torch.multiprocessing
 from torch.multiprocessing import reductions
+from typing_extensions import override
 from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer, SGLangReplica
 from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
 
@@ -42,8 +43,8 @@ class FullContextReplica(SGLangReplica):
 class CpuServerAdapter(ServerAdapter):
     """Trainer's side of the weight transfer on a CPU, through files in shared memory."""
 
+    @override
     async def update_weights(self, *args: Any, **kwargs: Any) -> None:
-        """See `ServerAdapter`."""
         with shared_files():
             await super().update_weights(*args, **kwargs)
 

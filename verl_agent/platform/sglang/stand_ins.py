@@ -58,11 +58,11 @@ class KernelFinder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See `MetaPathFinder`."""
+        """Find the packages of `KERNELS`."""
         return ModuleSpec(fullname, self, is_package=True) if fullname in KERNELS else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """See `Loader`."""
+        """Create a module without code."""
         return KernelModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -79,7 +79,7 @@ class TorchvisionFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See `MetaPathFinder`."""
+        """Find torchvision, with a loader that defines its operators first."""
         if fullname != "torchvision":
             return None
         spec = PathFinder.find_spec(fullname)

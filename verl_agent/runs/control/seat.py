@@ -4,6 +4,8 @@ import asyncio
 import queue
 from typing import Any
 
+from typing_extensions import override
+
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
 from verl_agent.rollout.person import Answer, Person
@@ -37,8 +39,9 @@ class Seat(Person):
         self._answer: asyncio.Future[Answer] | None = None
         self._told = False
 
+    @override
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
-        """See `Person`.
+        """Send the question, and wait for the person's decision.
 
         Raises:
             SeatLeftError: the person left.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.errors import AgentError, ConfigError
-from verl_agent.runs.control.kill import kill_run
+from verl_agent.runs.processes import kill_run
 from verl_agent.runs.subprocess_run import mark_killed
 
 SOCKET = "control.sock"

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from verl_agent.errors import ConfigError, OperatorEndError
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
 from verl_agent.runs.control.seat import Seat, SeatLeftError
@@ -82,9 +84,9 @@ class RunControl(Overseer):
         self._numbers = itertools.count(1)
         self._changed: asyncio.Future[None] | None = None
 
+    @override
     @asynccontextmanager
     async def watch(self, episode: Episode) -> AsyncIterator[None]:
-        """See `Overseer`."""
         limit = asyncio.timeout(None)
         live = self._live[id(episode)] = LiveEpisode(next(self._numbers), episode, limit)
         try:
@@ -101,16 +103,17 @@ class RunControl(Overseer):
             if live.seat:
                 live.seat.dismiss("the episode has ended.")
 
+    @override
     async def act(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`."""
         live = self._live[id(proposal.episode)]
         while True:
             seat, decision = await self._decide(live, lambda overseer: overseer.act(proposal))
             if decision is None or await self._pass(live, seat):
                 return decision
 
+    @override
     async def review(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`; a person who attends the episode while its action is held decides on this action."""
+        """A person who attends the episode while its action is held decides on this action."""
         live = self._live[id(proposal.episode)]
         while True:
             seat, decision = await self._decide(live, lambda overseer: overseer.review(proposal))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp, all_gather_object, all_reduce, barrier
 from torch.nn.functional import logsigmoid
+from typing_extensions import override
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
@@ -103,8 +104,8 @@ def preference_loss(
 class PairWorker(TrainingWorker):
     """Training worker of verl that keeps pairs in one micro-batch and reduces metrics to numbers."""
 
+    @override
     def train_batch(self, data: Any) -> Any:
-        """See `TrainingWorker.train_batch`."""
         tu.assign_non_tensor(data, force_group_size=PAIR)
         output = super().train_batch(data)
         if output is not None:
@@ -112,8 +113,8 @@ class PairWorker(TrainingWorker):
             metrics |= {key: mean_of_sums(value) for key, value in metrics.items() if isinstance(value, list)}
         return output
 
+    @override
     def infer_batch(self, data: Any) -> Any:
-        """See `TrainingWorker.infer_batch`."""
         tu.assign_non_tensor(data, force_group_size=PAIR)
         return super().infer_batch(data)
 

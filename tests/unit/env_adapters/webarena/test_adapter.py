@@ -108,7 +108,7 @@ def play(url, evaluation, actions, fields=None, **options):
             for action in actions:
                 if "<" in action:
                     name = action[action.index("<") + 1 : action.index(">")]
-                    elements = env.session._elements.items()
+                    elements = env.task.session._elements.items()
                     element_id = next(key for key, element in elements if name in element.description)
                     action = action.replace(f"<{name}>", element_id)
                 steps.append(await env.step(action))

@@ -16,15 +16,15 @@ OLD, NEW, NEWEST = "http://site.test/old", "http://site.test/new", "http://site.
 
 
 class MovingPage:
-    """Page that loads `NEW` between the driver's command and its own session, and `NEWEST` after its first command.
+    """Page that loads `NEW` before its events are on, and `NEWEST` after the first command with events.
 
-    Stands for Playwright's page, for its session, for the pipe, and for the session on it.
+    Stands for Playwright's page and for its session.
     """
 
     viewport_size = None
 
     def __init__(self, moves_again):
-        self.context = self
+        self.context = self._impl_obj = self
         self._moves_again = moves_again
         self._handlers = {}
 
@@ -34,14 +34,10 @@ class MovingPage:
     async def detach(self):
         pass
 
-    async def attach(self, target_id):
-        assert target_id == "frame"
-        return self
-
     def on(self, event, handler):
         self._handlers[event] = handler
 
-    async def send(self, method, result_type=dict, **parameters):
+    async def send(self, method, params, timeout):
         if method == "Target.getTargetInfo":
             return {"targetInfo": {"targetId": "frame", "url": OLD}}
         if method == "Page.getFrameTree":
@@ -55,7 +51,7 @@ def attached_url(moves_again):
     async def run():
         page = MovingPage(moves_again)
         tab = Tab(page)
-        await tab.attach(page)
+        await tab.attach()
         return tab.url
 
     return asyncio.run(run())

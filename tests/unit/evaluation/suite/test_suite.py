@@ -12,12 +12,12 @@ from tests import ROOT
 from tests.support.evaluated_games import evaluated
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.suite.earlier import with_earlier
 from verl_agent.evaluation.suite.report import (
     suite_rows,
     suite_table,
     summarize_models,
     to_markdown,
+    with_earlier,
     write_suite_report,
 )
 from verl_agent.evaluation.suite.run import Outcome, missing_need, models_of, play_suite

@@ -24,7 +24,8 @@ def test_each_turn_has_the_text_that_the_chat_template_makes_of_the_visible_mess
     assert left_out not in second and left_out in third, "the agent keeps the last observation alone"
 
 
-def test_a_tokenizer_that_is_not_on_this_machine_is_named(tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_not_on_this_machine_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # nor on another, for which the hub is asked several times
     model = {"path": "nobody/no-such-model"}
     settings = {**RUN, "actor_rollout_ref": {**RUN["actor_rollout_ref"], "model": model}}
     recorded = of_run(tmp_path, settings=settings)

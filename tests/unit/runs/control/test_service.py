@@ -166,7 +166,7 @@ def test_person_attends_an_episode_and_leaves_it_paused(tmp_path):
         await run.until(lambda: run.control.find(1).paused and run.control.find(1).seat is None)
 
     episode = Run(tmp_path).play(drive)
-    assert [turn.review.decision for turn in episode.turns if turn.review] == ["edited", "rejected"]
+    assert [turn.reply.review.decision for turn in episode.turns if turn.reply.review] == ["edited", "rejected"]
 
 
 @pytest.mark.parametrize("whole_run", [False, True])
@@ -183,8 +183,8 @@ def test_attending_a_paused_episode_asks_about_the_held_action(tmp_path, whole_r
         await run.until(lambda: run.control.find(1).seat is None)
 
     episode = Run(tmp_path).play(drive)
-    assert [turn.review.decision for turn in episode.turns if turn.review] == ["rejected"]
-    assert episode.turns[0].review, "the held action was carried out"
+    assert [turn.reply.review.decision for turn in episode.turns if turn.reply.review] == ["rejected"]
+    assert episode.turns[0].reply.review, "the held action was carried out"
 
 
 class HeldPolicy(SlowPolicy):

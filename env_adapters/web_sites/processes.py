@@ -1,0 +1,119 @@
+"""Server of one site: a group of processes that is started, health-checked and stopped together."""
+
+import ctypes
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from env_adapters.web_sites.served.copies import HEALTH
+
+WORKERS: Mapping[str, int] = {"shop": 2, "forum": 1, "code": 1}
+"""Worker processes of each site; the shop's pages take the most CPU time."""
+THREADS = 4
+ANSWER_TIMEOUT_S = 10.0
+"""Seconds that a site may take to answer a health check."""
+STOP_TIMEOUT_S = 5.0
+"""Seconds that a server may take to stop after SIGTERM."""
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class Server:
+    """Server of a site.
+
+    Attributes:
+        name: name of the site: shop, forum or code.
+        port: port on loopback.
+        python: Python of the sites' virtual environment.
+        variables: environment variables.
+        log: log file.
+        starts: number of starts.
+    """
+
+    name: str
+    port: int
+    python: Path
+    variables: Mapping[str, str]
+    log: Path
+    starts: int = 0
+    process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Start the server."""
+        command = [str(self.python), "-m", "gunicorn", "--preload", "--no-control-socket"]
+        command += ["--workers", str(WORKERS[self.name]), "--threads", str(THREADS), "--keep-alive", "75"]
+        command += ["--bind", f"127.0.0.1:{self.port}", "--log-level", "warning", "--timeout", "60"]
+        if os.access("/dev/shm", os.W_OK):
+            command += ["--worker-tmp-dir", "/dev/shm"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, f"env_adapters.web_sites.served.{self.name}_wsgi:application"],
+                env=self.variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=stop_with_parent,
+            )
+        self.starts += 1
+
+    @property
+    def alive(self) -> bool:
+        """True while its main process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def answers(self, timeout_s: float = ANSWER_TIMEOUT_S) -> bool:
+        """Return True if it answers a health check."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            connection.request("GET", HEALTH)
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def stop(self) -> None:
+        """Stop it with all its processes."""
+        if self.process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self.process.pid, number)
+            except ProcessLookupError:
+                break
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            while self.process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+        self.process.wait()
+        self.process = None
+
+
+def stop_with_parent() -> None:
+    """Let the kernel send SIGTERM to this process when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def port_is_free(port: int) -> bool:
+    """Return True if a server can listen on this port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def free_port() -> int:
+    """Return a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,110 @@
+"""Create the repositories of the generated projects: `python -m env_adapters.web_sites.served.code_seed SEED`.
+
+Needs nothing but the program `fossil`, which the variable `SITES_FOSSIL` names.
+"""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from env_adapters.web_sites.logins import login_secret, project_code
+from env_adapters.web_sites.served.fossil import pages
+from env_adapters.web_sites.served.fossil.artifacts import digest, records
+from env_adapters.web_sites.world import world
+from env_adapters.web_sites.world.code import OWN_LOGIN, CodeWorld, Project
+from env_adapters.web_sites.world.people import Person
+
+FOSSIL_VARIABLE = "SITES_FOSSIL"
+PASSWORD = "Password123"
+DEVELOPER = "cfhijkmnorwz"
+"""Capabilities of developers: read and write check-ins, tickets and wiki pages."""
+VISITOR = "hjorz"
+"""Capabilities of users who are not logged in: read."""
+
+
+def main(seed: int) -> None:
+    """Create all repositories of a seed."""
+    folder = Path(os.environ["SITES_SEED_FOLDER"]) / "code"
+    folder.mkdir(parents=True)
+    code = world(seed).code
+    for project in code.projects:
+        make_repository(folder / f"{project.name}.fossil", project, code)
+
+
+def make_repository(file: Path, project: Project, code: CodeWorld) -> None:
+    """Create one repository."""
+    with tempfile.TemporaryDirectory() as temporary:
+        for record in records(project):
+            Path(temporary, digest(record)).write_bytes(record)
+        fossil("reconstruct", str(file), temporary)
+    settings = {
+        "project-code": project_code(project.name),
+        "server-code": project_code(f"server {project.name}"),
+        "project-name": project.name,
+        "project-description": project.about,
+        "index-page": "/doc/trunk/README.md",
+        "ticket-table": pages.TABLE,
+        "ticket-common": pages.COMMON,
+        "ticket-newpage": pages.NEW,
+        "ticket-editpage": pages.EDIT,
+        "ticket-viewpage": pages.VIEW,
+        "mainmenu": pages.MENU,
+        "footer": pages.FOOTER,
+        "backoffice-disable": "1",
+        "email-send-method": "off",
+        "auto-hyperlink": "0",
+        "search-ci": "1",
+        "search-doc": "1",
+        "search-tkt": "1",
+        "search-wiki": "1",
+        "doc-glob": "*.md",
+    }
+    with sqlite3.connect(file) as database:
+        database.executemany("REPLACE INTO config(name, value, mtime) VALUES(?, ?, 0)", list(settings.items()))
+        database.execute("DELETE FROM reportfmt")
+        database.executemany(
+            "INSERT INTO reportfmt(owner, title, mtime, cols, sqlcode) VALUES(?, ?, 0, '', ?)",
+            [(project.maintainer, title, pages.report(rule)) for title, rule in pages.REPORTS.items()],
+        )
+        add_users(database, project, code)
+    database.close()
+    fossil("rebuild", "--vacuum", str(file))
+
+
+def add_users(database: sqlite3.Connection, project: Project, code: CodeWorld) -> None:
+    """Add the developers; the agent's account is logged in from the start."""
+    database.execute("DELETE FROM user")
+    rows: list[tuple[str, str, str, str]] = [("nobody", "", VISITOR, ""), ("anonymous", "", VISITOR, "")]
+    rows += [("developer", "", DEVELOPER, ""), ("reader", "", VISITOR, "")]
+    rows += [(login, PASSWORD, DEVELOPER, contact(person)) for login, person in code.people.items()]
+    database.executemany("INSERT INTO user(login, pw, cap, info, mtime) VALUES(?, ?, ?, ?, 0)", rows)
+    database.execute(
+        "UPDATE user SET cookie = ?, cexpire = julianday('2099-01-01') WHERE login = ?",
+        (login_secret(project.name), OWN_LOGIN),
+    )
+
+
+def contact(person: Person) -> str:
+    """Return the contact line of a developer."""
+    return f"{person.name} <{person.email}>"
+
+
+def fossil(*arguments: str) -> None:
+    """Run Fossil.
+
+    Raises:
+        RuntimeError: the command fails.
+    """
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "USER": "setup", "FOSSIL_HOME": home, "HOME": home}
+        program = os.environ.get(FOSSIL_VARIABLE, "fossil")
+        done = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"fossil {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-1000:]}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

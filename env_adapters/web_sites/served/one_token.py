@@ -1,0 +1,32 @@
+"""Shared CSRF token for all visitors without one, so that a page is the same for all of them.
+
+Django creates a token for each visitor, in a cookie, and writes it into every form. Forged requests are impossible
+here, because a copy of a site has one visitor who reaches no other site.
+"""
+
+from collections.abc import Iterable
+from http.cookies import SimpleCookie
+
+from env_adapters.web_sites.served.copies import App, Environ, StartResponse
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+class OneToken:
+    """WSGI application that adds the shared token to requests without one.
+
+    Attributes:
+        app: Django's application.
+        cookie: name of the token's cookie.
+    """
+
+    def __init__(self, app: App, cookie: str) -> None:
+        self.app, self.cookie = app, cookie
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Handle a request."""
+        cookies = environ.get("HTTP_COOKIE", "")
+        if self.cookie not in SimpleCookie(cookies):
+            both = "; ".join(filter(None, (cookies, f"{self.cookie}={TOKEN}")))
+            environ = {**environ, "HTTP_COOKIE": both}
+        return self.app(environ, start_response)

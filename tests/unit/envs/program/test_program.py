@@ -1,0 +1,325 @@
+"""Tests of programs with their own agent loop: what the model reads, how they end, and what is refused."""
+
+import asyncio
+import json
+import os
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.fakes import ScriptedPolicy
+from verl_agent.agents.program import ProgramAgent
+from verl_agent.envs.program.adapter import Program
+from verl_agent.envs.program.conversation import MARK, conversation_at, to_observation
+from verl_agent.errors import ConfigError
+from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
+from verl_agent.types import Episode, StopReason
+
+ASK = """
+import json, os, sys, time, urllib.error, urllib.request
+def post(body, key=None, path="/chat/completions", **headers):
+    headers = {"Authorization": "Bearer " + (key or os.environ["OPENAI_API_KEY"]), **headers}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return json.dumps({"status": error.code, **json.loads(error.read())})
+def ask(messages, **more):
+    answer = json.loads(post({"model": "m", "messages": messages, **more}))
+    return answer["choices"][0]["message"] if "choices" in answer else answer
+def user(text):
+    return {"role": "user", "content": text}
+"""
+TASKS = [{"id": "one", "split": "train", "data": {"word": "tree"}}, {"id": "two", "split": "test"}]
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Function that makes the environment of a program, from its text."""
+
+    def make(text: str, **options: object) -> Program:
+        file, tasks = tmp_path / "agent.py", tmp_path / "tasks.jsonl"
+        file.write_text(ASK + textwrap.dedent(text))
+        tasks.write_text("\n".join(map(json.dumps, TASKS)))
+        return Program([sys.executable, str(file)], str(tasks), **options)
+
+    return make
+
+
+def run(env: Program, replies: list, max_turns: int = 8, timeout_s: float = 30.0) -> tuple[Episode, ScriptedPolicy]:
+    policy, agent = ScriptedPolicy(replies), ProgramAgent(env.action_format)
+    item = env.tasks("train")[0]
+    return asyncio.run(play(item, env.new_session(), agent, policy, EpisodeLimits(max_turns, timeout_s))), policy
+
+
+def test_the_model_reads_what_the_program_sends(program):
+    episode, policy = run(
+        program(
+            """
+            task = json.loads(os.environ["VERL_AGENT_TASK"])
+            messages = [{"role": "system", "content": "Rhyme."}, user(task["word"])]
+            reply = ask(messages)
+            messages += [reply, user("another")]
+            print("log line")
+            print(json.dumps({"reward": float(ask(messages)["content"] == "bee")}))
+            """
+        ),
+        ["sea", "bee"],
+    )
+    prompt = [{"role": "system", "content": "Rhyme."}, {"role": "user", "content": "tree"}]
+    assert policy.heard == [
+        prompt,
+        [*prompt, {"role": "assistant", "content": "sea"}, {"role": "user", "content": "another"}],
+    ]
+    assert (episode.stop, episode.reward, len(episode.turns)) == (StopReason.TERMINATED, 1.0, 2)
+    assert [message["content"] for message in episode.messages][2:5] == ["sea", "another", "bee"]
+
+
+def test_a_changed_history_and_a_second_conversation_are_read_as_sent(program):
+    episode, policy = run(
+        program(
+            """
+            first = ask([user("a")])
+            ask([user("a"), {"role": "assistant", "content": "changed"}, user("b")])
+            ask([user("another")])
+            ask([user("another"), {"role": "assistant", "content": "three"}, user("x"), user("y")])
+            print(json.dumps({"reward": 0.5}))
+            """
+        ),
+        ["one", "two", "three", "four"],
+    )
+    assert [[message["content"] for message in heard] for heard in policy.heard] == [
+        ["a"],
+        ["a", "changed", "b"],
+        ["another"],
+        ["another", "three", "x", "y"],
+    ]
+    assert episode.reward == 0.5
+    # records hold the same conversations
+    agent = ProgramAgent(Program.action_format)
+    for turn, heard in enumerate(policy.heard):
+        assert agent.visible_messages(episode.messages[: 1 + 2 * turn], 1) == heard
+
+
+def test_functions_are_listed_called_and_continued_word_for_word(program):
+    call = 'I look.\n<tool_call>\n{"name": "look", "arguments": {"at": "map"}}\n</tool_call>'
+    _, policy = run(
+        program(
+            """
+            tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+            messages = [user("where?")]
+            reply = ask(messages, tools=tools)
+            made, = reply["tool_calls"]
+            assert made["function"] == {"name": "look", "arguments": '{"at": "map"}'}, made
+            assert reply["content"] == "I look."
+            messages += [reply, {"role": "tool", "tool_call_id": made["id"], "content": "a lake"}]
+            assert ask(messages, tools=tools) == {"role": "assistant", "content": "here"}
+            print(json.dumps({"reward": 1}))
+            """
+        ),
+        [call, "here"],
+    )
+    first, second = policy.heard
+    assert first[0]["role"] == "system"
+    assert '{"name": "look", "parameters": {}}' in first[0]["content"]
+    assert second[: len(first)] == first
+    assert second[len(first) :] == [
+        {"role": "assistant", "content": call},
+        {"role": "user", "content": "<tool_response>\na lake\n</tool_response>"},
+    ]
+
+
+def test_requests_at_the_same_time_are_answered_one_after_another(program):
+    episode, policy = run(
+        program(
+            """
+            from concurrent.futures import ThreadPoolExecutor
+            with ThreadPoolExecutor(3) as pool:
+                texts = list(pool.map(lambda text: ask([user(text)])["content"], "abc"))
+            print(json.dumps({"reward": len(set(texts))}))
+            """
+        ),
+        ["1", "2", "3"],
+    )
+    assert sorted(heard[-1]["content"] for heard in policy.heard) == ["a", "b", "c"]
+    assert (episode.reward, len(episode.turns)) == (3.0, 3)
+
+
+def test_a_request_that_the_client_repeats_costs_no_turn(program):
+    episode, _ = run(
+        program(
+            """
+            body = {"model": "m", "messages": [user("a")]}
+            first = json.loads(post(body))["choices"][0]["message"]
+            again = json.loads(post(body, **{"X-Stainless-Retry-Count": "1"}))["choices"][0]["message"]
+            print(json.dumps({"reward": float(first == again)}))
+            """
+        ),
+        ["once"],
+    )
+    assert (episode.reward, len(episode.turns)) == (1.0, 1)
+
+
+def test_a_stream_has_the_same_text(program):
+    episode, _ = run(
+        program(
+            """
+            lines = post({"model": "m", "messages": [user("a")], "stream": True}).split("\\n\\n")
+            parts = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
+            text = "".join(part["delta"].get("content") or "" for part in parts)
+            assert parts[-1]["finish_reason"] == "stop" and lines[-2] == "data: [DONE]"
+            print(json.dumps({"reward": float(text == "streamed")}))
+            """
+        ),
+        ["streamed"],
+    )
+    assert episode.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("request_text", "reason"),
+    [
+        ("ask([user('a')], n=2)", "n=2 is not supported"),
+        ("ask([user('a')], stop=['x'])", "stop="),
+        ("ask([user('a')], response_format={'type': 'json_object'})", "response_format="),
+        ("ask([])", "messages must be a list"),
+        ("ask([{'role': 'assistant', 'content': 'a'}])", "End with a user message"),
+        ("ask([{'role': 'user', 'content': [{'type': 'image_url'}]}])", "images and sound"),
+        ("json.loads(post({'messages': [user('a')]}, key='guess'))", "the API key is not that of this session"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_a_reason_and_costs_no_turn(program, request_text, reason):
+    episode, _ = run(
+        program(
+            f"""
+            refused = {request_text}
+            assert {reason!r} in refused["error"]["message"], refused
+            ask([user("a")])
+            print(json.dumps({{"reward": refused["status"]}}))
+            """
+        ),
+        ["fine"],
+    )
+    assert not episode.error
+    assert (episode.reward in (400, 401), len(episode.turns)) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "turns", "error"),
+    [
+        ("sys.exit('no key')", 0, "ended without a request to the model. Its errors: no key"),
+        ("ask([user('a')]); raise ValueError('lost')", 1, "ended with status 1. Its errors: Traceback"),
+        ("ask([user('a')]); print('done')", 1, "ended with 'done', which is no result"),
+        ("ask([user('a')])", 1, "ended with '', which is no result"),
+        ("ask([user('a')]); print(json.dumps({'reward': 'NaN'}))", 1, "finite"),
+    ],
+)
+def test_a_program_that_fails_is_an_environment_error(program, text, turns, error):
+    episode, _ = run(program(text), ["one"])
+    assert (episode.stop, len(episode.turns)) == (StopReason.ENV_ERROR, turns)
+    assert error in str(episode.error)
+
+
+def test_a_program_that_hangs_is_an_environment_error_and_leaves_no_process(program, tmp_path):
+    pids = tmp_path / "pids"
+    text = f"""
+    import subprocess
+    ask([user("a")])
+    child = subprocess.Popen(["sleep", "1000"])
+    open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}} {{os.getcwd()}}")
+    time.sleep(1000)
+    """
+    episode, _ = run(program(text), ["one"], timeout_s=3.0)
+    assert episode.stop is StopReason.ENV_ERROR
+    *processes, folder = pids.read_text().split()
+    until = time.monotonic() + 10
+    while any(is_alive(int(pid)) for pid in processes) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not [pid for pid in processes if is_alive(int(pid))]
+    assert not Path(folder).exists()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_the_turn_limit_ends_the_program(program):
+    episode, _ = run(program("while True: ask([user('a')])"), ["x"] * 3, max_turns=3)
+    assert (episode.stop, len(episode.turns)) == (StopReason.TURN_LIMIT, 3)
+
+
+def test_an_episode_continues_after_an_error_if_the_program_is_deterministic(program, tmp_path):
+    marker = tmp_path / "failed"
+    env = program(
+        f"""
+        messages = [user("a")]
+        reply = ask(messages)
+        if not os.path.exists({str(marker)!r}):
+            open({str(marker)!r}, "w").close()
+            sys.exit("the network was down")
+        messages += [reply, user("b")]
+        ask(messages)
+        print(json.dumps({{"reward": 1}}))
+        """,
+        deterministic=True,
+    )
+    attempts = asyncio.run(
+        play_until_valid(
+            env.tasks("train")[0],
+            env.new_session,
+            lambda: ProgramAgent(env.action_format),
+            lambda: ScriptedPolicy(["one", "two"]),
+            EpisodeLimits(5, 30.0, retries=1),
+        )
+    )
+    (episode,) = attempts
+    assert (episode.reward, [turn.reply.text for turn in episode.turns]) == (1.0, ["one", "two"])
+
+
+def test_any_conversation_survives_the_way_through_an_observation():
+    before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    for after in (
+        [*before, {"role": "user", "content": "c"}],
+        [*before, {"role": "user", "content": MARK + "c"}],
+        [*before, {"role": "user", "content": "c"}, {"role": "user", "content": "d"}],
+        [{"role": "user", "content": "c"}],
+        before[:1],
+    ):
+        observation = {"role": "user", "content": to_observation(before, after)}
+        assert conversation_at([*before, observation], 1) == after
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"command": "python agent.py"}, "env.options.command='python agent.py' is not allowed"),
+        ({"command": ["no-such-program"]}, "'no-such-program' is not a program"),
+        ({"tasks": "/absent.jsonl"}, "env.options.tasks='/absent.jsonl' is not a file"),
+        ({"deterministic": 1}, "env.options.deterministic=1 is not allowed"),
+    ],
+)
+def test_bad_options_name_the_key(tmp_path, options, error):
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a", "split": "train"}')
+    with pytest.raises(ConfigError) as raised:
+        Program(**{"command": [sys.executable], "tasks": str(tmp_path / "tasks.jsonl"), **options})
+    assert error in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [('{"id": "a"}', "It needs id and split"), ('{"id": "a", "split": "b", "dat": 1}', "'dat' is not a field")],
+)
+def test_a_bad_task_names_its_line(tmp_path, line, error):
+    (tmp_path / "tasks.jsonl").write_text('{"id": "x", "split": "train"}\n' + line)
+    with pytest.raises(ConfigError) as raised:
+        Program([sys.executable], str(tmp_path / "tasks.jsonl"))
+    assert error in str(raised.value)
+    assert "tasks.jsonl:2" in str(raised.value)

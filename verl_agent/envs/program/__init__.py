@@ -1,0 +1,1 @@
+"""Programs that run their own agent loop against an OpenAI-compatible endpoint."""
