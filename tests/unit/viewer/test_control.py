@@ -49,12 +49,15 @@ def test_buttons_send_commands_and_a_refusal_is_shown(tmp_path):
         page.get_by_role("link", name="Control").click()
         page.get_by_text("7: buy-a-mug, turn 3, playing, attended by ada").wait_for()
         page.get_by_role("button", name="pause", exact=True).click()
+        page.get_by_text("Write your name first").first.wait_for()
+        page.get_by_label("your name").fill("ada")
+        page.get_by_role("button", name="pause", exact=True).click()
         page.get_by_text("The run is paused.").wait_for()
         page.get_by_role("button", name="end-episode 7").click()
         page.get_by_role("button", name="step", exact=True).click()
         page.get_by_text("nothing is paused").first.wait_for()
-    assert '{"command": "pause"}' in heard
-    assert '{"command": "end-episode", "episode": 7}' in heard
+    assert '{"command": "pause", "name": "ada"}' in heard
+    assert '{"command": "end-episode", "episode": 7, "name": "ada"}' in heard
 
 
 def test_kill_button_ends_the_run_after_it_was_confirmed(tmp_path):
