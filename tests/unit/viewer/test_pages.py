@@ -98,7 +98,7 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("/", "4 episodes"),
+        ("/", "episodes 4"),
         ("/run/run?x=turns&smooth=5", "running mean"),
         ("/run/run/episodes?step=1", "2 episodes"),
         ("/run/run/episodes?step=one", "Allowed: 3, 3..7, 3.. and ..7."),
